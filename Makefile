@@ -1,0 +1,83 @@
+# Every target is one call of the `bench` command; `bench` works without make, too.
+#
+#   make bench MODE=ddp GPUS=4        one run
+#   make verify                       do all modes compute the same update?
+#   make bench VENV=none              on Colab, Kaggle or a cluster: use this Python, replace nothing in it
+
+VENV   ?= .venv#   the environment to make and use; none: use PYTHON as it is
+PYTHON ?= python3# the Python to set up with (3.11 to 3.13)
+ARGS    =#         passed on as it stands: make test ARGS="-k ddp"
+
+# Options of a run. One that is given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4");
+# one that happens to be in the environment is ignored. The value reaches the shell as "$GPUS", so it may hold anything.
+RUN_VARIABLES := MODE GPUS MODEL DATA IMAGE_SIZE BATCH WARMUP STEPS EPOCHS LR MOMENTUM WEIGHT_DECAY SEED PRECISION \
+  WORKERS THREADS NORM OPTIMIZER LAUNCHER DIST_URL DEVICE SHARE_GPU TUNED BASELINES FAULT ROUNDS OUT TIMEOUT
+
+on_command_line = $(filter command,$(firstword $(origin $1)))
+GIVEN := $(foreach v,$(RUN_VARIABLES),$(if $(call on_command_line,$v),$v))
+FLAGS := $(join $(addprefix --,$(if $(GIVEN),$(shell echo $(GIVEN) | tr A-Z_ a-z-))),$(patsubst %,="$$%",$(GIVEN)))
+
+# A misspelt variable must not be a silent default.
+KNOWN   := $(RUN_VARIABLES) VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
+UNKNOWN := $(filter-out $(KNOWN) -%,$(foreach v,$(.VARIABLES),$(if $(call on_command_line,$v),$v)))
+ifneq ($(UNKNOWN),)
+  $(error unknown variable $(UNKNOWN); known: $(RUN_VARIABLES) VENV PYTHON ARGS)
+endif
+
+ifeq ($(VENV),none)
+  PY    := $(PYTHON)
+  READY := $(shell $(PYTHON) -m bench.install.environment --stamp-name)
+  DEV    = @$(PYTHON) -m bench.install.environment --venv none --extra dev
+  export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+else
+  PY    := $(VENV)/bin/python
+  READY := $(VENV)/.ready
+endif
+BENCH := $(PY) -m bench
+
+.DEFAULT_GOAL := help
+.PHONY: bench verify doctor gpu-check selfbench install-horovod setup test lint clean help
+
+bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
+ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
+	@$(BENCH) install-horovod >&2
+endif
+	@$(BENCH) run $(FLAGS)
+
+verify: $(READY) ## show that all modes compute the same update
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) verify $(FLAGS)
+
+doctor: $(READY) ## what this machine has, what each mode can run here, what is wrong and how to mend it
+	@$(BENCH) doctor $(FLAGS)
+
+gpu-check: $(READY) ## the checks that need a GPU
+	@$(BENCH) gpu-check $(FLAGS)
+
+selfbench: $(READY) ## what the harness itself costs
+	@$(BENCH) selfbench $(FLAGS)
+
+install-horovod: $(READY) ## compile and install Horovod for the installed torch (ARGS="--gpu nccl", --force, …)
+	@$(BENCH) install-horovod $(ARGS)
+
+setup: $(READY) ## only set up: the other targets do so by themselves
+
+$(READY): pyproject.toml bench/install/requirements.lock
+	@$(PYTHON) -m bench.install.environment --venv "$(VENV)" --stamp "$@"
+
+test: $(READY) ## the test suite (ARGS="-k name" for a part of it)
+	$(DEV)
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(READY) ## the style checks
+	$(DEV)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+clean: ## remove caches and build outputs; keeps .venv and results
+	@rm -rf build dist *.egg-info .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo; echo "Variables: $(RUN_VARIABLES) VENV PYTHON ARGS"

@@ -1,0 +1,101 @@
+"""``bench doctor``: what this machine has, what each mode can run here, what is wrong and how to mend it."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+from rich.console import Console
+
+from bench.install import horovod
+from bench.measure.environment import collect_machine
+from bench.measure.nvml import nvml_state, visible_gpus
+from bench.modes import MODES
+
+TORCH_PROBE = """
+import json, torch, torch.distributed as dist
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count(),
+  "gloo": dist.is_available() and dist.is_gloo_available(), "nccl": dist.is_available() and dist.is_nccl_available(),
+  "bf16": torch.cuda.is_bf16_supported() if torch.cuda.is_available() else None}))
+"""
+
+
+def run() -> int:
+    """Print the findings; exit code 1 when something a person would want is broken."""
+    console = Console(highlight=False)
+    machine, gpus, (driver, no_nvml) = collect_machine(), visible_gpus(), nvml_state()
+    torch = probe_torch()
+    facts = machine["machine"]
+    console.print(f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {facts['ram_gib']:.1f} GiB, Python "
+                  f"{sys.version.split()[0]}")  # fmt: skip
+    console.print(f"GPUs     {gpu_line(gpus, driver, no_nvml)}")
+    console.print(f"torch    {torch_line(torch)}")
+    console.print(f"horovod  {horovod_line(horovod.status())}")
+    problems = find_problems(gpus, torch)
+    for mode, info in MODES.items():
+        console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
+    for problem in problems:
+        console.print(f"mend: {problem}", markup=False)
+    if not problems:
+        console.print("nothing to mend")
+    return 1 if problems else 0
+
+
+def probe_torch() -> dict | None:
+    """What torch says of itself, asked in a process of its own. None when it is missing or does not import."""
+    try:
+        result = subprocess.run([sys.executable, "-c", TORCH_PROBE], capture_output=True, text=True, timeout=120)
+        return json.loads(result.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, json.JSONDecodeError):
+        return None
+
+
+def gpu_line(gpus: list, driver: str | None, no_nvml: str | None) -> str:
+    """The GPUs, or why there are none."""
+    if not gpus:
+        return f"none: {no_nvml or 'the driver shows none (CUDA_VISIBLE_DEVICES?)'}"
+    names = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total_gib:.1f} GiB" for gpu in gpus)
+    return f"{names}; driver {driver}"
+
+
+def torch_line(torch: dict | None) -> str:
+    """torch's version and what it was built with."""
+    if torch is None:
+        return "missing, or it does not import"
+    backends = [name for name in ("gloo", "nccl") if torch[name]]
+    return f"{torch['version']}, CUDA {torch['cuda'] or 'not built in'}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
+
+
+def horovod_line(status) -> str:
+    """Horovod's version and whether it fits the installed torch."""
+    if status.ready:
+        return f"{status.horovod}, fits this torch"
+    cached = "; a wheel for this torch is in the cache" if status.cached_wheel else ""
+    return f"{status.horovod or 'not installed'} ({status.state}){cached}"
+
+
+def verdict(mode: str, gpus: list, torch: dict | None) -> str:
+    """Whether a mode runs here, and on what."""
+    if torch is None:
+        return "no: torch is missing"
+    if mode == "horovod" and not horovod.status().ready:
+        return "no: Horovod is not installed"
+    if gpus and torch["gpus"]:
+        return f"yes, up to GPUS={1 if mode == 'single' else len(gpus)}; more with DEVICE=cpu"
+    return "yes, on CPU workers"
+
+
+def find_problems(gpus: list, torch: dict | None) -> list[str]:
+    """One sentence a problem, with its remedy."""
+    problems = []
+    if torch is None:
+        problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")
+    elif gpus and not torch["cuda"]:
+        problems.append("there are GPUs, but this torch has no CUDA: install torch's CUDA wheel, or use DEVICE=cpu")
+    elif gpus and not torch["gpus"]:
+        problems.append("NVML shows GPUs, but torch sees none: the driver is too old for this torch's CUDA, or is hidden")
+    if torch is not None and not horovod.status().ready:
+        compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+        remedy = "run `bench install-horovod`" if compiler else "install a C++ compiler (g++), then `bench install-horovod`"
+        problems.append(f"Horovod is not installed for this torch: {remedy}")
+    return problems

@@ -1,0 +1,17 @@
+"""The errors a person can cause. The command line prints them as one line and exits with their code."""
+
+
+class BenchError(Exception):
+    """Something went wrong that one clear line can explain."""
+
+    exit_code = 1
+
+
+class UserError(BenchError):
+    """What was asked for cannot be done: a wrong option, a missing part, an unwritable folder."""
+
+    exit_code = 2
+
+
+class RunFailed(BenchError):
+    """A run started and did not end well: a rank raised, was killed, or hung."""

@@ -1,0 +1,98 @@
+"""What every rank does so that no run hangs, no process is orphaned and every failure has a name.
+
+- its output goes to RUN_DIR/rank<r>.log, one file a rank;
+- an exception is left behind as a small JSON file that the launcher reads;
+- SIGTERM ends the process even while its main thread waits inside a collective, and the status says "terminated":
+  so a rank that was told to stop can be told from one that was killed;
+- when the launching `bench` process is gone, the rank ends itself;
+- SIGUSR1 writes all stacks to the log.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+from bench.errors import UserError
+
+LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
+
+
+def error_path(run_dir: Path, rank: int) -> Path:
+    """Where a rank that raised says why."""
+    return Path(run_dir) / f".rank{rank}.error.json"
+
+
+class Guard:
+    """Stands around a rank's life as a context manager. It ends the process itself: nothing runs after it."""
+
+    def __init__(self, run_dir: Path, rank: int):
+        self.run_dir, self.rank = run_dir, rank
+        self.status = None  # a StatusWriter, as soon as there is one
+
+    def __enter__(self) -> "Guard":
+        log = os.open(self.run_dir / f"rank{self.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout.reconfigure(line_buffering=True)
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+        signals_in, self.signals_out = os.pipe()
+        os.set_blocking(self.signals_out, False)
+        signal.signal(signal.SIGTERM, lambda *_: None)  # the watcher thread acts on it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's business
+        signal.set_wakeup_fd(self.signals_out, warn_on_full_buffer=False)
+        launcher = int(os.environ.get(LAUNCHER_PID, os.getppid()))
+        threading.Thread(target=self.watch, args=(signals_in, launcher), name="guard", daemon=True).start()
+        return self
+
+    def watch(self, signals_in: int, launcher: int) -> None:
+        """End the process on SIGTERM, or when the launcher is gone. The wake-up pipe is written by C code, so this
+        works while the main thread is inside a collective."""
+        while True:
+            ready, _, _ = select.select([signals_in], [], [], 1.0)
+            if ready and signal.SIGTERM in os.read(signals_in, 64):
+                self.leave("terminated", 128 + signal.SIGTERM)
+            if not alive(launcher):
+                self.leave("terminated", 1)
+
+    def __exit__(self, kind, error, trace) -> None:
+        if error is None:
+            self.leave("done", 0)
+        report = {
+            "rank": self.rank,
+            "time": time.time(),
+            "user_error": isinstance(error, UserError),
+            "message": str(error) if isinstance(error, UserError) else f"{kind.__name__}: {error}",
+            "traceback": "".join(traceback.format_exception(kind, error, trace)),
+        }
+        with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
+            error_path(self.run_dir, self.rank).write_text(json.dumps(report))
+        print(report["traceback"], file=sys.stderr, flush=True)
+        self.leave("raised", 2 if report["user_error"] else 1)
+
+    def leave(self, phase: str, code: int) -> None:
+        """Say how it ended and go, without the destructors of libraries that may wait for other ranks."""
+        if self.status:
+            self.status.phase(phase)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,131 @@
+"""The GPU side of a Horovod build: is there a GPU, and where do nvcc and NCCL come from?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.errors import UserError
+
+# The parts of the CUDA toolkit that the build uses, as wheels. Before CUDA 13 the nvcc wheel held no nvcc.
+TOOLKIT_WHEELS = (
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-crt",
+    "nvidia-nvvm",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-runtime",
+)
+FIRST_CUDA_WITH_WHEELS = 13
+FOR_CPU_ONLY = "for Horovod on CPUs alone run `bench install-horovod --gpu none`"
+
+
+def gpu_present() -> bool:
+    """Whether NVML sees a GPU; where pynvml is missing, whether the driver shows one."""
+    try:
+        import pynvml
+    except ImportError:
+        return os.path.exists("/dev/nvidia0")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    try:
+        return pynvml.nvmlDeviceGetCount() > 0
+    except pynvml.NVMLError:
+        return False
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def wanted_kind(choice: str, torch_cuda: str | None) -> str:
+    """What to build: "gloo" (CPUs) or "nccl" (GPUs; also runs on CPUs). `choice` is auto, none or nccl.
+
+    auto follows the GPU, unless torch was built without CUDA: then only a CPU can train anyway.
+    Raises UserError for nccl with such a torch.
+    """
+    if choice == "nccl" and not torch_cuda:
+        raise UserError(
+            "the installed torch was built without CUDA (a +cpu build), so Horovod cannot use NCCL with it;"
+            f" install torch's plain wheel, or {FOR_CPU_ONLY}"
+        )
+    if choice == "auto":
+        return "nccl" if torch_cuda and gpu_present() else "gloo"
+    return {"none": "gloo", "nccl": "nccl"}[choice]
+
+
+def toolkit_requirements(torch_cuda: str) -> list[str]:
+    """pip requirements for the toolkit's parts at torch's CUDA version.
+
+    >>> toolkit_requirements("13.0")[0]
+    'nvidia-cuda-nvcc==13.0.*'
+    """
+    return [f"{name}=={torch_cuda}.*" for name in TOOLKIT_WHEELS]
+
+
+def toolkit_comes_as_wheels(torch_cuda: str) -> bool:
+    """From CUDA 13 on."""
+    return int(torch_cuda.split(".")[0]) >= FIRST_CUDA_WITH_WHEELS
+
+
+def arrange_toolkit(folder: Path) -> Path:
+    """Make the unpacked wheels look like an installed toolkit, and return its root.
+
+    Wheels have neither the `libcudart.so` that a linker asks for nor the `lib64` where CMake looks.
+    """
+    root = next((folder / "nvidia").glob("cu[0-9]*"))
+    runtime = next((root / "lib").glob("libcudart.so.*"))
+    (root / "lib" / "libcudart.so").symlink_to(runtime.name)
+    if not (root / "lib64").exists():
+        (root / "lib64").symlink_to("lib")
+    return root
+
+
+def system_toolkit(torch_cuda: str) -> Path:
+    """An installed toolkit of torch's CUDA major version, for CUDA 12 and older. Raises UserError if none."""
+    major = torch_cuda.split(".")[0]
+    on_path = shutil.which("nvcc")
+    homes = [os.environ.get("CUDA_HOME", ""), f"/usr/local/cuda-{torch_cuda}", "/usr/local/cuda"]
+    homes += [str(Path(on_path).resolve().parents[1])] if on_path else []
+    for home in filter(None, homes):
+        if _nvcc_major(Path(home) / "bin" / "nvcc") == major:
+            return Path(home)
+    raise UserError(
+        f"no nvcc for CUDA {major} found, which torch here was built with (there are wheels of it only from"
+        f" CUDA {FIRST_CUDA_WITH_WHEELS} on); install CUDA toolkit {torch_cuda} and set CUDA_HOME to it,"
+        f" use a torch for CUDA {FIRST_CUDA_WITH_WHEELS}, or {FOR_CPU_ONLY}"
+    )
+
+
+def _nvcc_major(nvcc: Path) -> str:
+    """The major version that this nvcc reports, or ""."""
+    if not nvcc.exists():
+        return ""
+    text = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"release (\d+)\.", text)
+    return found.group(1) if found else ""
+
+
+def arrange_nccl(folder: Path) -> Path | None:
+    """A folder with headers and library of the NCCL that torch itself loads; None where it has none."""
+    for entry in sys.path:
+        nccl = Path(entry or ".") / "nvidia" / "nccl"
+        library = nccl / "lib" / "libnccl.so.2"
+        if library.exists():
+            (folder / "lib").mkdir(parents=True)
+            (folder / "include").symlink_to(nccl.resolve() / "include")
+            (folder / "lib" / "libnccl.so").symlink_to(library.resolve())
+            return folder
+    return None
+
+
+def arch_list(torch_arch_flags: str) -> str:
+    """The GPU generations to compile for: those that torch itself was compiled for.
+
+    >>> arch_list("sm_75 sm_80 sm_90a sm_100 compute_120")
+    '75,80,100'
+    """
+    return ",".join(re.findall(r"\bsm_(\d+)\b", torch_arch_flags))

@@ -1,0 +1,219 @@
+"""What `make` runs before anything else: bring this project's packages to a Python, once.
+
+`--venv .venv` makes an environment of its own with exactly the versions of requirements.lock. `--venv none`
+takes the Python that runs this as it is (Colab, Kaggle, a cluster's module) and adds only what is missing:
+every version that is installed stays. Either way Horovod follows, and a machine that cannot build it still
+gets everything else. At the end an empty file, the stamp, tells make that all is done.
+
+Standard library only, and no syntax newer than Python 3.8: an old Python must get as far as being told so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.install.progress import run_logged, signals_raise, tail
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = Path(__file__).with_name("requirements.lock")
+STATE = Path(".setup")  # the log, the lock, and the stamps of Pythons that are not ours
+LOG = STATE / "setup.log"
+LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # what the versions in the lock exist for
+OWN_PYTHONS = ((3, 10), *LOCKED_PYTHONS)  # what the code runs on
+PLAN = "Setting up {}, once: about 2 minutes for the packages (3 GB), then 2-4 minutes for Horovod"
+
+
+class SetupError(Exception):
+    """One line for the reader."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Set up, or with --stamp-name print where the stamp of this Python belongs. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.install.environment")
+    parser.add_argument("--venv", default=".venv", help="a folder, or none for the Python that runs this")
+    parser.add_argument("--stamp", type=Path, help="the file to touch when all is done")
+    parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")
+    parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
+    args = parser.parse_args(argv)
+    if args.stamp_name:
+        print(stamp_of_this_python())
+        return 0
+    try:
+        if args.venv == "none":
+            complete_this_python(args.extra)
+        else:
+            make_venv(Path(args.venv))
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("setup: stopped; the next make goes on from here", file=sys.stderr)
+        return 130
+    if args.stamp:
+        args.stamp.touch()
+    return 0
+
+
+# --- An environment of our own ------------------------------------------------------------------------------
+
+
+def make_venv(folder: Path) -> None:
+    """Create the environment; install the lock, this project, Horovod. Goes on where it was interrupted."""
+    if sys.version_info[:2] not in LOCKED_PYTHONS:
+        raise SetupError(wrong_python(LOCKED_PYTHONS))
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
+        raise SetupError(f"{folder} is no virtual environment: move it away, or name another folder in VENV=")
+    python = folder / "bin" / "python"
+    with one_at_a_time():
+        usable = _is_usable(python)
+        print(f"Bringing {folder} up to date" if usable else PLAN.format(folder), flush=True)
+        if not usable:
+            step([sys.executable, "-m", "venv", "--clear", str(folder)], f"creating {folder}")
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        step([*pip, "--require-hashes", "-r", str(LOCK)], "installing the locked packages")
+        step([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing this project")
+        install_horovod(python)
+
+
+def wrong_python(wanted: tuple) -> str:
+    """The line for a Python outside the supported range; it names a right one where PATH has it."""
+    names = [f"{major}.{minor}" for major, minor in wanted]
+    here = [f"python{name}" for name in reversed(names) if _starts(f"python{name}")]
+    remedy = f"run `make PYTHON={here[0]} ...`" if here else f"install Python {names[-1]}, name it in PYTHON="
+    this_one = f"{sys.executable} is {sys.version_info[0]}.{sys.version_info[1]}"
+    return f"Python {names[0]} to {names[-1]} is needed, and {this_one}: {remedy}"
+
+
+def _starts(command: str) -> bool:
+    """Whether this Python is there and starts: version managers leave commands on PATH that do not."""
+    path = shutil.which(command)
+    return bool(path) and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
+
+
+def _is_usable(python: Path) -> bool:
+    """Whether an environment is there and whole: one whose making was interrupted has no pip."""
+    if not python.exists():
+        return False
+    check = f"import pip, sys; sys.exit(sys.version_info[:2] not in {LOCKED_PYTHONS})"
+    return subprocess.run([str(python), "-c", check], capture_output=True).returncode == 0
+
+
+# --- The Python that is there -------------------------------------------------------------------------------
+
+
+def complete_this_python(extras: list[str]) -> None:
+    """Install what pyproject.toml names and this Python lacks; what is here stays. Then Horovod."""
+    if sys.version_info[:2] not in OWN_PYTHONS:
+        raise SetupError(wrong_python(OWN_PYTHONS))
+    if importlib.util.find_spec("torch") is None:
+        raise SetupError(
+            f"torch is not installed for {sys.executable}: load the module or environment that has it,"
+            " or leave out VENV=none"
+        )
+    missing = missing_requirements(extras)
+    if extras and not missing:
+        return
+    with one_at_a_time():
+        if missing:
+            keep = STATE / "constraints.txt"
+            keep.write_text("\n".join(installed_versions()) + "\n")
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+            step([*pip, "-c", str(keep), *missing], f"adding {' '.join(missing)}")
+        if not extras:
+            install_horovod(Path(sys.executable))
+
+
+def missing_requirements(extras: list[str]) -> list[str]:
+    """The requirements of pyproject.toml (and of the named extras) whose package is not installed at all."""
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        from pip._vendor import tomli as tomllib
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
+    return [line for line in wanted if not _installed(re.split(r"[<>=!~ \[;]", line)[0])]
+
+
+def installed_versions() -> list[str]:
+    """Every installed package as `name==version`, for pip's constraints, except those from a folder or a URL.
+
+    Those have a direct_url.json, and an index may not know their version.
+    """
+    lines = set()
+    for package in importlib.metadata.distributions():
+        name = package.metadata["Name"]
+        if name and package.version and package.read_text("direct_url.json") is None:
+            lines.add(f"{name}=={package.version}")
+    return sorted(lines)
+
+
+def stamp_of_this_python() -> Path:
+    """One stamp for each pair of interpreter and torch: after a change of either, make sets up again."""
+    torch = importlib.util.find_spec("torch")
+    version = Path(torch.origin).with_name("version.py") if torch and torch.origin else None
+    parts = [sys.executable, sys.version, version.read_text() if version and version.exists() else ""]
+    return STATE / f"ready-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+# --- Both ---------------------------------------------------------------------------------------------------
+
+
+def install_horovod(python: Path) -> None:
+    """Run `bench install-horovod`; where that fails it has said why, and the set-up goes on."""
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    child = subprocess.Popen([str(python), "-m", "bench", "install-horovod"], env=env)
+    try:
+        with signals_raise():
+            code = child.wait()
+    except KeyboardInterrupt:
+        child.terminate()  # it ends its compilers and removes its work folder
+        child.wait()
+        raise
+    if code < 0 or code == 130:
+        raise KeyboardInterrupt
+    if code != 0:
+        print("setup: going on without Horovod", flush=True)
+
+
+def step(command: list[str], title: str) -> None:
+    """One logged command. Raises SetupError, after the end of the log, where it fails."""
+    if run_logged(command, LOG, title) != 0:
+        sys.stderr.write(tail(LOG))
+        raise SetupError(f"{title} failed; the whole log: {LOG}")
+
+
+@contextlib.contextmanager
+def one_at_a_time():
+    """Let a second make in this folder wait until the first has set up; start the log anew."""
+    import fcntl
+
+    STATE.mkdir(exist_ok=True)
+    with open(STATE / "lock", "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        LOG.write_bytes(b"")
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

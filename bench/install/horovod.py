@@ -1,0 +1,155 @@
+"""`bench install-horovod`: Horovod 0.28.1 on the torch that is installed.
+
+installed and right? ── yes ─► one line, done
+    │ no
+wheel in the cache? ── no ─► compile it (horovod_build.py) ─► into the cache
+    │ yes                                                          │
+    └─────────────► install ─► import it in a fresh process ◄──────┘
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.errors import BenchError, UserError
+from bench.install.horovod_build import build
+from bench.install.horovod_status import Status, cache_dir, cached_wheel, installed_version, status
+from bench.install.steps import PIP, REST_WORKS, install_missing, run_step
+
+CHECK = "import horovod.torch as hvd; print(int(hvd.gloo_built()), int(hvd.nccl_built()))"
+
+__all__ = ["Status", "add_arguments", "run", "status"]
+
+
+def add_arguments(parser) -> None:
+    """The options of `bench install-horovod`."""
+    parser.add_argument(
+        "--gpu",
+        choices=("auto", "none", "nccl"),
+        default="auto",
+        help="auto: NCCL where there is a GPU; none: CPUs only; nccl: for GPUs, also without one here",
+    )
+    parser.add_argument("--force", action="store_true", help="build again, whatever is installed or cached")
+    parser.add_argument("--wheel-dir", metavar="DIR", help="only build, and put the wheel into this folder")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="compilers at a time (default: by cores and memory)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=1800,
+        metavar="SECONDS",
+        help="give up after this time (default: %(default)g)",
+    )
+
+
+def run(args) -> int:
+    """Install Horovod if it is not there yet. Returns 0; raises UserError or BenchError with one line."""
+    if (args.jobs is not None and args.jobs < 1) or args.timeout <= 0:
+        raise UserError("--jobs and --timeout must be positive")
+    now = status(args.gpu)
+    if now.state == "no torch":
+        raise UserError(
+            f"torch is not installed for {sys.executable}: run `make setup`, or install torch,"
+            " then run `bench install-horovod`"
+        )
+    if not (args.force or args.wheel_dir) and _usable(now):
+        print(f"horovod {now.horovod} is installed and fits torch {now.torch}")
+        return 0
+    deadline = time.monotonic() + args.timeout
+    with _build_lock(deadline):
+        wheel = None if args.force else cached_wheel(now.label)
+        if args.wheel_dir:
+            print(f"wheel: {_copy_to(wheel or build(now, args.jobs, deadline), args.wheel_dir)}")
+            return 0
+        if wheel and not _install_and_check(wheel):  # built on a machine unlike this one: build it here
+            wheel.unlink()
+            wheel = None
+        if wheel is None and not _install_and_check(build(now, args.jobs, deadline)):
+            raise BenchError(f"Horovod was built but cannot be imported: {import_error()}; {REST_WORKS}")
+    print(f"horovod {installed_version()} is installed and fits torch {now.torch}")
+    return 0
+
+
+def _usable(now: Status) -> bool:
+    """Whether to leave what is installed alone. Someone else's build stays where it can be imported."""
+    return now.ready or (now.state == "unknown build" and import_error() is None)
+
+
+def import_error() -> str | None:
+    """Import Horovod in a fresh process: None where it has Gloo, else the last line of what went wrong."""
+    with tempfile.TemporaryDirectory() as nowhere:
+        result = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CHECK],
+            cwd=nowhere,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    if result.returncode == 0 and result.stdout.strip().startswith("1 "):
+        return None
+    return (result.stderr or result.stdout).strip().rpartition("\n")[2] or f"exit code {result.returncode}"
+
+
+def _copy_to(wheel: Path, folder: str) -> Path:
+    """Copy a wheel into a folder, so that it appears there whole or not at all."""
+    target = Path(folder).expanduser().resolve() / wheel.name
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(wheel, partial)
+        os.replace(partial, target)
+    except OSError as error:
+        raise UserError(f"cannot write to {target.parent}: {error.strerror}; the wheel is {wheel}") from None
+    return target
+
+
+def _install_and_check(wheel: Path) -> bool:
+    """Install a wheel in place of any other Horovod; whether it can then be imported."""
+    log = cache_dir() / "logs" / "install.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    soon = time.monotonic() + 600
+    install_missing(log, soon)
+    command = [*PIP, "install", "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
+    run_step(command, log, "installing the wheel", soon)
+    importlib.invalidate_caches()
+    return import_error() is None
+
+
+@contextlib.contextmanager
+def _build_lock(deadline: float):
+    """Hold the cache folder alone; wait for another build to end, until the deadline."""
+    import fcntl
+
+    path = cache_dir() / "build.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a")  # noqa: SIM115 - closed at the end of the with below
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder"
+        ) from None
+    waited = False
+    with file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"another build holds {path} and did not end in time; try again"
+                    ) from None
+                if not waited:
+                    print("another Horovod build is running: waiting for it", flush=True)
+                waited = True
+                time.sleep(1)
+        yield

@@ -1,0 +1,215 @@
+"""Compile Horovod from its untouched source distribution for the torch that is installed (2-4 minutes).
+
+Horovod's last release predates torch 2.1. Three things changed since, and none of them needs a change in
+Horovod's files: torch's headers want a newer C++ standard, CUDA comes in wheels instead of a toolkit, and
+CMake 4 refuses old project files. The folder `overlay/` holds what CMake is told instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.install import cuda, toolchain
+from bench.install.horovod_status import VERSION, Status, cache_dir
+from bench.install.steps import PIP, install_missing, run_step
+
+SDIST = f"horovod-{VERSION}.tar.gz"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+OVERLAY = Path(__file__).parent / "overlay"
+TORCH_FACTS = """
+import json, os, torch
+root = os.path.dirname(torch.__file__)
+include = os.path.join(root, "include")
+arch_flags = getattr(torch._C, "_cuda_getArchFlags", lambda: "")
+print(json.dumps({
+    "version": torch.__version__,
+    "cuda": torch.version.cuda,
+    "abi": torch.compiled_with_cxx11_abi(),
+    "lib": os.path.join(root, "lib"),
+    "include": [include, os.path.join(include, "torch", "csrc", "api", "include")],
+    "archs": arch_flags() or "",
+}))
+"""
+
+
+def build(now: Status, jobs: int | None, deadline: float) -> Path:
+    """Build the wheel that `now` asks for and return its place in the cache.
+
+    Raises UserError where the machine lacks something, BenchError where a step fails; both name the remedy.
+    """
+    compiler = toolchain.find_compiler()
+    toolchain.find_make()
+    toolchain.find_python_headers()
+    jobs = jobs or toolchain.default_jobs()
+    with_gpu = ".nccl" in now.label
+    log = _fresh_log(now.label)
+    with _work_folder() as work:
+        install_missing(log, deadline)
+        sdist = fetch_sdist(work, log, deadline)
+        cmake = find_or_fetch_cmake(work, log, deadline)
+        facts = torch_facts()
+        abi_flag = f"-D_GLIBCXX_USE_CXX11_ABI={facts['abi']:d}"
+        env = build_environment(
+            dict(os.environ),
+            facts=facts,
+            label=now.label,
+            compiler=compiler,
+            cmake=cmake,
+            standard=toolchain.cxx_standard(compiler, facts["include"], abi_flag),
+            simd=toolchain.simd_flags(),
+            jobs=jobs,
+            work=work,
+            gpu=gpu_environment(facts, work, log, deadline) if with_gpu else {},
+        )
+        how = f"C++{env['BENCH_CXX_STANDARD']}, {'NCCL and Gloo' if with_gpu else 'Gloo'}"
+        print(f"Horovod {VERSION} for torch {now.torch}: {how}; log: {log}", flush=True)
+        command = [*PIP, "--no-cache-dir", "wheel", "-v", "--no-deps", "--no-build-isolation", "--use-pep517"]
+        command += ["-w", str(work / "wheel"), str(sdist)]
+        run_step(command, log, f"compiling Horovod, {jobs} at a time", deadline, env)
+        return _keep(next((work / "wheel").glob("*.whl")))
+
+
+def _fresh_log(label: str) -> Path:
+    """An empty log file for this build, in the cache folder."""
+    python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+    log = cache_dir() / "logs" / f"horovod-{label}-{python}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    return log
+
+
+def torch_facts() -> dict:
+    """What a C++ build must know of torch, asked in a fresh process: version, abi, include, and so on."""
+    command = [sys.executable, "-W", "ignore", "-c", TORCH_FACTS]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        reason = result.stderr.strip().rpartition("\n")[2]
+        raise UserError(
+            f"torch is installed but cannot be imported: {reason}; mend that,"
+            " then run `bench install-horovod`"
+        )
+    return json.loads(result.stdout.strip().rpartition("\n")[2])
+
+
+def build_environment(base: dict, *, facts, label, compiler, cmake, standard, simd, jobs, work, gpu) -> dict:
+    """The environment variables of the build: Horovod's own switches, and the overlay's BENCH_* ones.
+
+    Whatever the caller's environment says to Horovod, CMake or make is dropped: it steers other builds.
+    """
+    other = ("HOROVOD_", "CMAKE_", "BENCH_", "MAKE", "MFLAGS")
+    env = {name: value for name, value in base.items() if not name.startswith(other)}
+    libraries = ["c10", "torch", "torch_cpu", "torch_python"]
+    include = [*facts["include"], sysconfig.get_paths()["include"]]
+    if gpu:
+        libraries += ["c10_cuda", "torch_cuda"]
+        include += [gpu["HOROVOD_CUDA_HOME"] + "/include"]
+    return env | {
+        "CMAKE_TOOLCHAIN_FILE": str(OVERLAY / "toolchain.cmake"),
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses Gloo's project file without it
+        "CXX": compiler,
+        "HOROVOD_CMAKE": cmake,
+        "HOROVOD_LOCAL_VERSION": label,
+        "HOROVOD_WITH_PYTORCH": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITHOUT_NVTX": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_BUILD_ARCH_FLAGS": " ".join(simd) or "-DBENCH_NO_SIMD",  # empty would mean: choose yourself
+        "MAKEFLAGS": f"-j{jobs}",
+        "TMPDIR": str(work / "tmp"),  # pip's copies go with the work folder, however this ends
+        "BENCH_CXX_STANDARD": str(standard),
+        "BENCH_TORCH_VERSION": facts["version"],
+        "BENCH_TORCH_ABI": "TRUE" if facts["abi"] else "FALSE",
+        "BENCH_TORCH_INCLUDE": ";".join(include),
+        "BENCH_TORCH_LIB": facts["lib"],
+        "BENCH_TORCH_LIBRARIES": ";".join(libraries),
+        **gpu,
+    }
+
+
+def gpu_environment(facts: dict, work: Path, log: Path, deadline: float) -> dict:
+    """The variables that add NCCL to a build, with nvcc from wheels where there are any."""
+    if cuda.toolkit_comes_as_wheels(facts["cuda"]):
+        folder = work / "cuda"
+        wheels = cuda.toolkit_requirements(facts["cuda"])
+        command = [*PIP, "install", "--no-deps", "--target", str(folder), *wheels]
+        run_step(command, log, f"fetching nvcc for CUDA {facts['cuda']}", deadline)
+        home = cuda.arrange_toolkit(folder)
+    else:
+        home = cuda.system_toolkit(facts["cuda"])
+    nccl = cuda.arrange_nccl(work / "nccl")
+    return {
+        "HOROVOD_GPU_OPERATIONS": "NCCL",
+        "HOROVOD_CUDA_HOME": str(home),
+        "CUDA_HOME": str(home),
+        "HOROVOD_NCCL_LINK": "SHARED",
+        "HOROVOD_BUILD_CUDA_CC_LIST": cuda.arch_list(facts["archs"]),
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        **({"HOROVOD_NCCL_HOME": str(nccl)} if nccl else {}),
+    }
+
+
+def fetch_sdist(work: Path, log: Path, deadline: float) -> Path:
+    """Horovod's source distribution, from the cache or through pip, its checksum verified either way."""
+    kept = cache_dir() / SDIST
+    if kept.exists() and hashlib.sha256(kept.read_bytes()).hexdigest() == SDIST_SHA256:
+        return kept
+    wanted = work / "requirement.txt"
+    wanted.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n")
+    command = [
+        *PIP,
+        "download",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--no-build-isolation",
+        "--require-hashes",
+    ]
+    env = os.environ | {"TMPDIR": str(work / "tmp")}
+    env.pop(
+        "HOROVOD_LOCAL_VERSION", None
+    )  # it would change the version that pip reads, and pip would refuse it
+    run_step([*command, "-r", str(wanted), "-d", str(work)], log, f"downloading {SDIST}", deadline, env)
+    os.replace(work / SDIST, kept)
+    return kept
+
+
+def find_or_fetch_cmake(work: Path, log: Path, deadline: float) -> str:
+    """CMake from this environment or machine, or fetched as a wheel for this build alone."""
+    found = toolchain.find_cmake()
+    if found:
+        return found
+    run_step(
+        [*PIP, "install", "--target", str(work / "cmake"), "cmake>=3.21"], log, "fetching CMake", deadline
+    )
+    return str(work / "cmake" / "cmake" / "data" / "bin" / "cmake")
+
+
+def _keep(wheel: Path) -> Path:
+    """Move a finished wheel into the cache; both lie in one file system, so it appears there whole."""
+    kept = cache_dir() / "wheels" / wheel.name
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(wheel, kept)
+    return kept
+
+
+@contextlib.contextmanager
+def _work_folder():
+    """An empty folder in the cache for one build. What a killed build left goes first: the lock is ours."""
+    root = cache_dir() / "work"
+    shutil.rmtree(root, ignore_errors=True)
+    (root / "tmp").mkdir(parents=True)
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

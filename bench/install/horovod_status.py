@@ -1,0 +1,117 @@
+"""How Horovod stands for this interpreter, told in milliseconds and without importing torch.
+
+A wheel's own name says what it was built for, so names are all that is compared:
+`horovod-0.28.1+torch2.14.1.cu130.gloo.avx-cp311-cp311-linux_x86_64.whl`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.install import cuda, toolchain
+
+VERSION = "0.28.1"
+
+
+@dataclass(frozen=True)
+class Status:
+    """How Horovod stands for this interpreter.
+
+    state: "ready"; "missing"; "no torch"; "other torch" (built for another version); "no nccl" (built for
+    CPUs, and there is a GPU); "other cpu" (uses instructions this CPU lacks); "unknown build" (not built by
+    `bench install-horovod`: only an import can tell).
+    """
+
+    state: str
+    horovod: str | None  # installed version, as in "0.28.1+torch2.14.1.cu130.gloo.avx"
+    torch: str | None  # installed version, as in "2.14.1+cu130"
+    label: str | None  # what the right wheel is called after its "+"
+    cached_wheel: Path | None  # that wheel, where it has been built before
+
+    @property
+    def ready(self) -> bool:
+        return self.state == "ready"
+
+
+def status(gpu: str = "auto") -> Status:
+    """What is installed and cached; `gpu` as in --gpu. Raises UserError for nccl on a torch without CUDA."""
+    installed, torch = installed_version(), torch_version()
+    if torch is None:
+        return Status("no torch", installed, None, None, None)
+    version, torch_cuda = torch
+    kind = cuda.wanted_kind(gpu, torch_cuda)
+    simd = bool(toolchain.simd_flags())
+    label = version_label(version, kind, simd)
+    return Status(judge(installed, version, kind, simd), installed, version, label, cached_wheel(label))
+
+
+def torch_version() -> tuple[str, str | None] | None:
+    """(version, CUDA version or None) of the installed torch, from its version.py; None without torch."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.origin:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+    with_cuda = re.search(r"^cuda.*= '([^']+)'", text, re.MULTILINE)
+    return (version.group(1), with_cuda.group(1) if with_cuda else None) if version else None
+
+
+def version_label(torch: str, kind: str, simd: bool) -> str:
+    """The local version of a wheel: torch's version, what it communicates by, and whether it needs AVX.
+
+    >>> version_label("2.14.1+cu130", "gloo", True)
+    'torch2.14.1.cu130.gloo.avx'
+    """
+    parts = re.split(r"[^a-z0-9]+", torch.lower()) + [kind] + (["avx"] if simd else [])
+    return "torch" + ".".join(str(int(part)) if part.isdigit() else part for part in parts)
+
+
+def judge(installed: str | None, torch: str, kind: str, simd: bool) -> str:
+    """The state (see Status) of an installed version against what is wanted. NCCL wheels serve CPUs too.
+
+    >>> judge("0.28.1+torch2.6.0.gloo", "2.6.0", "gloo", simd=True)
+    'ready'
+    >>> judge("0.28.1+torch2.6.0.gloo", "2.7.0", "gloo", simd=True)
+    'other torch'
+    >>> judge("0.28.1", "2.7.0", "gloo", simd=True)
+    'unknown build'
+    """
+    if installed is None:
+        return "missing"
+    found = re.fullmatch(r"[^+]+\+(torch[a-z0-9.]+?)\.(gloo|nccl)(\.avx)?", installed)
+    if not found:
+        return "unknown build"
+    built_for, built_kind, needs_avx = found.groups()
+    if f"{built_for}.gloo" != version_label(torch, "gloo", False):
+        return "other torch"
+    if kind == "nccl" and built_kind == "gloo":
+        return "no nccl"
+    return "other cpu" if needs_avx and not simd else "ready"
+
+
+def cache_dir() -> Path:
+    """Where wheels, the downloaded source and build logs are kept: under $XDG_CACHE_HOME or ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "data-parallel-bench"
+
+
+def cached_wheel(label: str) -> Path | None:
+    """The wheel with this label for this Python and platform, where it has been built before."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    system = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    found = sorted((cache_dir() / "wheels").glob(f"horovod-{VERSION}+{label}-{tag}-*-{system}.whl"))
+    return found[0] if found else None
+
+
+def installed_version() -> str | None:
+    try:
+        return importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        return None

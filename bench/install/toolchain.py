@@ -1,0 +1,138 @@
+"""The C++ side of the machine: which compiler, which standard, which instructions, how many jobs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from bench.errors import UserError
+
+INSTALL_TOOLS = (
+    "`apt-get install g++ make` (Debian, Ubuntu), `dnf install gcc-c++ make` (Fedora, RHEL) or"
+    " `xcode-select --install` (macOS)"
+)
+STANDARDS = (14, 17, 20, 23)
+MEMORY_PER_JOB_GIB = 1.5  # one compiler that reads all of torch's headers
+
+
+def find_compiler() -> str:
+    """The C++ compiler: $CXX where set, or g++, clang++ or c++ on PATH. Raises UserError without one."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        found = name and shutil.which(name)
+        if found:
+            return found
+    raise UserError(
+        "no C++ compiler found (g++ or clang++): Horovod has to be compiled for this torch;"
+        f" everything but MODE=horovod works; install it with {INSTALL_TOOLS},"
+        " then run `bench install-horovod`"
+    )
+
+
+def find_make() -> None:
+    """Raise UserError where there is no make, which Horovod's build calls."""
+    if not (shutil.which("make") or shutil.which("gmake")):
+        raise UserError(
+            "no `make` found, which building Horovod needs; everything but MODE=horovod works;"
+            f" install it with {INSTALL_TOOLS}, then run `bench install-horovod`"
+        )
+
+
+def find_python_headers() -> str:
+    """The folder with Python.h. Raises UserError where Python came without it, as Debian's does."""
+    folder = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(folder, "Python.h")):
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        raise UserError(
+            f"this Python has no header files ({folder}/Python.h); everything but MODE=horovod works;"
+            f" install them with `apt-get install {package}` or the like, then run `bench install-horovod`"
+        )
+    return folder
+
+
+def find_cmake() -> str | None:
+    """CMake 3.21 or newer: the one of this Python's environment, or the one on PATH."""
+    scripts = sysconfig.get_paths()["scripts"]
+    for path in (scripts, None):
+        found = shutil.which("cmake", path=path)
+        if found and _cmake_version(found) >= (3, 21):
+            return found
+    return None
+
+
+def _cmake_version(cmake: str) -> tuple[int, ...]:
+    """(major, minor), or () where it does not run."""
+    result = subprocess.run([cmake, "--version"], capture_output=True, text=True)
+    found = re.search(r"version (\d+)\.(\d+)", result.stdout)
+    return tuple(int(n) for n in found.groups()) if found else ()
+
+
+def cxx_standard(compiler: str, include_dirs: list[str], abi_flag: str = "") -> int:
+    """The lowest C++ standard under which torch's headers compile with this compiler.
+
+    No table of torch versions: each standard is tried on one line, `#include <ATen/ATen.h>`. Torch guards
+    that header with an #error in its first lines, so a standard that is too low fails in milliseconds
+    (-Wfatal-errors stops there) and the right one costs one pass over the headers, about five seconds.
+    Raises UserError where none compiles: the compiler is too old for this torch.
+    """
+    complaint = ""
+    for standard in STANDARDS:
+        command = [compiler, f"-std=c++{standard}", "-fsyntax-only", "-Wfatal-errors", "-x", "c++", "-"]
+        command += [f"-I{folder}" for folder in include_dirs] + ([abi_flag] if abi_flag else [])
+        result = subprocess.run(command, input="#include <ATen/ATen.h>\n", capture_output=True, text=True)
+        if result.returncode == 0:
+            return standard
+        complaint = first_error(result.stderr) or complaint
+    raise UserError(
+        f"{compiler} cannot compile the headers of the installed torch ({complaint or 'it gave no reason'});"
+        " everything but MODE=horovod works; install a newer compiler (g++ 11 or later), name it in CXX,"
+        " then run `bench install-horovod`"
+    )
+
+
+def first_error(text: str) -> str:
+    """The first line of a build's output that names an error: later ones are mostly its consequences.
+
+    >>> first_error("a.cc:3:1: warning: hm\\na.cc:5:2: error: no such thing\\nmake: *** Error 2")
+    'a.cc:5:2: error: no such thing'
+    """
+    for line in text.splitlines():
+        if re.search(r"(: (fatal )?error:? )|CMake Error|undefined reference|No space left|Killed", line):
+            return line.strip()[:300]
+    return ""
+
+
+def simd_flags(cpuinfo: str | None = None, machine: str | None = None) -> tuple[str, ...]:
+    """Compiler flags for the AVX instructions of Horovod's fp16 code, where this CPU has all three of them.
+
+    >>> simd_flags("flags\\t\\t: fpu sse2 avx f16c fma avx2", "x86_64")
+    ('-mavx', '-mf16c', '-mfma')
+    >>> simd_flags("flags\\t\\t: fpu sse2", "x86_64"), simd_flags("Features : asimd", "aarch64")
+    ((), ())
+    """
+    machine = machine or platform.machine()
+    if machine.lower() not in ("x86_64", "amd64"):
+        return ()
+    if cpuinfo is None:
+        path = Path("/proc/cpuinfo")  # not there on macOS: build without
+        cpuinfo = path.read_text() if path.exists() else ""
+    found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    has = set(found.group(1).split()) if found else set()
+    return ("-mavx", "-mf16c", "-mfma") if {"avx", "f16c", "fma"} <= has else ()
+
+
+def default_jobs() -> int:
+    """Compilers to run at a time: one a core that this process may use, as far as memory goes."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        cores = os.cpu_count() or 1
+    meminfo = Path("/proc/meminfo")
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
+    fit = int(int(found.group(1)) / 2**20 / MEMORY_PER_JOB_GIB) if found else cores
+    return max(1, min(cores, fit))

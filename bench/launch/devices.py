@@ -1,0 +1,25 @@
+"""Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
+
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.measure.nvml import visible_gpus
+
+
+def choose_device(config: RunConfig) -> str:
+    """"cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS."""
+    gpus = [] if config.device == "cpu" else visible_gpus()
+    if config.device == "cuda" and not gpus:
+        raise UserError("DEVICE=cuda, but no GPU is visible: run `bench doctor`, or use DEVICE=cpu")
+    if not gpus:
+        if config.share_gpu:
+            raise UserError("SHARE_GPU=1 needs a GPU, and none is visible: leave it out")
+        if config.precision == "tf32":
+            raise UserError("PRECISION=tf32 is arithmetic of NVIDIA GPUs, and none is used: use fp32")
+        return "cpu"
+    needed = 1 if config.share_gpu else config.num_devices
+    if len(gpus) < needed:
+        raise UserError(
+            f"GPUS={config.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer, or DEVICE=cpu for "
+            "CPU workers"
+        )
+    return "cuda"

@@ -1,0 +1,11 @@
+"""No engine: one fresh process. DP's threads live inside it."""
+
+import sys
+from pathlib import Path
+
+from bench.config import RunConfig
+
+
+def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]]:
+    """The command line and the variables to add to the environment."""
+    return [sys.executable, "-m", "bench.worker", str(run_dir)], {"RANK": "0"}

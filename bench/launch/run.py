@@ -1,0 +1,82 @@
+"""One run: a config in, the path of a record out."""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+from bench.config import RunConfig, resolve, to_dict
+from bench.errors import RunFailed, UserError
+from bench.guard import LAUNCHER_PID
+from bench.launch import horovodrun, in_process, spawn, supervise, torchrun
+from bench.launch.devices import choose_device
+from bench.measure.environment import collect_machine, usable_cores
+from bench.record import write_failure
+
+ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "horovodrun": horovodrun}
+
+
+def resolve_here(config: RunConfig) -> RunConfig:
+    """Fill in the options that depend on this machine. Raises UserError when it cannot do what is asked."""
+    return resolve(config, choose_device(config), usable_cores())
+
+
+def launch(config: RunConfig, watch=None) -> Path:
+    """Run a resolved config in fresh processes and return the path of its record.
+
+    watch: called a few times a second with the life signs of every rank (None where a rank has none yet). Raises
+    UserError when the run cannot start, RunFailed when it does not end well; then its record says so.
+    """
+    started = time.time()
+    run_dir = make_run_dir(config)
+    try:
+        argv, variables = ENGINES[config.launcher].command(config, run_dir)
+        environment = {**os.environ, **common_variables(config, started), **variables}
+        (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
+        supervise.run(argv, environment, run_dir, config.num_processes, config.timeout, watch)
+        if not (run_dir / "record.json").exists():
+            raise supervise.failed("launcher", None, "every process ended well, but there is no record", run_dir)
+    except UserError:
+        shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
+        raise
+    except RunFailed as error:
+        os.environ["BENCH_STARTED_AT"] = str(started)
+        with contextlib.suppress(OSError):
+            write_failure(run_dir, config, collect_machine(), error.failure)
+        raise
+    finally:
+        for leftover in [*run_dir.glob(".rank*"), run_dir / ".rendezvous", run_dir / "config.json"]:
+            leftover.unlink(missing_ok=True)
+    return run_dir / "record.json"
+
+
+def make_run_dir(config: RunConfig) -> Path:
+    """A new folder for this run. Raises UserError when it cannot be made or written to."""
+    words = [time.strftime("%Y%m%d-%H%M%S"), config.mode, f"{config.num_devices}x{config.model}", secrets.token_hex(2)]
+    run_dir = Path(config.out) / "-".join(words)
+    try:
+        run_dir.mkdir(parents=True)
+        (run_dir / "config.json").write_text("{}")
+    except OSError as error:
+        raise UserError(f"OUT={config.out} cannot be written to ({error.strerror}): choose another folder") from None
+    return run_dir
+
+
+def common_variables(config: RunConfig, started: float) -> dict[str, str]:
+    """What every engine's processes get alike: threads, and who to report to.
+
+    The number of OpenMP threads is set for all modes in one place: a launcher's own default (torchrun sets 1,
+    horovodrun none) would give one mode more threads than another.
+    """
+    threads = str(max(1, config.threads // config.num_processes))
+    return {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "BENCH_STARTED_AT": str(started),
+        LAUNCHER_PID: str(os.getpid()),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])),
+    }

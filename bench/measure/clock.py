@@ -1,0 +1,83 @@
+"""The step clock: how long each step takes, without stopping the device.
+
+On a GPU an event is recorded between steps and all are read once, at the end. On a CPU a step's end is the moment its
+last call returns, so a monotonic clock is exact.
+"""
+
+import time
+
+import torch
+
+
+class StepClock:
+    """Times of the timed steps of one rank."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.on_gpu = device.type == "cuda"
+        self.spans = []  # finished stretches of steps
+        self.boundaries = []  # the current one: events or seconds, one more than there are steps
+        self.data_wait_s = []
+
+    def start(self) -> None:
+        """The first timed step begins now. On a GPU everything before it has been waited for, once."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
+        self.spans, self.boundaries = [], [self.now()]
+        self.data_wait_s = []
+
+    def now(self):
+        """A point between two steps: an event on the GPU's stream, or seconds."""
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def step_done(self, data_wait_s: float) -> None:
+        """One step has been issued, after the host waited ``data_wait_s`` seconds for its batch."""
+        self.boundaries.append(self.now())
+        self.data_wait_s.append(data_wait_s)
+
+    def resume(self) -> None:
+        """Something untimed happened after the last step: the next step begins now."""
+        self.spans.append(self.boundaries)
+        self.boundaries = [self.now()]
+
+    def step_time_s(self) -> list[float]:
+        """The steps' times in seconds. On a GPU this waits for the last step."""
+        spans = [*self.spans, self.boundaries]
+        pairs = [pair for span in spans for pair in zip(span, span[1:], strict=False)]
+        if not self.on_gpu:
+            return [end - start for start, end in pairs]
+        torch.cuda.synchronize(self.device)
+        return [start.elapsed_time(end) / 1000 for start, end in pairs]
+
+
+class LossPeek:
+    """The newest loss that can be known without waiting for the device, for the progress bar.
+
+    On a GPU the loss is copied to pinned host memory behind the step's work, and read when its event has passed.
+    """
+
+    def __init__(self, device: torch.device, interval_s: float = 0.5):
+        self.on_gpu = device.type == "cuda"
+        self.interval_s = interval_s
+        self.next_at = 0.0
+        self.host = torch.zeros((), pin_memory=True) if self.on_gpu else None
+        self.event = None
+
+    def offer(self, loss: torch.Tensor) -> float | None:
+        """Give it every step's loss; it returns a number now and then, never waiting for one."""
+        if self.event is not None and self.event.query():
+            self.event = None
+            return float(self.host)
+        if time.perf_counter() < self.next_at or self.event is not None:
+            return None
+        self.next_at = time.perf_counter() + self.interval_s
+        if not self.on_gpu:
+            return float(loss)
+        self.host.copy_(loss.detach(), non_blocking=True)
+        self.event = torch.cuda.Event()
+        self.event.record()
+        return None

@@ -1,0 +1,86 @@
+"""What a mode is: where this process sits, and the few questions the training loop asks.
+
+``Mode`` answers them for one process on one device. A mode that needs more overrides a method; the methods that
+stay empty are the lesson: DP needs no barrier, DDP leaves the optimizer alone, Horovod leaves the model alone.
+Sharding, saving, metering and the loop are not here: they are written once, against ``Topology``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bench.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where this process sits.
+
+    rank: 0 … world_size-1 over all machines. local_rank: the same on this machine. world_size: processes that
+    train. devices_per_process: 1, or all of them for DP. device: where this process puts its batches.
+    """
+
+    rank: int
+    local_rank: int
+    world_size: int
+    devices_per_process: int
+    device: torch.device
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the whole run."""
+        return self.world_size * self.devices_per_process
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """The devices this process drives, the main one first."""
+        if self.device.type == "cpu":
+            return [self.device]
+        first = self.device.index
+        return [torch.device("cuda", first + i) for i in range(self.devices_per_process)]
+
+
+def device_of(config: RunConfig, local_rank: int) -> torch.device:
+    """The device of a local rank. With SHARE_GPU=1 all ranks take the first GPU. Sets it as CUDA's current one."""
+    if config.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", 0 if config.share_gpu else local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+class Mode:
+    """One process, one device. Every method here is also the default of the modes that do not need it."""
+
+    label = ""  # what a table must say beside the mode's name, such as "CPU replicas in threads"
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self.topology = Topology(0, 0, 1, 1, device_of(config, 0))
+
+    def wrap_model(self, model: nn.Module) -> nn.Module:
+        """The model the loop calls. It lies on the topology's device already."""
+        return model
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer the loop steps. ``model`` is the wrapped one."""
+        return optimizer
+
+    def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
+        """``value`` reduced over all processes; op: "sum", "mean" or "max". The same on every process."""
+        return value
+
+    def gather(self, item: object) -> list:
+        """The items of all processes in rank order, on every process. ``item``: anything that pickles."""
+        return [item]
+
+    def barrier(self) -> None:
+        """Return when every process has come here."""
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """The plain module inside what ``wrap_model`` returned."""
+        return model
+
+    def close(self) -> None:
+        """Leave the group."""

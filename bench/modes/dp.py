@@ -1,0 +1,112 @@
+"""MODE=dp: ``nn.DataParallel``. One process, one thread a device, one optimizer.
+
+Each step:
+  1. scatter    the global batch is cut into one chunk a device;
+  2. replicate  the weights are copied from device 0 to every device, every step;
+  3. forward    one Python thread a device runs its replica on its chunk;
+  4. gather     the outputs are collected on device 0, and the loss is computed there on the whole batch;
+  5. backward   gradients flow back through the copies of step 2 and SUM into the originals on device 0. The loss is
+                a mean over the whole batch, so the sum of the chunks' gradients is the gradient of the mean;
+  6. step       one optimizer, on device 0. Nothing to broadcast: the next step copies the weights again.
+
+What to notice:
+  - device 0 holds the originals, their gradients, the optimizer's state and all outputs: it fills up first;
+  - the threads share one interpreter lock, and the copies of step 2 are paid every step;
+  - replicas cannot start apart: there is one set of weights;
+  - batch norm: each replica normalises with the statistics of its own chunk, and only replica 0's running
+    statistics are kept, since the other replicas are thrown away.
+"""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import nn
+
+from bench.config import RunConfig
+from bench.modes import base
+
+
+class Mode(base.Mode):
+    """``nn.DataParallel`` on GPUs; the same algorithm over CPU replicas where there are none."""
+
+    def __init__(self, config: RunConfig):
+        super().__init__(config)
+        device = base.device_of(config, 0)
+        self.topology = base.Topology(0, 0, 1, config.num_devices, device)
+        if device.type == "cpu":
+            self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
+
+    def wrap_model(self, model: nn.Module) -> nn.Module:
+        if self.topology.device.type == "cpu":
+            return CpuDataParallel(model, self.config.num_devices, self.config.threads)
+        return nn.DataParallel(model, device_ids=[d.index for d in self.topology.devices])
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        return model.module
+
+
+class CpuDataParallel(nn.Module):
+    """nn.DataParallel's algorithm with CPU replicas in threads.
+
+    ``nn.DataParallel`` on a CPU has no device ids and passes straight through to the module; this class does what it
+    does on GPUs, so that the pattern can be run, read and tested anywhere.
+
+    module: the originals. num_replicas: chunks of the batch. threads: CPU threads in total, shared by the replicas
+    in the forward pass; backward runs in the calling thread, which has them all.
+    """
+
+    def __init__(self, module: nn.Module, num_replicas: int, threads: int):
+        super().__init__()
+        self.module = module
+        self.num_replicas = num_replicas
+        # A shell a replica: a copy of the module whose tensors are replaced at every forward. One shell each, for
+        # swapping tensors in and out of ONE module is not safe in two threads. Kept in a tuple, so that the shells
+        # are not submodules and their tensors not parameters of the model.
+        self.shells = tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))
+        self.pool = ThreadPoolExecutor(
+            num_replicas,
+            thread_name_prefix="replica",
+            # The number of OpenMP threads belongs to the thread that sets it.
+            initializer=lambda: torch.set_num_threads(max(1, threads // num_replicas)),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """images: [global_batch, 3, H, W] -> outputs: [global_batch, classes], in the order of the images."""
+        chunks = self.scatter(images)
+        replicas = self.replicate(len(chunks))
+        return self.gather(self.parallel_apply(replicas, chunks))
+
+    def scatter(self, images: torch.Tensor) -> list[torch.Tensor]:
+        """One chunk a replica: views of [global_batch / num_replicas, 3, H, W]. A small batch may give fewer."""
+        return list(images.chunk(self.num_replicas))
+
+    def replicate(self, count: int) -> list[nn.Module]:
+        """Replica 0 is the original, as on device 0. Each other one gets a copy of every weight.
+
+        ``clone`` is part of the autograd graph: in backward the gradient of each copy is added to the original's.
+        In training the buffers are copied too, and what a replica writes into its copy is lost.
+        """
+        replicas = [self.module, *self.shells[: count - 1]]
+        for replica in replicas[1:]:
+            replica.train(self.module.training)
+            for original, shell in zip(self.module.modules(), replica.modules(), strict=True):
+                for name, parameter in original._parameters.items():
+                    shell._parameters[name] = None if parameter is None else parameter.clone()
+                for name, buffer in original._buffers.items():
+                    shell._buffers[name] = None if buffer is None else buffer.detach().clone()
+        return replicas
+
+    def parallel_apply(self, replicas: list[nn.Module], chunks: list[torch.Tensor]) -> list[torch.Tensor]:
+        """One thread a replica. Gradient mode and autocast belong to a thread, so they are handed over."""
+        grad, autocast, dtype = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+        def apply(replica, chunk):
+            with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=autocast, dtype=dtype):
+                return replica(chunk)
+
+        return list(self.pool.map(apply, replicas, chunks))
+
+    def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        """[global_batch, classes] on device 0."""
+        return torch.cat(outputs)

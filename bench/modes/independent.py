@@ -1,0 +1,37 @@
+"""MODE=independent: N processes that never exchange a gradient. Not training: the bound.
+
+Each process trains its own replica on its own share of the batches. What N processes reach without a word between
+them is the most that any multi-process mode can reach on this machine; the distance of ddp and horovod from it is
+the price of their communication. When there are more processes than cores, the bound falls too, so that
+oversubscription is not blamed on a mode.
+
+The process group serves only to start the clocks together and to collect the samples. What to notice: the only
+method missing from ddp is ``wrap_model``, and with it everything that DDP is.
+"""
+
+import torch.distributed as dist
+
+from bench.config import RunConfig
+from bench.modes import base, group
+
+
+class Mode(base.Mode):
+    """Replicas that drift apart."""
+
+    label = "no gradients are exchanged: a bound on speed, not a way to train"
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self.topology = group.join(config)
+
+    def reduce(self, value, op):
+        return group.reduce(value, op)
+
+    def gather(self, item):
+        return group.gather(item)
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def close(self) -> None:
+        dist.destroy_process_group()

@@ -1,0 +1,179 @@
+"""RunRecord: what a run leaves behind, as JSON. Written whole or not at all, checked against its schema.
+
+``record.schema.json`` beside this file is the form. Raw samples are kept: every figure of ``summary`` can be
+computed again from ``samples`` by the functions of ``bench/formulas.py``.
+"""
+
+import datetime
+import json
+import os
+from pathlib import Path
+
+from bench import formulas
+from bench.config import RunConfig, make_command, to_dict
+from bench.errors import BenchError
+from bench.modes import MODES
+
+SCHEMA_VERSION = 1
+SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
+
+PROVENANCE = {
+    "step_time_s": {
+        "cpu": "monotonic clock between the ends of two steps, per rank; summary: the slowest rank of each step",
+        "cuda": "CUDA events between steps, read once at the end, per rank; summary: the slowest rank of each step",
+    },
+    "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
+    "throughput_images_per_s": "images of all timed steps over the slowest rank's time for them",
+    "independent_throughput_images_per_s": "sum over processes of own images over own time: they never wait for each other",
+    "peak_memory_gib": {
+        "cpu": "sampled PSS of each process and its loader workers; rss_hwm is the kernel's exact peak, shared pages counted",
+        "cuda": "NVML device and process figures sampled; torch's allocated and reserved are the allocator's exact peaks",
+    },
+}
+
+
+class BadRecord(BenchError):
+    """A record that cannot be used; the message names the file and the reason."""
+
+
+def write_record(run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list):
+    """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
+
+    topology: this rank's ``Topology``. parts: one dict a rank, in rank order, as gathered. Raises BadRecord when the
+    result does not fit the schema, OSError when it cannot be written.
+    """
+    record = {
+        **frame(run_dir, config, "ok"),
+        "topology": describe_topology(config, topology, label, parts),
+        "environment": environment,
+        "samples": parts,
+        "summary": summarise(config, parts),
+        "provenance": provenance_of(config),
+    }
+    if accuracy:
+        record["accuracy"] = {"epochs": accuracy, **{k: accuracy[-1][k] for k in ("top1", "top5") if k in accuracy[-1]}}
+    save(run_dir, record)
+
+
+def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: dict) -> None:
+    """The launcher, after a run that did not end well. failure: rank, kind, message and traceback."""
+    record = frame(run_dir, config, "failed") | {"topology": {}, "environment": environment, "samples": []}
+    save(run_dir, record | {"summary": {}, "provenance": {}, "failure": failure})
+
+
+def frame(run_dir, config: RunConfig, status: str) -> dict:
+    """The head that every record has."""
+    started = float(os.environ.get("BENCH_STARTED_AT", "0")) or datetime.datetime.now().timestamp()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": Path(run_dir).name,
+        "status": status,
+        "started_at": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        "command": make_command(config),
+        "config": to_dict(config),
+    }
+
+
+def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]) -> dict:
+    """Where the processes sat, what stood for a device, and what could not be made equal."""
+    threads = sum(part["threads"] for part in parts)
+    notes = [label] if label else []
+    if config.device == "cpu":
+        notes.append(f"no GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices")
+    if threads > config.threads:
+        notes.append(
+            f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "
+            "a process cannot have less than one thread"
+        )
+    return {
+        "world_size": topology.world_size,
+        "num_devices": topology.num_devices,
+        "devices_per_process": topology.devices_per_process,
+        "device": config.device,
+        "threads_total": threads,
+        "threads_allowed": config.threads,
+        "loader_workers_total": sum(part["loader_workers"] for part in parts),
+        "global_batch": config.global_batch,
+        "notes": notes,
+    }
+
+
+def summarise(config: RunConfig, parts: list[dict]) -> dict:
+    """The figures that tables show, from the samples."""
+    times = [part["step_time_s"] for part in parts]
+    steps = formulas.slowest_rank(times)
+    waits = [wait for part in parts for wait in part["data_wait_s"]]
+    throughput = (
+        formulas.independent_throughput_images_per_s if MODES[config.mode].baseline else formulas.throughput_images_per_s
+    )
+    return {
+        "throughput_images_per_s": throughput(times, config.global_batch),
+        "step_time_s": {
+            "n": len(steps),
+            "median": formulas.percentile(steps, 50),
+            "p5": formulas.percentile(steps, 5),
+            "p95": formulas.percentile(steps, 95),
+        },
+        "data_wait_s": {"median": formulas.percentile(waits, 50), "p95": formulas.percentile(waits, 95)},
+        "peak_memory_gib": [
+            {"rank": part["rank"], "device": device["device"], **device["peak_memory_gib"]}
+            for part in parts
+            for device in part["devices"]
+        ],
+        "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in parts)
+        - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
+    }
+
+
+def provenance_of(config: RunConfig) -> dict:
+    """How each figure of this record was taken."""
+    kind = config.device
+    independent = "independent_" if MODES[config.mode].baseline else ""
+    return {
+        "step_time_s": PROVENANCE["step_time_s"][kind],
+        "data_wait_s": PROVENANCE["data_wait_s"],
+        "throughput_images_per_s": PROVENANCE[f"{independent}throughput_images_per_s"],
+        "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
+    }
+
+
+def save(run_dir: Path, record: dict) -> Path:
+    """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
+    check(record, run_dir)
+    path = Path(run_dir) / "record.json"
+    temporary = path.with_suffix(".json.tmp")
+    try:
+        with temporary.open("w") as file:
+            json.dump(record, file, indent=1, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def load(path: Path) -> dict:
+    """Read a record and check it. Raises BadRecord naming the file when it is truncated, edited or of another version."""
+    path = Path(path)
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadRecord(f"{path}: not a readable record ({error})") from None
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BadRecord(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
+    check(record, path)
+    return record
+
+
+def check(record: dict, where) -> None:
+    """Raise BadRecord when a record does not fit the schema."""
+    import jsonschema  # 0.1 s: not for commands that read no record
+
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).iter_errors(record)
+    )
+    if error is not None:
+        place = "/".join(str(p) for p in error.absolute_path) or "top level"
+        raise BadRecord(f"{where}: not a valid record: {place}: {error.message[:200]}")

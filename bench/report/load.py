@@ -1,0 +1,25 @@
+"""Find and read records."""
+
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.record import BadRecord, load
+
+
+def find_records(folder: Path) -> tuple[list[dict], list[str]]:
+    """All records below a folder, oldest first, and one sentence for each file that is no good record.
+
+    Raises UserError when the folder does not exist or holds no record at all.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: run `make bench` first, or name the folder of your records")
+    records, refused = [], []
+    for path in sorted(folder.rglob("record.json")):
+        try:
+            records.append(load(path))
+        except BadRecord as error:
+            refused.append(str(error))
+    if not records and not refused:
+        raise UserError(f"no record.json below {folder}: run `make bench` first")
+    return sorted(records, key=lambda r: r["started_at"]), refused

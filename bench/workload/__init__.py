@@ -1,0 +1,1 @@
+"""What is trained: models, data sets, and which process sees which images."""

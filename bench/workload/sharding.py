@@ -1,0 +1,47 @@
+"""Which process sees which images. Written once, for every mode.
+
+One permutation an epoch, from the seed. The epochs follow each other in one stream, cut into global batches: no
+image is lost to a remainder and none is seen twice in an epoch. Device d of D takes every D-th index of a global
+batch. So the union of a step's batches is the same set in every mode, and DP's chunk for device d holds exactly the
+images that DDP's rank d sees.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+def epoch_permutation(num_images: int, seed: int, epoch: int) -> np.ndarray:
+    """The order of one epoch: [num_images] indices. A new order each epoch, the same on every process."""
+    return np.random.default_rng((seed, epoch)).permutation(num_images)
+
+
+def global_batches(num_images: int, seed: int, global_batch: int) -> Iterator[np.ndarray]:
+    """An endless stream of [global_batch] indices. An epoch's remainder begins the next epoch's first batch."""
+    epoch, rest = 0, np.empty(0, dtype=np.int64)
+    while True:
+        while len(rest) < global_batch:
+            rest = np.concatenate([rest, epoch_permutation(num_images, seed, epoch)])
+            epoch += 1
+        yield rest[:global_batch]
+        rest = rest[global_batch:]
+
+
+def shard(batch: np.ndarray, first_device: int, devices: int, num_devices: int) -> np.ndarray:
+    """The part of a global batch for a process that drives ``devices`` devices from ``first_device`` on.
+
+    >>> shard(np.arange(8), first_device=1, devices=1, num_devices=4)    # DDP's rank 1 of 4
+    array([1, 5])
+    >>> shard(np.arange(8), first_device=0, devices=4, num_devices=4)    # DP: one chunk a device
+    array([0, 4, 1, 5, 2, 6, 3, 7])
+    """
+    return np.concatenate([batch[d::num_devices] for d in range(first_device, first_device + devices)])
+
+
+def steps_of_epochs(num_images: int, epochs: int, global_batch: int) -> list[int]:
+    """The step after which each epoch ends, rounded up to whole steps.
+
+    >>> steps_of_epochs(num_images=100, epochs=3, global_batch=40)    # 2.5 steps an epoch
+    [3, 5, 8]
+    """
+    return [-(-num_images * epoch // global_batch) for epoch in range(1, epochs + 1)]

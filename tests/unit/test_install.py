@@ -1,0 +1,401 @@
+"""Setting up: names of wheels, detection, environments and messages. Nothing is downloaded or built here."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.errors import UserError
+from bench.install import cuda, environment, horovod, horovod_build, horovod_status, steps, toolchain
+from bench.install.progress import run_logged
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+CLEAN = {"PATH": os.environ["PATH"]}  # nothing of the make that may have started these tests
+GUARD = """
+#if __cplusplus < {}
+#error C++{} or later compatible compiler is required
+#endif
+"""
+INSTALL = "import argparse, sys; from bench.install import horovod as h; p = argparse.ArgumentParser();"
+INSTALL += "h.add_arguments(p); h.run(p.parse_args())"
+
+
+def run_make(*arguments, folder=ROOT, env=None):
+    """`make -n`: what a target would run, as one string, and the exit code."""
+    command = ["make", "-n", "--no-print-directory", *arguments]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=CLEAN | (env or {}))
+    return result.stdout + result.stderr, result.returncode
+
+
+@pytest.fixture
+def fake_project(tmp_path):
+    """A folder with our Makefile and an environment that says of itself that it is ready."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    lock = tmp_path / "bench" / "install" / "requirements.lock"
+    lock.parent.mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    for path in (lock, tmp_path / "pyproject.toml"):
+        path.touch()
+    # stands for Python: prints its arguments, one a line
+    python.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    python.chmod(0o755)
+    (tmp_path / ".venv" / ".ready").touch()
+    return tmp_path
+
+
+# --- Which wheel --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("torch", "kind", "simd", "label"),
+    [
+        ("2.14.1+cu130", "gloo", True, "torch2.14.1.cu130.gloo.avx"),
+        ("2.14.1+cpu", "gloo", False, "torch2.14.1.cpu.gloo"),
+        ("2.8.0a0+5228986c39.nv25.06", "nccl", True, "torch2.8.0a0.5228986c39.nv25.6.nccl.avx"),
+    ],
+)
+def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
+    assert horovod_status.version_label(torch, kind, simd) == label
+
+
+@pytest.mark.parametrize(
+    ("installed", "kind", "simd", "state"),
+    [
+        (None, "gloo", True, "missing"),
+        ("0.28.1+torch2.14.1.cu130.gloo.avx", "gloo", True, "ready"),
+        ("0.28.1+torch2.14.1.cu130.nccl.avx", "gloo", True, "ready"),
+        ("0.28.1+torch2.14.1.cu130.gloo.avx", "nccl", True, "no nccl"),
+        ("0.28.1+torch2.14.1.cu130.gloo.avx", "gloo", False, "other cpu"),
+        ("0.28.1+torch2.14.1.cpu.gloo.avx", "gloo", True, "other torch"),
+        ("0.28.1+torch2.13.0.cu130.gloo", "gloo", True, "other torch"),
+        ("0.28.1", "gloo", True, "unknown build"),
+    ],
+)
+def test_state_of_an_installed_horovod(installed, kind, simd, state):
+    assert horovod_status.judge(installed, "2.14.1+cu130", kind, simd) == state
+
+
+def test_cached_wheel_is_found_by_python_platform_and_label(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(horovod_status.sysconfig, "get_platform", lambda: "linux-x86_64")
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    name = f"horovod-0.28.1+torch2.6.0.gloo-{tag}-{tag}-linux_x86_64.whl"
+    wheels = tmp_path / "data-parallel-bench" / "wheels"
+    wheels.mkdir(parents=True)
+    for other in (
+        name,
+        name.replace(tag, "cp39"),
+        name.replace("x86_64", "aarch64"),
+        name.replace("gloo", "nccl"),
+    ):
+        (wheels / other).touch()
+    assert horovod_status.cached_wheel("torch2.6.0.gloo") == wheels / name
+    assert horovod_status.cached_wheel("torch2.7.0.gloo") is None
+
+
+def test_torch_version_is_read_without_importing_torch(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+    text = "__version__ = '2.6.0+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\n"
+    (tmp_path / "torch" / "version.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert horovod_status.torch_version() == ("2.6.0+cu124", "12.4")
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n")
+    assert horovod_status.torch_version() == ("2.6.0+cpu", None)
+
+
+def test_status_is_quick_and_leaves_torch_alone():
+    script = (
+        "import json, sys, time; start = time.perf_counter(); from bench.install import horovod;"
+        "horovod.status(); print(json.dumps([time.perf_counter() - start, 'torch' in sys.modules]))"
+    )
+    texts = [subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, text=True) for _ in range(3)]
+    seconds = min(json.loads(text)[0] for text in texts)
+    assert seconds < 0.2
+    assert json.loads(texts[0])[1] is False
+
+
+# --- The machine --------------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize(("number", "standard"), [("201402L", 14), ("201703L", 17), ("202002L", 20)])
+def test_cxx_standard_is_found_in_the_headers(tmp_path, number, standard):
+    (tmp_path / "ATen").mkdir()
+    (tmp_path / "ATen" / "ATen.h").write_text(GUARD.format(number, standard))
+    assert toolchain.cxx_standard(COMPILER, [str(tmp_path)]) == standard
+
+
+@needs_compiler
+def test_compiler_too_old_for_the_headers_is_one_line(tmp_path):
+    (tmp_path / "ATen").mkdir()
+    (tmp_path / "ATen" / "ATen.h").write_text(GUARD.format("209901L", 99))
+    with pytest.raises(UserError, match=r"C\+\+99 or later .*install a newer compiler") as caught:
+        toolchain.cxx_standard(COMPILER, [str(tmp_path)])
+    assert "\n" not in str(caught.value)
+
+
+def test_no_compiler_is_one_line_with_the_remedy(tmp_path):
+    """A real process whose PATH is empty, with a Python that finds a stand-in for torch."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.99.0'\ncuda: Optional[str] = None\n")
+    env = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-c", INSTALL, "--force"]
+    result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    last = result.stderr.strip().splitlines()[-1]
+    assert result.returncode != 0
+    assert "UserError: no C++ compiler found (g++ or clang++): " in last
+    assert "everything but MODE=horovod works" in last
+    assert "apt-get install g++" in last and last.endswith("then run `bench install-horovod`")
+
+
+def test_torch_missing_is_one_line(monkeypatch):
+    monkeypatch.setattr(horovod_status, "torch_version", lambda: None)
+    parser = argparse.ArgumentParser()
+    horovod.add_arguments(parser)
+    with pytest.raises(UserError, match="torch is not installed for"):
+        horovod.run(parser.parse_args([]))
+
+
+def test_gpu_kind_follows_the_gpu_and_the_torch(monkeypatch):
+    monkeypatch.setattr(cuda, "gpu_present", lambda: False)
+    assert cuda.wanted_kind("auto", "13.0") == "gloo"
+    assert cuda.wanted_kind("nccl", "13.0") == "nccl"
+    monkeypatch.setattr(cuda, "gpu_present", lambda: True)
+    assert cuda.wanted_kind("auto", "13.0") == "nccl"
+    assert cuda.wanted_kind("auto", None) == "gloo"
+    assert cuda.wanted_kind("none", "13.0") == "gloo"
+    with pytest.raises(UserError, match=r"without CUDA.*--gpu none"):
+        cuda.wanted_kind("nccl", None)
+
+
+def test_cuda_wheels_are_arranged_as_a_toolkit(tmp_path):
+    library = tmp_path / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    root = cuda.arrange_toolkit(tmp_path)
+    assert (root / "lib64" / "libcudart.so").resolve() == library
+    assert cuda.toolkit_comes_as_wheels("13.2") and not cuda.toolkit_comes_as_wheels("12.8")
+
+
+def test_torch_for_cuda_12_needs_an_installed_nvcc(tmp_path, monkeypatch):
+    nvcc = tmp_path / "bin" / "nvcc"
+    nvcc.parent.mkdir()
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert cuda.system_toolkit("12.6") == tmp_path
+    with pytest.raises(UserError, match="no nvcc for CUDA 11 found"):
+        cuda.system_toolkit("11.8")
+
+
+# --- The build ----------------------------------------------------------------------------------------------
+
+FACTS = {
+    "version": "2.14.1+cu130",
+    "cuda": "13.0",
+    "abi": True,
+    "lib": "/t/lib",
+    "include": ["/t/i"],
+    "archs": "",
+}
+
+
+def build_environment(**changes):
+    given = {
+        "facts": FACTS,
+        "label": "torch2.14.1.gloo",
+        "compiler": "/usr/bin/g++",
+        "cmake": "/usr/bin/cmake",
+        "standard": 20,
+        "simd": ("-mavx",),
+        "jobs": 3,
+        "work": Path("/w"),
+        "gpu": {},
+    }
+    caller = {"HOME": "/h", "HOROVOD_GPU": "ROCM", "MAKEFLAGS": "w"}
+    return horovod_build.build_environment(caller, **given | changes)
+
+
+def test_build_environment_for_cpus():
+    env = build_environment()
+    assert env["HOME"] == "/h"
+    assert env["MAKEFLAGS"] == "-j3"
+    assert env["BENCH_CXX_STANDARD"] == "20"
+    assert env["BENCH_TORCH_ABI"] == "TRUE"
+    assert env["BENCH_TORCH_LIBRARIES"] == "c10;torch;torch_cpu;torch_python"
+    assert env["HOROVOD_LOCAL_VERSION"] == "torch2.14.1.gloo"
+    assert not {"HOROVOD_GPU", "HOROVOD_GPU_OPERATIONS", "HOROVOD_CUDA_HOME"} & set(env)
+    assert Path(env["CMAKE_TOOLCHAIN_FILE"]).exists()
+
+
+def test_build_environment_for_gpus():
+    env = build_environment(gpu={"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": "/c"})
+    assert env["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    assert env["BENCH_TORCH_LIBRARIES"].endswith("c10_cuda;torch_cuda")
+    assert env["BENCH_TORCH_INCLUDE"].endswith(";/c/include")
+
+
+def test_overlay_reads_only_variables_that_the_build_sets():
+    env = build_environment(gpu={"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": "/c"})
+    texts = [path.read_text() for path in horovod_build.OVERLAY.iterdir()]
+    used = set(re.findall(r"ENV\{(\w+)\}", "".join(texts)))
+    assert len(texts) == 3 and used <= set(env)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            "x.cc:1:2: error: first\nx.cc:9:9: error: second\nmake: *** [all] Error 2",
+            "x.cc:1:2: error: first",
+        ),
+        ("/usr/bin/python: No module named pip", "has no pip"),
+        ("WARNING: Retrying\nERROR: No matching distribution found for horovod", "is there a network?"),
+        ("error: externally-managed-environment", "closed to pip"),
+        ("something\nthe end\n", "the end"),
+    ],
+)
+def test_a_failed_step_is_explained(output, reason):
+    assert reason in steps.explain_failure(output)
+
+
+# --- Long commands ------------------------------------------------------------------------------------------
+
+
+def test_run_logged_keeps_output_and_exit_code(tmp_path, capsys):
+    log = tmp_path / "log"
+    script = "import sys; print('[ 50%] half'); sys.exit(3)"
+    assert run_logged([sys.executable, "-c", script], log, "trying") == 3
+    assert "[ 50%] half" in log.read_text()
+    assert "trying: failed" in capsys.readouterr().out
+
+
+def test_run_logged_ends_the_whole_family_at_the_limit(tmp_path):
+    script = "import subprocess; c = subprocess.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"
+    log = tmp_path / "log"
+    with pytest.raises(TimeoutError):
+        run_logged([sys.executable, "-c", script], log, "trying", deadline=time.monotonic() + 1.5)
+    grandchild = int(log.read_text().splitlines()[-1])
+    assert not is_running(grandchild)
+
+
+def test_sigterm_ends_the_family_too(tmp_path):
+    log = tmp_path / "log"
+    script = (
+        f"from bench.install.progress import run_logged; run_logged(['sleep', '61'], {str(log)!r}, 'trying')"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()  # the title is written before the command starts
+    time.sleep(0.5)
+    family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert family and not any(map(is_running, family))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+# --- environment.py and the Makefile ------------------------------------------------------------------------
+
+
+def test_requirements_that_are_installed_are_not_asked_for_again(monkeypatch):
+    monkeypatch.setattr(environment, "_installed", lambda name: name not in ("rich", "pre-commit"))
+    assert [line[:4] for line in environment.missing_requirements([])] == ["rich"]
+    assert [line.split(">")[0] for line in environment.missing_requirements(["dev"])] == [
+        "rich",
+        "pre-commit",
+    ]
+
+
+def test_constraints_hold_what_is_installed():
+    lines = environment.installed_versions()
+    assert any(re.fullmatch(r"pytest==[\w.]+", line) for line in lines)
+    assert not any(line.startswith("data-parallel-bench==") for line in lines)
+
+
+def test_wrong_python_is_one_line():
+    text = environment.wrong_python(((3, 11), (3, 13)))
+    assert text.startswith("Python 3.11 to 3.13 is needed, and ") and "PYTHON=" in text and "\n" not in text
+
+
+def test_a_folder_that_is_no_environment_is_not_touched(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "LOCKED_PYTHONS", (sys.version_info[:2],))
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(environment.SetupError, match="no virtual environment"):
+        environment.make_venv(tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_lock_files_agree_and_name_no_host():
+    read = [
+        (ROOT / "bench" / "install" / f"requirements{part}.lock").read_text() for part in ("", "-notebooks")
+    ]
+    base, notebooks = (dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)) for text in read)
+    assert all(base[name] == notebooks[name] for name in base.keys() & notebooks.keys())
+    assert not any("://" in text for text in read)
+
+
+@needs_make
+def test_make_passes_what_stands_on_its_command_line(fake_project):
+    output, code = run_make("bench", "MODE=ddp", "GPUS=4", "IMAGE_SIZE=32", folder=fake_project)
+    flags = '--mode="$MODE" --gpus="$GPUS" --image-size="$IMAGE_SIZE"'
+    assert (output.strip(), code) == (f".venv/bin/python -m bench run {flags}", 0)
+
+
+@needs_make
+def test_make_ignores_the_environment(fake_project):
+    output, code = run_make("bench", folder=fake_project, env={"MODE": "horovod", "SEED": "7"})
+    assert code == 0 and output.split() == [".venv/bin/python", "-m", "bench", "run"]
+
+
+@needs_make
+def test_make_passes_any_value_unharmed(fake_project):
+    value = """a b;$$(touch x) "q" 'r' & | `id` *"""
+    command = ["make", "--no-print-directory", "bench", f"DATA={value}", "LR=-1"]
+    lines = subprocess.check_output(command, cwd=fake_project, text=True, env=CLEAN).splitlines()
+    assert lines == ["-m", "bench", "run", "--data=" + value.replace("$$", "$"), "--lr=-1"]
+    assert not (fake_project / "x").exists()
+
+
+@needs_make
+def test_make_refuses_a_misspelt_variable(fake_project):
+    output, code = run_make("bench", "GPU=4", folder=fake_project)
+    assert code == 2 and "unknown variable GPU" in output
+
+
+@needs_make
+def test_only_a_horovod_run_looks_for_horovod(fake_project):
+    assert "install-horovod" in run_make("bench", "MODE=horovod", folder=fake_project)[0]
+    assert "install-horovod" not in run_make("bench", "MODE=ddp", folder=fake_project)[0]
+
+
+@needs_make
+def test_make_help_names_every_target():
+    text = subprocess.check_output(["make", "--no-print-directory", "help"], cwd=ROOT, text=True, env=CLEAN)
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1).split()
+    assert set(re.findall(r"^  make ([a-z-]+) ", text, re.MULTILINE)) == set(phony)
