@@ -11,7 +11,7 @@ ARGS    =#         passed on as it stands: make test ARGS="-k ddp"
 # Options of a run. One that is given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4");
 # one that happens to be in the environment is ignored. The value reaches the shell as "$GPUS", so it may hold anything.
 RUN_VARIABLES := MODE GPUS MODEL DATA IMAGE_SIZE BATCH WARMUP STEPS EPOCHS LR MOMENTUM WEIGHT_DECAY SEED PRECISION \
-  WORKERS THREADS NORM OPTIMIZER LAUNCHER DIST_URL DEVICE SHARE_GPU TUNED BASELINES FAULT ROUNDS OUT TIMEOUT
+  WORKERS THREADS NORM OPTIMIZER LAUNCHER DIST_URL DEVICE SHARE_GPU TUNED BASELINES SNAPSHOTS FAULT ROUNDS OUT TIMEOUT
 
 on_command_line = $(filter command,$(firstword $(origin $1)))
 GIVEN := $(foreach v,$(RUN_VARIABLES),$(if $(call on_command_line,$v),$v))

@@ -1,7 +1,6 @@
 """The commands. Each is one target of the Makefile with the same options; none imports torch itself."""
 
 import argparse
-import dataclasses
 import os
 import signal
 import sys
@@ -65,22 +64,28 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args) -> int:
     """One run, and on a CPU the two baselines that decide whether distribution paid at all."""
-    from rich.console import Console
-
-    from bench import record
+    from bench import record, suites
     from bench.launch.run import resolve_here
     from bench.report import tables
 
     config = resolve_here(cfg.from_arguments(args))
-    console = Console()
+    console = terminal()
     announce(console, config)
     path = run_live(console, config, config.mode)
     baselines = []
     if config.baselines and config.num_devices > 1:
-        baselines = [record.load(run_live(console, b, b.mode)) for b in baseline_configs(config, path.parent)]
+        baselines = [record.load(run_live(console, b, b.mode)) for b in suites.baselines(config, path.parent)]
     tables.print_run(console, record.load(path), baselines)
     print(f"record: {path}", flush=True)
     return 0
+
+
+def terminal():
+    """Where tables go: as wide as the terminal, and wide enough for a table where the output is a file or a pipe."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
 
 
 def run_live(console, config: cfg.RunConfig, title: str) -> Path:
@@ -97,38 +102,26 @@ def announce(console, config: cfg.RunConfig) -> None:
     if config.device == "cpu" and config.num_devices > 1:
         console.print(
             f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "
-            "host's.",
-            highlight=False,
+            "host's."
         )
     steps = f"{config.epochs} epochs" if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
     console.print(
-        f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {config.data} at {config.image_size} px, "
-        f"{config.per_device_batch} images a device a step, {steps}, {config.precision}, {config.launcher}, seed {config.seed}",
-        highlight=False,
+        f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {config.data} at "
+        f"{config.image_size} px, {config.per_device_batch} images a device a step, {steps}, {config.precision}, "
+        f"{config.launcher}, seed {config.seed}"
     )
-
-
-def baseline_configs(config: cfg.RunConfig, run_dir: Path) -> list[cfg.RunConfig]:
-    """One process with all the threads on the same global batch, and N processes without communication."""
-    common = {"out": str(run_dir / "baselines"), "baselines": False, "epochs": 0, "fault": None, "snapshots": None}
-    single = {"mode": "single", "num_devices": 1, "per_device_batch": config.global_batch, "launcher": "in-process"}
-    bound = {"mode": "independent", "launcher": "torchrun", "dist_url": None}
-    single |= {"dist_url": None, "share_gpu": False}
-    return [dataclasses.replace(config, **common, **changes) for changes in (single, bound) if changes["mode"] != config.mode]
 
 
 def report(args) -> int:
     """A table of all records below a folder."""
-    from rich.console import Console
-
     from bench.report.load import find_records
     from bench.report.tables import machine_line, run_table
 
     records, refused = find_records(Path(args.folder))
-    console = Console()
+    console = terminal()
     for machine in sorted({machine_line(r) for r in records if r["status"] == "ok"}):
-        console.print(machine, highlight=False)
-    console.print(run_table(records), highlight=False)
+        console.print(machine)
+    console.print(run_table(records))
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     return 1 if refused and not records else 0

@@ -40,7 +40,9 @@ class RunConfig:
     model: str | None = option(None, "torchvision classification model (cpu: resnet18, gpu: resnet50)")
     data: str | None = option(None, "cpu: digits, gpu: synthetic", choices=DATASETS)
     image_size: int | None = option(None, "pixels a side (cpu: 16, gpu: 224)", minimum=8)
-    per_device_batch: int | None = option(None, "images per device per step (cpu: 32, gpu: 64)", flag="batch", minimum=1)
+    per_device_batch: int | None = option(
+        None, "images per device per step (cpu: 32, gpu: 64)", flag="batch", minimum=1
+    )
     warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0)
     timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
     epochs: int = option(0, "train so many epochs instead, and validate after each", minimum=0)
@@ -53,7 +55,9 @@ class RunConfig:
     seed: int = option(0, "seed of weights and of data order", minimum=0)
     workers: int = option(0, "data loader workers in TOTAL, shared out over the processes", minimum=0)
     threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1)
-    launcher: str = option("auto", "how the processes are started (ddp: torchrun or spawn)", choices=("auto", *LAUNCHERS))
+    launcher: str = option(
+        "auto", "how the processes are started (ddp: torchrun or spawn)", choices=("auto", *LAUNCHERS)
+    )
     dist_url: str | None = option(None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
     device: str = option("auto", "auto: GPUs where there are any", choices=DEVICES)
     share_gpu: bool = option(False, "all ranks on ONE GPU, over Gloo: for learning, not for speed")
@@ -113,7 +117,7 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is too small: at least {meta['min']}")
     if meta["above"] is not None and not value > meta["above"]:
         raise UserError(f"{name}={value} must be above {meta['above']}")
-    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         raise UserError(f"{name}={value} is not a finite number")
 
 
@@ -122,6 +126,8 @@ def check_launcher(config: RunConfig) -> None:
     allowed = MODES[config.mode].launchers
     if config.launcher != "auto" and config.launcher not in allowed:
         raise UserError(f"LAUNCHER={config.launcher} cannot start MODE={config.mode}: use {' or '.join(allowed)}")
+    if config.share_gpu and MODES[config.mode].one_process:
+        raise UserError(f"SHARE_GPU=1 is for modes of several processes, and MODE={config.mode} is one: leave it out")
     if config.dist_url is None:
         return
     if "torchrun" not in allowed:
@@ -136,9 +142,9 @@ def check_batch(config: RunConfig) -> None:
     """Raise UserError when one step would need more images than the data set has."""
     if config.global_batch > DIGITS_TRAIN_IMAGES:
         raise UserError(
-            f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images a step, "
-            f"and DATA=digits has {DIGITS_TRAIN_IMAGES}: use BATCH={DIGITS_TRAIN_IMAGES // config.num_devices} or less, "
-            "or DATA=synthetic"
+            f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images a "
+            f"step, and DATA=digits has {DIGITS_TRAIN_IMAGES}: use "
+            f"BATCH={DIGITS_TRAIN_IMAGES // config.num_devices} or less, or DATA=synthetic"
         )
 
 
@@ -217,7 +223,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = f" [{f.default}]" if f.default is not None and f.default is not False else ""
         switch = {"nargs": "?", "const": "1"} if base_type(f) is bool else {}
         group.add_argument(
-            flag_of(f), dest=f.name, metavar=variable_of(f), help=f.metadata["help"] + choices + default, **switch
+            flag_of(f),
+            dest=f.name,
+            metavar=variable_of(f),
+            help=f.metadata["help"] + choices + default,
+            **switch,
         )
 
 

@@ -26,8 +26,11 @@ def run() -> int:
     machine, gpus, (driver, no_nvml) = collect_machine(), visible_gpus(), nvml_state()
     torch = probe_torch()
     facts = machine["machine"]
-    console.print(f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {facts['ram_gib']:.1f} GiB, Python "
-                  f"{sys.version.split()[0]}")  # fmt: skip
+    python = sys.version.split()[0]
+    console.print(
+        f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {facts['ram_gib']:.1f} GiB, "
+        f"Python {python}"
+    )
     console.print(f"GPUs     {gpu_line(gpus, driver, no_nvml)}")
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(horovod.status())}")
@@ -63,7 +66,8 @@ def torch_line(torch: dict | None) -> str:
     if torch is None:
         return "missing, or it does not import"
     backends = [name for name in ("gloo", "nccl") if torch[name]]
-    return f"{torch['version']}, CUDA {torch['cuda'] or 'not built in'}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
+    cuda = torch["cuda"] or "not built in"
+    return f"{torch['version']}, CUDA {cuda}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
 
 
 def horovod_line(status) -> str:
@@ -93,9 +97,13 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
     elif gpus and not torch["cuda"]:
         problems.append("there are GPUs, but this torch has no CUDA: install torch's CUDA wheel, or use DEVICE=cpu")
     elif gpus and not torch["gpus"]:
-        problems.append("NVML shows GPUs, but torch sees none: the driver is too old for this torch's CUDA, or is hidden")
+        problems.append(
+            "NVML shows GPUs, but torch sees none: the driver is too old for this torch's CUDA, or is hidden"
+        )
     if torch is not None and not horovod.status().ready:
         compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
-        remedy = "run `bench install-horovod`" if compiler else "install a C++ compiler (g++), then `bench install-horovod`"
+        remedy = (
+            "run `bench install-horovod`" if compiler else "install a C++ compiler (g++), then `bench install-horovod`"
+        )
         problems.append(f"Horovod is not installed for this torch: {remedy}")
     return problems

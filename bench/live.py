@@ -14,7 +14,12 @@ class LiveProgress:
 
     def __init__(self, config: RunConfig, console: Console, title: str):
         self.config = config
-        columns = [TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[says]}"), TimeElapsedColumn()]
+        columns = [
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[says]}"),
+            TimeElapsedColumn(),
+        ]
         self.progress = Progress(*columns, console=console, auto_refresh=False, transient=not console.is_terminal)
         self.task = self.progress.add_task(title, total=None, says="starting")
         self.first = None  # (time, step) from which the rate is taken

@@ -24,10 +24,10 @@ PROVENANCE = {
     },
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
     "throughput_images_per_s": "images of all timed steps over the slowest rank's time for them",
-    "independent_throughput_images_per_s": "sum over processes of own images over own time: they never wait for each other",
+    "independent_throughput_images_per_s": "sum over processes of own images over own time: none waits",
     "peak_memory_gib": {
-        "cpu": "sampled PSS of each process and its loader workers; rss_hwm is the kernel's exact peak, shared pages counted",
-        "cuda": "NVML device and process figures sampled; torch's allocated and reserved are the allocator's exact peaks",
+        "cpu": "sampled PSS of each process and its loader workers; rss_hwm: the kernel's peak, shared pages counted",
+        "cuda": "NVML device and process figures sampled; torch's allocated and reserved: the allocator's exact peaks",
     },
 }
 
@@ -36,7 +36,9 @@ class BadRecord(BenchError):
     """A record that cannot be used; the message names the file and the reason."""
 
 
-def write_record(run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list):
+def write_record(
+    run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list
+):
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
     topology: this rank's ``Topology``. parts: one dict a rank, in rank order, as gathered. Raises BadRecord when the
@@ -51,7 +53,10 @@ def write_record(run_dir, config: RunConfig, topology, label: str, environment: 
         "provenance": provenance_of(config),
     }
     if accuracy:
-        record["accuracy"] = {"epochs": accuracy, **{k: accuracy[-1][k] for k in ("top1", "top5") if k in accuracy[-1]}}
+        record["accuracy"] = {
+            "epochs": accuracy,
+            **{k: accuracy[-1][k] for k in ("top1", "top5") if k in accuracy[-1]},
+        }
     save(run_dir, record)
 
 
@@ -68,7 +73,9 @@ def frame(run_dir, config: RunConfig, status: str) -> dict:
         "schema_version": SCHEMA_VERSION,
         "run_id": Path(run_dir).name,
         "status": status,
-        "started_at": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(timespec="milliseconds"),
+        "started_at": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(
+            timespec="milliseconds"
+        ),
         "command": make_command(config),
         "config": to_dict(config),
     }
@@ -78,7 +85,7 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     """Where the processes sat, what stood for a device, and what could not be made equal."""
     threads = sum(part["threads"] for part in parts)
     notes = [label] if label else []
-    if config.device == "cpu":
+    if config.device == "cpu" and config.num_devices > 1:
         notes.append(f"no GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices")
     if threads > config.threads:
         notes.append(
@@ -104,7 +111,9 @@ def summarise(config: RunConfig, parts: list[dict]) -> dict:
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
     throughput = (
-        formulas.independent_throughput_images_per_s if MODES[config.mode].baseline else formulas.throughput_images_per_s
+        formulas.independent_throughput_images_per_s
+        if MODES[config.mode].baseline
+        else formulas.throughput_images_per_s
     )
     return {
         "throughput_images_per_s": throughput(times, config.global_batch),
@@ -154,7 +163,7 @@ def save(run_dir: Path, record: dict) -> Path:
 
 
 def load(path: Path) -> dict:
-    """Read a record and check it. Raises BadRecord naming the file when it is truncated, edited or of another version."""
+    """Read a record and check it. BadRecord names the file that is truncated, edited or of another version."""
     path = Path(path)
     try:
         record = json.loads(path.read_text())

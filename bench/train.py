@@ -33,7 +33,13 @@ class Trainer:
     """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped."""
 
     def __init__(self, config: RunConfig, mode, model: nn.Module, optimizer, status: StatusWriter, run_dir: Path):
-        self.config, self.mode, self.model, self.optimizer, self.status = config, mode, model, optimizer, status
+        self.config, self.mode, self.model, self.optimizer, self.status = (
+            config,
+            mode,
+            model,
+            optimizer,
+            status,
+        )
         self.device = mode.topology.device
         self.clock = StepClock(self.device)
         self.peek = LossPeek(self.device)
@@ -44,7 +50,7 @@ class Trainer:
         self.step = 0
 
     def train_steps(self, batches, count: int) -> None:
-        """Take ``count`` steps from an iterator of (images [b, 3, H, W], labels [b]). Nothing in it waits for the device."""
+        """Take ``count`` steps from an iterator of (images [b, 3, H, W], labels [b]), never waiting for the device."""
         for _ in range(count):
             self.status.step(self.step)
             self.status.phase("waiting for data")

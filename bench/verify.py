@@ -18,10 +18,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench import suites
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launch.run import launch, resolve_here
-from bench.modes import MODES
 from bench.record import load
 
 BOUND = 1e-5
@@ -38,7 +38,7 @@ What batch norm does in each mode (facts, not failures):
 
 def run(asked: RunConfig) -> int:
     """Run every mode that can run here and print the two tables; exit code 1 when a mode breaks the bound."""
-    console = Console()
+    console = Console(highlight=False)
     devices = asked.num_devices if asked.num_devices > 1 else 2
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
     common |= {"snapshots": ",".join(map(str, STEPS)), "fault": None, "epochs": 0, "precision": "fp32"}
@@ -48,40 +48,43 @@ def run(asked: RunConfig) -> int:
     asked = dataclasses.replace(asked, **common, mode="ddp", launcher="auto", model=model, dist_url=None)
     ddp = resolve_here(asked)
     console.print(
-        f"{STEPS[-1]} steps of {ddp.model}, {ddp.data} at {ddp.image_size} px, {ddp.optimizer} lr {ddp.lr:g}, global batch "
-        f"{ddp.global_batch} on {ddp.num_devices} × {ddp.device}, float32, seed {ddp.seed}",
-        highlight=False,
+        f"{STEPS[-1]} steps of {ddp.model}, {ddp.data} at {ddp.image_size} px, {ddp.optimizer} lr {ddp.lr:g}, global "
+        f"batch {ddp.global_batch} on {ddp.num_devices} × {ddp.device}, float32, seed {ddp.seed}"
     )
     with tempfile.TemporaryDirectory(prefix="bench-verify-") as folder:
-        worst, missing = compare(console, dataclasses.replace(ddp, norm="none", out=folder), judge=True)
-        compare(console, dataclasses.replace(ddp, norm="batch", out=folder), judge=False)
-    console.print(BN_FACTS, highlight=False)
+        worst, missing = compare(console, dataclasses.replace(ddp, out=folder), "none")
+        compare(console, dataclasses.replace(ddp, out=folder), "batch")
+    console.print(BN_FACTS)
     for sentence in missing:
-        console.print(f"not compared: {sentence}", highlight=False, markup=False)
+        console.print(f"not compared: {sentence}", markup=False)
     ok = worst <= BOUND
     console.print(
         f"verify: {'ok' if ok else 'FAILED'}: largest difference {worst:.1e}, bound {BOUND:.0e}"
-        + (f"; {len(missing)} mode(s) not compared" if missing else ""),
-        highlight=False,
+        + (f"; {len(missing)} mode(s) not compared" if missing else "")
     )
     return 0 if ok else 1
 
 
-def compare(console: Console, base: RunConfig, judge: bool) -> tuple[float, list[str]]:
+def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, list[str]]:
     """Run the modes on one config; print the table. Returns the largest difference and why modes are missing."""
     snapshots, records, missing = {}, {}, []
-    for mode, info in MODES.items():
-        if info.baseline:
-            continue
+    for config in suites.verification(base, norm):
         try:
-            path = launch(config_for(base, mode))
+            path = launch(config)
         except UserError as error:
-            missing.append(f"{mode}: {error}")
+            missing.append(f"{config.mode}: {error}")
             continue
-        snapshots[mode], records[mode] = path.parent, load(path)
+        snapshots[config.mode], records[config.mode] = path.parent, load(path)
+    judge = norm == "none"
     title = "norm-free network: must agree" if judge else "with batch norm: facts"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ["pair", *(f"step {step}" for step in STEPS), "same start", "same images", "replicas equal at the end"]:
+    for column in [
+        "pair",
+        *(f"step {step}" for step in STEPS),
+        "same start",
+        "same images",
+        "replicas equal at the end",
+    ]:
         table.add_column(column, justify="right" if column.startswith("step") else "left")
     worst = 0.0
     for a, b in itertools.combinations(snapshots, 2):
@@ -90,20 +93,10 @@ def compare(console: Console, base: RunConfig, judge: bool) -> tuple[float, list
         differences = [difference(snapshots[a], snapshots[b], step) for step in STEPS]
         worst = max(worst, *differences)
         table.add_row(f"{a} – {b}", *(f"{d:.1e}" for d in differences), *facts(records[a], records[b]))
-    console.print(table, highlight=False)
+    console.print(table)
     if not judge:
         print_buffers(console, snapshots, records)
     return worst, missing
-
-
-def config_for(base: RunConfig, mode: str) -> RunConfig:
-    """The same global batches under another mode: single takes the whole batch on its one device."""
-    changes = {"mode": mode, "launcher": MODES[mode].launchers[0]}
-    if mode == "single":
-        changes |= {"num_devices": 1, "per_device_batch": base.global_batch, "share_gpu": False}
-    if mode == "dp":
-        changes["share_gpu"] = False
-    return dataclasses.replace(base, **changes)
 
 
 def difference(a: Path, b: Path, step: int) -> float:
@@ -131,4 +124,4 @@ def print_buffers(console: Console, snapshots: dict, records: dict) -> None:
         between = max((float(np.abs(ranks[0][n] - r[n]).max()) for r in ranks for n in means), default=0.0)
         apart = max((float(np.abs(ranks[0][n] - reference[n]).max()) for n in means), default=0.0)
         lines.append(f"{mode}: between ranks {between:.1e}, rank 0 against single {apart:.1e}")
-    console.print(f"running means after step {step}, largest difference: " + "; ".join(lines), highlight=False)
+    console.print(f"running means after step {step}, largest difference: " + "; ".join(lines))

@@ -39,9 +39,7 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="build again, whatever is installed or cached")
     parser.add_argument("--wheel-dir", metavar="DIR", help="only build, and put the wheel into this folder")
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="compilers at a time (default: by cores and memory)"
-    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at a time (default: by cores and memory)")
     parser.add_argument(
         "--timeout",
         type=float,
@@ -134,9 +132,7 @@ def _build_lock(deadline: float):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "a")  # noqa: SIM115 - closed at the end of the with below
     except OSError as error:
-        raise UserError(
-            f"cannot write to {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder"
-        ) from None
+        raise UserError(f"cannot write to {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder") from None
     waited = False
     with file:
         while True:
@@ -145,9 +141,7 @@ def _build_lock(deadline: float):
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise UserError(
-                        f"another build holds {path} and did not end in time; try again"
-                    ) from None
+                    raise UserError(f"another build holds {path} and did not end in time; try again") from None
                 if not waited:
                     print("another Horovod build is running: waiting for it", flush=True)
                 waited = True

@@ -94,8 +94,7 @@ def torch_facts() -> dict:
     if result.returncode != 0:
         reason = result.stderr.strip().rpartition("\n")[2]
         raise UserError(
-            f"torch is installed but cannot be imported: {reason}; mend that,"
-            " then run `bench install-horovod`"
+            f"torch is installed but cannot be imported: {reason}; mend that, then run `bench install-horovod`"
         )
     return json.loads(result.stdout.strip().rpartition("\n")[2])
 
@@ -176,9 +175,7 @@ def fetch_sdist(work: Path, log: Path, deadline: float) -> Path:
         "--require-hashes",
     ]
     env = os.environ | {"TMPDIR": str(work / "tmp")}
-    env.pop(
-        "HOROVOD_LOCAL_VERSION", None
-    )  # it would change the version that pip reads, and pip would refuse it
+    env.pop("HOROVOD_LOCAL_VERSION", None)  # it would change the version that pip reads, and pip would refuse it
     run_step([*command, "-r", str(wanted), "-d", str(work)], log, f"downloading {SDIST}", deadline, env)
     os.replace(work / SDIST, kept)
     return kept
@@ -189,9 +186,7 @@ def find_or_fetch_cmake(work: Path, log: Path, deadline: float) -> str:
     found = toolchain.find_cmake()
     if found:
         return found
-    run_step(
-        [*PIP, "install", "--target", str(work / "cmake"), "cmake>=3.21"], log, "fetching CMake", deadline
-    )
+    run_step([*PIP, "install", "--target", str(work / "cmake"), "cmake>=3.21"], log, "fetching CMake", deadline)
     return str(work / "cmake" / "cmake" / "data" / "bin" / "cmake")
 
 

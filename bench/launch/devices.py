@@ -6,7 +6,7 @@ from bench.measure.nvml import visible_gpus
 
 
 def choose_device(config: RunConfig) -> str:
-    """"cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS."""
+    """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS."""
     gpus = [] if config.device == "cpu" else visible_gpus()
     if config.device == "cuda" and not gpus:
         raise UserError("DEVICE=cuda, but no GPU is visible: run `bench doctor`, or use DEVICE=cpu")
@@ -19,7 +19,7 @@ def choose_device(config: RunConfig) -> str:
     needed = 1 if config.share_gpu else config.num_devices
     if len(gpus) < needed:
         raise UserError(
-            f"GPUS={config.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer, or DEVICE=cpu for "
-            "CPU workers"
+            f"GPUS={config.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer, or DEVICE=cpu "
+            "for CPU workers"
         )
     return "cuda"

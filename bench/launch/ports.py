@@ -13,6 +13,6 @@ def require_free_port(host: str, port: int, url: str) -> None:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
             raise UserError(
-                f"DIST_URL={url}: port {port} cannot be used ({error}); choose another, or leave DIST_URL out and a free "
-                "one is found"
+                f"DIST_URL={url}: port {port} cannot be used ({error}); choose another, or leave DIST_URL out and a "
+                "free one is found"
             ) from None

@@ -31,6 +31,7 @@ def launch(config: RunConfig, watch=None) -> Path:
     UserError when the run cannot start, RunFailed when it does not end well; then its record says so.
     """
     started = time.time()
+    choose_device(config)  # a suite may ask for more GPUs than the config it was made from
     run_dir = make_run_dir(config)
     try:
         argv, variables = ENGINES[config.launcher].command(config, run_dir)
@@ -55,7 +56,12 @@ def launch(config: RunConfig, watch=None) -> Path:
 
 def make_run_dir(config: RunConfig) -> Path:
     """A new folder for this run. Raises UserError when it cannot be made or written to."""
-    words = [time.strftime("%Y%m%d-%H%M%S"), config.mode, f"{config.num_devices}x{config.model}", secrets.token_hex(2)]
+    words = [
+        time.strftime("%Y%m%d-%H%M%S"),
+        config.mode,
+        f"{config.num_devices}x{config.model}",
+        secrets.token_hex(2),
+    ]
     run_dir = Path(config.out) / "-".join(words)
     try:
         run_dir.mkdir(parents=True)

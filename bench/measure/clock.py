@@ -4,6 +4,7 @@ On a GPU an event is recorded between steps and all are read once, at the end. O
 last call returns, so a monotonic clock is exact.
 """
 
+import itertools
 import time
 
 import torch
@@ -47,7 +48,7 @@ class StepClock:
     def step_time_s(self) -> list[float]:
         """The steps' times in seconds. On a GPU this waits for the last step."""
         spans = [*self.spans, self.boundaries]
-        pairs = [pair for span in spans for pair in zip(span, span[1:], strict=False)]
+        pairs = [pair for span in spans for pair in itertools.pairwise(span)]
         if not self.on_gpu:
             return [end - start for start, end in pairs]
         torch.cuda.synchronize(self.device)

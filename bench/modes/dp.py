@@ -99,7 +99,11 @@ class CpuDataParallel(nn.Module):
 
     def parallel_apply(self, replicas: list[nn.Module], chunks: list[torch.Tensor]) -> list[torch.Tensor]:
         """One thread a replica. Gradient mode and autocast belong to a thread, so they are handed over."""
-        grad, autocast, dtype = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        grad, autocast, dtype = (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+        )
 
         def apply(replica, chunk):
             with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=autocast, dtype=dtype):

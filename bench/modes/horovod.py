@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from bench.config import RunConfig
+from bench.errors import UserError
 from bench.modes import base
 
 REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
@@ -33,6 +34,11 @@ class Mode(base.Mode):
     def __init__(self, config: RunConfig):
         self.config = config
         hvd.init()
+        if config.share_gpu and hvd.nccl_built():
+            raise UserError(
+                "SHARE_GPU=1 with MODE=horovod needs a Horovod without NCCL, which refuses two ranks on one GPU: "
+                "`bench install-horovod --gpu none --force`"
+            )
         device = base.device_of(config, hvd.local_rank())
         self.topology = base.Topology(hvd.rank(), hvd.local_rank(), hvd.size(), 1, device)
 

@@ -10,9 +10,17 @@ MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocate
 def run_table(records: list[dict], base: dict | None = None) -> Table:
     """One row a record; with ``base``, a column with the ratio of its throughput to that one's."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    columns = ["mode", "devices", "processes × threads", "global batch", "images/s", "step ms: median [p5–p95]", "n"]
-    for column in [*columns, "peak memory GiB a device", *(["× this run"] if base else [])]:
-        table.add_column(column, justify="left" if column == "mode" else "right")
+    columns = [
+        "mode",
+        "devices",
+        "processes\n× threads",
+        "global\nbatch",
+        "images/s",
+        "step ms\nmedian [p5–p95]",
+        "n",
+    ]
+    for column in [*columns, "peak memory\nGiB a device", *(["× this\nrun"] if base else [])]:
+        table.add_column(column, justify="left" if column == "mode" else "right", no_wrap="memory" not in column)
     for record in records:
         table.add_row(*row(record), *([ratio(record, base)] if base else []))
     return table
@@ -66,16 +74,15 @@ def machine_line(record: dict) -> str:
 
 def print_run(console: Console, record: dict, baselines: list[dict]) -> None:
     """What a person sees after a run: where it ran, the table, what to know of it, accuracy."""
-    console.print(f"[bold]{machine_line(record)}[/]", highlight=False)
-    console.print(run_table([record, *baselines], record if baselines else None), highlight=False)
+    console.print(f"[bold]{machine_line(record)}[/]")
+    console.print(run_table([record, *baselines], record if baselines else None))
     for note in record["topology"]["notes"]:
         console.print(f"note: {note}", highlight=False, markup=False)
     if baselines:
         console.print(
             "note: single is one process with all the threads on the same global batch; independent is the bound "
-            "without communication. One run each, no interval.",
-            highlight=False,
+            "without communication. One run each, no interval."
         )
     for epoch in record.get("accuracy", {}).get("epochs", []):
         top = f"top-1 {epoch['top1']:.4f}, top-5 {epoch['top5']:.4f}, " if "top1" in epoch else ""
-        console.print(f"epoch {epoch['epoch']}: {top}{epoch['elapsed_s']:.1f} s", highlight=False)
+        console.print(f"epoch {epoch['epoch']}: {top}{epoch['elapsed_s']:.1f} s")

@@ -24,7 +24,7 @@ SYNTHETIC_POOL = 512  # images that are really drawn; index i is pool image i % 
 class Digits:
     """scikit-learn's 1797 real handwritten digits, 8x8, grey: real data that need no download.
 
-    Images are enlarged to image_size and repeated over three channels. 360 images, the same for every seed, are held out.
+    Images are enlarged to image_size and repeated over three channels. 360 images, always the same, are held out.
     """
 
     num_classes = 10
@@ -97,7 +97,7 @@ def process_indices(config: RunConfig, topology, num_images: int) -> Iterator[np
 
 
 def batches(config: RunConfig, topology, dataset, steps: int) -> DataLoader:
-    """``steps`` batches for this process: images [b, 3, H, W] and labels [b], b = per_device_batch x devices_per_process.
+    """``steps`` batches for this process: images [b, 3, H, W] and labels [b]; b = per_device_batch x its devices.
 
     WORKERS is the total over all processes; rank r gets its share. A loader of whole index arrays: the data set
     makes a batch at once.

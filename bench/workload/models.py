@@ -27,7 +27,11 @@ def build_model(config: RunConfig, num_classes: int, rank: int) -> nn.Module:
         hint = f"did you mean {' or '.join(near)}?" if near else f"torchvision has {', '.join(names[:6])}, …"
         raise UserError(f"unknown MODEL={config.model}: {hint}")
     torch.manual_seed(config.seed + rank)
-    options = {"init_weights": True} if "init_weights" in inspect.signature(tv.get_model_builder(config.model)).parameters else {}
+    options = (
+        {"init_weights": True}
+        if "init_weights" in inspect.signature(tv.get_model_builder(config.model)).parameters
+        else {}
+    )
     model = tv.get_model(config.model, weights=None, num_classes=num_classes, **options)
     if config.image_size < SMALL_IMAGE and isinstance(model, tv.ResNet):
         use_small_stem(model)
@@ -39,8 +43,8 @@ def build_model(config: RunConfig, num_classes: int, rank: int) -> nn.Module:
 def use_small_stem(model: nn.Module) -> None:
     """Replace a ResNet's 7x7 stride-2 convolution and max-pool by one 3x3 convolution of stride 1.
 
-    The stem for ImageNet divides the side by 4 before the first block; at 32 pixels 8 would be left. This is the stem of
-    the ResNet paper's CIFAR experiments (He et al. 2015, section 4.2).
+    The stem for ImageNet divides the side by 4 before the first block; at 32 pixels 8 would be left. This is the stem
+    of the ResNet paper's CIFAR experiments (He et al. 2015, section 4.2).
     """
     model.conv1 = nn.Conv2d(3, model.conv1.out_channels, kernel_size=3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
