@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bench.install import horovod
 from bench.measure.environment import collect_machine
-from bench.measure.nvml import nvml_state, visible_gpus
+from bench.measure.nvml import visible_gpus, why_no_gpu
 from bench.modes import MODES
 
 TORCH_PROBE = """
@@ -23,7 +23,7 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpu
 def run() -> int:
     """Print the findings; exit code 1 when something a person would want is broken."""
     console = Console(highlight=False)
-    machine, gpus, (driver, no_nvml) = collect_machine(), visible_gpus(), nvml_state()
+    machine, gpus = collect_machine(), visible_gpus()
     torch = probe_torch()
     facts = machine["machine"]
     python = sys.version.split()[0]
@@ -31,7 +31,7 @@ def run() -> int:
         f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {facts['ram_gib']:.1f} GiB, "
         f"Python {python}"
     )
-    console.print(f"GPUs     {gpu_line(gpus, driver, no_nvml)}")
+    console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(horovod.status())}")
     problems = find_problems(gpus, torch)
@@ -53,10 +53,10 @@ def probe_torch() -> dict | None:
         return None
 
 
-def gpu_line(gpus: list, driver: str | None, no_nvml: str | None) -> str:
+def gpu_line(gpus: list, driver: str | None) -> str:
     """The GPUs, or why there are none."""
     if not gpus:
-        return f"none: {no_nvml or 'the driver shows none (CUDA_VISIBLE_DEVICES?)'}"
+        return f"none. {why_no_gpu()}"
     names = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total_gib:.1f} GiB" for gpu in gpus)
     return f"{names}; driver {driver}"
 

@@ -20,7 +20,7 @@ class LiveProgress:
             TextColumn("{task.fields[says]}"),
             TimeElapsedColumn(),
         ]
-        self.progress = Progress(*columns, console=console, auto_refresh=False, transient=not console.is_terminal)
+        self.progress = Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
         self.task = self.progress.add_task(title, total=None, says="starting")
         self.first = None  # (time, step) from which the rate is taken
         self.drawn_at = 0.0

@@ -35,10 +35,16 @@ def baselines(config: RunConfig, run_dir: Path) -> list[RunConfig]:
     return [in_mode(config, mode) for mode in ("single", "independent") if mode != config.mode]
 
 
-def verification(config: RunConfig, norm: str) -> list[RunConfig]:
-    """Every way to train, on the same batches with the same kind of norm."""
+def verification(config: RunConfig, norm: str) -> dict[str, RunConfig]:
+    """Every way to train, on the same batches with the same kind of norm, by name.
+
+    With batch norm a control joins: single again with one thread, which changes nothing but the order of its sums.
+    """
     config = dataclasses.replace(config, norm=norm)
-    return [in_mode(config, mode) for mode, info in MODES.items() if not info.baseline]
+    runs = {mode: in_mode(config, mode) for mode, info in MODES.items() if not info.baseline}
+    if norm == "batch":
+        runs["single, 1 thread"] = dataclasses.replace(runs["single"], threads=1)
+    return runs
 
 
 def gpu_check(config: RunConfig, num_gpus: int) -> list[RunConfig]:

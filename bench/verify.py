@@ -10,6 +10,7 @@ With batch norm the modes differ by design; that is shown as a fact, not judged.
 
 import dataclasses
 import itertools
+import math
 import tempfile
 from pathlib import Path
 
@@ -26,12 +27,16 @@ from bench.record import load
 
 BOUND = 1e-5
 STEPS = (1, 5, 10, 20)
-VERIFY_LR = 0.01
+# A small step keeps the comparison about the modes: with lr 0.01 one seed in four broke the bound by rounding alone, a
+# ReLU's sign having flipped. An error of a mode (a sum where the mean is meant, a missing broadcast) is larger by far.
+VERIFY_LR = 0.002
 
 BN_FACTS = """\
 What batch norm does in each mode (facts, not failures):
-- single normalises with the statistics of the whole batch; dp, ddp and horovod each with those of one device's part.
-  So their updates differ from single's, and agree with each other.
+- single normalises with the statistics of the whole batch; dp, ddp and horovod each with those of one device's part. So
+  their first step differs from single's, and agrees with each other's to rounding.
+- batch norm makes rounding grow fast: the control (single against single with one thread) differs in nothing but the
+  order of its sums. Once it has drifted, a difference of its size says nothing about a mode.
 - running statistics: dp keeps device 0's; ddp broadcasts rank 0's before each forward pass, so at the end of a step
   ranks differ by that step alone; horovod leaves each rank its own, and they drift apart."""
 
@@ -66,62 +71,74 @@ def run(asked: RunConfig) -> int:
 
 
 def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, list[str]]:
-    """Run the modes on one config; print the table. Returns the largest difference and why modes are missing."""
-    snapshots, records, missing = {}, {}, []
-    for config in suites.verification(base, norm):
+    """Run the modes on one config; print the table. Returns the largest difference (infinite when two runs did not
+    start alike, read other images, or ended with unequal replicas) and why modes are missing."""
+    folders, records, missing = {}, {}, []
+    for name, config in suites.verification(base, norm).items():
         try:
             path = launch(config)
         except UserError as error:
-            missing.append(f"{config.mode}: {error}")
+            missing.append(f"{name}: {error}")
             continue
-        snapshots[config.mode], records[config.mode] = path.parent, load(path)
-    judge = norm == "none"
-    title = "norm-free network: must agree" if judge else "with batch norm: facts"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in [
-        "pair",
-        *(f"step {step}" for step in STEPS),
-        "same start",
-        "same images",
-        "replicas equal at the end",
-    ]:
-        table.add_column(column, justify="right" if column.startswith("step") else "left")
+        folders[name], records[name] = path.parent, load(path)
+    kind = "norm-free network: must agree" if norm == "none" else "with batch norm: facts"
+    table = Table(title=f"largest difference of a weight; {kind}", title_justify="left", box=box.SIMPLE_HEAD)
+    for column in ["pair", *(f"step {step}" for step in STEPS), "same start", "same images", "replicas equal"]:
+        table.add_column(column, justify="right" if column.startswith("step") else "left", no_wrap=True)
     worst = 0.0
-    for a, b in itertools.combinations(snapshots, 2):
-        if a != "single" and judge:
-            continue  # what equals single within the bound needs no other comparison
-        differences = [difference(snapshots[a], snapshots[b], step) for step in STEPS]
-        worst = max(worst, *differences)
-        table.add_row(f"{a} – {b}", *(f"{d:.1e}" for d in differences), *facts(records[a], records[b]))
+    for a, b in pairs(folders, norm):
+        differences = [difference(folders[a], folders[b], step) for step in STEPS]
+        answers = facts(records[a], records[b])
+        worst = max(worst, *differences, 0.0 if all(answers) else math.inf)
+        words = ["yes" if answer else "NO" for answer in answers]
+        table.add_row(f"{a} – {b}", *(f"{d:.1e}" for d in differences), *words)
     console.print(table)
-    if not judge:
-        print_buffers(console, snapshots, records)
+    if norm == "none":
+        moved = max(travelled(folder) for folder in folders.values())
+        console.print(f"training moved a weight by up to {moved:.1e} between steps {STEPS[0]} and {STEPS[-1]}")
+    else:
+        print_buffers(console, folders, records)
     return worst, missing
+
+
+def pairs(names, norm: str) -> list[tuple[str, str]]:
+    """What is compared: everything with single, and with batch norm also the multi-device modes with each other."""
+    every = itertools.combinations(names, 2)
+    return [(a, b) for a, b in every if a == "single" or (norm == "batch" and "1 thread" not in b)]
 
 
 def difference(a: Path, b: Path, step: int) -> float:
     """The largest absolute difference of any parameter between two runs' rank 0 after a step."""
-    left, right = (np.load(folder / f"rank0-step{step}.npz") for folder in (a, b))
+    return largest(*(np.load(folder / f"rank0-step{step}.npz") for folder in (a, b)))
+
+
+def travelled(folder: Path) -> float:
+    """How far training moved the weight that moved most: agreement of weights that stand still would prove nothing."""
+    return largest(*(np.load(folder / f"rank0-step{step}.npz") for step in (STEPS[0], STEPS[-1])))
+
+
+def largest(left, right) -> float:
+    """The largest absolute difference of any parameter between two snapshots; buffers are left out."""
     names = [n for n in left.files if "running_" not in n and "num_batches" not in n]
     return max(float(np.abs(left[n] - right[n]).max()) for n in names)
 
 
-def facts(a: dict, b: dict) -> list[str]:
-    """Did two runs start from the same weights, read the same images, and end with equal replicas?"""
+def facts(a: dict, b: dict) -> list[bool]:
+    """Did two runs start from the same weights, read the same images first, and end with equal replicas?"""
     start = a["samples"][0]["initial_weights_sha256"] == b["samples"][0]["initial_weights_sha256"]
     union = [sorted(i for part in r["samples"] for i in part["first_indices"]) for r in (a, b)]
     ends = [len({part["final_weights_sha256"] for part in r["samples"]}) == 1 for r in (a, b)]
-    return ["yes" if fact else "NO" for fact in (start, union[0] == union[1], all(ends))]
+    return [start, union[0] == union[1], all(ends)]
 
 
-def print_buffers(console: Console, snapshots: dict, records: dict) -> None:
+def print_buffers(console: Console, folders: dict, records: dict) -> None:
     """How far batch norm's running means differ between ranks, and from single's."""
-    step, lines = STEPS[-1], []
-    for mode, folder in snapshots.items():
+    step = STEPS[-1]
+    console.print(f"running means after step {step}, largest difference:")
+    for mode, folder in folders.items():
         ranks = [np.load(folder / f"rank{r}-step{step}.npz") for r in range(records[mode]["topology"]["world_size"])]
-        reference = np.load(snapshots["single"] / f"rank0-step{step}.npz") if "single" in snapshots else ranks[0]
+        reference = np.load(folders["single"] / f"rank0-step{step}.npz") if "single" in folders else ranks[0]
         means = [n for n in ranks[0].files if n.endswith("running_mean")]
         between = max((float(np.abs(ranks[0][n] - r[n]).max()) for r in ranks for n in means), default=0.0)
         apart = max((float(np.abs(ranks[0][n] - reference[n]).max()) for n in means), default=0.0)
-        lines.append(f"{mode}: between ranks {between:.1e}, rank 0 against single {apart:.1e}")
-    console.print(f"running means after step {step}, largest difference: " + "; ".join(lines))
+        console.print(f"  {mode}: between ranks {between:.1e}, rank 0 against single {apart:.1e}")

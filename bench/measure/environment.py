@@ -1,0 +1,282 @@
+"""Where a run was measured: machine, GPUs, versions, revision, threads, variables. It goes into every record.
+
+`collect_machine` needs no torch, so the doctor can ask it on a bare machine; `collect_environment` adds what only
+torch knows. `usable_cores` is what the launcher shares out among the processes. Nothing here raises because
+something is absent: the value is None, or the list is empty.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bench.measure import nvml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # they decide which kernels run
+VARIABLES = (
+    *("OMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
+    "LD_PRELOAD",
+)
+SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASS", re.IGNORECASE)
+SECRET_VALUE = re.compile(r"://[^/\s]*@")  # an address with a user and a password in it
+# What each start of Horovod fills in anew: ranks, and the addresses by which the processes meet.
+NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)$)")
+
+
+def collect_environment() -> dict[str, Any]:
+    """Everything that bears on a figure, JSON-able: `collect_machine()` and what torch adds to it."""
+    found = collect_machine()
+    return found | {
+        "devices": [device | {"compute_capability": _capability(device)} for device in found["devices"]],
+        "versions": found["versions"] | _torch_versions(),
+        "threads": _threads(),
+    }
+
+
+def collect_machine() -> dict[str, Any]:
+    """The part that needs no torch.
+
+    Returns:
+        machine: platform, cpu and memory (`describe_machine`).
+        driver_version, driver_note: NVIDIA's driver, or a sentence on why there is none.
+        devices: one dict a visible GPU, in the order of `visible_gpus`.
+        gpu_topology: the text of `nvidia-smi topo -m`, or None.
+        versions: {package: version or None}, and python's.
+        git: {revision, dirty} of this repository, or None outside of one.
+        variables: the environment variables that change how a run behaves.
+    """
+    driver_version, driver_note = nvml.nvml_state()
+    return {
+        "machine": describe_machine(),
+        "driver_version": driver_version,
+        "driver_note": driver_note,
+        "devices": [asdict(gpu) for gpu in nvml.visible_gpus()],
+        "gpu_topology": gpu_topology(),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "git": git_state(REPOSITORY),
+        "variables": relevant_variables(dict(os.environ)),
+    }
+
+
+# --- the machine ------------------------------------------------------------------------------------------------
+
+
+def describe_machine() -> dict[str, Any]:
+    """Platform, processor, cores and memory. Holds nothing that names the machine or its owner."""
+    import psutil
+
+    return {
+        "platform": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu_model": cpu_model(),
+        "cpu_flags": cpu_flags(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
+        "cpu_quota_cores": cpu_quota(),
+        "ram_gib": round(psutil.virtual_memory().total / nvml.GIB, 2),
+    }
+
+
+def cpu_flags() -> list[str]:
+    """Which of CPU_FLAGS this processor has."""
+    return [flag for flag in CPU_FLAGS if flag in _first_cpu().get("flags", "").split()]
+
+
+def cpu_model() -> str:
+    """The processor's name, or its architecture where it has none (many ARM machines)."""
+    return _first_cpu().get("model name") or platform.processor() or platform.machine()
+
+
+@functools.cache
+def _first_cpu() -> dict[str, str]:
+    """The first processor's lines of /proc/cpuinfo; empty where there is no such file.
+
+    Only these lines are read: the file has one block a core, and the kernel works to write each.
+    """
+    found = {}
+    try:
+        with open(PROC / "cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if not line.strip():
+                    break
+                key, _, value = line.partition(":")
+                found[key.strip()] = value.strip()
+    except OSError:
+        return {}
+    return found | {"flags": found.get("flags") or found.get("Features", "")}  # x86 or ARM
+
+
+# --- cores ------------------------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """How many cores this process may keep busy: its CPU affinity and its container's quota, at least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return max(1, allowed if quota is None else min(allowed, int(quota)))
+
+
+def cpu_quota(proc: Path = PROC, cgroup: Path = CGROUP) -> float | None:
+    """The smallest CPU quota, in cores, of the control groups this process is in; None where there is no limit.
+
+    A group is limited by each of its parents too. In a container the path in /proc/self/cgroup may be the host's:
+    then only the last step up, the root of what is mounted here, is there to be read.
+    """
+    quotas = []
+    for line in _read(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)  # '0::/a/b' (version 2) or '3:cpu,cpuacct:/a/b' (version 1)
+        if not controllers:
+            roots = [cgroup, cgroup / "unified"]
+        elif "cpu" in controllers.split(","):
+            roots = [cgroup / controllers, cgroup / "cpu"]
+        else:
+            continue
+        steps = Path(path.lstrip("/"))
+        for root in roots:
+            quotas += [_quota_of(root / step) for step in (steps, *steps.parents)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_of(group: Path) -> float | None:
+    """One control group's quota in cores: cpu.max (version 2) or cpu.cfs_quota_us (version 1)."""
+    text = _read(group / "cpu.max") or f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
+    numbers = text.split()  # '150000 100000' is 1.5 cores; 'max' and '-1' are no limit
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or int(numbers[1]) == 0:
+        return None
+    return int(numbers[0]) / int(numbers[1])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+# --- GPUs and versions ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def gpu_topology() -> str | None:
+    """How the GPUs are joined, as `nvidia-smi topo -m` prints it; None without nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    text = _output(["nvidia-smi", "topo", "-m"], timeout_s=5)
+    return None if text is None else re.sub(r"\x1b\[[0-9;]*m", "", text).strip()  # it underlines its header
+
+
+def cuda_identity(index: int) -> dict[str, str | None]:
+    """What tells CUDA's GPU `index` from the others: {uuid, pci_bus_id}, as `nvml.open_device` takes them."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    bus = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    return {
+        "uuid": None if uuid is None else str(uuid),
+        "pci_bus_id": None if None in bus else "{:08X}:{:02X}:{:02X}.0".format(*bus),
+    }
+
+
+def _capability(device: dict[str, Any]) -> str | None:
+    """'9.0' for the CUDA device that is this GPU, or None where torch does not see it."""
+    import torch
+
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        known = cuda_identity(index)
+        if device["uuid"].removeprefix("GPU-") == known["uuid"] or device["pci_bus_id"] == known["pci_bus_id"]:
+            return "{}.{}".format(*torch.cuda.get_device_capability(index))
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch_versions() -> dict[str, str | None]:
+    """The build that is loaded, and the libraries under it where a GPU can be used."""
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    return {
+        "torch": str(torch.__version__),  # with its build: 2.6.0+cpu
+        "cuda": torch.version.cuda,
+        "cudnn": str(torch.backends.cudnn.version()) if has_gpu else None,
+        "nccl": _nccl_version() if has_gpu else None,
+    }
+
+
+def _nccl_version() -> str | None:
+    """'2.27.5', or None in a build without NCCL."""
+    import torch
+
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def _threads() -> dict[str, int]:
+    import torch
+
+    return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+
+
+# --- revision and variables -------------------------------------------------------------------------------------
+
+
+def git_state(repository: Path) -> dict[str, Any] | None:
+    """{revision: 40 digits or None before the first commit, dirty: whether bench/ differs from it}.
+
+    None outside git. The repository must be the one that holds `bench` itself: an installed copy may lie in a folder
+    of another one.
+    """
+    if not (repository / ".git").exists():
+        return None
+    question = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "bench"]
+    text = _output(["git", "--no-optional-locks", "-C", str(repository), *question], timeout_s=2)
+    if text is None:
+        return None
+    revision = re.search(r"^# branch\.oid ([0-9a-f]+)$", text, re.MULTILINE)
+    return {
+        "revision": revision.group(1) if revision else None,
+        "dirty": any(not line.startswith("#") for line in text.splitlines()),
+    }
+
+
+def relevant_variables(environ: dict[str, str]) -> dict[str, str]:
+    """The variables that change how a run behaves, in order of name, without secrets and addresses."""
+    return {
+        name: value
+        for name, value in sorted(environ.items())
+        if name.startswith(VARIABLES)
+        and not SECRET_NAME.search(name)
+        and not SECRET_VALUE.search(value)
+        and not NOISE.match(name)
+    }
+
+
+def _output(command: list[str], timeout_s: float) -> str | None:
+    """What a command printed, or None where it is absent, fails, or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,217 @@
+"""The memory that one process needs, device by device, sampled in the background while it trains.
+
+Comes in: the devices that this process drives. Goes out: one dict a device, with the timeline, the peaks and, for
+each figure that is missing, the reason. Memory is never summed over devices. GiB is 2**30 bytes.
+
+What the figures count, on a GPU:
+    nvml_device      everybody's memory on the GPU, as the driver sees it; its peak is the highest sample
+    nvml_process     this process's share of that: CUDA context, libraries' buffers and all of torch_reserved; likewise
+    torch_reserved   what torch's allocator took from the driver; its peak is exact, not sampled
+    torch_allocated  the part of that which tensors fill; its peak is exact
+and on a CPU, where memory is the host's:
+    pss              this process and its loader workers, a page shared by n processes counting 1/n to each, so
+                     processes can be compared; its peak is the highest sample. Where the system has no PSS: uss
+                     (only pages that nobody shares), else rss (shared pages count in full, in every process)
+    rss_hwm          the most pages that this process, without its loader workers, ever had in memory since it
+                     started: exact, but shared pages count in full
+
+Sampling must not be felt by what is measured. No call waits for a GPU. A sample is followed by a pause of at least
+500 times the CPU time it took, which keeps sampling under 0.2 % of one core.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bench.measure.probes import CudaProbe, HostProbe
+
+if TYPE_CHECKING:
+    import torch
+
+MIN_INTERVAL_S = 0.25
+PAUSE_PER_COST = 500  # 1 / 0.2 %
+SAMPLES_PER_DOUBLING = 2000  # the shortest interval doubles each time so many lie in a timeline: 8 h end at 8 s
+STOP_LIMIT_S = 2.0
+
+
+class MemorySampler:
+    """Samples one process's devices from a background thread. Its own errors end in a note, never in the training."""
+
+    def __init__(self, devices: list[torch.device], cpu_replicas: bool = False) -> None:
+        """
+        Args:
+            devices: The devices this process drives. CPU devices share one memory and give one entry.
+            cpu_replicas: Several model replicas share this process's memory: say so in the notes.
+        """
+        self._devices, self._cpu_replicas = devices, cpu_replicas
+        self._traces: list[_Trace] = []
+        self._marks: dict[str, float] = {}
+        self._costs: deque[float] = deque(maxlen=8)  # CPU seconds of the last samples
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
+        self._began = time.monotonic()
+        self._report: list[dict[str, Any]] | None = None
+
+    def start(self) -> None:
+        """Reset the allocator's peaks, take the first samples, start the thread. Call it once torch has its device."""
+        self._began = time.monotonic()
+        self._traces = [_open(device, self._cpu_replicas) for device in _distinct(self._devices)]
+        self._sample()  # the first finds everything cold: what it cost says nothing about the next
+        self._costs.clear()
+        self._sample()
+        self._read_energy("(start)")
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._note(f"The sampling thread did not start ({error}): only the marks were sampled.")
+
+    def mark(self, name: str) -> None:
+        """Label this moment ('timed', 'end', …) and sample it in the calling thread, so call it outside timed steps.
+
+        A name used twice keeps its last moment. Energy is taken from 'timed' to 'end' where both are there.
+        """
+        self._marks[name] = round(time.monotonic() - self._began, 4)
+        self._sample()
+        self._read_energy(name)
+
+    def stop(self) -> list[dict[str, Any]]:
+        """End the thread and return one JSON-able dict a device; a second call returns the same.
+
+        Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
+        with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
+        None}, energy_j (or None), sample_interval_s (median), sample_cost_s (CPU time of one), notes.
+        """
+        if self._report is None:
+            self._end_thread()
+            self._sample()
+            self._read_energy("(stop)")
+            self._report = [trace.report(self._marks, self._cost()) for trace in self._traces]
+        return self._report
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval()):
+            self._sample()
+
+    def _interval(self) -> float:
+        """Seconds to the next sample."""
+        taken = max((len(trace.times) for trace in self._traces), default=0)
+        return max(MIN_INTERVAL_S * 2 ** (taken // SAMPLES_PER_DOUBLING), PAUSE_PER_COST * self._cost())
+
+    def _cost(self) -> float:
+        costs = list(self._costs)
+        return statistics.fmean(costs) if costs else 0.0
+
+    def _sample(self) -> None:
+        """One sample of every device, from the thread or from a mark: one at a time."""
+        if not self._lock.acquire(timeout=STOP_LIMIT_S):
+            return self._note(f"A sample hung for more than {STOP_LIMIT_S} s.")
+        try:
+            before = time.thread_time()
+            for trace in self._traces:
+                trace.sample(self._began)
+            self._costs.append(time.thread_time() - before)
+        finally:
+            self._lock.release()
+
+    def _read_energy(self, moment: str) -> None:
+        for trace in self._traces:
+            trace.read_energy(moment)
+
+    def _end_thread(self) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_LIMIT_S)
+        if self._thread.is_alive():
+            self._note(f"The sampling thread did not end within {STOP_LIMIT_S} s.")
+
+    def _note(self, sentence: str) -> None:
+        for trace in self._traces:
+            trace.note(sentence)
+
+
+# --- one device's timeline --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Trace:
+    """What was seen of one device. `probe` reads it, and is None where it could not be opened."""
+
+    device: str
+    probe: HostProbe | CudaProbe | None
+    times: list[float] = field(default_factory=list)
+    columns: dict[str, list[float | None]] = field(default_factory=dict)
+    energy: dict[str, float | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def sample(self, began: float) -> None:
+        """Add one row to the timeline; a row that cannot be read is left out of all columns."""
+        at = time.monotonic() - began
+        row = self._guard("read", {})
+        if row:
+            self.times.append(round(at, 4))
+            for column, value in row.items():
+                self.columns.setdefault(column, []).append(value)
+
+    def read_energy(self, moment: str) -> None:
+        self.energy[moment] = self._guard("energy_j", None)
+
+    def report(self, marks: dict[str, float], cost: float) -> dict[str, Any]:
+        labels = self._guard("labels", {})
+        peaks = self._guard("peaks", {}, self.columns)
+        for sentence in self._guard("notes", [], self.columns):
+            self.note(sentence)
+        gaps = [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
+        return {
+            "device": self.device,
+            "name": labels.get("name"),
+            "uuid": labels.get("uuid"),
+            "timeline": {"time_s": self.times, **self.columns},
+            "marks": dict(marks),
+            "peak_memory_gib": peaks,
+            "energy_j": self._energy_between(),
+            "sample_interval_s": round(statistics.median(gaps), 4) if gaps else None,
+            "sample_cost_s": round(cost, 6),
+            "notes": self.notes,
+        }
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def _energy_between(self) -> float | None:
+        """Joules from 'timed' to 'end' where both were marked, else over the whole of the sampling."""
+        marked = "timed" in self.energy and "end" in self.energy
+        first, last = ("timed", "end") if marked else ("(start)", "(stop)")
+        begun, ended = self.energy.get(first), self.energy.get(last)
+        return None if begun is None or ended is None else round(ended - begun, 3)
+
+    def _guard(self, method: str, otherwise: Any, *arguments: Any) -> Any:
+        """What the probe's method returns; `otherwise`, and a note, where it fails or there is no probe."""
+        if self.probe is None:
+            return otherwise
+        try:
+            return getattr(self.probe, method)(*arguments)
+        except Exception as error:  # whatever it is, training goes on
+            self.note(f"The sampler failed to {method}: {type(error).__name__}: {error}")
+            return otherwise
+
+
+def _distinct(devices: list[torch.device]) -> list[torch.device | None]:
+    """The GPUs as they are, and None once for the host, however many other devices there are."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    return gpus if len(gpus) == len(devices) else [*gpus, None]
+
+
+def _open(device: torch.device | None, cpu_replicas: bool) -> _Trace:
+    """A trace with its probe, or with the reason why it has none."""
+    trace = _Trace("cpu" if device is None else str(device), None)
+    try:
+        trace.probe = HostProbe(cpu_replicas) if device is None else CudaProbe(device)
+    except Exception as error:
+        trace.note(f"The memory of this device cannot be read: {type(error).__name__}: {error}")
+    return trace

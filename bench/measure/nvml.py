@@ -1,0 +1,291 @@
+"""What the NVIDIA driver says about the GPUs, asked through NVML. Needs no torch, and no driver to be imported.
+
+Comes in: nothing but `CUDA_VISIBLE_DEVICES`. Goes out: which GPUs a run may use (`visible_gpus`), why there are
+none (`why_no_gpu`), and one GPU's live figures (`NvmlDevice`).
+
+Two libraries number the same GPUs differently. NVML follows the PCI bus. CUDA puts the fastest GPU first, unless
+`CUDA_DEVICE_ORDER=PCI_BUS_ID`. On a machine whose GPUs are all of one kind both orders are the same; on a mixed one
+they are not, and memory would be read from the wrong GPU. So a list made without torch (here) is in NVML's order,
+and a process that has torch finds its GPU by UUID, else by PCI bus, and only then by position: `open_device`.
+
+MIG slices are not supported: a `CUDA_VISIBLE_DEVICES` that names one gives no GPU, and `why_no_gpu` says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. `index` is NVML's number, the one nvidia-smi prints; CUDA's is the position in `visible_gpus()`."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_gib: float
+    pci_bus_id: str | None
+
+
+def nvml_state() -> tuple[str | None, str | None]:
+    """(driver version, None), or (None, one sentence on why NVML does not answer). Never raises."""
+    lib, reason = _connect()
+    if lib is None:
+        return None, reason
+    try:
+        return _text(lib.nvmlSystemGetDriverVersion()), None
+    except lib.NVMLError as error:
+        return None, _explain(lib, error)
+
+
+def visible_gpus() -> list[Gpu]:
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process; empty without a driver. Never raises."""
+    every = _every_gpu()
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return every if wanted is None else _select(every, wanted)
+
+
+def why_no_gpu() -> str | None:
+    """One sentence on why `visible_gpus()` is empty, or None where it is not."""
+    if visible_gpus():
+        return None
+    _, reason = nvml_state()
+    if reason is not None:
+        return reason
+    count, wanted = len(_every_gpu()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if count == 0:
+        return "The NVIDIA driver runs, and lists no GPU that this process may use."
+    if wanted and wanted.strip().startswith("MIG-"):
+        return f"CUDA_VISIBLE_DEVICES={wanted} names a MIG slice, which is not supported: name whole GPUs."
+    return f"CUDA_VISIBLE_DEVICES={wanted!r} hides all {count} GPUs of this machine."
+
+
+def _every_gpu() -> list[Gpu]:
+    """All GPUs in NVML's order, leaving out those that the driver refuses to open (lost, or not permitted)."""
+    lib, _ = _connect()
+    if lib is None:
+        return []
+    found = []
+    try:
+        for index in range(lib.nvmlDeviceGetCount()):
+            try:
+                found.append(_describe(lib, index, lib.nvmlDeviceGetHandleByIndex(index)))
+            except lib.NVMLError:
+                continue
+    except lib.NVMLError:
+        return []
+    return found
+
+
+def _describe(lib: ModuleType, index: int, handle: Any) -> Gpu:
+    return Gpu(
+        index=index,
+        uuid=_text(lib.nvmlDeviceGetUUID(handle)),
+        name=_text(lib.nvmlDeviceGetName(handle)),
+        memory_total_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / GIB, 3),
+        pci_bus_id=_pci_bus_id(lib, handle),
+    )
+
+
+def _pci_bus_id(lib: ModuleType, handle: Any) -> str | None:
+    """'00000000:3B:00.0' (domain:bus:device.function), or None where the driver does not say."""
+    try:
+        return _text(lib.nvmlDeviceGetPciInfo(handle).busId)
+    except lib.NVMLError:
+        return None
+
+
+# --- CUDA_VISIBLE_DEVICES ---------------------------------------------------------------------------------------
+
+
+def _select(every: list[Gpu], wanted: str) -> list[Gpu]:
+    """The GPUs that the value `wanted` names, by CUDA's own rules.
+
+    The list ends at the first entry that names no GPU, so '' and '-1' leave none and '0,-1,1' leaves GPU 0. Naming a
+    GPU twice leaves none. A UUID may be cut short as long as it names one GPU: 'GPU-3f'.
+    """
+    pick = _by_uuid if wanted.startswith("GPU-") else _by_number
+    chosen: list[Gpu] = []
+    for entry in wanted.split(","):
+        gpu = pick(every, entry.strip())
+        if gpu is None:
+            break
+        if gpu in chosen:
+            return []
+        chosen.append(gpu)
+    return chosen
+
+
+def _by_uuid(every: list[Gpu], entry: str) -> Gpu | None:
+    matches = [gpu for gpu in every if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _by_number(every: list[Gpu], entry: str) -> Gpu | None:
+    return every[int(entry)] if entry.isdecimal() and int(entry) < len(every) else None
+
+
+# --- one GPU's figures ------------------------------------------------------------------------------------------
+
+
+def open_device(
+    uuid: str | None = None, pci_bus_id: str | None = None, position: int | None = None
+) -> tuple[NvmlDevice | None, str | None]:
+    """(the GPU, a remark or None), or (None, why it cannot be read). Never raises.
+
+    Args:
+        uuid: With or without its prefix; torch gives it without: `torch.cuda.get_device_properties(i).uuid`.
+        pci_bus_id: 'domain:bus:device.function' in hexadecimal, tried where the UUID finds nothing.
+        position: CUDA's number, tried last and remarked on: it is right only where CUDA and NVML count alike.
+    """
+    lib, reason = _connect()
+    if lib is None:
+        return None, reason
+    if uuid is not None:
+        full = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+        handle = _try(lib, lambda: lib.nvmlDeviceGetHandleByUUID(full))
+        if handle is not None:
+            return NvmlDevice(lib, handle), None
+    if pci_bus_id is not None:
+        handle = _try(lib, lambda: lib.nvmlDeviceGetHandleByPciBusId(pci_bus_id))
+        if handle is not None:
+            return NvmlDevice(lib, handle), None
+    visible = visible_gpus()
+    if position is not None and position < len(visible):
+        handle = _try(lib, lambda: lib.nvmlDeviceGetHandleByIndex(visible[position].index))
+        if handle is not None:
+            return NvmlDevice(lib, handle), "NVML's GPU was found by its position, not by UUID or PCI bus."
+    return None, "NVML knows no GPU with this UUID, PCI bus or position."
+
+
+def _try(lib: ModuleType, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except lib.NVMLError:
+        return None
+
+
+class NvmlDevice:
+    """One GPU's live figures. A figure that the driver cannot give is None, and `reasons[figure]` says why."""
+
+    def __init__(self, lib: ModuleType, handle: Any) -> None:
+        self._lib, self._handle = lib, handle
+        self._lacking: set[str] = set()  # figures that this driver or GPU will never give: not asked for again
+        self.reasons: dict[str, str] = {}
+        self.uuid = _try(lib, lambda: _text(lib.nvmlDeviceGetUUID(handle)))
+        self.name = _try(lib, lambda: _text(lib.nvmlDeviceGetName(handle)))
+        self._memory_version = self._newest_memory_version()
+        self._list_processes = self._newest_process_list()
+
+    @property
+    def used_includes_reserved(self) -> bool:
+        """True where the driver is too old to tell used memory from what it keeps for itself (hundreds of MiB)."""
+        return self._memory_version is None
+
+    def used_bytes(self) -> int | None:
+        """Memory in use on the GPU by everybody, in bytes."""
+        return self._ask(
+            "used", lambda: self._lib.nvmlDeviceGetMemoryInfo(self._handle, version=self._memory_version).used
+        )
+
+    def process_bytes(self, pid: int) -> int | None:
+        """Memory that process `pid` holds on the GPU, its CUDA context included, in bytes."""
+        rows = self._ask("process", lambda: self._list_processes(self._handle))
+        if rows is None:
+            return None
+        used = [row.usedGpuMemory for row in rows if row.pid == pid]
+        if not used:
+            self.reasons["process"] = (
+                "NVML lists no such process on the GPU: in a container it knows processes by the host's numbers, "
+                "and a process that holds nothing is not listed."
+            )
+            return None
+        if used[0] is None:  # NVML_VALUE_NOT_AVAILABLE, which pynvml turns into None
+            self.reasons["process"] = "NVML lists the process without its memory (a virtual GPU, or Windows)."
+            return None
+        return sum(used)  # one row a process, but one a slice where the GPU is partitioned
+
+    def utilization_percent(self) -> int | None:
+        """Share of the last 1/6 s to 1 s in which any kernel ran: not how well the GPU was filled."""
+        return self._ask("utilization", lambda: self._lib.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+
+    def power_w(self) -> float | None:
+        """Power drawn by the board, in watts."""
+        return self._ask("power", lambda: self._lib.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
+
+    def energy_j(self) -> float | None:
+        """Energy drawn since the driver was loaded, in joules (from Volta on)."""
+        return self._ask("energy", lambda: self._lib.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
+
+    def _ask(self, figure: str, read: Callable[[], Any]) -> Any:
+        """What `read` returns, or None with a reason. What this driver lacks is asked for once."""
+        if figure in self._lacking:
+            return None
+        try:
+            return read()
+        except self._lib.NVMLError as error:
+            self.reasons[figure] = _explain(self._lib, error)
+            if isinstance(error, (self._lib.NVMLError_FunctionNotFound, self._lib.NVMLError_NotSupported)):
+                self._lacking.add(figure)
+            return None
+
+    def _newest_memory_version(self) -> int | None:
+        """The second form of the memory struct tells used from reserved; the first adds the two together."""
+        version = getattr(self._lib, "nvmlMemory_v2", None)
+        if version and _try(self._lib, lambda: self._lib.nvmlDeviceGetMemoryInfo(self._handle, version=version)):
+            return version
+        return None
+
+    def _newest_process_list(self) -> Callable[[Any], list[Any]]:
+        """The third form of the list of compute processes, or the second where the driver is older."""
+        newest = self._lib.nvmlDeviceGetComputeRunningProcesses_v3
+        older = getattr(self._lib, "nvmlDeviceGetComputeRunningProcesses_v2", newest)
+        try:
+            newest(self._handle)
+        except self._lib.NVMLError_FunctionNotFound:
+            return older
+        except self._lib.NVMLError:
+            return newest
+        return newest
+
+
+# --- the library ------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _connect() -> tuple[ModuleType | None, str | None]:
+    """(pynvml with NVML started, None), or (None, why not). Asked once a process; NVML is left open till its end."""
+    try:
+        import pynvml
+    except ImportError:
+        return None, "The Python package nvidia-ml-py, which gives the module pynvml, is not installed."
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return None, _explain(pynvml, error)
+    return pynvml, None
+
+
+def _explain(lib: ModuleType, error: Exception) -> str:
+    """An NVML error as one sentence."""
+    sentences = {
+        lib.NVMLError_LibraryNotFound: "There is no NVIDIA driver: its library libnvidia-ml.so.1 was not found.",
+        lib.NVMLError_FunctionNotFound: "The NVIDIA driver is too old: its NVML lacks the function asked for.",
+        lib.NVMLError_DriverNotLoaded: "The NVIDIA driver is installed but not loaded.",
+        lib.NVMLError_LibRmVersionMismatch: "The NVIDIA driver was updated while in use: restart the machine.",
+        lib.NVMLError_NoPermission: "The NVIDIA driver refuses this process (NVML: no permission).",
+        lib.NVMLError_NotSupported: "This GPU does not give the figure (NVML: not supported).",
+    }
+    return sentences.get(type(error), f"NVML failed: {str(error).rstrip('.')}.")
+
+
+def _text(value: str | bytes) -> str:
+    """pynvml gives text or bytes, by function and by version."""
+    return value.decode() if isinstance(value, bytes) else value

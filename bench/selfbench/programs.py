@@ -1,0 +1,146 @@
+"""What selfbench runs: the harness, the bare loops, the bare starts, and two commands that must be instant.
+
+A program is a command with variables to add to the environment, and a way to read what it left behind.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.config import RunConfig, flag_of
+from bench.errors import RunFailed
+from bench.record import load
+
+ROOT = Path(__file__).parents[2]
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """One command. ``argv`` holds the word OUT where the run's folder goes; ``read`` gets that folder."""
+
+    argv: list[str]
+    variables: dict[str, str]
+    read: Callable[[Path], dict]
+    global_batch: int = 0
+    independent: bool = False
+    timeout: float = 900.0
+
+
+def harness(config: RunConfig) -> Program:
+    """The command a person would type."""
+    argv = [sys.executable, "-m", "bench", "run", *flags(config), "--out=OUT"]
+    independent = config.mode == "independent"
+    return Program(argv, {}, read_record, config.global_batch, independent, config.timeout)
+
+
+def bare(config: RunConfig) -> Program:
+    """The bare loop of a mode."""
+    script = ["-m", "bench.selfbench.bare", config.mode, json.dumps(changes(config)), "OUT"]
+    starter = {"ddp": torchrun, "horovod": horovodrun}.get(config.mode, alone)
+    return Program(starter(config, script), threads(config), read_ranks, config.global_batch, timeout=config.timeout)
+
+
+def join(config: RunConfig) -> Program:
+    """The bare start of a mode's engine."""
+    starter = {"ddp": torchrun, "horovod": horovodrun}[config.mode]
+    argv = starter(config, ["-m", "bench.selfbench.join", starter.__name__, "OUT"])
+    return Program(argv, threads(config), read_ranks, timeout=config.timeout)
+
+
+def command(*words: str) -> Program:
+    """A command of the harness that runs nothing; it is ready when it has ended."""
+    return Program([sys.executable, "-m", "bench", *words], {}, lambda out: {"step_time_s": [], "ready": time.time()})
+
+
+def alone(config: RunConfig, script: list[str]) -> list[str]:
+    """One process."""
+    return [sys.executable, *script]
+
+
+def torchrun(config: RunConfig, script: list[str]) -> list[str]:
+    """``torchrun --standalone``."""
+    engine = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.num_devices)]
+    return [sys.executable, *engine, *script]
+
+
+def horovodrun(config: RunConfig, script: list[str]) -> list[str]:
+    """``horovodrun --gloo``."""
+    engine = ["-m", "horovod.runner.launch", "--gloo", "-np", str(config.num_devices)]
+    return [sys.executable, *engine, sys.executable, *script]
+
+
+def threads(config: RunConfig) -> dict[str, str]:
+    """As many CPU threads a process as the harness gives."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, config.threads // config.num_processes)))
+
+
+def changes(config: RunConfig) -> dict:
+    """The options that differ from their defaults."""
+    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
+    return {name: value for name, (value, default) in values.items() if value != default and name != "out"}
+
+
+def flags(config: RunConfig) -> list[str]:
+    """The same as words of the command line."""
+    given = changes(config)
+    fields = [f for f in dataclasses.fields(config) if f.name in given]
+    return [f"{flag_of(f)}={int(v) if isinstance(v := given[f.name], bool) else v}" for f in fields]
+
+
+def read_record(out: Path) -> dict:
+    """Step times of all ranks and the moment of the first timed step, from the one record below OUT."""
+    (path,) = out.glob("*/record.json")
+    parts = load(path)["samples"]
+    ready = max(part["moments"]["first_timed_step"] for part in parts)
+    return {"step_time_s": [part["step_time_s"] for part in parts], "ready": ready}
+
+
+def read_ranks(out: Path) -> dict:
+    """The same from the files of the bare scripts."""
+    parts = [json.loads(path.read_text()) for path in sorted(out.glob("rank*.json"))]
+    ready = max((part["ready"] for part in parts if part["ready"]), default=None)
+    return {"step_time_s": [part["step_time_s"] for part in parts], "ready": ready}
+
+
+def execute(name: str, program: Program, out: Path) -> dict:
+    """Run a program once: ``step_time_s`` [rank][step] and ``ready_s`` after its start. Raises RunFailed."""
+    out.mkdir(parents=True)
+    argv = [str(out) if word == "OUT" else word.replace("=OUT", f"={out}") for word in program.argv]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, **program.variables}
+    with (out / "output.log").open("wb") as log:
+        started = time.time()
+        process = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = process.wait(program.timeout + GRACE_S)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"{name}: not finished after {program.timeout:g} s (TIMEOUT)") from None
+        finally:
+            end(process)
+    if code != 0:
+        last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
+        raise RunFailed(f"{name}: ended with code {code}: {last[0]}")
+    sample = program.read(out)
+    return {"step_time_s": sample["step_time_s"], "ready_s": sample["ready"] and sample["ready"] - started}
+
+
+def end(process: subprocess.Popen) -> None:
+    """Leave nobody behind: ask the whole group to end, then insist."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)

@@ -1,0 +1,191 @@
+"""``bench selfbench``: what the harness itself costs on this machine.
+
+Every program is run once a round, on CPU workers, in an order that is rotated from round to round and reversed in every
+other one, so that a machine that warms up or is disturbed favours nobody. A row is the ratio of two programs: the
+mean of the paired log-ratios of the rounds with Student's 95 % interval.
+
+Parts: overhead (each mode against a bare loop), horovod (against Horovod's own way to run), bound (ddp and horovod
+against processes that do not communicate, with default settings and with TUNED=1), startup (to the first timed step,
+against a bare start of the same engine; and the commands that must be instant).
+
+Throughput is taken at the MEDIAN step: on a shared machine a single disturbed step moves the mean of a short run by
+more than the one percent that is asked about. The ratio over all steps, which also holds what happens only now and
+then, is printed beside it.
+"""
+
+import dataclasses
+import datetime
+import importlib.util
+import json
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench import config as cfg
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.launch.run import resolve_here
+from bench.measure.environment import collect_machine
+from bench.modes import MODES
+from bench.selfbench import programs as progs
+from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
+
+PARTS = ("overhead", "horovod", "bound", "startup")
+TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
+         "threads", "device", "timeout", "out")  # fmt: skip
+STEPS, TUNED_STEPS = 60, 16  # some seconds each
+START = {"warmup_steps": 0, "timed_steps": 1}
+
+
+def run(asked: RunConfig, rounds: int, only: str | None) -> int:
+    """Run the rounds, print the table, write the file; 0 whatever the verdicts. Raises UserError and RunFailed."""
+    parts = chosen_parts(only)
+    asked = check(asked)
+    console = Console(highlight=False)
+    out = Path(asked.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
+    started = datetime.datetime.now().astimezone()
+    with tempfile.TemporaryDirectory(prefix="bench-selfbench-") as folder:
+        first = Path(folder) / "first"
+        programs = all_programs(asked, first)
+        rows = [row for row in all_rows() if row.part in parts and row.program in programs]
+        used = {name: programs[name] for row in rows for name in (row.program, row.against) if name in programs}
+        console.print(f"{len(used)} programs, {rounds} rounds")
+        for name in used:
+            if name.endswith(" start"):  # uncounted: the first start reads everything from disk
+                progs.execute(name, used[name], first / name.replace(" ", "-"))
+        samples = run_rounds(console, used, rounds, Path(folder))
+        importing = [name for name in used if name.startswith("bench ") and imports_torch(used[name].argv)]
+    results = [judge(row, used, samples) for row in rows]
+    machine = collect_machine()
+    print_table(console, machine, results, rounds)
+    for name in importing:
+        console.print(f"missed: {name} imports torch")
+    path = out / f"selfbench-{started:%Y%m%d-%H%M%S}.json"
+    report = {
+        "selfbench_version": 1,
+        "started_at": started.isoformat(timespec="seconds"),
+        "rounds": rounds,
+        "environment": machine,
+        "statistics": STATISTICS,
+        "rows": results,
+        "imports_torch": importing,
+        "programs": {n: {"argv": p.argv, "variables": p.variables, "samples": samples[n]} for n, p in used.items()},
+    }
+    path.write_text(json.dumps(report, indent=1))
+    print(f"selfbench: {path}", flush=True)
+    return 0
+
+
+def chosen_parts(only: str | None) -> tuple[str, ...]:
+    """All parts, or the one that was named. Raises UserError for an unknown one."""
+    if only is not None and only not in PARTS:
+        raise UserError(f"unknown ONLY={only}: choose one of {', '.join(PARTS)}")
+    return PARTS if only is None else (only,)
+
+
+def check(asked: RunConfig) -> RunConfig:
+    """CPU workers, two unless more are asked for. Raises UserError for an option that would be ignored."""
+    for f in dataclasses.fields(asked):
+        if f.name not in TAKES and getattr(asked, f.name) != f.default:
+            raise UserError(f"selfbench sets {cfg.variable_of(f)} itself: leave it out")
+    if asked.device == "cuda":
+        raise UserError("selfbench measures the harness on CPU workers: leave DEVICE=cuda out")
+    return dataclasses.replace(asked, num_devices=max(2, asked.num_devices), device="cpu", baselines=False)
+
+
+def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
+    """Everything that can be run here, by name. records: a folder that will hold records to report."""
+    base = dataclasses.replace(asked, timed_steps=asked.timed_steps or STEPS)
+    tuned = dataclasses.replace(asked, timed_steps=asked.timed_steps or TUNED_STEPS, tuned=True)
+    programs = {}
+    for mode in MODES:
+        if mode == "horovod" and importlib.util.find_spec("horovod") is None:
+            continue
+        config = in_mode(base, mode)
+        programs[mode] = progs.harness(config)
+        if not MODES[mode].baseline:
+            programs[f"bare {mode}"] = progs.bare(config)
+        if not MODES[mode].one_process:
+            programs[f"{mode} tuned"] = progs.harness(in_mode(tuned, mode))
+        if mode in ("ddp", "horovod"):
+            programs[f"{mode} start"] = progs.harness(dataclasses.replace(config, **START))
+            programs[f"bare {mode} start"] = progs.join(config)
+    programs["bench --help"] = progs.command("--help")
+    programs["bench report"] = progs.command("report", str(records))
+    return programs
+
+
+def in_mode(base: RunConfig, mode: str) -> RunConfig:
+    """A resolved config of a mode; single is one process with all the threads and one device's batch."""
+    devices = 1 if mode == "single" else base.num_devices
+    return resolve_here(dataclasses.replace(base, mode=mode, num_devices=devices))
+
+
+def run_rounds(console: Console, programs: dict, rounds: int, folder: Path) -> dict[str, list[dict]]:
+    """Every program once a round; one sample a round for each. Raises RunFailed when one does not end well."""
+    samples, started = {name: [] for name in programs}, time.monotonic()
+    for number in range(rounds):
+        for name in order(list(programs), number):
+            out = folder / f"round{number}" / name.replace(" ", "-")
+            samples[name].append(progs.execute(name, programs[name], out))
+        console.print(f"round {number + 1} of {rounds}: {time.monotonic() - started:.0f} s")
+    return samples
+
+
+def order(names: list[str], number: int) -> list[str]:
+    """A round's order: rotated by its number, and every other one backwards.
+
+    >>> [order(["a", "b", "c"], number) for number in range(3)]
+    [['a', 'b', 'c'], ['a', 'c', 'b'], ['c', 'a', 'b']]
+    """
+    start = number % len(names)
+    names = names[start:] + names[:start]
+    return names[::-1] if number % 2 else names
+
+
+def imports_torch(argv: list[str]) -> bool:
+    """Whether a command of Python imports torch."""
+    words = [argv[0], "-X", "importtime", *argv[1:]]
+    listing = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
+    return any(line.split("|")[-1].strip() == "torch" for line in listing.splitlines())
+
+
+def judge(row: Row, programs: dict, samples: dict) -> dict:
+    """A row's line: the ratio by its figure and, for throughput, over all steps too."""
+    ratio, low, high = interval(row, row.statistic, programs, samples)
+    line = dataclasses.asdict(row) | {"ratio": ratio, "low": low, "high": high, "n": len(samples[row.program])}
+    if row.statistic == "throughput":
+        line["all_steps"] = interval(row, "mean throughput", programs, samples)
+    return line | {"verdict": verdict(row, low, high)}
+
+
+def print_table(console: Console, machine: dict, lines: list[dict], rounds: int) -> None:
+    """The one table."""
+    facts, versions = machine["machine"], machine["versions"]
+    said = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))
+    console.print(
+        f"{facts['cpu_model']}, {facts['usable_cores']} cores; {said}; {rounds} rounds; ratio [95 % interval]"
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("part", "what", "ratio", "target", "verdict", "over all steps", "n"):
+        table.add_column(column, justify="right" if column in ("ratio", "n") else "left")
+    for line in lines:
+        target = "" if line["target"] is None else f"{'≤' if line['at_most'] else '≥'} {line['target']:g}"
+        every = cell(*line["all_steps"]) if "all_steps" in line else ""
+        ratio = cell(line["ratio"], line["low"], line["high"])
+        table.add_row(line["part"], line["name"], ratio, target, line["verdict"], every, str(line["n"]))
+    console.print(table)
+
+
+def cell(ratio: float, low: float, high: float) -> str:
+    """0.993 [0.985–1.001]."""
+    return f"{ratio:.3f} [{low:.3f}–{high:.3f}]"

@@ -1,0 +1,133 @@
+"""Runs ``python -m bench …`` the way a person does, and says what came of it."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.guard import LAUNCHER_PID
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")
+
+# The smallest run that is one: an 8-pixel ResNet-18 on CPU workers, two steps, no baselines.
+SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0,
+         "timeout": 120}  # fmt: skip
+
+# With CI=true a missing Horovod is not skipped over: the test runs, and fails.
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None and os.environ.get("CI") != "true",
+    reason="Horovod is not installed (bench install-horovod); with CI=true this is a failure",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left. ``record`` is that of the run itself, read as JSON and not checked; None without one."""
+
+    code: int
+    stdout: str
+    stderr: str
+    pid: int
+    out: Path | None = None
+
+    @property
+    def run_dirs(self) -> list[Path]:
+        """The run folders below OUT, in the order of their names."""
+        return sorted(p for p in self.out.iterdir() if p.is_dir()) if self.out and self.out.is_dir() else []
+
+    @property
+    def run_dir(self) -> Path:
+        """The one run folder."""
+        (folder,) = self.run_dirs
+        return folder
+
+    @property
+    def record(self) -> dict | None:
+        """The run's record."""
+        path = self.run_dir / "record.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def last_error_line(self) -> str:
+        """The last line of stderr: what a person reads."""
+        return (self.stderr.strip().splitlines() or [""])[-1]
+
+
+def flags(**options) -> list[str]:
+    """gpus=2, image_size=8 -> ["--gpus=2", "--image-size=8"]. None leaves a flag out."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+
+
+def start(*arguments, env: dict | None = None) -> subprocess.Popen:
+    """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench", *map(str, arguments)],
+        cwd=ROOT,
+        env=clean | (env or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen, out: Path | None = None, timeout: float = 240) -> Result:
+    """Wait for a command that ``start`` started."""
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return Result(process.returncode, stdout, stderr, process.pid, out)
+
+
+def bench(*arguments, env: dict | None = None, out: Path | None = None, timeout: float = 240) -> Result:
+    """One command from start to end."""
+    return finish(start(*arguments, env=env), out, timeout)
+
+
+def start_run(out: Path, env: dict | None = None, **options) -> subprocess.Popen:
+    """Start ``bench run`` with SMALL's options and these."""
+    return start("run", *flags(**SMALL | options), "--out", out, env=env)
+
+
+def run(out: Path, env: dict | None = None, **options) -> Result:
+    """``bench run`` with SMALL's options and these, from start to end."""
+    return finish(start_run(out, env, **options), Path(out))
+
+
+def left_behind(pid: int, within: float = 0.0) -> list[str]:
+    """What is left, after ``within`` seconds, of the run that ``bench`` process ``pid`` launched: command lines."""
+    deadline = time.monotonic() + within
+    while (left := descendants(pid)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return left
+
+
+def descendants(pid: int) -> list[str]:
+    """Every process whose environment says that ``pid`` launched it, whoever its parent is now."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(LAUNCHER_PID) == str(pid):
+                found.append(f"{process.pid}: {' '.join(process.cmdline())}")
+    return found
+
+
+def wait_for(condition, what: str, within: float = 60):
+    """What ``condition`` returns as soon as it is true; fails when it does not come true."""
+    deadline = time.monotonic() + within
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {within} s")
+        time.sleep(0.1)
+    return value

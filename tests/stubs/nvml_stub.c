@@ -1,0 +1,211 @@
+/* A made-up NVIDIA driver: the part of NVML's binary interface that the project calls, for GPUs that are not there.
+ *
+ * Built as libnvidia-ml.so.1 and found through LD_LIBRARY_PATH, it lets the real pynvml read figures that a test has
+ * chosen. Every value comes from an environment variable, read at each call; a list has one entry a GPU, and its last
+ * entry serves the GPUs after it:
+ *   STUB_NVML_COUNT=4                  number of GPUs
+ *   STUB_NVML_USED_MIB=1000,2000       memory in use, without the 500 MiB that the driver reserves
+ *   STUB_NVML_TOTAL_MIB=81920
+ *   STUB_NVML_PROCESSES=0:self:300,1:77:400   GPU:pid:MiB; "self" is the asking process, -1 MiB is "not available"
+ *   STUB_NVML_UTILIZATION=10,20        percent
+ *   STUB_NVML_POWER_MW=100000,200000   milliwatts; energy is power times the time since a fixed moment
+ *   STUB_NVML_UUID=0000aaaa,0000bbbb   the first 8 digits of each UUID
+ *   STUB_NVML_INIT_ERROR=9             what nvmlInit returns
+ *   STUB_NVML_UNSUPPORTED=power,energy,utilization   figures answered with "not supported"
+ *
+ * Built with -DSTUB_NVML_OLD it lacks what older drivers lack (memory v2, process list v3, energy); with
+ * -DSTUB_NVML_ANCIENT it lacks nvmlInitWithFlags too.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifdef STUB_NVML_ANCIENT
+#define STUB_NVML_OLD
+#endif
+
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, WRONG_VERSION = 25 };
+enum { MAX_GPUS = 16 };
+#define MIB (1024ull * 1024ull)
+#define RESERVED_MIB 500ull
+
+typedef struct { int index; } Device;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory2;
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
+typedef struct { unsigned gpu, memory; } Utilization;
+typedef struct {
+    char bus_id_legacy[16];
+    unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+    char bus_id[32];
+} Pci;
+
+static Device devices[MAX_GPUS];
+
+/* --- the environment ------------------------------------------------------------------------------------------ */
+
+static const char *setting(const char *name, const char *fallback) {
+    const char *value = getenv(name);
+    return value && *value ? value : fallback;
+}
+
+/* The text of entry `index` of a list, or of its last one. */
+static void entry(const char *list, int index, char *out, size_t size) {
+    for (; index > 0 && strchr(list, ','); index--) list = strchr(list, ',') + 1;
+    snprintf(out, size, "%.*s", (int)strcspn(list, ","), list);
+}
+
+static long long number(const char *name, const char *fallback, int index) {
+    char text[64];
+    entry(setting(name, fallback), index, text, sizeof text);
+    return atoll(text);
+}
+
+static int count(void) {
+    int wanted = atoi(setting("STUB_NVML_COUNT", "4"));
+    return wanted < MAX_GPUS ? wanted : MAX_GPUS;
+}
+
+static int unsupported(const char *figure) { return strstr(setting("STUB_NVML_UNSUPPORTED", ""), figure) != NULL; }
+
+static void uuid_of(int index, char *out, size_t size) {
+    char head[32];
+    entry(setting("STUB_NVML_UUID", "a0000000,b1111111,c2222222,d3333333"), index, head, sizeof head);
+    snprintf(out, size, "GPU-%s-0000-0000-0000-%012d", head, index);
+}
+
+static void bus_of(int index, char *out, size_t size) { snprintf(out, size, "00000000:%02X:00.0", 16 * (index + 1)); }
+
+/* --- the library ---------------------------------------------------------------------------------------------- */
+
+static int init(void) {
+    for (int i = 0; i < MAX_GPUS; i++) devices[i].index = i;
+    return atoi(setting("STUB_NVML_INIT_ERROR", "0"));
+}
+
+int nvmlInit_v2(void) { return init(); }
+#ifndef STUB_NVML_ANCIENT
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return init(); }
+#endif
+int nvmlShutdown(void) { return OK; }
+const char *nvmlErrorString(int error) { (void)error; return "an error of the made-up driver"; }
+
+int nvmlSystemGetDriverVersion(char *out, unsigned size) {
+    snprintf(out, size, "%s", setting("STUB_NVML_DRIVER", "570.00.stub"));
+    return OK;
+}
+
+/* --- finding a GPU -------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetCount_v2(unsigned *out) { *out = (unsigned)count(); return OK; }
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
+    if ((int)index >= count()) return INVALID;
+    *out = &devices[index];
+    return OK;
+}
+
+static int find(const char *wanted, void (*name_of)(int, char *, size_t), Device **out) {
+    char name[96];
+    for (int i = 0; i < count(); i++) {
+        name_of(i, name, sizeof name);
+        if (strcmp(name, wanted) == 0) { *out = &devices[i]; return OK; }
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device **out) { return find(uuid, uuid_of, out); }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Device **out) { return find(bus, bus_of, out); }
+
+/* --- one GPU's figures ---------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetName(Device *device, char *out, unsigned size) {
+    snprintf(out, size, "Stub GPU %d", device->index);
+    return OK;
+}
+
+int nvmlDeviceGetUUID(Device *device, char *out, unsigned size) { uuid_of(device->index, out, size); return OK; }
+
+int nvmlDeviceGetPciInfo_v3(Device *device, Pci *out) {
+    memset(out, 0, sizeof *out);
+    out->bus = 16u * (unsigned)(device->index + 1);
+    bus_of(device->index, out->bus_id, sizeof out->bus_id);
+    return OK;
+}
+
+static unsigned long long total(int index) { return MIB * number("STUB_NVML_TOTAL_MIB", "81920", index); }
+static unsigned long long used(int index) {
+    return MIB * number("STUB_NVML_USED_MIB", "1000,2000,3000,4000", index);
+}
+
+int nvmlDeviceGetMemoryInfo(Device *device, Memory *out) {
+    out->total = total(device->index);
+    out->used = used(device->index) + RESERVED_MIB * MIB; /* the first form adds what the driver reserves */
+    out->free = out->total - out->used;
+    return OK;
+}
+
+/* The process list in the layout that its second and third form share. */
+static int processes(Device *device, unsigned *count_io, Process *out) {
+    unsigned found = 0, room = *count_io;
+    const char *row = setting("STUB_NVML_PROCESSES", "");
+    for (; row && *row; row = strchr(row, ',') ? strchr(row, ',') + 1 : NULL) {
+        int gpu; char pid[16]; long long mib;
+        if (sscanf(row, "%d:%15[^:]:%lld", &gpu, pid, &mib) != 3 || gpu != device->index) continue;
+        if (out && found < room) {
+            memset(&out[found], 0, sizeof *out);
+            out[found].pid = strcmp(pid, "self") == 0 ? (unsigned)getpid() : (unsigned)atoi(pid);
+            out[found].used = mib < 0 ? ~0ull : MIB * (unsigned long long)mib;
+        }
+        found++;
+    }
+    *count_io = found;
+    return found > room || (found && !out) ? TOO_SMALL : OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(Device *device, unsigned *count_io, Process *out) {
+    return processes(device, count_io, out);
+}
+
+int nvmlDeviceGetUtilizationRates(Device *device, Utilization *out) {
+    if (unsupported("utilization")) return NOT_SUPPORTED;
+    out->gpu = (unsigned)number("STUB_NVML_UTILIZATION", "10,20,30,40", device->index);
+    out->memory = 0;
+    return OK;
+}
+
+static unsigned milliwatts(int index) {
+    return (unsigned)number("STUB_NVML_POWER_MW", "100000,200000,300000,400000", index);
+}
+
+int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) {
+    if (unsupported("power")) return NOT_SUPPORTED;
+    *out = milliwatts(device->index);
+    return OK;
+}
+
+#ifndef STUB_NVML_OLD
+int nvmlDeviceGetMemoryInfo_v2(Device *device, Memory2 *out) {
+    if (out->version != (sizeof *out | (2u << 24))) return WRONG_VERSION;
+    out->total = total(device->index);
+    out->reserved = RESERVED_MIB * MIB;
+    out->used = used(device->index);
+    out->free = out->total - out->reserved - out->used;
+    return OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count_io, Process *out) {
+    return processes(device, count_io, out);
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *out) {
+    struct timespec now;
+    if (unsupported("energy")) return NOT_SUPPORTED;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *out = (unsigned long long)(milliwatts(device->index) * (now.tv_sec + now.tv_nsec * 1e-9));
+    return OK;
+}
+#endif

@@ -1,0 +1,238 @@
+"""bench/config.py: what a person types becomes a config, or one clear sentence."""
+
+import argparse
+import dataclasses
+import re
+
+import pytest
+
+from bench import config as cfg
+from bench.config import RunConfig
+from bench.errors import UserError
+from tests.runs import ROOT, flags
+
+FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}
+NUMBERS = [f for f in FIELDS.values() if cfg.base_type(f) in (int, float)]
+
+
+def parse(**options) -> RunConfig:
+    """A config from flags, as the command line makes one."""
+    parser = argparse.ArgumentParser()
+    cfg.add_arguments(parser)
+    return cfg.from_arguments(parser.parse_args(flags(**options)))
+
+
+def refused(make, *arguments, **options) -> str:
+    """The one line with which something is refused."""
+    with pytest.raises(UserError) as caught:
+        make(*arguments, **options)
+    message = str(caught.value)
+    assert message and "\n" not in message
+    return message
+
+
+def below(f: dataclasses.Field):
+    """A value just outside the range of a field, or None where it has no range."""
+    if f.metadata["min"] is not None:
+        return f.metadata["min"] - 1
+    return f.metadata["above"]
+
+
+# --- One value --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [f.name for f in FIELDS.values() if f.metadata["choices"]])
+def test_unknown_choice_is_refused_with_the_choices(name):
+    f = FIELDS[name]
+    message = refused(RunConfig, **{name: "nonsense"})
+    assert f"{cfg.variable_of(f)}=nonsense" in message
+    assert all(choice in message for choice in f.metadata["choices"])
+
+
+@pytest.mark.parametrize("name", [f.name for f in NUMBERS])
+def test_number_outside_its_range_is_refused(name):
+    f = FIELDS[name]
+    bad = below(f)
+    assert bad is not None, f"{name} has no lower bound"
+    assert f"{cfg.variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
+
+
+@pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,5"])
+@pytest.mark.parametrize("name", [f.name for f in NUMBERS])
+def test_text_that_is_no_number_is_refused(name, text):
+    f = FIELDS[name]
+    message = refused(parse, **{cfg.flag_of(f)[2:]: text})
+    assert message.startswith(f"{cfg.variable_of(f)}={text} is not a")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize("name", [f.name for f in NUMBERS if cfg.base_type(f) is float])
+def test_numbers_that_are_not_finite_are_refused(name, text):
+    f = FIELDS[name]
+    assert cfg.variable_of(f) in refused(parse, **{cfg.flag_of(f)[2:]: text})
+
+
+@pytest.mark.parametrize("name", [f.name for f in NUMBERS if cfg.base_type(f) is int])
+def test_a_fraction_is_no_whole_number(name):
+    f = FIELDS[name]
+    assert "is not a whole number" in refused(parse, **{cfg.flag_of(f)[2:]: "2.5"})
+
+
+@pytest.mark.parametrize("name", [f.name for f in FIELDS.values() if cfg.base_type(f) is bool])
+def test_a_switch_is_read_from_words(name):
+    flag = cfg.flag_of(FIELDS[name])[2:]
+    for text in ("1", "true", "YES", "on"):
+        assert getattr(parse(mode="ddp", **{flag: text}), name) is True
+    for text in ("0", "false", "No", "off", ""):
+        assert getattr(parse(mode="ddp", **{flag: text}), name) is False
+    assert f"{flag.upper().replace('-', '_')}=maybe" in refused(parse, **{flag: "maybe"})
+
+
+def test_a_switch_needs_no_value():
+    parser = argparse.ArgumentParser()
+    cfg.add_arguments(parser)
+    assert cfg.from_arguments(parser.parse_args(["--tuned"])).tuned is True
+
+
+def test_each_type_is_read_from_text():
+    config = parse(gpus="4", lr="1e-3", model="resnet50", workers="3", timeout="2.5", image_size="32")
+    assert (config.num_devices, config.lr, config.model) == (4, 1e-3, "resnet50")
+    assert (config.workers, config.timeout, config.image_size) == (3, 2.5, 32)
+
+
+def test_nothing_given_is_the_default():
+    assert parse() == RunConfig()
+
+
+# --- Values that do not go together ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "single", "gpus": 2}, ["MODE=single", "GPUS=2", "GPUS=1"]),
+        ({"mode": "horovod", "launcher": "torchrun"}, ["LAUNCHER=torchrun", "MODE=horovod", "horovodrun"]),
+        ({"mode": "dp", "launcher": "spawn"}, ["LAUNCHER=spawn", "MODE=dp", "in-process"]),
+        ({"mode": "horovod", "dist_url": "tcp://127.0.0.1:29500"}, ["DIST_URL", "MODE=horovod"]),
+        ({"mode": "dp", "dist_url": "tcp://127.0.0.1:29500"}, ["DIST_URL", "MODE=dp"]),
+        ({"dist_url": "127.0.0.1:29500"}, ["DIST_URL=127.0.0.1:29500", "tcp://HOST:PORT"]),
+        ({"dist_url": "tcp://127.0.0.1"}, ["DIST_URL", "tcp://HOST:PORT"]),
+        ({"dist_url": "tcp://127.0.0.1:port"}, ["DIST_URL", "tcp://HOST:PORT"]),
+        ({"dist_url": "env://"}, ["DIST_URL=env://"]),
+        ({"dist_url": "file:///tmp/x", "launcher": "torchrun"}, ["DIST_URL", "LAUNCHER=spawn"]),
+        ({"mode": "dp", "share_gpu": 1}, ["SHARE_GPU=1", "MODE=dp"]),
+        ({"mode": "single", "share_gpu": 1}, ["SHARE_GPU=1", "MODE=single"]),
+        ({"data": "synthetic", "workers": 2}, ["DATA=synthetic", "WORKERS"]),
+        ({"data": "digits", "batch": 1000, "gpus": 2}, ["BATCH=1000", "2000", "1437", "BATCH=718"]),
+        ({"fault": "explode:0:1"}, ["FAULT=explode:0:1", "raise|kill|hang"]),
+        ({"fault": "kill:1:1", "gpus": 1}, ["FAULT=kill:1:1", "GPUS"]),
+        ({"fault": "kill:0"}, ["FAULT=kill:0"]),
+        ({"snapshots": "1;2"}, ["SNAPSHOTS=1;2"]),
+        ({"snapshots": "0"}, ["SNAPSHOTS=0"]),
+        ({"snapshots": "1,,2"}, ["SNAPSHOTS=1,,2"]),
+    ],
+    ids=lambda value: ",".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else "",
+)
+def test_a_combination_that_cannot_run_is_refused(options, words):
+    message = refused(parse, **options)
+    assert all(word in message for word in words), message
+
+
+def test_port_zero_is_no_meeting_place():
+    """Each rank would be given another port, and all would wait for each other until TIMEOUT."""
+    assert "DIST_URL" in refused(parse, dist_url="tcp://127.0.0.1:0")
+
+
+def test_a_fault_names_a_rank_that_exists():
+    """dp is one process: a fault in its rank 1 would never happen, and the run would end well."""
+    assert "FAULT" in refused(parse, mode="dp", gpus=2, fault="raise:1:0")
+
+
+def test_a_whole_batch_that_just_fits_is_taken():
+    assert parse(data="digits", batch=718, gpus=2).global_batch == 1436
+
+
+# --- Defaults by device ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "data", "image_size", "batch", "warmup", "steps", "baselines"),
+    [("cpu", "resnet18", "digits", 16, 32, 3, 10, True), ("cuda", "resnet50", "synthetic", 224, 64, 20, 100, False)],
+)
+def test_open_options_are_chosen_by_device(device, model, data, image_size, batch, warmup, steps, baselines):
+    config = cfg.resolve(RunConfig(), device, usable_cores=6)
+    assert (config.model, config.data, config.image_size, config.per_device_batch) == (model, data, image_size, batch)
+    assert (config.warmup_steps, config.timed_steps, config.baselines) == (warmup, steps, baselines)
+    assert (config.device, config.threads, config.launcher) == (device, 6, "torchrun")
+    left_open = [name for name in FIELDS if getattr(config, name) is None]
+    assert left_open == ["dist_url", "snapshots", "fault"]  # these three mean something when they are not given
+
+
+def test_what_was_asked_for_stays():
+    asked = parse(model="alexnet", batch=5, threads=3, baselines=0, warmup=0, launcher="spawn")
+    config = cfg.resolve(asked, "cpu", usable_cores=8)
+    assert (config.model, config.per_device_batch, config.threads) == ("alexnet", 5, 3)
+    assert (config.baselines, config.warmup_steps, config.launcher) == (False, 0, "spawn")
+
+
+@pytest.mark.parametrize(("device", "batch"), [("cpu", 160), ("cuda", 256)])
+def test_tuned_takes_a_larger_batch_unless_one_is_given(device, batch):
+    assert cfg.resolve(RunConfig(tuned=True), device, 2).per_device_batch == batch
+    assert cfg.resolve(RunConfig(tuned=True, per_device_batch=7), device, 2).per_device_batch == 7
+
+
+def test_the_default_launcher_suits_mode_and_rendezvous():
+    launchers = {mode: cfg.resolve(RunConfig(mode=mode), "cpu", 2).launcher for mode in cfg.MODES}
+    assert launchers == {"single": "in-process", "dp": "in-process", "ddp": "torchrun", "horovod": "horovodrun",
+                         "independent": "torchrun"}  # fmt: skip
+
+
+def test_a_file_rendezvous_works_without_naming_the_launcher():
+    """The option's own help says that spawn serves file:// alone: so LAUNCHER=auto must find it."""
+    assert cfg.resolve(parse(dist_url="file:///tmp/x"), "cpu", 2).launcher == "spawn"
+
+
+def test_a_default_that_makes_the_run_impossible_is_refused():
+    message = refused(cfg.resolve, parse(gpus=50), "cpu", 2)  # 50 × 32 images, and there are 1437
+    assert "BATCH=32" in message and "1437" in message
+
+
+def test_processes_and_global_batch():
+    assert [RunConfig(mode=m, num_devices=4).num_processes for m in ("dp", "ddp", "horovod", "independent")] == [
+        1, 4, 4, 4,
+    ]  # fmt: skip
+    assert RunConfig(mode="dp", num_devices=4, per_device_batch=8).global_batch == 32
+
+
+# --- The same names everywhere --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [RunConfig(), cfg.resolve(RunConfig(mode="dp", num_devices=3), "cpu", 2)])
+def test_a_config_survives_its_record(config):
+    assert cfg.from_dict(cfg.to_dict(config)) == config
+
+
+def test_an_unknown_name_in_a_config_is_refused():
+    assert "colour" in refused(cfg.from_dict, {"mode": "ddp", "colour": "red"})
+
+
+def test_make_command_names_only_what_differs():
+    assert cfg.make_command(RunConfig()) == "make bench"
+    config = parse(mode="dp", gpus=2, tuned=1, lr=0.1, out="/elsewhere")
+    assert cfg.make_command(config) == "make bench MODE=dp GPUS=2 LR=0.1 TUNED=1"
+
+
+def test_make_command_makes_the_same_config_again():
+    config = cfg.resolve(parse(mode="ddp", gpus=2, batch=8, tuned=1, baselines=0, snapshots="1,5"), "cpu", 2)
+    words = dict(word.split("=", 1) for word in cfg.make_command(config).split()[2:])
+    assert parse(**{name.lower(): value for name, value in words.items()}) == config
+
+
+def test_the_makefile_has_every_option_and_no_other():
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    (listed,) = re.findall(r"^RUN_VARIABLES := (.*)$", makefile, re.MULTILINE)
+    assert sorted(listed.split()) == sorted([*map(cfg.variable_of, FIELDS.values()), "ROUNDS"])
+
+
+def test_every_option_says_what_it_is():
+    assert all(f.metadata["help"] for f in FIELDS.values())

@@ -1,0 +1,128 @@
+"""bench/workload/data.py: what the data sets hold, and the batches a process is given."""
+
+import numpy as np
+import pytest
+import torch
+
+from bench.config import DIGITS_TRAIN_IMAGES, RunConfig, resolve
+from bench.errors import UserError
+from bench.modes.base import Topology
+from bench.workload import data
+
+CPU = torch.device("cpu")
+
+
+def config_of(**options) -> RunConfig:
+    """A resolved config for the CPU."""
+    return resolve(RunConfig(**{"mode": "ddp", "per_device_batch": 6} | options), "cpu", 2)
+
+
+def place(rank=0, world_size=1, devices=1) -> Topology:
+    """Where a process sits."""
+    return Topology(rank, rank, world_size, devices, CPU)
+
+
+def all_batches(config, topology, dataset, steps):
+    """The batches of a process as one pair of tensors: images [steps, b, 3, H, W], labels [steps, b]."""
+    pairs = list(data.batches(config, topology, dataset, steps))
+    return torch.stack([images for images, _ in pairs]), torch.stack([labels for _, labels in pairs])
+
+
+def test_digits_have_the_sizes_they_say():
+    train, held_out = data.Digits(16, train=True), data.Digits(16, train=False)
+    assert (len(train), len(held_out)) == (DIGITS_TRAIN_IMAGES, 360)
+    for digits in (train, held_out):
+        assert set(digits.labels.tolist()) == set(range(digits.num_classes))
+
+
+@pytest.mark.parametrize("size", [8, 16, 33])
+def test_digits_are_enlarged_and_have_three_equal_channels(size):
+    images, labels = data.Digits(size, train=True)[np.arange(5)]
+    assert images.shape == (5, 3, size, size) and images.dtype == torch.float32
+    assert labels.shape == (5,) and labels.dtype == torch.int64
+    assert torch.equal(images[:, 0], images[:, 1]) and torch.equal(images[:, 0], images[:, 2])
+
+
+def test_digits_are_normalised():
+    pixels = torch.cat([data.Digits(8, train).images for train in (True, False)])
+    assert abs(float(pixels.mean())) < 0.01 and abs(float(pixels.std()) - 1) < 0.01
+
+
+def test_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    table = data.read_digits()
+    digits = load_digits()
+    assert np.array_equal(table[:, :64], digits.data) and np.array_equal(table[:, 64], digits.target)
+
+
+def test_held_out_digits_are_not_trained_on():
+    order = np.random.default_rng(1797).permutation(1797)  # no image of the table occurs twice: they can be told apart
+    train, held_out = ({row.numpy().tobytes() for row in data.Digits(8, t).images} for t in (True, False))
+    assert len(train | held_out) == len(order) and not train & held_out
+
+
+def test_held_out_digits_do_not_depend_on_the_seed():
+    sets = [data.load_data(config_of(seed=seed), CPU)[1].images for seed in (0, 1)]
+    assert torch.equal(*sets)
+
+
+def test_digits_without_scikit_learn_are_a_users_error(monkeypatch):
+    monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"DATA=digits.*scikit-learn"):
+        data.Digits(8, train=True)
+
+
+def test_synthetic_data_are_the_same_in_every_process():
+    a, b = data.Synthetic(16, CPU), data.Synthetic(16, CPU)
+    indices = np.array([0, 5, 511, 512, 65_535])
+    (images, labels), (again, labels_again) = a[indices], b[indices]
+    assert torch.equal(images, again) and torch.equal(labels, labels_again)
+    assert images.shape == (5, 3, 16, 16) and torch.equal(images[0], images[3])  # 512 comes round to 0
+
+
+def test_synthetic_data_leave_the_random_numbers_of_the_model_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    data.Synthetic(8, CPU)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_synthetic_data_have_no_held_out_set():
+    train, held_out = data.load_data(config_of(data="synthetic"), CPU)
+    assert len(train) == data.SYNTHETIC_IMAGES and held_out is None
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_together_read_what_one_process_reads(world_size):
+    dataset = data.Digits(8, train=True)
+    many = config_of(num_devices=world_size)
+    one = config_of(mode="single", per_device_batch=many.global_batch)
+    whole, _ = all_batches(one, place(), dataset, 3)
+    shares = [all_batches(many, place(r, world_size), dataset, 3)[0] for r in range(world_size)]
+    for step in range(3):
+        parts = {image.numpy().tobytes() for share in shares for image in share[step]}
+        assert parts == {image.numpy().tobytes() for image in whole[step]}
+
+
+def test_dps_chunks_are_ddps_shares():
+    dataset = data.Digits(8, train=True)
+    dp, _ = all_batches(config_of(mode="dp", num_devices=3), place(devices=3), dataset, 2)
+    for rank in range(3):
+        ddp, _ = all_batches(config_of(num_devices=3), place(rank, 3), dataset, 2)
+        assert torch.equal(dp.chunk(3, dim=1)[rank], ddp)
+
+
+def test_loader_workers_change_nothing():
+    dataset = data.Digits(8, train=True)
+    plain = all_batches(config_of(), place(), dataset, 5)
+    loaded = all_batches(config_of(workers=2), place(), dataset, 5)
+    assert all(torch.equal(a, b) for a, b in zip(plain, loaded, strict=True))
+
+
+@pytest.mark.parametrize(("workers", "shares"), [(0, [0, 0, 0]), (3, [1, 1, 1]), (4, [2, 1, 1]), (2, [1, 1, 0])])
+def test_workers_are_shared_out_in_total(workers, shares):
+    dataset = data.Digits(8, train=True)
+    config = config_of(num_devices=3, workers=workers)
+    assert [data.batches(config, place(r, 3), dataset, 1).num_workers for r in range(3)] == shares

@@ -1,0 +1,169 @@
+"""CpuDataParallel of bench/modes/dp.py does on CPU replicas what nn.DataParallel does on GPUs."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bench.modes.dp import CpuDataParallel
+
+
+def network(norm: bool) -> nn.Module:
+    """A small convolutional network, the same each time."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8) if norm else nn.Identity(), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(8 * 36, 5))
+
+
+def batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images [count, 3, 8, 8] and labels [count], the same each time."""
+    torch.manual_seed(1)
+    return torch.randn(count, 3, 8, 8), torch.randint(5, (count,))
+
+
+def gradients(model: nn.Module, images, labels) -> dict[str, torch.Tensor]:
+    """The gradients of the mean loss over a batch, by the plain model's names."""
+    model.zero_grad()
+    nn.functional.cross_entropy(model(images), labels).backward()
+    plain = getattr(model, "module", model)
+    return {name: p.grad.clone() for name, p in plain.named_parameters()}
+
+
+@pytest.fixture
+def replicated():
+    """Makes a CpuDataParallel of a network; its threads end with the test."""
+    made = []
+
+    def make(model, num_replicas):
+        made.append(CpuDataParallel(model, num_replicas, threads=2))
+        return made[-1]
+
+    yield make
+    for model in made:
+        model.pool.shutdown()
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3, 4])
+def test_gradients_are_those_of_one_process(replicated, num_replicas):
+    plain = network(norm=False)
+    model = replicated(copy.deepcopy(plain), num_replicas)
+    images, labels = batch(12)
+    expected, found = gradients(plain, images, labels), gradients(model, images, labels)
+    assert max(float((expected[n] - found[n]).abs().max()) for n in expected) <= 1e-6
+
+
+def test_training_follows_one_process(replicated):
+    """Ten steps: each copies the weights that the optimizer has just changed."""
+    plain = network(norm=False)
+    model = replicated(copy.deepcopy(plain), 3)
+    images, labels = batch(12)
+    for one in (plain, model):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.05, momentum=0.9)
+        for _ in range(10):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(one(images), labels).backward()
+            optimizer.step()
+    pairs = zip(plain.parameters(), model.module.parameters(), strict=True)
+    assert max(float((a - b).detach().abs().max()) for a, b in pairs) <= 1e-6
+
+
+def test_outputs_come_back_in_the_order_of_the_images(replicated):
+    plain = network(norm=False)
+    images, _ = batch(7)
+    assert torch.allclose(replicated(plain, 3)(images), plain(images), atol=1e-6)
+
+
+def test_batch_norm_keeps_the_statistics_of_replica_0_alone(replicated):
+    plain = network(norm=True)
+    model = replicated(copy.deepcopy(plain), 2)
+    images, _ = batch(8)
+    outputs = model(images)
+    first_half = plain(images[:4])  # what replica 0 saw
+    ours, theirs = model.module[1], plain[1]
+    assert torch.allclose(ours.running_mean, theirs.running_mean, atol=1e-6)
+    assert torch.allclose(ours.running_var, theirs.running_var, atol=1e-6)
+    assert ours.num_batches_tracked == 1
+    assert torch.allclose(outputs[:4], first_half, atol=1e-6)
+
+
+def test_batch_norm_normalises_each_chunk_by_itself(replicated):
+    plain = network(norm=True)
+    images, _ = batch(8)
+    halves = torch.cat([copy.deepcopy(plain)(half) for half in images.chunk(2)])
+    outputs = replicated(copy.deepcopy(plain), 2)(images)
+    assert torch.allclose(outputs, halves, atol=1e-6)
+    assert not torch.allclose(outputs, plain(images), atol=1e-2)
+
+
+def test_what_a_replica_writes_into_a_buffer_is_lost_every_step(replicated):
+    model = replicated(network(norm=True), 3)
+    images, _ = batch(9)
+    for step in range(1, 4):
+        model(images)
+        assert model.module[1].num_batches_tracked == step
+        assert all(shell[1].num_batches_tracked == step for shell in model.shells)  # a copy of step - 1, and its own
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_batch_smaller_than_the_replicas_uses_fewer(replicated, count):
+    plain = network(norm=False)
+    model = replicated(copy.deepcopy(plain), 4)
+    images, labels = batch(count)
+    expected, found = gradients(plain, images, labels), gradients(model, images, labels)
+    assert model(images).shape == (count, 5)
+    assert all(torch.allclose(expected[n], found[n], atol=1e-6) for n in expected)
+
+
+def test_eval_mode_reaches_every_replica(replicated):
+    plain = network(norm=True)
+    model = replicated(copy.deepcopy(plain), 3)
+    images, _ = batch(6)
+    model(images)
+    model.eval()
+    before = model.module[1].running_mean.clone()
+    with torch.no_grad():
+        outputs = model(images)
+    assert torch.equal(model.module[1].running_mean, before)
+    assert torch.allclose(outputs, model.module(images), atol=1e-6)
+    model.train()
+    model(images)
+    assert not torch.equal(model.module[1].running_mean, before)
+
+
+def test_no_grad_reaches_every_thread(replicated):
+    model = replicated(network(norm=False), 3)
+    images, _ = batch(6)
+    with torch.no_grad():
+        assert not model(images).requires_grad
+    assert model(images).requires_grad
+
+
+def test_autocast_reaches_every_thread(replicated):
+    model = replicated(network(norm=False), 3)
+    images, _ = batch(6)
+    seen = []
+    hooks = [
+        replica.register_forward_hook(lambda m, i, o: seen.append(o.dtype)) for replica in (model.module, *model.shells)
+    ]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(images)
+    assert outputs.dtype == torch.bfloat16 and seen == [torch.bfloat16] * 3
+    assert model(images).dtype == torch.float32
+    for hook in hooks:
+        hook.remove()
+
+
+def test_the_shells_are_no_part_of_the_model(replicated):
+    plain = network(norm=True)
+    model = replicated(copy.deepcopy(plain), 4)
+    model(batch(8)[0])
+    assert list(model.state_dict()) == [f"module.{name}" for name in plain.state_dict()]
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in plain.parameters())
+    assert len(list(model.parameters())) == len(list(plain.parameters()))
+
+
+def test_an_error_in_a_replica_reaches_the_caller(replicated):
+    model = replicated(network(norm=False), 2)
+    with pytest.raises(RuntimeError):
+        model(torch.randn(4, 3, 5, 5))

@@ -1,0 +1,174 @@
+"""`bench/measure/environment.py`: what a record says about where it was measured."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bench.measure import environment
+
+MACHINE = """
+import json, sys
+from bench.measure.environment import collect_machine, usable_cores
+print(json.dumps([collect_machine(), usable_cores(), "torch" in sys.modules]))
+"""
+
+
+def test_the_machine_is_described_without_torch(nvml_stub):
+    found, cores, torch_loaded = nvml_stub.run(MACHINE, visible="2,0")
+    assert not torch_loaded
+    assert found["machine"]["usable_cores"] == cores >= 1
+    assert found["machine"]["ram_gib"] > 0.1 and found["machine"]["cpu_model"]
+    assert found["driver_version"] == "570.00.stub" and found["driver_note"] is None
+    assert [device["index"] for device in found["devices"]] == [2, 0]
+    assert found["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["variables"]["CUDA_VISIBLE_DEVICES"] == "2,0"
+
+
+def test_without_a_driver_there_are_no_devices(nvml_stub):
+    found, *_ = nvml_stub.run(MACHINE, driver="none")
+    assert found["devices"] == [] and "no NVIDIA driver" in found["driver_note"]
+
+
+def test_torch_adds_versions_and_threads():
+    import torch
+
+    found = environment.collect_environment()
+    assert found["versions"]["torch"] == str(torch.__version__)
+    assert found["threads"] == {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_compute_capability_is_matched_by_uuid_or_bus(nvml_stub):
+    code = """
+import json, torch
+from types import SimpleNamespace
+GPUS = [SimpleNamespace(uuid="b1111111-0000-0000-0000-000000000001"),
+        SimpleNamespace(pci_domain_id=0, pci_bus_id=0x30, pci_device_id=0)]
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 2
+torch.cuda.get_device_properties = GPUS.__getitem__
+torch.cuda.get_device_capability = [(9, 0), (8, 6)].__getitem__
+torch.backends.cudnn.version = lambda: 91002
+from bench.measure.environment import collect_environment
+found = collect_environment()
+print(json.dumps([[device["compute_capability"] for device in found["devices"]], found["versions"]]))
+"""
+    capabilities, versions = nvml_stub.run(code)
+    assert capabilities == [None, "9.0", "8.6", None]
+    assert versions["cudnn"] == "91002"
+
+
+def test_no_secret_and_no_address_is_kept(monkeypatch):
+    secrets = {
+        "AWS_SECRET_ACCESS_KEY": "s3cret",
+        "HOROVOD_SECRET_KEY": "s3cret",
+        "TORCH_API_TOKEN": "s3cret",
+        "NCCL_password": "s3cret",
+        "TORCH_HUB_MIRROR": "https://user:s3cret@example.org/",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "s3cret",
+        "HOROVOD_HOSTNAME": "s3cret",
+        "HOROVOD_RANK": "s3cret",
+        "MY_OMP_NUM_THREADS": "s3cret",
+    }
+    kept = {
+        "OMP_NUM_THREADS": "2",
+        "NCCL_DEBUG": "INFO",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "60",
+        "LD_PRELOAD": "libjemalloc.so",
+        "MALLOC_ARENA_MAX": "2",
+    }
+    assert environment.relevant_variables(secrets | kept) == dict(sorted(kept.items()))
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    assert "s3cret" not in json.dumps(environment.collect_environment())
+
+
+# --- cores ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/a/b", {"a/b/cpu.max": "150000 100000", "a/cpu.max": "max 100000"}, 1.5),
+        ("0::/a/b", {"a/b/cpu.max": "400000 100000", "a/cpu.max": "200000 100000"}, 2.0),  # the parent's limit
+        ("0::/host/path", {"cpu.max": "300000 100000"}, 3.0),  # a container: only its own root is there
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("4:cpu,cpuacct:/a", {"cpu,cpuacct/a/cpu.cfs_quota_us": "50000",
+                              "cpu,cpuacct/a/cpu.cfs_period_us": "100000"}, 0.5),
+        ("1:cpu:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+        ("3:cpuset:/a", {"cpuset/a/cpu.max": "100000 100000"}, None),
+        ("", {}, None),
+    ],
+)  # fmt: skip
+def test_cpu_quota_of_a_control_group(tmp_path, membership, files, expected):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(membership + "\n" if membership else "")
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert environment.cpu_quota(tmp_path / "proc", tmp_path / "cgroup") == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(None, 4), (2.5, 2), (0.5, 1), (64.0, 4)])
+def test_usable_cores_are_the_smaller_of_affinity_and_quota(monkeypatch, quota, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(environment, "cpu_quota", lambda: quota)
+    assert environment.usable_cores() == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
+def test_usable_cores_heed_the_affinity():
+    code = """
+import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from bench.measure.environment import usable_cores; print(usable_cores())
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "1\n"
+
+
+# --- git and nvidia-smi -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_revision_and_what_counts_as_dirty(tmp_path):
+    def git(*arguments):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.check_output(["git", "-C", str(tmp_path), *who, *arguments], text=True).strip()
+
+    assert environment.git_state(tmp_path) is None
+    git("init", "--quiet")
+    assert environment.git_state(tmp_path) == {"revision": None, "dirty": False}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "a.py").write_text("")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "a")
+    clean = {"revision": git("rev-parse", "HEAD"), "dirty": False}
+    assert environment.git_state(tmp_path) == clean
+    (tmp_path / "notes.txt").write_text("outside bench/: changes no figure")
+    assert environment.git_state(tmp_path) == clean
+    (tmp_path / "bench" / "new_mode.py").write_text("")
+    assert environment.git_state(tmp_path) == clean | {"dirty": True}
+    assert environment.git_state(tmp_path / "bench") is None  # a folder in a repository is not that repository
+
+
+def test_topology_is_text_without_terminal_codes(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\nprintf "\\033[4m\\tGPU0\\tGPU1\\033[0m\\nGPU0\\t X \\tNV18\\n"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    environment.gpu_topology.cache_clear()
+    assert environment.gpu_topology() == "GPU0\tGPU1\nGPU0\t X \tNV18"
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    environment.gpu_topology.cache_clear()
+    assert environment.gpu_topology() is None
+    environment.gpu_topology.cache_clear()
+
+
+def test_a_command_that_takes_too_long_gives_nothing():
+    assert environment._output(["sleep", "5"], timeout_s=0.1) is None
+    assert environment._output(["no-such-command-here"], timeout_s=1) is None

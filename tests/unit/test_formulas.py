@@ -1,0 +1,90 @@
+"""bench/formulas.py: the worked examples, and what must hold for any numbers."""
+
+import doctest
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bench import formulas
+
+
+@pytest.fixture
+def step_times():
+    """Three ranks, fifty steps, in seconds."""
+    draw = random.Random(0)
+    return [[draw.uniform(0.01, 0.1) for _ in range(50)] for _ in range(3)]
+
+
+def test_the_worked_examples():
+    failed, tried = doctest.testmod(formulas)
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_every_formula_has_a_worked_example():
+    public = [f for name, f in vars(formulas).items() if callable(f) and not name.startswith("_")]
+    assert all(">>>" in f.__doc__ for f in public)
+
+
+def test_a_step_is_as_slow_as_its_slowest_rank(step_times):
+    slowest = formulas.slowest_rank(step_times)
+    assert len(slowest) == 50
+    assert all(s >= t for times in step_times for s, t in zip(slowest, times, strict=True))
+
+
+def test_ranks_with_unequal_numbers_of_steps_are_an_error():
+    with pytest.raises(ValueError):
+        formulas.slowest_rank([[1.0, 2.0], [1.0]])
+
+
+def test_waiting_costs_throughput(step_times):
+    """Ranks that step together are never faster than the same ranks alone; both are bounded by the fastest rank."""
+    together = formulas.throughput_images_per_s(step_times, 96)
+    alone = formulas.independent_throughput_images_per_s(step_times, 96)
+    fastest = 96 * 50 / min(sum(times) for times in step_times)
+    assert together <= alone <= fastest
+    assert together == pytest.approx(96 * 50 / max(sum(times) for times in step_times))
+
+
+def test_one_rank_has_one_throughput(step_times):
+    one = step_times[:1]
+    expected = 32 * 50 / sum(one[0])
+    assert formulas.throughput_images_per_s(one, 32) == pytest.approx(expected)
+    assert formulas.independent_throughput_images_per_s(one, 32) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100])
+@pytest.mark.parametrize("percent", [0, 5, 50, 95, 100])
+def test_percentile_is_numpys(count, percent):
+    values = np.random.default_rng(count).normal(size=count).tolist()
+    assert formulas.percentile(values, percent) == pytest.approx(np.percentile(values, percent))
+
+
+def test_scaling_efficiency_of_one_device_is_one():
+    assert formulas.scaling_efficiency(123.0, 123.0, 1) == 1
+    assert formulas.scaling_efficiency(4 * 123.0, 123.0, 4) == 1
+
+
+def test_the_ratio_the_other_way_round_has_the_reciprocal_interval():
+    draw = np.random.default_rng(1)
+    a, b = draw.uniform(1, 2, 8).tolist(), draw.uniform(1, 2, 8).tolist()
+    ratio, low, high = formulas.log_ratio_interval(a, b, 2.365)
+    inverse = formulas.log_ratio_interval(b, a, 2.365)
+    assert low < ratio < high
+    assert inverse == pytest.approx((1 / ratio, 1 / high, 1 / low))
+
+
+def test_the_interval_is_students_t():
+    draw = np.random.default_rng(2)
+    a, b = draw.uniform(1, 2, 10), draw.uniform(1, 2, 10)
+    logs = np.log(b / a)
+    low, high = stats.t.interval(0.95, 9, loc=logs.mean(), scale=stats.sem(logs))
+    found = formulas.log_ratio_interval(a.tolist(), b.tolist(), stats.t.ppf(0.975, 9))
+    assert found == pytest.approx((math.exp(logs.mean()), math.exp(low), math.exp(high)))
+
+
+def test_one_round_has_no_interval():
+    with pytest.raises(ValueError, match="two rounds"):
+        formulas.log_ratio_interval([1.0], [2.0], 12.7)

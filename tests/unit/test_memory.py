@@ -1,0 +1,295 @@
+"""`bench/measure/memory.py`: the sampler on the host for real, and on GPUs that a made-up driver shows."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from bench.measure import memory, probes
+
+MIB = 2**20
+CPU = SimpleNamespace(type="cpu", index=None)  # all that the sampler asks of a torch.device
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs Linux's smaps_rollup")
+
+
+def run_python(code: str):
+    """What `code`, run by a fresh Python without this one's threads, printed last, read as JSON."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=os.getcwd())
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- the host ---------------------------------------------------------------------------------------------------
+
+
+@linux
+def test_200_mib_are_seen_where_they_were_taken():
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    sampler.mark("before")
+    block = b"\x01" * (200 * MIB)
+    sampler.mark("full")
+    del block
+    sampler.mark("after")
+    (device,) = sampler.stop()
+
+    pss = device["timeline"]["pss_gib"]
+    assert len(pss) == len(device["timeline"]["time_s"]) >= 6  # two at the start, three marks, one at the stop
+    assert device["peak_memory_gib"]["pss"] == max(pss)
+    assert 195 < (max(pss) - pss[0]) * 1024 < 215
+    assert (max(pss) - pss[-1]) * 1024 > 195
+    assert device["peak_memory_gib"]["rss_hwm"] * 1024 > 200
+    assert list(device["marks"]) == ["before", "full", "after"]
+    assert device["timeline"]["time_s"] == sorted(device["timeline"]["time_s"])
+    assert device["device"] == "cpu" and device["name"] and device["uuid"] is None
+    assert device["energy_j"] is None and any("energy_j" in note for note in device["notes"])
+    assert json.loads(json.dumps(device, allow_nan=False)) == device
+
+
+@linux
+def test_shared_pages_count_once_in_pss_and_every_time_in_rss():
+    code = """
+import json, multiprocessing, os
+from types import SimpleNamespace
+from bench.measure import memory, probes
+def hold(ready, leave):
+    ready.release(); leave.wait()
+block = b"\\x01" * (200 << 20)
+fork = multiprocessing.get_context("fork")
+ready, leave = fork.Semaphore(0), fork.Event()
+children = [fork.Process(target=hold, args=(ready, leave)) for _ in range(4)]
+for child in children: child.start()
+for child in children: ready.acquire()
+pids = [os.getpid(), *(child.pid for child in children)]
+pss, rss = [[reader(pid) / 2**20 for pid in pids] for reader in (probes.read_pss, probes.read_rss)]
+sampler = memory.MemorySampler([SimpleNamespace(type="cpu", index=None)])
+sampler.start()
+seen = sampler.stop()[0]["peak_memory_gib"]["pss"] * 1024
+leave.set()
+for child in children: child.join()
+print(json.dumps([pss, rss, seen]))
+"""
+    pss, rss, seen = run_python(code)
+    assert sum(rss) > 5 * 200  # the same 200 MiB in each of five processes
+    assert 200 < sum(pss) < 320
+    assert all(35 < share < 80 for share in pss)  # a fifth of the block, and what each has for itself
+    assert seen == pytest.approx(sum(pss), rel=0.1)  # the sampler counts the processes started by multiprocessing
+
+
+@linux
+def test_workers_of_a_torch_loader_are_counted():
+    code = """
+import json, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork of a process with threads
+import torch
+from torch.utils.data import DataLoader
+from bench.measure import memory, probes
+stream = iter(DataLoader(range(64), num_workers=2, batch_size=4))
+next(stream)
+sampler = memory.MemorySampler([torch.device("cpu")]); sampler.start()
+pids, own = probes.worker_pids(), sorted(worker.pid for worker in stream._workers)
+sampler.mark("with"); del stream; sampler.mark("without")
+device = sampler.stop()[0]
+print(json.dumps([sorted(pids), own, probes.worker_pids(), device["timeline"]["pss_gib"], device["notes"]]))
+"""
+    pids, own, later, pss, notes = run_python(code)
+    assert pids == own and len(own) == 2 and later == []
+    assert pss[2] > pss[3] > 0
+    assert len(notes) == 1  # about energy
+
+
+@linux
+def test_a_worker_that_has_ended_counts_nothing():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    assert probes.HostProbe()._read_worker(child.pid) == 0
+
+
+@linux
+def test_sampling_costs_less_than_a_fifth_of_a_percent_of_a_core():
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    before = time.process_time()
+    time.sleep(2)
+    cost = time.process_time() - before
+    (device,) = sampler.stop()
+    assert cost < 0.002 * 2 + 0.010  # the second term: one sample more than its share, and the waking up
+    assert device["sample_interval_s"] is not None and device["sample_cost_s"] > 0
+    assert sampler._interval() >= 500 * device["sample_cost_s"] * 0.999
+
+
+def test_interval_follows_the_cost_and_the_length_of_the_timeline():
+    sampler = memory.MemorySampler([CPU])
+    assert sampler._interval() == 0.25
+    sampler._costs.extend([0.001, 0.003])
+    assert sampler._interval() == pytest.approx(1.0)
+    sampler._costs.clear()
+    sampler._traces = [memory._Trace("cpu", None, times=[0.0] * 4000)]
+    assert sampler._interval() == 1.0
+
+
+def test_cpu_devices_share_one_entry_and_replicas_are_noted():
+    sampler = memory.MemorySampler([CPU, CPU, CPU], cpu_replicas=True)
+    sampler.start()
+    (device,) = sampler.stop()
+    assert any("all of them together" in note for note in device["notes"])
+
+
+def test_without_pss_the_next_best_figure_stands_for_it(monkeypatch):
+    def missing(pid):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(probes, "read_pss", missing)
+    monkeypatch.setattr(probes, "read_uss", missing)
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    (device,) = sampler.stop()
+    assert device["peak_memory_gib"]["rss"] > 0 and "pss" not in device["peak_memory_gib"]
+    assert any(note.startswith("pss: this system has none; rss") for note in device["notes"])
+
+
+# --- errors end in a note ---------------------------------------------------------------------------------------
+
+
+def test_an_error_while_sampling_ends_in_a_note(monkeypatch):
+    def broken(self):
+        raise ValueError("unreadable")
+
+    monkeypatch.setattr(probes.HostProbe, "read", broken)
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    sampler.mark("timed")
+    (device,) = sampler.stop()
+    assert device["timeline"] == {"time_s": []} and device["sample_interval_s"] is None
+    assert "The sampler failed to read: ValueError: unreadable" in device["notes"]
+    assert device["peak_memory_gib"]["rss_hwm"] > 0  # what does not need a sample is still there
+
+
+def test_a_device_that_cannot_be_opened_ends_in_a_note(monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(memory, "HostProbe", broken)
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    sampler.mark("timed")
+    (device,) = sampler.stop()
+    assert device["peak_memory_gib"] == {} and "no such device" in device["notes"][0]
+
+
+def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
+    def hang(self):
+        time.sleep(1.5)
+        return {}
+
+    monkeypatch.setattr(memory, "STOP_LIMIT_S", 0.1)
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    monkeypatch.setattr(probes.HostProbe, "read", hang)
+    while not sampler._lock.locked():
+        time.sleep(0.01)
+    before = time.monotonic()
+    (device,) = sampler.stop()
+    assert time.monotonic() - before < 1
+    assert any("did not end within" in note for note in device["notes"])
+    sampler._thread.join()
+
+
+def test_stop_without_start_and_stop_twice():
+    assert memory.MemorySampler([CPU]).stop() == []
+    sampler = memory.MemorySampler([CPU])
+    sampler.start()
+    assert sampler.stop() is sampler.stop()
+    assert not sampler._thread.is_alive()
+
+
+# --- GPUs of a made-up driver -----------------------------------------------------------------------------------
+
+# torch.cuda as far as the sampler asks it. CUDA's GPU 0 is NVML's GPU 3: CUDA may order them by speed.
+TORCH_CUDA = """
+import json, time, torch
+from types import SimpleNamespace
+GIB = 2**30
+UUIDS = {0: "d3333333-0000-0000-0000-000000000003", 1: "b1111111-0000-0000-0000-000000000001"}
+resets = []
+torch.cuda.get_device_properties = lambda i: SimpleNamespace(name=f"GPU {i}", uuid=UUIDS[i])
+torch.cuda.reset_peak_memory_stats = resets.append
+torch.cuda.memory_stats = lambda i: {
+    "allocated_bytes.all.current": (1 + i) * GIB, "reserved_bytes.all.current": (2 + i) * GIB,
+    "allocated_bytes.all.peak": (5 + i) * GIB, "reserved_bytes.all.peak": (6 + i) * GIB}
+from bench.measure.memory import MemorySampler
+sampler = MemorySampler([torch.device("cuda", 0), torch.device("cuda", 1)])
+sampler.start()
+"""
+RUN = TORCH_CUDA + 'sampler.mark("timed"); time.sleep(0.6); sampler.mark("end")\n'
+PRINT = "print(json.dumps([resets, sampler.stop()]))\n"
+
+
+def test_each_gpu_has_its_own_memory_found_by_uuid(nvml_stub):
+    resets, (first, second) = nvml_stub.run(
+        RUN + PRINT,
+        used_mib=[1024, 2048, 3072, 4096],
+        processes=["1:self:512", "3:self:1536"],
+        utilization=[1, 2, 3, 4],
+        power_mw=[1000, 20000, 3000, 40000],
+    )
+    assert resets == [0, 1]
+    assert first["device"] == "cuda:0" and second["device"] == "cuda:1"
+    assert first["uuid"].startswith("GPU-d3") and second["uuid"].startswith("GPU-b1")
+    assert first["peak_memory_gib"] == {
+        "nvml_device": 4.0, "nvml_process": 1.5, "torch_allocated": 5.0, "torch_reserved": 6.0,
+    }  # fmt: skip
+    assert second["peak_memory_gib"] == {
+        "nvml_device": 2.0, "nvml_process": 0.5, "torch_allocated": 6.0, "torch_reserved": 7.0,
+    }  # fmt: skip
+    timeline = first["timeline"]
+    assert set(timeline["torch_allocated_gib"]) == {1.0} and set(timeline["torch_reserved_gib"]) == {2.0}
+    assert set(timeline["utilization_percent"]) == {4} and set(timeline["power_w"]) == {40.0}
+    assert len({len(column) for column in timeline.values()}) == 1
+    for device, watts in ((first, 40), (second, 20)):
+        seconds = device["marks"]["end"] - device["marks"]["timed"]
+        assert device["energy_j"] == pytest.approx(watts * seconds, rel=0.05)
+        assert device["notes"] == []
+
+
+def test_energy_is_of_the_whole_run_without_the_marks(nvml_stub):
+    _, (device, _) = nvml_stub.run(TORCH_CUDA + "time.sleep(0.3)\n" + PRINT, power_mw=[100000])
+    assert device["energy_j"] == pytest.approx(100 * device["timeline"]["time_s"][-1], rel=0.1)
+
+
+def test_the_peak_is_the_highest_sample(nvml_stub):
+    change = """
+import os
+for mib in (3072, 512):
+    os.environ["STUB_NVML_USED_MIB"] = str(mib); sampler.mark(str(mib))
+"""
+    _, (device, _) = nvml_stub.run(TORCH_CUDA + change + PRINT, used_mib=[1024])
+    assert device["peak_memory_gib"]["nvml_device"] == 3.0
+    assert device["timeline"]["nvml_device_gib"][-1] == 0.5
+
+
+def test_in_a_container_the_process_figure_is_missing_with_its_reason(nvml_stub):
+    _, (device, _) = nvml_stub.run(RUN + PRINT, processes=["3:4242:100"])
+    assert device["peak_memory_gib"]["nvml_process"] is None
+    assert device["peak_memory_gib"]["nvml_device"] is not None
+    assert [note for note in device["notes"] if note.startswith("nvml_process: ") and "container" in note]
+
+
+def test_an_old_driver_gives_less_and_says_so(nvml_stub):
+    _, (device, _) = nvml_stub.run(RUN + PRINT, driver="old", used_mib=[1024], processes=["3:self:1"])
+    assert device["peak_memory_gib"]["nvml_device"] == pytest.approx(1 + 500 / 1024, abs=1e-5)
+    assert device["energy_j"] is None
+    assert {note.split(":")[0] for note in device["notes"]} == {"energy_j", "nvml_device"}
+
+
+def test_without_a_driver_torch_still_gives_its_own(nvml_stub):
+    _, (device, _) = nvml_stub.run(RUN + PRINT, driver="none")
+    assert device["peak_memory_gib"] == {
+        "nvml_device": None, "nvml_process": None, "torch_allocated": 5.0, "torch_reserved": 6.0,
+    }  # fmt: skip
+    assert len(device["notes"]) == 1 and "libnvidia-ml.so.1 was not found" in device["notes"][0]

@@ -1,0 +1,152 @@
+"""`bench/measure/nvml.py`, read through the real pynvml from a made-up driver (`tests/stubs/nvml_stub.c`)."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIST = "import json; from bench.measure import nvml; print(json.dumps([g.index for g in nvml.visible_gpus()]))"
+
+
+def test_four_gpus_are_described(nvml_stub):
+    code = """
+import dataclasses, json
+from bench.measure import nvml
+print(json.dumps([nvml.nvml_state(), [dataclasses.asdict(g) for g in nvml.visible_gpus()], nvml.why_no_gpu()]))
+"""
+    (driver, reason), gpus, why = nvml_stub.run(code, total_mib=[81920, 40960])
+    assert (driver, reason, why) == ("570.00.stub", None, None)
+    assert [gpu["name"] for gpu in gpus] == [f"Stub GPU {i}" for i in range(4)]
+    assert [gpu["memory_total_gib"] for gpu in gpus] == [80, 40, 40, 40]
+    assert [gpu["pci_bus_id"] for gpu in gpus] == [f"00000000:{b}:00.0" for b in (10, 20, 30, 40)]
+    assert gpus[1]["uuid"] == "GPU-b1111111-0000-0000-0000-000000000001"
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2,0", [2, 0]),  # the order is CUDA's: GPU 2 is cuda:0
+        (" 1 , 3", [1, 3]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("0,-1,1", [0]),  # the list ends at the first entry that names no GPU
+        ("1,9,2", [1]),
+        ("1,1", []),  # a repeated entry leaves none
+        ("GPU-d3333333-0000-0000-0000-000000000003,GPU-b1", [3, 1]),
+        ("GPU-b1,GPU-b11", []),
+        ("GPU-", []),  # names all four, so none
+        ("MIG-a0000000-0000-0000-0000-000000000000", []),
+    ],
+)
+def test_cuda_visible_devices(nvml_stub, visible, expected):
+    assert nvml_stub.run(LIST, visible=visible) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"driver": "none"}, "no NVIDIA driver"),
+        ({"driver": "ancient"}, "too old"),
+        ({"init_error": 9}, "not loaded"),
+        ({"init_error": 4}, "no permission"),
+        ({"init_error": 15}, "NVML failed: GPU is lost."),
+        ({"count": 0}, "lists no GPU"),
+        ({"visible": ""}, "hides all 4 GPUs"),
+        ({"visible": "MIG-1"}, "MIG slice, which is not supported"),
+    ],
+)
+def test_why_no_gpu_is_one_sentence(nvml_stub, environ, words):
+    code = """
+import json; from bench.measure import nvml
+print(json.dumps([nvml.why_no_gpu(), nvml.visible_gpus(), nvml.open_device(position=0)[0]]))
+"""
+    why, gpus, _ = nvml_stub.run(code, **environ)
+    assert words in why and why.endswith(".") and gpus == []
+
+
+def test_without_the_python_package(nvml_stub):
+    code = """
+import json, sys; sys.modules["pynvml"] = None
+from bench.measure import nvml
+print(json.dumps([nvml.nvml_state(), nvml.visible_gpus()]))
+"""
+    (driver, reason), gpus = nvml_stub.run(code)
+    assert driver is None and "nvidia-ml-py" in reason and gpus == []
+
+
+FIGURES = """
+import json, os; from bench.measure import nvml
+def ask(gpu):
+    d, _ = nvml.open_device(uuid=gpu.uuid)
+    return {
+        "figures": [d.used_bytes(), d.process_bytes(os.getpid()), d.utilization_percent(), d.power_w()],
+        "energy": d.energy_j(), "reserved": d.used_includes_reserved, "reasons": d.reasons,
+    }
+print(json.dumps([ask(gpu) for gpu in nvml.visible_gpus()]))
+"""
+MIB = 2**20
+
+
+def test_each_gpu_has_its_own_figures(nvml_stub):
+    gpus = nvml_stub.run(
+        FIGURES,
+        used_mib=[11, 22, 33, 44],
+        processes=["0:self:1", "1:self:2", "1:77:900", "2:self:3", "3:self:4"],
+        utilization=[1, 2, 3, 4],
+        power_mw=[1000, 2000, 3000, 4000],
+    )
+    assert [g["figures"] for g in gpus] == [[11 * MIB * i, MIB * i, i, float(i)] for i in (1, 2, 3, 4)]
+    assert all(g["energy"] > 0 and g["reasons"] == {} and not g["reserved"] for g in gpus)
+
+
+def test_old_driver_gives_what_it_has(nvml_stub):
+    gpus = nvml_stub.run(FIGURES, driver="old", used_mib=[1000], processes=["0:self:7"], visible="0")
+    used, process, *_ = gpus[0]["figures"]
+    assert used == 1500 * MIB and gpus[0]["reserved"]  # the first form adds the 500 MiB that the driver reserves
+    assert process == 7 * MIB  # by the second form of the list
+    assert gpus[0]["energy"] is None and "too old" in gpus[0]["reasons"]["energy"]
+
+
+def test_process_that_the_driver_knows_by_another_number(nvml_stub):
+    gpus = nvml_stub.run(FIGURES, processes=["0:4242:300"], visible="0")
+    assert gpus[0]["figures"][1] is None and "container" in gpus[0]["reasons"]["process"]
+
+
+def test_process_listed_without_its_memory(nvml_stub):
+    gpus = nvml_stub.run(FIGURES, processes=["0:self:-1"], visible="0")
+    assert gpus[0]["figures"][1] is None and "without its memory" in gpus[0]["reasons"]["process"]
+
+
+def test_figures_that_the_gpu_does_not_give(nvml_stub):
+    gpus = nvml_stub.run(FIGURES, unsupported=["power", "utilization"], visible="0")
+    assert gpus[0]["figures"][2:] == [None, None]
+    assert all("not supported" in gpus[0]["reasons"][figure] for figure in ("power", "utilization"))
+
+
+def test_a_gpu_is_found_by_uuid_then_bus_then_position(nvml_stub):
+    code = """
+import json; from bench.measure import nvml
+asked = [
+    dict(uuid="c2222222-0000-0000-0000-000000000002", pci_bus_id="00000000:10:00.0", position=0),
+    dict(uuid="99999999", pci_bus_id="00000000:20:00.0", position=0),
+    dict(position=0),
+    dict(uuid="99999999"),
+]
+found = [nvml.open_device(**a) for a in asked]
+print(json.dumps([[device.name if device else None, remark] for device, remark in found]))
+"""
+    (by_uuid, by_bus, by_position, unknown) = nvml_stub.run(code, visible="3,0")
+    assert by_uuid == ["Stub GPU 2", None] and by_bus == ["Stub GPU 1", None]
+    assert by_position[0] == "Stub GPU 3" and "by its position" in by_position[1]
+    assert unknown[0] is None and "knows no GPU" in unknown[1]
+
+
+def test_import_is_quick_and_needs_neither_torch_nor_pynvml():
+    code = """
+import sys, time; t = time.perf_counter(); import bench.measure.nvml; took = time.perf_counter() - t
+assert not {"torch", "pynvml"} & set(sys.modules), "imported too much"
+assert took < 0.1, took
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

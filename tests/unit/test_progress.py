@@ -1,0 +1,62 @@
+"""bench/progress.py: what a rank writes, the launcher reads."""
+
+import math
+import os
+import struct
+
+from bench.progress import LAYOUT, PHASES, StatusWriter, read_status, status_path
+
+
+def test_a_rank_that_has_not_begun_has_no_life_signs(tmp_path):
+    assert read_status(tmp_path, 0) is None
+    status_path(tmp_path, 0).write_bytes(b"")
+    assert read_status(tmp_path, 0) is None
+    status_path(tmp_path, 0).write_bytes(bytes(LAYOUT.size))
+    assert read_status(tmp_path, 0) is None
+
+
+def test_a_new_rank_is_starting(tmp_path):
+    StatusWriter(tmp_path, 3)
+    signs = read_status(tmp_path, 3)
+    assert (signs.pid, signs.phase, signs.step, signs.total_steps) == (os.getpid(), "starting", 0, 0)
+    assert math.isnan(signs.loss)
+
+
+def test_what_is_written_is_read(tmp_path):
+    writer = StatusWriter(tmp_path, 1)
+    writer.total(100)
+    writer.step(41)
+    writer.loss(0.25)
+    for phase in PHASES:
+        writer.phase(phase)
+        signs = read_status(tmp_path, 1)
+        assert (signs.pid, signs.phase, signs.step, signs.total_steps, signs.loss) == (
+            os.getpid(),
+            phase,
+            41,
+            100,
+            0.25,
+        )
+
+
+def test_ranks_do_not_mix(tmp_path):
+    writers = [StatusWriter(tmp_path, rank) for rank in range(3)]
+    for rank, writer in enumerate(writers):
+        writer.step(rank + 10)
+    assert [read_status(tmp_path, rank).step for rank in range(3)] == [10, 11, 12]
+
+
+def test_the_writers_offsets_are_the_layouts(tmp_path):
+    """The writer packs single fields; the reader unpacks the whole: both must mean the same bytes."""
+    writer = StatusWriter(tmp_path, 0)
+    writer.phase(PHASES[2])
+    writer.step(3)
+    writer.total(4)
+    writer.loss(5.0)
+    assert struct.unpack(LAYOUT.format, bytes(writer.map)) == (os.getpid(), 2, 3, 4, 5.0)
+
+
+def test_phases_that_end_a_life_come_last():
+    """The launcher finds the rank that is furthest behind by the order of phases."""
+    assert PHASES[-3:] == ("done", "raised", "terminated")
+    assert PHASES.index("waiting for data") < PHASES.index("forward") < PHASES.index("backward")

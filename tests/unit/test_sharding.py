@@ -1,0 +1,73 @@
+"""bench/workload/sharding.py: every mode sees the same images, each once an epoch."""
+
+import doctest
+import itertools
+
+import numpy as np
+import pytest
+
+from bench.workload import sharding
+
+SIZES = [(100, 12), (97, 8), (1437, 64), (10, 7), (5, 12)]  # (images, global batch): most do not divide
+
+
+def take(num_images, seed, global_batch, count):
+    """The first ``count`` global batches."""
+    return list(itertools.islice(sharding.global_batches(num_images, seed, global_batch), count))
+
+
+def test_the_worked_examples():
+    failed, tried = doctest.testmod(sharding)
+    assert (failed, tried > 0) == (0, True)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])
+def test_the_ranks_shards_make_up_the_global_batch(world_size):
+    for batch in take(1437, 0, 6 * world_size, 4):
+        shards = [sharding.shard(batch, rank, 1, world_size) for rank in range(world_size)]
+        assert {len(part) for part in shards} == {6}
+        assert sorted(np.concatenate(shards)) == sorted(batch)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4])
+def test_dps_chunk_d_is_ddps_rank_d(devices):
+    """DP cuts its batch with ``chunk``, so chunk d must be what rank d of DDP reads."""
+    for batch in take(1437, 3, 5 * devices, 3):
+        chunks = np.split(sharding.shard(batch, 0, devices, devices), devices)
+        for device, chunk in enumerate(chunks):
+            assert chunk.tolist() == sharding.shard(batch, device, 1, devices).tolist()
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+def test_an_epoch_loses_no_image_and_repeats_none(num_images, global_batch):
+    steps = sharding.steps_of_epochs(num_images, 3, global_batch)[-1]
+    stream = np.concatenate(take(num_images, 0, global_batch, steps))
+    for epoch in range(3):
+        seen = stream[epoch * num_images : (epoch + 1) * num_images]
+        assert sorted(seen) == list(range(num_images))
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+def test_every_batch_is_full(num_images, global_batch):
+    assert {len(batch) for batch in take(num_images, 0, global_batch, 20)} == {global_batch}
+
+
+def test_the_order_changes_each_epoch_and_with_the_seed():
+    orders = [sharding.epoch_permutation(1437, seed, epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
+
+
+def test_the_same_seed_gives_the_same_order():
+    a, b = take(1437, 7, 48, 40), take(1437, 7, 48, 40)
+    assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+def test_an_epochs_last_step_holds_its_last_image(num_images, global_batch):
+    ends = sharding.steps_of_epochs(num_images, 4, global_batch)
+    for epoch, end in enumerate(ends, start=1):
+        assert (end - 1) * global_batch < epoch * num_images <= end * global_batch
+
+
+def test_no_epochs_have_no_steps():
+    assert sharding.steps_of_epochs(100, 0, 10) == []
