@@ -77,7 +77,7 @@ class LossPeek:
             return None
         self.next_at = time.perf_counter() + self.interval_s
         if not self.on_gpu:
-            return float(loss)
+            return float(loss.detach())
         self.host.copy_(loss.detach(), non_blocking=True)
         self.event = torch.cuda.Event()
         self.event.record()

@@ -68,7 +68,7 @@ def machine_line(record: dict) -> str:
     devices = environment.get("devices") or []
     on = f"{len(devices)}× {devices[0]['name']}" if record["config"]["device"] == "cuda" and devices else "CPU only"
     parts = [f"{on}: {machine['cpu_model']}, {machine['usable_cores']} cores"]
-    parts += [f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name)]
+    parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
     return "; ".join(parts)
 
 
