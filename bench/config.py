@@ -173,7 +173,7 @@ DEFAULTS = {
 
 # TUNED=1: a larger batch per device gives each all-reduce more computation to be paid by (its cost does not grow
 # with the batch). The engines' own settings are in bench/modes/ddp.py and bench/launch/horovodrun.py.
-TUNED_BATCH = {"cpu": 160, "cuda": 256}
+TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
 
 def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
@@ -184,7 +184,8 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
     """
     defaults = dict(DEFAULTS[device])
     if config.tuned:
-        defaults["per_device_batch"] = TUNED_BATCH[device]
+        most = DIGITS_TRAIN_IMAGES // config.num_devices if device == "cpu" else TUNED_BATCH[device]
+        defaults["per_device_batch"] = min(TUNED_BATCH[device], most)
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
     changes["device"] = device
     changes["threads"] = config.threads or usable_cores

@@ -89,3 +89,84 @@ def log_ratio_interval(a: list[float], b: list[float], t_quantile: float) -> tup
         raise ValueError("an interval needs at least two rounds")
     mean, half = statistics.fmean(d), t_quantile * statistics.stdev(d) / math.sqrt(len(d))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def t_probability(t: float, df: int) -> float:
+    """P(|T| <= t) of Student's t with df degrees of freedom: the finite sums for whole df, t >= 0.
+
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 (odd df) and 26.7.4 (even df), with
+    angle = arctan(t / sqrt(df)). The absolute error is that of the last digits of a float.
+
+    >>> round(t_probability(12.706205, 1), 6), round(t_probability(2.364624, 7), 6), round(t_probability(1.0, 2), 6)
+    (0.95, 0.95, 0.57735)
+    """
+    angle, odd = math.atan(t / math.sqrt(df)), df % 2
+    square = math.cos(angle) ** 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for k in range(2 + odd, df + 1, 2):  # k - 2 is the power of the cosine in this term
+        total, term = total + term, term * square * (k - 1) / k
+    total *= math.sin(angle)
+    return (angle + total) * 2 / math.pi if odd else total
+
+
+def t_quantile(df: int, confidence: float) -> float:
+    """The two-sided quantile of Student's t: the t with P(|T| <= t) = confidence, by bisection of its angle.
+
+    >>> round(t_quantile(1, 0.95), 3), round(t_quantile(7, 0.95), 3)
+    (12.706, 2.365)
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # to the last bit: pi / 2**61 is below a float's resolution here
+        angle = (low + high) / 2
+        low, high = (angle, high) if t_probability(math.sqrt(df) * math.tan(angle), df) < confidence else (low, angle)
+    return math.sqrt(df) * math.tan((low + high) / 2)
+
+
+def signed_rank_counts(n: int) -> list[int]:
+    """How many of the 2**n sign patterns give the signed-rank sum T+ = 0, 1, …, n(n+1)/2.
+
+    The coefficients of the product of (1 + x**i), i = 1 … n: each rank is in the sum or not (Hollander, Wolfe and
+    Chicken, Nonparametric Statistical Methods, 3rd ed., section 3.1).
+
+    >>> signed_rank_counts(3)
+    [1, 1, 1, 2, 1, 1, 1]
+    """
+    counts = [1]
+    for rank in range(1, n + 1):
+        without, with_rank = counts + [0] * rank, [0] * rank + counts
+        counts = [x + y for x, y in zip(without, with_rank, strict=True)]
+    return counts
+
+
+def signed_rank_depth(n: int, confidence: float) -> tuple[int, float]:
+    """(k, achieved confidence) of the exact signed-rank interval; k = 0 where n is too small for the confidence.
+
+    k is the largest with 2 P(T+ <= k - 1) <= 1 - confidence, and 1 - 2 P(T+ <= k - 1) is what is achieved. The widest
+    interval there is achieves 1 - 2**(1 - n): five rounds stop at 93.75 %, six give 96.9 %.
+
+    >>> signed_rank_depth(5, 0.95), signed_rank_depth(6, 0.95)
+    ((0, 1.0), (1, 0.96875))
+    """
+    depth, below = 0, 0
+    for count in signed_rank_counts(n):
+        if 2 * (below + count) / 2**n > 1 - confidence:
+            break
+        depth, below = depth + 1, below + count
+    return depth, 1 - 2 * below / 2**n
+
+
+def hodges_lehmann(d: list[float], depth: int) -> tuple[float, float | None, float | None]:
+    """The pseudo-median of d with its signed-rank interval: (estimate, low, high).
+
+    The median of the n(n+1)/2 Walsh averages (d_i + d_j)/2, i <= j, and the ``depth``-th of them from either end
+    (Hodges and Lehmann 1963; Hollander, Wolfe and Chicken, sections 3.2 and 3.3). ``depth`` comes from
+    signed_rank_depth; with 0 there is no interval.
+
+    The Walsh averages of 1, 2, 4 are 1, 1.5, 2, 2.5, 3, 4:
+
+    >>> hodges_lehmann([1.0, 2.0, 4.0], depth=1)
+    (2.25, 1.0, 4.0)
+    """
+    walsh = sorted((x + y) / 2 for i, x in enumerate(d) for y in d[i:])
+    estimate = statistics.median(walsh)
+    return (estimate, walsh[depth - 1], walsh[-depth]) if depth else (estimate, None, None)

@@ -4,6 +4,7 @@ What comes in: RUN_DIR/config.json, and a rank from the launcher's environment. 
 from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -29,6 +30,7 @@ def main() -> None:
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     """Join, build, warm up, time, collect, write."""
     moments = {"worker_started": time.time()}
+    gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     import torch
 
     from bench.measure.environment import collect_environment
@@ -38,7 +40,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.train import Trainer, build_optimizer
     from bench.workload.data import batches, load_data
     from bench.workload.models import build_model
-    from bench.workload.sharding import steps_of_epochs
+    from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint, steps_of_epochs
 
     torch.set_num_threads(threads_per_process(config))
     status.phase("joining the group")
@@ -52,6 +54,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     model = mode.wrap_model(model)
     optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
     trainer = Trainer(config, mode, model, optimizer, status, run_dir)
+    gc.freeze()  # the collector is on from here, and leaves alone what the imports made
+    gc.enable()
     start_hash = weights_hash(mode.unwrap(model))
 
     ends = steps_of_epochs(len(train_set), config.epochs, config.global_batch)
@@ -88,6 +92,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "moments": moments,
         "initial_weights_sha256": start_hash,
         "first_indices": loader.sampler[0].tolist(),
+        "batch_fingerprints": [fingerprint(indices) for indices in loader.sampler[:FINGERPRINTED_STEPS]],
         "indices_sha256": data_hash,
         "final_weights_sha256": weights_hash(mode.unwrap(model)),
         "devices": memory.stop(),

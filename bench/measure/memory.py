@@ -16,7 +16,9 @@ and on a CPU, where memory is the host's:
                      started: exact, but shared pages count in full
 
 Sampling must not be felt by what is measured. No call waits for a GPU. A sample is followed by a pause of at least
-500 times the CPU time it took, which keeps sampling under 0.2 % of one core.
+500 times the CPU time it took, which keeps sampling under 0.2 % of one core. A PSS of a GiB takes the kernel several
+milliseconds to add up, so a short run on a CPU may see no sample but those at its marks, taken between steps: what
+lives within a step alone is then in rss_hwm, and not in pss.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +52,10 @@ class MemorySampler:
         self._devices, self._cpu_replicas = devices, cpu_replicas
         self._traces: list[_Trace] = []
         self._marks: dict[str, float] = {}
-        self._costs: deque[float] = deque(maxlen=8)  # CPU seconds of the last samples
+        self._costs: list[float] = []  # CPU seconds of each sample
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
-        self._began = time.monotonic()
+        self._began = self._sampled = time.monotonic()
         self._report: list[dict[str, Any]] | None = None
 
     def start(self) -> None:
@@ -62,7 +63,6 @@ class MemorySampler:
         self._began = time.monotonic()
         self._traces = [_open(device, self._cpu_replicas) for device in _distinct(self._devices)]
         self._sample()  # the first finds everything cold: what it cost says nothing about the next
-        self._costs.clear()
         self._sample()
         self._read_energy("(start)")
         try:
@@ -84,27 +84,34 @@ class MemorySampler:
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
-        None}, energy_j (or None), sample_interval_s (median), sample_cost_s (CPU time of one), notes.
+        None}, energy_j (or None), sample_interval_s (the pause after the last sample), sample_cost_s (median CPU time
+        of one), notes.
         """
         if self._report is None:
             self._end_thread()
             self._sample()
             self._read_energy("(stop)")
-            self._report = [trace.report(self._marks, self._cost()) for trace in self._traces]
+            rate = {
+                "sample_interval_s": round(self._interval(), 4),
+                "sample_cost_s": round(statistics.median(self._costs or [0.0]), 6),
+            }
+            self._report = [trace.report(self._marks, rate) for trace in self._traces]
         return self._report
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval()):
-            self._sample()
+        """Sample whenever the pause after the last sample is over; a mark is a sample too, and begins it anew."""
+        while not self._ended.wait(self._pause_left()):
+            if self._pause_left() == 0:
+                self._sample()
+
+    def _pause_left(self) -> float:
+        return max(0.0, self._sampled + self._interval() - time.monotonic())
 
     def _interval(self) -> float:
-        """Seconds to the next sample."""
+        """Seconds to pause after the last sample."""
         taken = max((len(trace.times) for trace in self._traces), default=0)
-        return max(MIN_INTERVAL_S * 2 ** (taken // SAMPLES_PER_DOUBLING), PAUSE_PER_COST * self._cost())
-
-    def _cost(self) -> float:
-        costs = list(self._costs)
-        return statistics.fmean(costs) if costs else 0.0
+        cost = self._costs[-1] if self._costs else 0.0
+        return max(MIN_INTERVAL_S * 2 ** (taken // SAMPLES_PER_DOUBLING), PAUSE_PER_COST * cost)
 
     def _sample(self) -> None:
         """One sample of every device, from the thread or from a mark: one at a time."""
@@ -115,6 +122,7 @@ class MemorySampler:
             for trace in self._traces:
                 trace.sample(self._began)
             self._costs.append(time.thread_time() - before)
+            self._sampled = time.monotonic()
         finally:
             self._lock.release()
 
@@ -160,12 +168,11 @@ class _Trace:
     def read_energy(self, moment: str) -> None:
         self.energy[moment] = self._guard("energy_j", None)
 
-    def report(self, marks: dict[str, float], cost: float) -> dict[str, Any]:
+    def report(self, marks: dict[str, float], rate: dict[str, float]) -> dict[str, Any]:
         labels = self._guard("labels", {})
         peaks = self._guard("peaks", {}, self.columns)
         for sentence in self._guard("notes", [], self.columns):
             self.note(sentence)
-        gaps = [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
         return {
             "device": self.device,
             "name": labels.get("name"),
@@ -174,8 +181,7 @@ class _Trace:
             "marks": dict(marks),
             "peak_memory_gib": peaks,
             "energy_j": self._energy_between(),
-            "sample_interval_s": round(statistics.median(gaps), 4) if gaps else None,
-            "sample_cost_s": round(cost, 6),
+            **rate,
             "notes": self.notes,
         }
 

@@ -24,19 +24,19 @@ from bench.workload.sharding import global_batches
 
 
 def main() -> None:
-    """Train, and write this rank's step times in seconds."""
+    """Train, and write what this rank measured."""
     kind, config, out = sys.argv[1], from_dict(json.loads(sys.argv[2])), Path(sys.argv[3])
-    rank, times = KINDS[kind](config)
-    (out / f"rank{rank}.json").write_text(json.dumps({"step_time_s": times, "ready": None}))
+    rank, measured = KINDS[kind](config)
+    (out / f"rank{rank}.json").write_text(json.dumps(measured))
 
 
-def single(config: RunConfig) -> tuple[int, list[float]]:
+def single(config: RunConfig) -> tuple[int, dict]:
     """One process, one model."""
     model = build_model(config, Digits.num_classes, 0)
     return 0, train(config, model, sgd(config, model), 0, 1, lambda: None)
 
 
-def dp(config: RunConfig) -> tuple[int, list[float]]:
+def dp(config: RunConfig) -> tuple[int, dict]:
     """One process, a replica in a thread for each device."""
     from bench.modes.dp import CpuDataParallel
 
@@ -44,19 +44,19 @@ def dp(config: RunConfig) -> tuple[int, list[float]]:
     return 0, train(config, model, sgd(config, model), 0, 1, lambda: None)
 
 
-def ddp(config: RunConfig) -> tuple[int, list[float]]:
+def ddp(config: RunConfig) -> tuple[int, dict]:
     """torchrun's process: join, wrap the model."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
     rank, processes = dist.get_rank(), dist.get_world_size()
     model = nn.parallel.DistributedDataParallel(build_model(config, Digits.num_classes, rank))
-    times = train(config, model, sgd(config, model), rank, processes, dist.barrier)
+    measured = train(config, model, sgd(config, model), rank, processes, dist.barrier)
     dist.destroy_process_group()
-    return rank, times
+    return rank, measured
 
 
-def horovod(config: RunConfig) -> tuple[int, list[float]]:
+def horovod(config: RunConfig) -> tuple[int, dict]:
     """horovodrun's process: join, broadcast the weights, wrap the optimizer."""
     import horovod.torch as hvd
 
@@ -75,21 +75,25 @@ def sgd(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay)
 
 
-def train(config: RunConfig, model, optimizer, rank: int, processes: int, barrier) -> list[float]:
-    """Warm up, meet the others, train; the time from the end of one step to the end of the next, in seconds."""
+def train(config: RunConfig, model, optimizer, rank: int, processes: int, barrier) -> dict:
+    """Warm up, meet the others, train.
+
+    Returns the moment of the first timed step and the time from the end of each step to the next one's, in seconds.
+    """
     digits = Digits(config.image_size, train=True)
     stream = global_batches(len(digits), config.seed, config.global_batch)
     ends = []
     for step in range(config.warmup_steps + config.timed_steps):
         if step == config.warmup_steps:
             barrier()
+            ready = time.time()
             ends = [time.perf_counter()]
         images, labels = digits[next(stream)[rank::processes]]
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
         ends.append(time.perf_counter())
-    return [end - start for start, end in itertools.pairwise(ends)]
+    return {"ready": ready, "step_time_s": [end - start for start, end in itertools.pairwise(ends)]}
 
 
 if __name__ == "__main__":

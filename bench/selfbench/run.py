@@ -4,9 +4,12 @@ Every program is run once a round, on CPU workers, in an order that is rotated f
 other one, so that a machine that warms up or is disturbed favours nobody. A row is the ratio of two programs: the
 mean of the paired log-ratios of the rounds with Student's 95 % interval.
 
-Parts: overhead (each mode against a bare loop), horovod (against Horovod's own way to run), bound (ddp and horovod
-against processes that do not communicate, with default settings and with TUNED=1), startup (to the first timed step,
-against a bare start of the same engine; and the commands that must be instant).
+Parts:
+- overhead: each mode against a bare loop of the same work;
+- horovod: MODE=horovod against Horovod's own way to run, a plain script under horovodrun;
+- bound: ddp and horovod against processes that do not communicate, with default settings and with TUNED=1;
+- startup: from the command to the first timed step, against the same engine starting a script that only joins the
+  group, and against the bare loop's own first step; and the commands that must be instant.
 
 Throughput is taken at the MEDIAN step: on a shared machine a single disturbed step moves the mean of a short run by
 more than the one percent that is asked about. The ratio over all steps, which also holds what happens only now and
@@ -38,7 +41,7 @@ from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 PARTS = ("overhead", "horovod", "bound", "startup")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip
-STEPS, TUNED_STEPS = 60, 16  # some seconds each
+STEPS, TUNED_STEPS, WARMUP = 14, 4, 2  # some seconds each on two cores
 START = {"warmup_steps": 0, "timed_steps": 1}
 
 
@@ -104,8 +107,9 @@ def check(asked: RunConfig) -> RunConfig:
 
 def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
     """Everything that can be run here, by name. records: a folder that will hold records to report."""
-    base = dataclasses.replace(asked, timed_steps=asked.timed_steps or STEPS)
-    tuned = dataclasses.replace(asked, timed_steps=asked.timed_steps or TUNED_STEPS, tuned=True)
+    warmup = WARMUP if asked.warmup_steps is None else asked.warmup_steps
+    base = dataclasses.replace(asked, warmup_steps=warmup, timed_steps=asked.timed_steps or STEPS)
+    tuned = dataclasses.replace(base, timed_steps=asked.timed_steps or TUNED_STEPS, tuned=True)
     programs = {}
     for mode in MODES:
         if mode == "horovod" and importlib.util.find_spec("horovod") is None:
@@ -117,8 +121,10 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
         if not MODES[mode].one_process:
             programs[f"{mode} tuned"] = progs.harness(in_mode(tuned, mode))
         if mode in ("ddp", "horovod"):
-            programs[f"{mode} start"] = progs.harness(dataclasses.replace(config, **START))
-            programs[f"bare {mode} start"] = progs.join(config)
+            one_step = dataclasses.replace(config, **START)
+            programs[f"{mode} start"] = progs.harness(one_step)
+            programs[f"bare {mode} join"] = progs.join(config)
+            programs[f"bare {mode} first step"] = progs.bare(one_step)
     programs["bench --help"] = progs.command("--help")
     programs["bench report"] = progs.command("report", str(records))
     return programs
@@ -176,16 +182,11 @@ def print_table(console: Console, machine: dict, lines: list[dict], rounds: int)
         f"{facts['cpu_model']}, {facts['usable_cores']} cores; {said}; {rounds} rounds; ratio [95 % interval]"
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("part", "what", "ratio", "target", "verdict", "over all steps", "n"):
-        table.add_column(column, justify="right" if column in ("ratio", "n") else "left")
+    for column in ("what", "ratio", "target", "verdict", "all steps", "n"):
+        table.add_column(column, justify="left" if column in ("what", "verdict") else "right", no_wrap=True)
     for line in lines:
         target = "" if line["target"] is None else f"{'≤' if line['at_most'] else '≥'} {line['target']:g}"
-        every = cell(*line["all_steps"]) if "all_steps" in line else ""
-        ratio = cell(line["ratio"], line["low"], line["high"])
-        table.add_row(line["part"], line["name"], ratio, target, line["verdict"], every, str(line["n"]))
+        ratio = f"{line['ratio']:.3f} [{line['low']:.3f}–{line['high']:.3f}]"
+        every = f"{line['all_steps'][0]:.3f}" if "all_steps" in line else ""
+        table.add_row(line["name"], ratio, target, line["verdict"], every, str(line["n"]))
     console.print(table)
-
-
-def cell(ratio: float, low: float, high: float) -> str:
-    """0.993 [0.985–1.001]."""
-    return f"{ratio:.3f} [{low:.3f}–{high:.3f}]"

@@ -138,9 +138,14 @@ def test_a_combination_that_cannot_run_is_refused(options, words):
     assert all(word in message for word in words), message
 
 
-def test_port_zero_is_no_meeting_place():
-    """Each rank would be given another port, and all would wait for each other until TIMEOUT."""
-    assert "DIST_URL" in refused(parse, dist_url="tcp://127.0.0.1:0")
+@pytest.mark.parametrize("port", [0, 70_000])
+def test_a_port_that_is_none_is_no_meeting_place(port):
+    """With port 0 each rank would be given another, and all would wait for each other until TIMEOUT."""
+    assert f"DIST_URL=tcp://127.0.0.1:{port}" in refused(parse, dist_url=f"tcp://127.0.0.1:{port}")
+
+
+def test_a_seed_that_torch_cannot_take_is_refused():
+    assert f"SEED={2**64}" in refused(parse, seed=2**64)
 
 
 def test_a_fault_names_a_rank_that_exists():

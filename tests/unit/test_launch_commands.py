@@ -95,15 +95,16 @@ def test_spawn_meets_in_a_file_of_the_run_by_default(tmp_path):
 
 def test_spawn_meets_in_an_absolute_file_when_the_folder_is_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("results/x").mkdir(parents=True)
     _, variables = spawn.command(config_of(launcher="spawn"), Path("results/x"))
     assert variables["BENCH_INIT_METHOD"] == f"file://{tmp_path}/results/x/.rendezvous"
 
 
-@pytest.mark.parametrize("url", ["tcp://127.0.0.1:{}", "file:///tmp/meet"])
-def test_spawn_meets_where_it_is_told(url):
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:{port}", "file://{folder}/meet"])
+def test_spawn_meets_where_it_is_told(url, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = url.format(free.getsockname()[1])
+        url = url.format(port=free.getsockname()[1], folder=tmp_path)
     _, variables = spawn.command(config_of(launcher="spawn", dist_url=url), RUN_DIR)
     assert variables == {"BENCH_INIT_METHOD": url}
 
@@ -156,12 +157,24 @@ def test_a_busy_port_is_refused(engine, launcher, busy_port):
         engine.command(config, RUN_DIR)
 
 
-@pytest.mark.parametrize(
-    "address", ["203.0.113.1:29500", "127.0.0.1:70000", "no-such-host.invalid:29500", "a..b:29500"]
-)
+@pytest.mark.parametrize("address", ["203.0.113.1:29500", "no-such-host.invalid:29500", "a..b:29500"])
 def test_an_address_that_is_not_this_machines_is_refused(address):
     with pytest.raises(UserError, match=r"DIST_URL=tcp://"):
         torchrun.command(config_of(dist_url=f"tcp://{address}"), RUN_DIR)
+
+
+def test_a_file_of_another_run_is_refused(tmp_path):
+    """The addresses in it would be taken for those of this run's ranks."""
+    (tmp_path / "meet").write_text("addresses")
+    with pytest.raises(UserError, match=r"DIST_URL=file://.*/meet.*"):
+        spawn.command(config_of(launcher="spawn", dist_url=f"file://{tmp_path}/meet"), tmp_path)
+    assert (tmp_path / "meet").read_text() == "addresses"
+
+
+def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path):
+    """All ranks would wait for it until TIMEOUT."""
+    with pytest.raises(UserError, match=r"DIST_URL=file://.*/nowhere"):
+        spawn.command(config_of(launcher="spawn", dist_url=f"file://{tmp_path}/nowhere/meet"), tmp_path)
 
 
 def test_horovod_missing_is_refused_with_the_remedy(no_horovod):

@@ -1,0 +1,236 @@
+"""Comparing two modes over interleaved rounds: how much faster, how sure, and the verdict in a word.
+
+In: two lists, one throughput a round (images a second), paired by round. Out: a Comparison, which can say itself in a
+sentence. All work is on d = log(x_b) - log(x_a): what disturbs a whole round cancels, and swapping the two modes turns
+every ratio into its reciprocal. Every round counts: outliers are named for display and never dropped.
+
+Only the standard library is imported, so that a report is instant (scipy would take longer than all the rest); numpy
+comes in where there are more rounds than can be enumerated.
+"""
+
+import functools
+import math
+import statistics
+from dataclasses import dataclass
+
+from bench import formulas
+
+EXACT_ROUNDS = 16  # up to here all 2**n sign patterns are tried; 2**16 = 65536
+RANDOM_FLIPS = 20_000  # beyond: the standard error of a p of 0.05 is then 0.0015
+FLIP_SEED = 0
+EQUIVALENCE_LEVEL = 0.05  # of each of the two one-sided tests; their interval has 1 - 2 × 0.05 = 90 %
+LARGE_DF = 200  # for planning, t stays as it is from here on: 1.972, on its way to 1.960
+NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
+OUTLIER_DEVIATIONS = 3
+
+# The same for every comparison of n rounds.
+t_quantile = functools.cache(formulas.t_quantile)
+signed_rank_depth = functools.cache(formulas.signed_rank_depth)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mode b against mode a. Every ratio is x_b / x_a, above 1 where b is faster; None where n is too small for it."""
+
+    n: int  # rounds
+    ratio: float  # geometric mean over rounds
+    low: float | None  # Student's t interval
+    high: float | None
+    hl_ratio: float  # Hodges–Lehmann: hardly moved by single wild rounds
+    hl_low: float | None  # exact signed-rank interval
+    hl_high: float | None
+    hl_confidence: float | None  # what that interval achieves, at least `confidence`
+    p: float  # two-sided sign-flip permutation test of "no difference"
+    verdict: str  # faster | slower | tie | too noisy | no interval
+    rounds_needed: int | None  # only when too noisy
+    tie_margin: float
+    confidence: float
+
+    def sentence(self, name_a: str, name_b: str) -> str:
+        """The verdict in words, with its numbers."""
+        if self.verdict == "no interval":
+            return "one round: no interval"
+        if self.verdict == "faster":
+            return f"{name_b} is faster than {name_a} by {percent_range(self.low - 1, self.high - 1)} (n = {self.n})"
+        if self.verdict == "slower":
+            return f"{name_b} is slower than {name_a} by {percent_range(1 - self.high, 1 - self.low)} (n = {self.n})"
+        span = f"{name_b} against {name_a}: {signed(self.low - 1)} to {signed(self.high - 1)} %, n = {self.n}"
+        if self.verdict == "tie":
+            return f"tie: within ±{100 * self.tie_margin:g} % ({span})"
+        return f"too noisy to say ({span}; about {self.rounds_needed} rounds would be needed)"
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Whether paired series are equal within a margin fixed beforehand. False means "not shown", not "different"."""
+
+    n: int
+    mean_difference: float  # mean of b - a
+    low: float | None  # 90 % t interval; None for one pair
+    high: float | None
+    p: float | None  # the larger of the two one-sided p values
+    margin: float
+    equivalent: bool
+
+
+def compare_rounds(a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95) -> Comparison:
+    """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
+
+    The interval is Student's t on d; the signed-rank interval and the sign-flip p stand beside it as checks that need
+    no normal noise, only noise symmetric about its centre. Raises ValueError on unequal lengths, no round at all, a
+    value that is not positive and finite, tie_margin <= 0, or a confidence outside (0, 1).
+    """
+    check(a, b, tie_margin, confidence)
+    n, d = len(a), [math.log(y / x) for x, y in zip(a, b, strict=True)]
+    ratio, low, high = math.exp(statistics.fmean(d)), None, None
+    if n > 1:
+        ratio, low, high = formulas.log_ratio_interval(a, b, t_quantile(n - 1, confidence))
+    depth, achieved = signed_rank_depth(n, confidence)
+    hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
+    word = verdict(low, high, tie_margin)
+    return Comparison(
+        n, ratio, low, high, *hl, achieved if depth else None, sign_flip_p(d), word,
+        rounds_needed(d, tie_margin, confidence) if word == "too noisy" else None, tie_margin, confidence,
+    )  # fmt: skip
+
+
+def check(a: list[float], b: list[float], tie_margin: float, confidence: float) -> None:
+    """Raise ValueError on what cannot be compared."""
+    if len(a) != len(b) or not a:
+        raise ValueError(f"rounds are compared in pairs, got {len(a)} and {len(b)}")
+    wrong = [x for x in [*a, *b] if not 0 < x < math.inf]
+    if wrong:
+        raise ValueError(f"throughputs must be positive and finite, got {wrong[0]}")
+    if not tie_margin > 0 or not 0 < confidence < 1:
+        raise ValueError(f"need tie_margin > 0 and 0 < confidence < 1, got {tie_margin} and {confidence}")
+
+
+def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
+    """The word for an interval of the ratio b/a.
+
+    A tie goes first: an interval wholly above 1 and wholly inside the margin is a difference shown to exist and shown
+    to be too small to matter. ±2 % means 1/1.02 … 1.02, so that swapping a and b swaps faster and slower and nothing
+    else. (As a test of equivalence, a 95 % interval inside the margin is TOST at 2.5 %, stricter than the usual 5 %.)
+
+    >>> verdict(1.005, 1.015, 0.02), verdict(1.005, 1.03, 0.02), verdict(0.95, 0.97, 0.02), verdict(0.97, 1.01, 0.02)
+    ('tie', 'faster', 'slower', 'too noisy')
+    """
+    if low is None:
+        return "no interval"
+    if 1 / (1 + tie_margin) <= low and high <= 1 + tie_margin:
+        return "tie"
+    if low > 1:
+        return "faster"
+    return "slower" if high < 1 else "too noisy"
+
+
+def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
+    """About how many rounds, more than these, would give a verdict if d kept its mean and its deviation.
+
+    With e = |mean of d|, m = log(1 + tie_margin), s the standard deviation of d and t the quantile for N - 1 degrees of
+    freedom, N rounds have a standard error of s / sqrt(N) and a half-width of t s / sqrt(N). The interval excludes a
+    ratio of 1 once the half-width is below e, and lies inside the margin once it is at most m - e, whichever is first.
+    The centre will be off by chance, so one standard error is left for that: N is the smallest with
+    (t + 1) s / sqrt(N) <= max(e, m - e). Were e and s the truth, a difference would then be found in about 84 % of
+    trials and a tie in about 68 %. From few rounds both are poor estimates, and so is N.
+
+    >>> rounds_needed([-0.05, 0.05, -0.05, 0.05], tie_margin=0.02, confidence=0.95)
+    77
+    """
+    effect, deviation = abs(statistics.fmean(d)), statistics.stdev(d)
+    room = max(effect, math.log1p(tie_margin) - effect)  # never less than m / 2
+    normal = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+    n = max(len(d) + 1, math.ceil(((normal + 1) * deviation / room) ** 2))  # t > normal: N is this or a few more
+    while (t_quantile(min(n - 1, LARGE_DF), confidence) + 1) * deviation > room * math.sqrt(n):
+        n += 1
+    return n
+
+
+def sign_flip_p(d: list[float]) -> float:
+    """Two-sided p of "no difference": the share of sign patterns of d with a sum as far from 0 as the observed.
+
+    If the modes are the same, each round's d could as well have had the other sign (Fisher, The Design of Experiments,
+    1935, section 21). All patterns up to 16 rounds; beyond, random ones from a fixed seed, the observed one counted
+    among them: (1 + hits) / (1 + flips) (Phipson and Smyth 2010).
+
+    Of the eight sums ±1 ±2 ±4, two are as far out as 7:
+
+    >>> sign_flip_p([1.0, 2.0, 4.0])
+    0.25
+    """
+    reach = abs(sum(d)) - 1e-12 * sum(map(abs, d))  # equal sums may differ in the last digits by their order
+    if len(d) > EXACT_ROUNDS:
+        import numpy as np
+
+        signs = np.random.default_rng(FLIP_SEED).choice([-1.0, 1.0], size=(RANDOM_FLIPS, len(d)))
+        return (1 + int((np.abs(signs @ np.array(d)) >= reach).sum())) / (1 + RANDOM_FLIPS)
+    sums = d[:1]  # the first sign stays: turning all signs changes no distance
+    for x in d[1:]:
+        sums = [s + x for s in sums] + [s - x for s in sums]
+    return sum(abs(s) >= reach for s in sums) / len(sums)
+
+
+def outliers(values: list[float]) -> list[int]:
+    """The indices, from 0, of values beyond three robust deviations of the median: to be shown, never dropped.
+
+    A robust deviation is 1.4826 × the median absolute deviation, MAD (Leys et al. 2013).
+
+    >>> outliers([10.0, 10.2, 9.9, 13.0, 10.1])
+    [3]
+    """
+    if not values:
+        return []
+    median = statistics.median(values)
+    distances = [abs(x - median) for x in values]
+    rounding = 1e-9 * abs(median)  # where most values are equal the MAD is 0, and a last digit is no outlier
+    limit = OUTLIER_DEVIATIONS * NORMAL_MAD * statistics.median(distances) + rounding
+    return [i for i, distance in enumerate(distances) if distance > limit]
+
+
+def equivalent(a: list[float], b: list[float], margin: float) -> Equivalence:
+    """Paired TOST: is the mean of b - a inside ±margin, the margin fixed before the runs (Schuirmann 1987)?
+
+    For accuracies of the same seeds under two modes, all in the unit of ``margin``. Two one-sided t tests at 5 %: they
+    both reject exactly when the 90 % interval lies strictly inside ±margin. Raises ValueError on unequal lengths, no
+    pair at all, a value that is not finite, or margin <= 0.
+    """
+    if len(a) != len(b) or not a:
+        raise ValueError(f"values are compared in pairs, got {len(a)} and {len(b)}")
+    if not all(map(math.isfinite, [*a, *b])) or not margin > 0:
+        raise ValueError(f"need finite values and margin > 0, got margin {margin}")
+    n, d = len(a), [y - x for x, y in zip(a, b, strict=True)]
+    mean = statistics.fmean(d)
+    if n == 1:
+        return Equivalence(n, mean, None, None, None, margin, False)
+    error = statistics.stdev(d) / math.sqrt(n)
+    half = t_quantile(n - 1, 1 - 2 * EQUIVALENCE_LEVEL) * error
+    inside = abs(mean) + half < margin
+    return Equivalence(n, mean, mean - half, mean + half, tost_p(mean, error, n - 1, margin), margin, inside)
+
+
+def tost_p(mean: float, error: float, df: int, margin: float) -> float:
+    """The larger of the p values of "mean <= -margin" and "mean >= margin": that of the nearer bound."""
+    distance = margin - abs(mean)
+    if error == 0:
+        return 0.0 if distance > 0 else 1.0
+    inner = formulas.t_probability(abs(distance) / error, df)
+    return (1 - inner) / 2 if distance > 0 else (1 + inner) / 2
+
+
+def percent_range(low: float, high: float) -> str:
+    """Two positive fractions as one range.
+
+    >>> percent_range(0.031, 0.052), percent_range(0.0004, 0.06), percent_range(0.05, 0.05)
+    ('3.1–5.2 %', '<0.1–6.0 %', '5.0 %')
+    """
+    ends = ["<0.1" if 100 * x < 0.05 else f"{100 * x:.1f}" for x in (low, high)]
+    return "–".join(dict.fromkeys(ends)) + " %"
+
+
+def signed(fraction: float) -> str:
+    """A fraction as a signed number of percent, with a true minus.
+
+    >>> signed(-0.012), signed(0.0341)
+    ('−1.2', '+3.4')
+    """
+    return f"{100 * fraction:+.1f}".replace("-", "−")

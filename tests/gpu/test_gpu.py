@@ -1,0 +1,116 @@
+"""What only a GPU can show: NCCL, CUDA events, NVML's figures, DP's full first device."""
+
+import numpy as np
+import pytest
+import torch
+
+from bench import record
+from bench.measure.nvml import visible_gpus, why_no_gpu
+from tests.runs import left_behind, needs_horovod, run
+
+GPUS = visible_gpus()
+REASON = why_no_gpu() or "torch sees no GPU: its build has no CUDA, or the driver is too old for it"
+pytestmark = pytest.mark.skipif(not (GPUS and torch.cuda.is_available()), reason=REASON)
+
+SEVERAL = min(2, len(GPUS))
+SMALL = {"device": "cuda", "data": "synthetic", "image_size": 64, "batch": 32, "warmup": 5, "steps": 30}
+SAME_UPDATE = {"norm": "none", "warmup": 1, "steps": 4, "snapshots": 5, "lr": 0.01}
+MODES = [
+    pytest.param("single", 1, id="single"),
+    pytest.param("dp", SEVERAL, id="dp"),
+    pytest.param("ddp", SEVERAL, id="ddp"),
+    pytest.param("horovod", SEVERAL, id="horovod", marks=needs_horovod),
+]
+needs_two = pytest.mark.skipif(len(GPUS) < 2, reason=f"needs two GPUs, and there are {len(GPUS)}")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """``ran(mode, gpus, **options)``: a finished run on GPUs, made when it is first asked for."""
+    done = {}
+
+    def get(mode, gpus, **options):
+        key = (mode, gpus, *options.items())
+        if key not in done:
+            done[key] = run(tmp_path_factory.mktemp("gpu"), **SMALL | {"mode": mode, "gpus": gpus} | options)
+        assert done[key].code == 0, done[key].stderr
+        return done[key]
+
+    return get
+
+
+def devices_of(result) -> list[dict]:
+    """What was seen of each device, in order."""
+    return [device for part in result.record["samples"] for device in part["devices"]]
+
+
+@pytest.mark.parametrize(("mode", "gpus"), MODES)
+def test_every_mode_runs_on_gpus(ran, mode, gpus):
+    result = ran(mode, gpus)
+    content = record.load(result.run_dir / "record.json")
+    assert content["topology"]["device"] == "cuda" and content["topology"]["num_devices"] == gpus
+    assert [device["device"] for device in devices_of(result)] == [f"cuda:{i}" for i in range(gpus)]
+    assert len({part["final_weights_sha256"] for part in content["samples"]}) == 1
+    assert left_behind(result.pid) == []
+
+
+@pytest.mark.parametrize(("mode", "gpus"), MODES)
+def test_memory_by_every_source(ran, mode, gpus):
+    for device in devices_of(ran(mode, gpus)):
+        peak = device["peak_memory_gib"]
+        assert 0 < peak["torch_allocated"] <= peak["torch_reserved"] <= peak["nvml_device"]
+        if peak.get("nvml_process") is None:  # in some containers NVML does not know the process by its number
+            assert any("process" in note for note in device["notes"])
+        else:
+            assert peak["torch_reserved"] <= peak["nvml_process"] <= peak["nvml_device"]
+
+
+@pytest.mark.parametrize(("mode", "gpus"), MODES)
+def test_event_times_agree_with_the_wall_clock(ran, mode, gpus):
+    for part in ran(mode, gpus).record["samples"]:
+        wall = part["moments"]["last_timed_step"] - part["moments"]["first_timed_step"]
+        assert sum(part["step_time_s"]) == pytest.approx(wall, rel=0.1, abs=0.05)
+
+
+@needs_two
+def test_dps_first_device_is_the_fullest(ran):
+    peaks = [device["peak_memory_gib"]["torch_allocated"] for device in devices_of(ran("dp", 2))]
+    assert peaks[0] == max(peaks) and peaks[0] > peaks[1]
+
+
+@pytest.mark.parametrize(("mode", "gpus"), MODES[1:])
+def test_the_same_update_as_one_gpu(ran, mode, gpus):
+    """In float32, TF32 off. cuDNN's algorithms differ with the batch's size: the bound is wider than on a CPU."""
+    one = ran("single", 1, **SAME_UPDATE, batch=32 * gpus)
+    many = ran(mode, gpus, **SAME_UPDATE)
+    left, right = (np.load(result.run_dir / "rank0-step5.npz") for result in (one, many))
+    assert max(float(np.abs(left[name] - right[name]).max()) for name in left.files) <= 1e-4
+
+
+def test_two_ranks_share_one_gpu_over_gloo(ran):
+    result = ran("ddp", 2, share_gpu=1)
+    assert [device["device"] for device in devices_of(result)] == ["cuda:0", "cuda:0"]
+    assert any("share one GPU" in note for note in result.record["topology"]["notes"])
+    assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
+
+
+def test_a_killed_rank_is_named_on_gpus(tmp_path):
+    share = {} if len(GPUS) > 1 else {"share_gpu": 1}
+    result = run(tmp_path, **SMALL | share | {"mode": "ddp", "gpus": 2, "fault": "kill:1:3"})
+    assert result.code == 1 and "rank 1 was killed" in result.last_error_line
+    assert left_behind(result.pid) == []
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_other_precisions_run(ran, precision):
+    assert ran("single", 1, precision=precision).record["config"]["precision"] == precision
+
+
+def test_real_images_through_loader_workers(ran):
+    result = ran("ddp", SEVERAL, data="digits", workers=SEVERAL, epochs=1)
+    assert result.record["accuracy"]["epochs"][0]["images"] == 360
+
+
+def test_more_gpus_than_there_are(tmp_path):
+    result = run(tmp_path, **SMALL | {"mode": "ddp", "gpus": len(GPUS) + 1})
+    assert result.code == 2 and f"GPUS={len(GPUS)} or fewer" in result.stderr and "DEVICE=cpu" in result.stderr

@@ -1,0 +1,281 @@
+"""What goes wrong is told in one line, with the rank and the cause, in a failed record; and nobody is left behind."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from bench import record
+from bench.progress import read_status
+from tests import runs
+from tests.runs import finish, left_behind, needs_horovod, run, start_run
+
+ENGINES = {
+    "ddp by torchrun": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
+    "ddp by spawn": {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
+    "horovod": {"mode": "horovod", "gpus": 2},
+    "dp": {"mode": "dp", "gpus": 2},
+}
+EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
+HANG_TIMEOUT = 60
+GONE_WITHIN = 6.0  # seconds in which the last process of a broken run must have ended
+
+
+def bad_rank(name: str) -> int:
+    """The rank that is broken: the last."""
+    return 0 if ENGINES[name]["mode"] == "dp" else 1
+
+
+def failure_of(result, code: int = 1) -> dict:
+    """What a failed run's record says, after what every failed run must keep: one line, a code, a record, no rest."""
+    assert result.code == code, result.stderr
+    assert result.last_error_line.startswith("bench: ")
+    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr, result.stderr
+    assert left_behind(result.pid) == []
+    failed = record.load(result.run_dir / "record.json")
+    assert failed["status"] == "failed" and failed["samples"] == []
+    left = {path.name for path in result.run_dir.iterdir()}
+    assert {name for name in left if not name.endswith(".log")} == {"record.json"}
+    return failed["failure"]
+
+
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory):
+    """A hanging run of every engine: started with the module, and waited for at its end, for waiting takes no CPU."""
+    started = {}
+    for name, options in ENGINES.items():
+        if options["mode"] != "horovod" or not needs_horovod.args[0]:
+            out = tmp_path_factory.mktemp("hang")
+            fault = f"hang:{bad_rank(name)}:2"
+            started[name] = out, start_run(out, **options, fault=fault, timeout=HANG_TIMEOUT)
+    yield started
+    for _, process in started.values():
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+# --- One rank breaks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY_ENGINE)
+def test_a_rank_that_raises(name, hanging, tmp_path):
+    rank = bad_rank(name)
+    result = run(tmp_path, **ENGINES[name], fault=f"raise:{rank}:2")
+    failure = failure_of(result)
+    assert (failure["rank"], failure["kind"]) == (rank, "raised")
+    assert f"rank {rank} raised RuntimeError: broken on purpose" in result.last_error_line
+    assert f"rank{rank}.log" in result.last_error_line
+    assert "break_on_purpose" in failure["traceback"] and "broken on purpose" in failure["traceback"]
+    assert "broken on purpose" in (result.run_dir / f"rank{rank}.log").read_text()
+
+
+@pytest.mark.parametrize("name", EVERY_ENGINE)
+def test_a_rank_that_is_killed(name, hanging, tmp_path):
+    rank = bad_rank(name)
+    result = run(tmp_path, **ENGINES[name], fault=f"kill:{rank}:2")
+    failure = failure_of(result)
+    assert (failure["rank"], failure["kind"]) == (rank, "killed")
+    assert f"rank {rank} was killed" in result.last_error_line and "step 3 of 3" in result.last_error_line
+
+
+def test_a_killed_ranks_loader_workers_end_too(hanging, tmp_path):
+    result = run(tmp_path, **ENGINES["ddp by torchrun"], workers=2, fault="kill:1:2")
+    assert result.code == 1
+    assert left_behind(result.pid, within=GONE_WITHIN) == []
+
+
+# --- The request cannot be met --------------------------------------------------------------------------------------
+
+
+def refused(result, *words: str) -> None:
+    """Exit code 2, one line with these words, and no run folder."""
+    assert result.code == 2, result.stderr
+    assert result.stderr.startswith("bench: ") and result.stderr.count("\n") == 1, result.stderr
+    assert all(word in result.stderr for word in words), result.stderr
+    assert result.out is None or result.run_dirs == []
+    assert left_behind(result.pid) == []
+
+
+@pytest.mark.parametrize("name", EVERY_ENGINE)
+def test_an_unknown_model(name, tmp_path):
+    """Only the worker knows torchvision's names; its answer is the user's error all the same."""
+    refused(run(tmp_path, **ENGINES[name], model="resnet81"), "unknown MODEL=resnet81", "did you mean resnet18")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_a_busy_port(launcher, tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        refused(run(tmp_path, mode="ddp", gpus=2, launcher=launcher, dist_url=url), url, "Address already in use")
+
+
+def test_a_port_that_is_none(tmp_path):
+    refused(run(tmp_path, mode="ddp", gpus=2, dist_url="tcp://127.0.0.1:70000"), "DIST_URL=tcp://127.0.0.1:70000")
+
+
+def test_horovod_is_missing(tmp_path):
+    hide = tmp_path / "hide"
+    hide.mkdir()
+    (hide / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "found = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'horovod' else found(name, *rest)\n"
+    )
+    result = run(tmp_path / "out", env={"PYTHONPATH": str(hide)}, mode="horovod", gpus=2)
+    refused(result, "MODE=horovod needs Horovod", "bench install-horovod")
+
+
+@pytest.mark.parametrize("where", ["file/below", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_written(where, tmp_path):
+    (tmp_path / "file").write_text("")
+    refused(run(tmp_path / where, mode="single"), "OUT=", "cannot be written to")
+
+
+def test_more_gpus_than_there_are(nvml_stub, tmp_path):
+    result = run(tmp_path, env=nvml_stub.environ(), device="auto", mode="ddp", gpus=8)
+    refused(result, "GPUS=8, but 4 visible here", "GPUS=4 or fewer", "DEVICE=cpu")
+
+
+def test_fewer_visible_gpus_than_asked_for(nvml_stub, tmp_path):
+    result = run(tmp_path, env=nvml_stub.environ(visible="1,3"), device="cuda", mode="ddp", gpus=3)
+    refused(result, "GPUS=3, but 2 visible here", "GPUS=2 or fewer", "DEVICE=cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "auto", "share_gpu": 1}, ["SHARE_GPU=1 needs a GPU"]),
+        ({"device": "cuda"}, ["DEVICE=cuda, but no GPU is visible", "DEVICE=cpu"]),
+        ({"device": "auto", "precision": "tf32"}, ["PRECISION=tf32"]),
+    ],
+)
+def test_a_gpu_is_needed_and_none_is_visible(options, words, tmp_path):
+    result = run(tmp_path, env={"CUDA_VISIBLE_DEVICES": ""}, mode="ddp", gpus=2, **options)
+    refused(result, *words)
+
+
+# --- Somebody stops it ----------------------------------------------------------------------------------------------
+
+
+def stepping(out, ranks: int):
+    """A condition: every rank of the one run below ``out`` has taken a step."""
+
+    def check() -> bool:
+        folders = list(out.iterdir()) if out.is_dir() else []
+        signs = [read_status(folder, rank) for folder in folders for rank in range(ranks)]
+        return bool(signs) and all(sign is not None and sign.step > 1 for sign in signs)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param("ddp by torchrun", signal.SIGINT, id="Ctrl-C, torchrun"),
+        pytest.param("horovod", signal.SIGINT, id="Ctrl-C, horovod", marks=needs_horovod),
+        pytest.param("ddp by spawn", signal.SIGTERM, id="SIGTERM, spawn"),
+    ],
+)
+def test_the_run_is_interrupted(name, number, tmp_path):
+    process = start_run(tmp_path, **ENGINES[name], steps=100_000)
+    try:
+        runs.wait_for(stepping(tmp_path, 2), "every rank steps")
+        process.send_signal(number)
+        asked = time.monotonic()
+    finally:
+        result = finish(process, tmp_path, timeout=30)
+    assert time.monotonic() - asked < 15
+    failure = failure_of(result, code=130)
+    assert failure["kind"] == "interrupted" and result.last_error_line == "bench: interrupted"
+
+
+def test_ctrl_c_before_anything_runs(tmp_path):
+    """The ranks are still importing torch."""
+    process = start_run(tmp_path, **ENGINES["ddp by torchrun"])
+    runs.wait_for(lambda: list(tmp_path.glob("*/launcher.log")), "the engine is started")
+    process.send_signal(signal.SIGINT)
+    assert failure_of(finish(process, tmp_path, timeout=30), code=130)["kind"] == "interrupted"
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY_ENGINE if n.id != "dp"])
+def test_bench_itself_is_killed(name, tmp_path):
+    """Nobody is there to end the ranks, so they end by themselves; also while nobody has taken note of the death."""
+    process = start_run(tmp_path, **ENGINES[name], steps=100_000)
+    try:
+        runs.wait_for(stepping(tmp_path, 2), "every rank steps")
+        process.kill()
+        left = left_behind(process.pid, within=GONE_WITHIN)
+    finally:
+        finish(process)
+    left_at_last = left_behind(process.pid, within=GONE_WITHIN)
+    assert (left, left_at_last) == ([], [])
+
+
+# --- The disk is full -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a file system of a few pages of 4 KiB. Skips where this process may not mount one."""
+    mounted = []
+
+    def make(pages: int):
+        folder = tmp_path / f"disk{pages}"
+        folder.mkdir()
+        options = f"size={pages * 4}k"
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if (
+            shutil.which("mount") is None
+            or os.geteuid() != 0
+            or subprocess.run(command, capture_output=True).returncode
+        ):
+            pytest.skip("a full disk needs the right to mount a small one: run as root, outside a sandbox")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_from_the_start(small_disk):
+    disk = small_disk(1)
+    (disk / "ballast").write_bytes(bytes(4096))
+    result = run(disk / "out", mode="single")
+    refused(result, "OUT=", "No space left on device")
+
+
+@pytest.mark.parametrize("pages", [1, 3])
+def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk):
+    """One page holds the config alone; three hold all but the record."""
+    out = small_disk(pages)
+    result = run(out, mode="single")
+    assert result.code == 1 and result.stderr.startswith("bench: "), result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert not list(out.glob("*/record.json.tmp"))
+    for path in out.glob("*/record.json"):
+        assert record.load(path)["status"] == "failed"
+
+
+# --- One rank hangs: last, for these have been waiting since the first test -----------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY_ENGINE)
+def test_a_rank_that_hangs(name, hanging):
+    out, process = hanging[name]
+    result = finish(process, out, timeout=HANG_TIMEOUT + 30)
+    rank, failure = bad_rank(name), failure_of(result)
+    assert (failure["rank"], failure["kind"]) == (rank, "hung")
+    assert f"rank {rank}: step 3 of 3, waiting for data" in result.last_error_line
+    assert "TIMEOUT" in result.last_error_line
+    if name != "dp":
+        assert f"rank {rank} hangs and the others wait for it" in result.last_error_line
+    assert "break_on_purpose" in failure["traceback"]  # where it hangs, from the rank's own stacks

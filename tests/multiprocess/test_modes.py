@@ -1,0 +1,251 @@
+"""All modes compute the same update: real processes over real Gloo and real Horovod, compared with one process."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import record
+from tests.runs import ROOT, needs_horovod, run
+
+GLOBAL_BATCH = 12
+STEPS = 5  # 1 of warm-up and 4 timed
+COMMON = {
+    "norm": "none", "warmup": 1, "steps": STEPS - 1, "snapshots": f"1,{STEPS}", "seed": 3, "threads": 2, "lr": 0.2,
+}  # fmt: skip
+
+# Float32 sums in another order differ by some 1e-8 here. A weight of 5 steps may have moved by less than BOUND, so each
+# tensor is also held to a share of its own way: a gradient summed instead of averaged, or not exchanged, is off by 1/2.
+BOUND = 1e-5
+BOUND_OF_WAY = 1e-2
+
+# Adam divides a gradient by its own size, so a gradient that is nothing but rounding error moves its weight by a full
+# LR one way or the other. Few are: all but one weight in a thousand must agree, and so must the mean.
+ADAM = {"optimizer": "adam", "lr": 1e-3}
+ADAM_MEAN_BOUND = 1e-7
+
+ROWS = {
+    "dp x2": {"mode": "dp", "gpus": 2},
+    "dp x4": {"mode": "dp", "gpus": 4},
+    "ddp x2": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
+    "ddp x3, torchrun at a tcp address": {"mode": "ddp", "gpus": 3, "launcher": "torchrun", "dist_url": "tcp"},
+    "ddp x2, spawn": {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
+    "ddp x3, spawn at a file": {"mode": "ddp", "gpus": 3, "launcher": "spawn", "dist_url": "file"},
+    "ddp x2, spawn at a tcp address, tuned, loader workers": {
+        "mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "tcp", "tuned": 1, "workers": 2,
+    },
+    "horovod x2": {"mode": "horovod", "gpus": 2},
+    "horovod x3, tuned": {"mode": "horovod", "gpus": 3, "tuned": 1},
+}  # fmt: skip
+
+
+def row(name: str):
+    """A row as a parameter; Horovod's are skipped where it is not installed."""
+    return pytest.param(name, id=name, marks=needs_horovod if "horovod" in name else ())
+
+
+EVERY_ROW = [row(name) for name in ROWS]
+ADAM_ROWS = [row(name) for name in ("dp x2", "ddp x2", "horovod x2")]
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """``trained(name, **options)``: the finished run of a row, made when it is first asked for."""
+    done = {}
+
+    def get(name: str, **options):
+        key = (name, tuple(options))
+        if key not in done:
+            out = tmp_path_factory.mktemp("run") / "a #folder? of 100%"  # a path is no web address
+            config = {"mode": "single", "gpus": 1} | ROWS.get(name, {"mode": name}) | COMMON | options
+            config["batch"] = config.pop("global_batch", GLOBAL_BATCH) // config["gpus"]
+            if "dist_url" in config:
+                config["dist_url"] = {"tcp": f"tcp://127.0.0.1:{free_port()}", "file": f"file://{out.parent}/meet"}[
+                    config["dist_url"]
+                ]
+            done[key] = run(out, **config)
+        result = done[key]
+        assert result.code == 0, f"{name}: {result.stderr}"
+        return result
+
+    return get
+
+
+def weights(result, step: int = STEPS) -> dict[str, np.ndarray]:
+    """The parameters after a step, as rank 0 saved them."""
+    return dict(np.load(result.run_dir / f"rank0-step{step}.npz"))
+
+
+def differences(a: dict, b: dict) -> dict[str, np.ndarray]:
+    """The absolute differences of all parameters."""
+    assert a.keys() == b.keys() and a
+    return {name: np.abs(a[name] - b[name]) for name in a}
+
+
+def each(result, key: str) -> list:
+    """One field of every rank's samples."""
+    return [part[key] for part in result.record["samples"]]
+
+
+# --- The same update ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_weights_are_those_of_one_process(trained, name):
+    single = trained("single")
+    apart = differences(weights(single), weights(trained(name)))
+    way = differences(weights(single, 1), weights(single))
+    for tensor, difference in apart.items():
+        assert difference.max() <= min(BOUND, BOUND_OF_WAY * way[tensor].max()), tensor
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_replicas_end_equal(trained, name):
+    assert len(set(each(trained(name), "final_weights_sha256"))) == 1
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_replicas_start_from_rank_0s_weights(trained, name):
+    """Every rank draws its own (see the last test of `independent`); the mode must have made them equal."""
+    starts = set(each(trained(name), "initial_weights_sha256"))
+    assert starts == set(each(trained("single"), "initial_weights_sha256"))
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_ranks_together_read_what_one_process_reads(trained, name):
+    shares = each(trained(name), "first_indices")
+    assert sorted(index for share in shares for index in share) == sorted(*each(trained("single"), "first_indices"))
+    assert len({len(share) for share in shares}) == 1
+
+
+def test_training_moves_every_weight(trained):
+    """Agreement of weights that stand still would prove nothing."""
+    single = trained("single")
+    way = differences(weights(single, 1), weights(single))
+    assert all(moved.max() > 0 for moved in way.values())
+    assert max(moved.max() for moved in way.values()) > 100 * BOUND
+
+
+@pytest.mark.parametrize("name", ADAM_ROWS)
+def test_weights_are_those_of_one_process_with_adam(trained, name):
+    tensors = differences(weights(trained("single", **ADAM)), weights(trained(name, **ADAM)))
+    apart = np.concatenate([difference.ravel() for difference in tensors.values()])
+    assert apart.mean() <= ADAM_MEAN_BOUND
+    assert (apart > BOUND).mean() <= 1e-3
+
+
+@pytest.fixture(scope="module")
+def horovod_facts():
+    """What horovod_optimizer.py prints, by name."""
+    script = Path(__file__).with_name("horovod_optimizer.py")
+    command = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [*command, sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    return {name: float(value) for name, value in re.findall(r">:(.+): (\S+)", result.stdout)}
+
+
+@needs_horovod
+def test_broadcasting_a_fresh_adams_state_breaks_it(horovod_facts):
+    """The trap that bench/modes/horovod.py stays out of: `broadcast_optimizer_state` takes a hidden step of its own."""
+    assert horovod_facts["distance without"] <= 1e-6
+    assert horovod_facts["distance with"] > 1e-3
+
+
+@needs_horovod
+def test_wrapping_keeps_a_trained_optimizers_state(horovod_facts):
+    """`DistributedOptimizer` makes a new optimizer without state: what was there must be put back after it."""
+    assert horovod_facts["states kept"] == 2
+
+
+# --- The baseline ---------------------------------------------------------------------------------------------------
+
+
+def test_independent_processes_really_differ(trained):
+    """They start apart, which also shows that each rank draws its own weights, and they never meet."""
+    result = trained("independent", gpus=2)
+    assert len(set(each(result, "initial_weights_sha256"))) == 2
+    assert len(set(each(result, "final_weights_sha256"))) == 2
+    assert each(result, "initial_weights_sha256")[0] == each(trained("single"), "initial_weights_sha256")[0]
+    apart = differences(weights(trained("single")), weights(result))
+    assert max(difference.max() for difference in apart.values()) > 100 * BOUND
+    assert any("no gradients are exchanged" in note for note in result.record["topology"]["notes"])
+
+
+# --- What a record says of a run of several processes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_the_record_is_whole_and_nothing_else_is_left(trained, name):
+    result = trained(name)
+    record.load(result.run_dir / "record.json")
+    world_size = result.record["topology"]["world_size"]
+    logs = {f"rank{rank}.log" for rank in range(world_size)} | {"launcher.log", "record.json"}
+    saved = {f"rank{rank}-step{step}.npz" for rank in range(world_size) for step in (1, STEPS)}
+    assert {p.name for p in result.run_dir.iterdir()} == logs | saved
+    assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_nothing_is_left_outside_the_runs_folder(trained, name):
+    """Neither the file in which ranks meet, nor one that a strange folder's name led elsewhere."""
+    out = trained(name).out
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
+    assert len(list(out.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_a_run_that_ends_well_warns_of_nothing(trained, name):
+    """What stands in a rank's log is read when something is wrong: it must not be there every time."""
+    folder = trained(name).run_dir
+    assert {path.name: path.read_text() for path in folder.glob("rank*.log") if path.read_text()} == {}
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_topology_and_samples_fit_together(trained, name):
+    result = trained(name)
+    topology, devices = result.record["topology"], ROWS[name]["gpus"]
+    assert topology["num_devices"] == devices and topology["global_batch"] == GLOBAL_BATCH
+    assert topology["world_size"] * topology["devices_per_process"] == devices
+    assert each(result, "rank") == list(range(topology["world_size"]))
+    assert len(set(each(result, "pid"))) == topology["world_size"]
+    assert {len(times) for times in each(result, "step_time_s")} == {STEPS - 1}
+    assert topology["loader_workers_total"] == ROWS[name].get("workers", 0)
+
+
+@pytest.mark.parametrize("name", EVERY_ROW)
+def test_no_mode_gets_more_threads_than_single_unless_it_is_said(trained, name):
+    topology = trained(name).record["topology"]
+    assert topology["threads_allowed"] == COMMON["threads"]
+    noted = any("compute threads" in note for note in topology["notes"])
+    assert noted == (topology["threads_total"] > topology["threads_allowed"])
+    assert noted == (topology["world_size"] > COMMON["threads"])
+
+
+# --- Epochs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [row("ddp x2"), row("horovod x2"), row("dp x2")])
+def test_validation_counts_every_image_once(trained, name):
+    """The counts are summed over ranks: as many images as one process sees, and as many of them right."""
+    epoch = {"epochs": 1, "warmup": 0, "snapshots": None, "lr": 0.01, "global_batch": 180}
+    expected, found = (trained(n, **epoch).record["accuracy"] for n in ("single", name))
+    assert [e["images"] for e in found["epochs"]] == [e["images"] for e in expected["epochs"]] == [360]
+    assert [e["steps"] for e in found["epochs"]] == [8]
+    assert found["top1"] == pytest.approx(expected["top1"], abs=3 / 360)
+    assert found["top1"] == found["epochs"][-1]["top1"] <= found["top5"]
