@@ -27,7 +27,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but an error is one line and exit code 2."""
+    """argparse, but an error is one line and exit code 2, and a shortened flag is an error."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message):
         self.exit(2, f"bench: {message} (see `{self.prog} --help`)\n")

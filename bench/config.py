@@ -72,16 +72,19 @@ class RunConfig:
         for f in dataclasses.fields(self):
             check_value(f, getattr(self, f.name))
         check_launcher(self)
-        if self.mode == "single" and self.num_devices != 1:
+        most = MODES[self.mode].max_devices
+        if most and self.num_devices > most:
             raise UserError(
-                f"MODE=single is one device, but GPUS={self.num_devices}: use GPUS=1, or MODE=dp, ddp or horovod"
+                f"MODE={self.mode} is one device, but GPUS={self.num_devices}: use GPUS=1, or MODE=dp, ddp or horovod"
             )
+        if self.seed >= 2**63:
+            raise UserError(f"SEED={self.seed} is too large: below 2**63")
         if self.data == "synthetic" and self.workers:
             raise UserError("DATA=synthetic comes from memory and has no loader: leave WORKERS at 0")
         if self.data == "digits" and self.per_device_batch:
             check_batch(self)
         if self.fault:
-            parse_fault(self.fault, self.num_devices)
+            parse_fault(self.fault, self.num_processes)
         if self.snapshots:
             parse_snapshots(self.snapshots)
 
@@ -134,7 +137,10 @@ def check_launcher(config: RunConfig) -> None:
         raise UserError(f"DIST_URL is for modes that rendezvous through torch.distributed, not MODE={config.mode}")
     if not re.fullmatch(r"tcp://[^:/]+:\d+|file:///.+", config.dist_url):
         raise UserError(f"DIST_URL={config.dist_url}: write tcp://HOST:PORT or file:///PATH")
-    if config.dist_url.startswith("file:") and config.launcher != "spawn":
+    port = config.dist_url.rpartition(":")[2]
+    if config.dist_url.startswith("tcp:") and not 0 < int(port) < 65536:
+        raise UserError(f"DIST_URL={config.dist_url}: a port lies between 1 and 65535")
+    if config.dist_url.startswith("file:") and config.launcher not in ("auto", "spawn"):
         raise UserError("a file:// DIST_URL needs LAUNCHER=spawn: torchrun brings its own rendezvous")
 
 
@@ -148,11 +154,14 @@ def check_batch(config: RunConfig) -> None:
         )
 
 
-def parse_fault(text: str, num_devices: int) -> tuple[str, int, int]:
+def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
     """``kill:1:3`` -> ("kill", rank 1, step 3). Raise UserError for anything else."""
     match = re.fullmatch(rf"({'|'.join(FAULT_KINDS)}):(\d+):(\d+)", text)
-    if not match or int(match[2]) >= num_devices:
-        raise UserError(f"FAULT={text}: write raise|kill|hang:RANK:STEP with RANK below GPUS, as in kill:0:3")
+    if not match or int(match[2]) >= num_processes:
+        raise UserError(
+            f"FAULT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with RANK below {num_processes}, the "
+            "processes that this MODE and GPUS give"
+        )
     return match[1], int(match[2]), int(match[3])
 
 

@@ -82,10 +82,10 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
     """Whether a mode runs here, and on what."""
     if torch is None:
         return "no: torch is missing"
-    if mode == "horovod" and not horovod.status().ready:
-        return "no: Horovod is not installed"
+    if MODES[mode].needs and not horovod.status().ready:
+        return f"no: {MODES[mode].needs} is not installed"
     if gpus and torch["gpus"]:
-        return f"yes, up to GPUS={1 if mode == 'single' else len(gpus)}; more with DEVICE=cpu"
+        return f"yes, up to GPUS={MODES[mode].max_devices or len(gpus)}; more with DEVICE=cpu"
     return "yes, on CPU workers"
 
 

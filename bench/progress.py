@@ -39,8 +39,8 @@ class StatusWriter:
     def __init__(self, run_dir: Path, rank: int):
         path = status_path(run_dir, rank)
         path.write_bytes(bytes(LAYOUT.size))
-        self.file = path.open("r+b")
-        self.map = mmap.mmap(self.file.fileno(), LAYOUT.size)
+        with path.open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), LAYOUT.size)
         LAYOUT.pack_into(self.map, 0, os.getpid(), 0, 0, 0, float("nan"))
         self.codes = {phase: code for code, phase in enumerate(PHASES)}
 

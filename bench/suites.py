@@ -16,7 +16,7 @@ def in_mode(config: RunConfig, mode: str) -> RunConfig:
     changes = {"mode": mode, "launcher": info.launchers[0], "dist_url": None}
     if info.one_process:
         changes["share_gpu"] = False
-    if mode == "single":
+    if info.max_devices == 1:
         changes |= {"num_devices": 1, "per_device_batch": config.global_batch}
     return dataclasses.replace(config, **changes)
 

@@ -44,7 +44,7 @@ class Trainer:
         self.clock = StepClock(self.device)
         self.peek = LossPeek(self.device)
         self.autocast = set_precision(config)
-        self.fault = parse_fault(config.fault, config.num_devices) if config.fault else None
+        self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
         self.run_dir = run_dir
         self.step = 0

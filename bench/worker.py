@@ -67,8 +67,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     memory = MemorySampler(topology.devices)
     memory.start()
     trainer.train_steps(stream, config.warmup_steps)
-    mode.barrier()  # all ranks enter the timed steps together
     memory.mark("timed")
+    mode.barrier()  # all ranks enter the timed steps together
     moments["first_timed_step"] = time.time()
     trainer.clock.start()
     accuracy = []

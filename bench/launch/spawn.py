@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.config import RunConfig
+from bench.errors import UserError
 from bench.launch.ports import require_free_port
 
 
@@ -23,8 +24,19 @@ def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]
     if url.startswith("tcp:"):
         address = urlsplit(url)
         require_free_port(address.hostname, address.port, url)
+    elif config.dist_url:
+        require_new_file(url)
     argv = [sys.executable, "-m", "bench.launch.spawn", str(run_dir), str(config.num_devices)]
     return argv, {"BENCH_INIT_METHOD": url}
+
+
+def require_new_file(url: str) -> None:
+    """Raise UserError when a file:// rendezvous cannot work: another run's file, or no folder to put it into."""
+    path = Path(urlsplit(url).path)
+    if path.exists():
+        raise UserError(f"DIST_URL={url}: this file exists, and may be another run's; name a new one")
+    if not path.parent.is_dir():
+        raise UserError(f"DIST_URL={url}: there is no folder {path.parent}; make it, or leave DIST_URL out")
 
 
 def start_rank(rank: int, world_size: int, run_dir: str) -> None:

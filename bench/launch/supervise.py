@@ -76,9 +76,9 @@ def wait(process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: floa
 
 def hung(signs: list[LifeSigns | None], run_dir: Path, timeout: float) -> RunFailed:
     """The run's time is over: name the rank that is furthest behind, with its stacks."""
-    raised = first_error(run_dir, len(signs))
-    if raised:
-        return raised
+    cause = killed(signs, run_dir) or first_error(run_dir, len(signs))
+    if cause:
+        return cause
     for sign in filter(None, signs):
         with contextlib.suppress(ProcessLookupError):
             os.kill(sign.pid, signal.SIGUSR1)  # Guard writes the stacks to the rank's log
@@ -100,19 +100,23 @@ def hung(signs: list[LifeSigns | None], run_dir: Path, timeout: float) -> RunFai
 def diagnose(code: int, run_dir: Path, num_ranks: int) -> Exception:
     """The command ended with an error: who was first? A killed rank says nothing, so it is looked for before the
     others' complaints about it."""
-    for rank in range(num_ranks):
-        sign = read_status(run_dir, rank)
-        if sign and sign.phase not in ("done", "raised", "terminated"):
-            message = (
-                f"rank {rank} was killed (SIGKILL, out of memory) or crashed at step {sign.step + 1} of "
-                f"{sign.total_steps}, {sign.phase}"
-            )
-            return failed("killed", rank, message, run_dir)
-    raised = first_error(run_dir, num_ranks)
-    if raised:
-        return raised
+    signs = [read_status(run_dir, rank) for rank in range(num_ranks)]
+    cause = killed(signs, run_dir) or first_error(run_dir, num_ranks)
+    if cause:
+        return cause
     lines = tail(run_dir / "launcher.log", 30).strip().splitlines() or ["it printed nothing"]
     return failed("launcher", None, f"the launcher ended with code {code}: {lines[-1]}", run_dir)
+
+
+def killed(signs: list[LifeSigns | None], run_dir: Path) -> RunFailed | None:
+    """The first rank that is gone without having said why."""
+    for rank, sign in enumerate(signs):
+        if sign and not alive(sign.pid) and sign.phase not in ("done", "raised", "terminated"):
+            where = f"at step {sign.step + 1} of {sign.total_steps}, {sign.phase}"
+            return failed(
+                "killed", rank, f"rank {rank} was killed (SIGKILL, out of memory) or crashed {where}", run_dir
+            )
+    return None
 
 
 def first_error(run_dir: Path, num_ranks: int) -> Exception | None:

@@ -18,13 +18,15 @@ class ModeInfo:
     launchers: tuple[str, ...]
     one_process: bool = False
     baseline: bool = False
+    max_devices: int | None = None
+    needs: str | None = None  # a package beyond torch
 
 
 MODES = {
-    "single": ModeInfo("one process, one device", ("in-process",), one_process=True),
+    "single": ModeInfo("one process, one device", ("in-process",), one_process=True, max_devices=1),
     "dp": ModeInfo("nn.DataParallel: one process, one thread a device", ("in-process",), one_process=True),
     "ddp": ModeInfo("DistributedDataParallel: one process a device", ("torchrun", "spawn")),
-    "horovod": ModeInfo("Horovod: one process a device", ("horovodrun",)),
+    "horovod": ModeInfo("Horovod: one process a device", ("horovodrun",), needs="horovod"),
     "independent": ModeInfo("one process a device, no communication: the bound", ("torchrun", "spawn"), baseline=True),
 }
 

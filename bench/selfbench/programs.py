@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.config import RunConfig, flag_of
 from bench.errors import RunFailed
+from bench.modes import MODES
 from bench.record import load
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,7 @@ class Program:
 def harness(config: RunConfig) -> Program:
     """The command a person would type."""
     argv = [sys.executable, "-m", "bench", "run", *flags(config), "--out=OUT"]
-    independent = config.mode == "independent"
+    independent = MODES[config.mode].baseline
     return Program(argv, {}, read_record, config.global_batch, independent, config.timeout)
 
 

@@ -111,16 +111,16 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
     base = dataclasses.replace(asked, warmup_steps=warmup, timed_steps=asked.timed_steps or STEPS)
     tuned = dataclasses.replace(base, timed_steps=asked.timed_steps or TUNED_STEPS, tuned=True)
     programs = {}
-    for mode in MODES:
-        if mode == "horovod" and importlib.util.find_spec("horovod") is None:
+    for mode, info in MODES.items():
+        if info.needs and importlib.util.find_spec(info.needs) is None:
             continue
         config = in_mode(base, mode)
         programs[mode] = progs.harness(config)
-        if not MODES[mode].baseline:
+        if not info.baseline:
             programs[f"bare {mode}"] = progs.bare(config)
-        if not MODES[mode].one_process:
+        if not info.one_process:
             programs[f"{mode} tuned"] = progs.harness(in_mode(tuned, mode))
-        if mode in ("ddp", "horovod"):
+        if not info.one_process and not info.baseline:
             one_step = dataclasses.replace(config, **START)
             programs[f"{mode} start"] = progs.harness(one_step)
             programs[f"bare {mode} join"] = progs.join(config)
@@ -132,7 +132,7 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
 
 def in_mode(base: RunConfig, mode: str) -> RunConfig:
     """A resolved config of a mode; single is one process with all the threads and one device's batch."""
-    devices = 1 if mode == "single" else base.num_devices
+    devices = MODES[mode].max_devices or base.num_devices
     return resolve_here(dataclasses.replace(base, mode=mode, num_devices=devices))
 
 

@@ -1,7 +1,6 @@
 """Models: any torchvision classification architecture by name."""
 
 import difflib
-import inspect
 
 import torch
 from torch import nn
@@ -27,17 +26,33 @@ def build_model(config: RunConfig, num_classes: int, rank: int) -> nn.Module:
         hint = f"did you mean {' or '.join(near)}?" if near else f"torchvision has {', '.join(names[:6])}, …"
         raise UserError(f"unknown MODEL={config.model}: {hint}")
     torch.manual_seed(config.seed + rank)
-    options = (
-        {"init_weights": True}
-        if "init_weights" in inspect.signature(tv.get_model_builder(config.model)).parameters
-        else {}
-    )
-    model = tv.get_model(config.model, weights=None, num_classes=num_classes, **options)
+    # The inceptions return auxiliary outputs too unless told otherwise; the loss here is of one output.
+    options = {"aux_logits": False, "init_weights": True} if config.model in ("googlenet", "inception_v3") else {}
+    try:
+        model = tv.get_model(config.model, weights=None, num_classes=num_classes, **options)
+    except TypeError as error:
+        raise UserError(f"MODEL={config.model} cannot be built here: {error}") from None
     if config.image_size < SMALL_IMAGE and isinstance(model, tv.ResNet):
         use_small_stem(model)
     if config.norm == "none":
         replace_norms(model)
+    if not isinstance(model, tv.ResNet):  # a ResNet takes any size
+        try_size(model, config)
     return model
+
+
+def try_size(model: nn.Module, config: RunConfig) -> None:
+    """Raise UserError when the architecture cannot take images of this size."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, 3, config.image_size, config.image_size))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"IMAGE_SIZE={config.image_size} is not a size that {config.model} can take ({reason}): try 224"
+        ) from None
+    model.train()
 
 
 def use_small_stem(model: nn.Module) -> None:

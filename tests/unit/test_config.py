@@ -180,7 +180,7 @@ def test_what_was_asked_for_stays():
     assert (config.baselines, config.warmup_steps, config.launcher) == (False, 0, "spawn")
 
 
-@pytest.mark.parametrize(("device", "batch"), [("cpu", 160), ("cuda", 256)])
+@pytest.mark.parametrize(("device", "batch"), [("cpu", 256), ("cuda", 256)])
 def test_tuned_takes_a_larger_batch_unless_one_is_given(device, batch):
     assert cfg.resolve(RunConfig(tuned=True), device, 2).per_device_batch == batch
     assert cfg.resolve(RunConfig(tuned=True, per_device_batch=7), device, 2).per_device_batch == 7

@@ -297,12 +297,8 @@ def test_run_logged_ends_the_whole_family_at_the_limit(tmp_path):
 
 def test_sigterm_ends_the_family_too(tmp_path):
     log = tmp_path / "log"
-    script = (
-        f"from bench.install.progress import run_logged; run_logged(['sleep', '61'], {str(log)!r}, 'trying')"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    script = f"from bench.install.progress import run_logged; run_logged(['sleep', '61'], {str(log)!r}, 'trying')"
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()  # the title is written before the command starts
     time.sleep(0.5)
     family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
@@ -352,9 +348,7 @@ def test_a_folder_that_is_no_environment_is_not_touched(tmp_path, monkeypatch):
 
 
 def test_lock_files_agree_and_name_no_host():
-    read = [
-        (ROOT / "bench" / "install" / f"requirements{part}.lock").read_text() for part in ("", "-notebooks")
-    ]
+    read = [(ROOT / "bench" / "install" / f"requirements{part}.lock").read_text() for part in ("", "-notebooks")]
     base, notebooks = (dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)) for text in read)
     assert all(base[name] == notebooks[name] for name in base.keys() & notebooks.keys())
     assert not any("://" in text for text in read)
