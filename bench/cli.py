@@ -72,7 +72,7 @@ def run(args) -> int:
     from bench.report import tables
 
     config = resolve_here(cfg.from_arguments(args))
-    console = terminal()
+    console = tables.terminal()
     announce(console, config)
     path = run_live(console, config, config.mode)
     baselines = []
@@ -81,14 +81,6 @@ def run(args) -> int:
     tables.print_run(console, record.load(path), baselines)
     print(f"record: {path}", flush=True)
     return 0
-
-
-def terminal():
-    """Where tables go: as wide as the terminal, and wide enough for a table where the output is a file or a pipe."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
 
 
 def run_live(console, config: cfg.RunConfig, title: str) -> Path:
@@ -117,14 +109,14 @@ def announce(console, config: cfg.RunConfig) -> None:
 
 def report(args) -> int:
     """A table of all records below a folder."""
+    from bench.report import tables
     from bench.report.load import find_records
-    from bench.report.tables import machine_line, run_table
 
     records, refused = find_records(Path(args.folder))
-    console = terminal()
-    for machine in sorted({machine_line(r) for r in records if r["status"] == "ok"}):
+    console = tables.terminal()
+    for machine in sorted({tables.machine_line(r) for r in records if r["status"] == "ok"}):
         console.print(machine)
-    console.print(run_table(records))
+    console.print(tables.run_table(records))
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     return 1 if refused and not records else 0

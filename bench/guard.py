@@ -88,11 +88,13 @@ class Guard:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists."""
+    """Whether a process runs. One that has ended, and whose parent has not taken note yet, does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
+    with contextlib.suppress(OSError):  # only Linux has this file
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return True

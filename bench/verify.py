@@ -24,6 +24,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launch.run import launch, resolve_here
 from bench.record import load
+from bench.report.tables import terminal
 
 BOUND = 1e-5
 STEPS = (1, 5, 10, 20)
@@ -43,7 +44,7 @@ What batch norm does in each mode (facts, not failures):
 
 def run(asked: RunConfig) -> int:
     """Run every mode that can run here and print the two tables; exit code 1 when a mode breaks the bound."""
-    console = Console(highlight=False)
+    console = terminal()
     devices = asked.num_devices if asked.num_devices > 1 else 2
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
     common |= {"snapshots": ",".join(map(str, STEPS)), "fault": None, "epochs": 0, "precision": "fp32"}
@@ -118,9 +119,11 @@ def travelled(folder: Path) -> float:
 
 
 def largest(left, right) -> float:
-    """The largest absolute difference of any parameter between two snapshots; buffers are left out."""
+    """The largest absolute difference of any parameter between two snapshots; buffers are left out. Weights that are no
+    numbers agree with nothing: infinite."""
     names = [n for n in left.files if "running_" not in n and "num_batches" not in n]
-    return max(float(np.abs(left[n] - right[n]).max()) for n in names)
+    differences = [float(np.abs(left[n] - right[n]).max()) for n in names]
+    return math.inf if any(math.isnan(d) for d in differences) else max(differences)
 
 
 def facts(a: dict, b: dict) -> list[bool]:

@@ -33,8 +33,11 @@ def launch(config: RunConfig, watch=None) -> Path:
     started = time.time()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from
     run_dir = make_run_dir(config)
+    meeting = None  # a file:// rendezvous, once it is known to be ours
     try:
         argv, variables = ENGINES[config.launcher].command(config, run_dir)
+        if (config.dist_url or "").startswith("file://"):
+            meeting = Path(config.dist_url.removeprefix("file://"))
         environment = {**os.environ, **common_variables(config, started), **variables}
         (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
         supervise.run(argv, environment, run_dir, config.num_processes, config.timeout, watch)
@@ -51,6 +54,9 @@ def launch(config: RunConfig, watch=None) -> Path:
     finally:
         for leftover in [*run_dir.glob(".rank*"), run_dir / ".rendezvous", run_dir / "config.json"]:
             leftover.unlink(missing_ok=True)
+        shutil.rmtree(run_dir / ".torchrun", ignore_errors=True)
+        if meeting:
+            meeting.unlink(missing_ok=True)
     return run_dir / "record.json"
 
 
@@ -67,6 +73,7 @@ def make_run_dir(config: RunConfig) -> Path:
         run_dir.mkdir(parents=True)
         (run_dir / "config.json").write_text("{}")
     except OSError as error:
+        shutil.rmtree(run_dir, ignore_errors=True)
         raise UserError(f"OUT={config.out} cannot be written to ({error.strerror}): choose another folder") from None
     return run_dir
 

@@ -32,7 +32,7 @@ def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]
 
 def require_new_file(url: str) -> None:
     """Raise UserError when a file:// rendezvous cannot work: another run's file, or no folder to put it into."""
-    path = Path(urlsplit(url).path)
+    path = Path(url.removeprefix("file://"))
     if path.exists():
         raise UserError(f"DIST_URL={url}: this file exists, and may be another run's; name a new one")
     if not path.parent.is_dir():

@@ -23,5 +23,6 @@ def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]
     return [
         sys.executable, "-m", "torch.distributed.run",
         "--nnodes", "1", "--nproc-per-node", str(config.num_devices), "--max-restarts", "0", *rendezvous,
+        "--log-dir", str(run_dir / ".torchrun"),  # or it would leave a folder in /tmp
         "-m", "bench.worker", str(run_dir),
     ], {}  # fmt: skip

@@ -22,10 +22,15 @@ def join(config: RunConfig) -> Topology:
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = device_of(config, int(os.environ["LOCAL_RANK"]))
+    url = os.environ.get("BENCH_INIT_METHOD", "env://")
+    if url.startswith("file://"):  # as a store: a path may hold characters that a URL may not
+        meeting = {"store": dist.FileStore(url.removeprefix("file://"), world_size)}
+    else:
+        meeting = {"init_method": url}
     own_gpus = device.type == "cuda" and not config.share_gpu
     dist.init_process_group(
         "nccl" if own_gpus else "gloo",
-        init_method=os.environ.get("BENCH_INIT_METHOD", "env://"),
+        **meeting,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=config.timeout),

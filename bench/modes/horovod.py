@@ -47,9 +47,12 @@ class Mode(base.Mode):
         return model
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-        if optimizer.state_dict()["state"]:
+        before = optimizer.state_dict()
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Average)
+        if before["state"]:  # after a resume; wrapping makes a new optimizer, without the old one's state
+            optimizer.load_state_dict(before)
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-        return hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Average)
+        return optimizer
 
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
         return hvd.allreduce(value, op=REDUCE_OPS[op])

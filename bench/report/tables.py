@@ -7,6 +7,12 @@ from rich.table import Table
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 
 
+def terminal() -> Console:
+    """Where tables go: as wide as the terminal, and wide enough for a table where the output is a file or a pipe."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=120)
+
+
 def run_table(records: list[dict], base: dict | None = None) -> Table:
     """One row a record; with ``base``, a column with the ratio of its throughput to that one's."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -16,13 +16,14 @@ from tests.runs import ROOT, needs_horovod, run
 GLOBAL_BATCH = 12
 STEPS = 5  # 1 of warm-up and 4 timed
 COMMON = {
-    "norm": "none", "warmup": 1, "steps": STEPS - 1, "snapshots": f"1,{STEPS}", "seed": 3, "threads": 2, "lr": 0.2,
+    "norm": "none", "warmup": 1, "steps": STEPS - 1, "snapshots": f"1,{STEPS}", "seed": 3, "threads": 2, "lr": 0.05,
 }  # fmt: skip
 
-# Float32 sums in another order differ by some 1e-8 here. A weight of 5 steps may have moved by less than BOUND, so each
-# tensor is also held to a share of its own way: a gradient summed instead of averaged, or not exchanged, is off by 1/2.
+# Float32 sums in another order differ by some 1e-8 here, and by 1e-6 where a ReLU's input lay that close to zero. But a
+# weight may have moved by less than BOUND in so few steps. So each tensor is also held to a share of its own way, where
+# a gradient that is summed instead of averaged, or not exchanged, is off by a half or more.
 BOUND = 1e-5
-BOUND_OF_WAY = 1e-2
+BOUND_OF_WAY = 0.05
 
 # Adam divides a gradient by its own size, so a gradient that is nothing but rounding error moves its weight by a full
 # LR one way or the other. Few are: all but one weight in a thousand must agree, and so must the mean.
@@ -108,7 +109,8 @@ def test_weights_are_those_of_one_process(trained, name):
     apart = differences(weights(single), weights(trained(name)))
     way = differences(weights(single, 1), weights(single))
     for tensor, difference in apart.items():
-        assert difference.max() <= min(BOUND, BOUND_OF_WAY * way[tensor].max()), tensor
+        assert difference.max() <= BOUND, tensor
+        assert np.linalg.norm(difference) <= BOUND_OF_WAY * np.linalg.norm(way[tensor]), tensor
 
 
 @pytest.mark.parametrize("name", EVERY_ROW)
