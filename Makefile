@@ -11,14 +11,17 @@ ARGS    =#         passed on as it stands: make test ARGS="-k ddp"
 # Options of a run. One that is given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4");
 # one that happens to be in the environment is ignored. The value reaches the shell as "$GPUS", so it may hold anything.
 RUN_VARIABLES := MODE GPUS MODEL DATA IMAGE_SIZE BATCH WARMUP STEPS EPOCHS LR MOMENTUM WEIGHT_DECAY SEED PRECISION \
-  WORKERS THREADS NORM OPTIMIZER LAUNCHER DIST_URL DEVICE SHARE_GPU TUNED BASELINES SNAPSHOTS FAULT ROUNDS OUT TIMEOUT
+  WORKERS THREADS NORM OPTIMIZER LAUNCHER DIST_URL DEVICE SHARE_GPU TUNED BASELINES SNAPSHOTS FAULT OUT TIMEOUT \
+  BUCKET_CAP_MB GRADIENT_AS_BUCKET_VIEW STATIC_GRAPH BROADCAST_BUFFERS OVERLAP COMPRESSION FUSION_MB CYCLE_TIME_MS \
+  AUTOTUNE ADASUM SYNC STEP_BARRIER ITEM_SYNC STORAGE_MS PROFILE SUITE ROLE ROUND \
+  ROUNDS QUICK STRICT REPLAY MAX_GPUS
 
 on_command_line = $(filter command,$(firstword $(origin $1)))
 GIVEN := $(foreach v,$(RUN_VARIABLES),$(if $(call on_command_line,$v),$v))
 FLAGS := $(join $(addprefix --,$(if $(GIVEN),$(shell echo $(GIVEN) | tr A-Z_ a-z-))),$(patsubst %,="$$%",$(GIVEN)))
 
 # A misspelt variable must not be a silent default.
-KNOWN   := $(RUN_VARIABLES) VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
+KNOWN   := $(RUN_VARIABLES) TO FORMAT MEMORY A B BOUND FOLDER VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
 UNKNOWN := $(filter-out $(KNOWN) -%,$(foreach v,$(.VARIABLES),$(if $(call on_command_line,$v),$v)))
 ifneq ($(UNKNOWN),)
   $(error unknown variable $(UNKNOWN); known: $(RUN_VARIABLES) VENV PYTHON ARGS)
@@ -36,13 +39,44 @@ endif
 BENCH := $(PY) -m bench
 
 .DEFAULT_GOAL := help
-.PHONY: bench verify doctor gpu-check selfbench install-horovod setup test lint clean help
+.PHONY: bench compare scaling breakdown knobs report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
 
 bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
 ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
 	@$(BENCH) install-horovod >&2
 endif
 	@$(BENCH) run $(FLAGS)
+
+compare: $(READY) ## all modes on one workload, fairly: GPUS=2 [ROUNDS=8 QUICK=1 STRICT=1 REPLAY=dp-workers|…]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) compare $(FLAGS)
+
+scaling: $(READY) ## weak and strong scaling of every mode: MAX_GPUS=4
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) scaling $(FLAGS)
+
+breakdown: $(READY) ## where the step and the memory go, with the timeline of one step: GPUS=2
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) breakdown $(FLAGS)
+
+knobs: $(READY) ## the settings of one engine against its defaults: MODE=ddp|horovod GPUS=2
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) knobs $(FLAGS)
+
+report: $(READY) ## one self-contained page from the records below OUT (default results/runs)
+	@$(BENCH) report "$${OUT:-results/runs}" --html
+
+table: $(READY) ## the records below OUT as data: FORMAT=csv|parquet|md TO=file MEMORY=1
+	@$(BENCH) table "$${OUT:-results/runs}" $(foreach v,TO FORMAT MEMORY,$(if $($v),--$(shell echo $v | tr A-Z a-z)="$$$v"))
+
+diff: $(READY) ## two sets of records compared: A=folder B=folder [BOUND=5 STRICT=1]
+	@$(BENCH) diff "$$A" "$$B" $(foreach v,BOUND STRICT,$(if $($v),--$(shell echo $v | tr A-Z a-z)="$$$v"))
+
+pool: $(READY) ## records of many machines in one table and one picture: FOLDER=folder
+	@$(BENCH) pool "$$FOLDER" $(if $(call on_command_line,OUT),--out="$$OUT")
+
+plots: $(READY) ## every picture as SVG and PNG from the records below OUT
+	@$(BENCH) plots "$${OUT:-results/runs}"
 
 verify: $(READY) ## show that all modes compute the same update
 	@$(BENCH) install-horovod >&2 || true

@@ -26,6 +26,21 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
+ROUNDS = {"--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [compare and selfbench 8, others 5]"}}
+QUICK = {"--quick": {"metavar": "QUICK", "nargs": "?", "const": "1", "help": "2 rounds: a look, not a result"}}
+SUITE_FLAGS = {  # what these commands take beside the options of a run
+    "compare": ROUNDS | QUICK | {
+        "--strict": {"metavar": "STRICT", "nargs": "?", "const": "1", "help": "refuse an unfair comparison"},
+        "--replay": {"metavar": "REPLAY", "help": "an unfairness on purpose: dp-workers, horovod-fp16, ddp-barrier, "
+                     "item-sync or batch-grows"},
+    },
+    "scaling": ROUNDS | QUICK | {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to so many [4]"}},
+    "breakdown": ROUNDS | QUICK,
+    "knobs": ROUNDS | QUICK,
+    "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "overhead, horovod, bound or startup [all]"}},
+}  # fmt: skip
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but an error is one line and exit code 2, and a shortened flag is an error."""
 
@@ -44,6 +59,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, function, text in (
         ("run", run, "run one benchmark; prints a table, and `record: PATH` as its last line"),
+        ("compare", compare, "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page"),
+        ("scaling", scaling, "weak and strong scaling of every mode, with the bound without communication"),
+        ("breakdown", breakdown, "where the step and the memory go: phases, exposed communication, timeline of a step"),
+        ("knobs", knobs, "the settings of MODE=ddp or horovod, each against the defaults"),
         ("verify", verify, "show that all modes compute the same update on this machine"),
         ("gpu-check", gpu_check, "run what only a GPU can prove; leaves records for results/reference/"),
         ("selfbench", selfbench, "measure what the harness itself costs, against bare scripts"),
@@ -51,12 +70,36 @@ def build_parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         cfg.add_arguments(sub)
         sub.set_defaults(command=function)
-        if name == "selfbench":
-            sub.add_argument("--rounds", default="8", metavar="ROUNDS", help="interleaved rounds [8]")
-            sub.add_argument("--only", metavar="PART", help="overhead, horovod, bound or startup [all]")
-    sub = commands.add_parser("report", help="a table of the records below a folder")
-    sub.add_argument("folder", nargs="?", default="results/runs")
+        for flag, options in SUITE_FLAGS.get(name, {}).items():
+            sub.add_argument(flag, **options)
+    sub = commands.add_parser("report", help="a table of the records below a folder; with --html one page as well")
+    sub.add_argument("folder", nargs="?", default="results/runs", help="folder of records [results/runs]")
+    sub.add_argument("--html", metavar="FILE", nargs="?", const="", help="write the page [FOLDER/report.html]")
     sub.set_defaults(command=report)
+    sub = commands.add_parser("plots", help="every picture of the suites below a folder, as SVG and PNG")
+    sub.add_argument("folder", nargs="?", default="results/runs", help="folder of records [results/runs]")
+    sub.set_defaults(command=plots)
+    sub = commands.add_parser("table", help="the records below a folder as a table: CSV, Parquet or Markdown")
+    sub.add_argument("folder", nargs="?", default="results/runs", help="folder of records [results/runs]")
+    sub.add_argument("--to", metavar="FILE", help="a new file, never one that exists [standard output]")
+    sub.add_argument("--format", metavar="FORMAT", help="csv, parquet or md [by the name of FILE; md without one]")
+    sub.add_argument("--memory", metavar="MEMORY", nargs="?", const="1",
+                     help="peak memory, a row a device and source, instead")  # fmt: skip
+    sub.set_defaults(command=table)
+    text = "two sets of records compared: two machines, two versions, before and after; exit code 3 on a regression"
+    codes = "exit codes: 0 no regression shown; 3 a regression beyond --bound, never without it; 2 not comparable"
+    sub = commands.add_parser("diff", help=text, description=text, epilog=codes)
+    sub.add_argument("a", metavar="A", help="folder of the first set, or one record.json")
+    sub.add_argument("b", metavar="B", help="folder of the second set: each ratio is B over A")
+    sub.add_argument("--bound", metavar="PERCENT", help="exit 3 when the whole 95 %% interval of a mode is slower by "
+                     "more than this; one record on a side has no interval and is not judged")  # fmt: skip
+    sub.add_argument("--strict", metavar="STRICT", nargs="?", const="1", help="exit 3 unless the whole interval of "
+                     "every mode of A is shown to be within --bound; one record on a side fails")  # fmt: skip
+    sub.set_defaults(command=diff)
+    sub = commands.add_parser("pool", help="records of many machines: checked, one table, one picture, a new folder")
+    sub.add_argument("folder", metavar="FOLDER", help="folder with the records of many machines below it")
+    sub.add_argument("--out", metavar="OUT", default="results/pool", help="where a new folder is made [results/pool]")
+    sub.set_defaults(command=pool)
     sub = commands.add_parser("doctor", help="what this machine has, what each mode can run here, and what is wrong")
     sub.set_defaults(command=doctor)
     sub = commands.add_parser("install-horovod", help="build Horovod against the installed torch, and install it")
@@ -108,18 +151,68 @@ def announce(console, config: cfg.RunConfig) -> None:
 
 
 def report(args) -> int:
-    """A table of all records below a folder."""
+    """A table of all records below a folder, and the page when it is asked for."""
     from bench.report import tables
     from bench.report.load import find_records
 
-    records, refused = find_records(Path(args.folder))
+    folder = Path(args.folder)
+    records, refused = find_records(folder)
     console = tables.terminal()
     for machine in sorted({tables.machine_line(r) for r in records if r["status"] == "ok"}):
         console.print(machine)
-    console.print(tables.run_table(records))
+    tables.print_records(console, records)
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
+    if args.html is not None:
+        from bench.report import page
+        from bench.report.suites import suites_of
+
+        suites = suites_of(records)
+        others = [record for record in records if not record["config"]["suite"]]
+        path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"))
+        print(f"report: {path}", flush=True)
     return 1 if refused and not records else 0
+
+
+def plots(args) -> int:
+    """Every suite's pictures, in FOLDER/pictures/<suite>/."""
+    from bench.report import figures
+    from bench.report.load import find_records
+    from bench.report.suites import suites_of
+
+    folder = Path(args.folder)
+    records, refused = find_records(folder)
+    for sentence in refused:
+        print(f"refused: {sentence}", file=sys.stderr)
+    suites = suites_of(records)
+    if not suites:
+        raise UserError(f"no suite below {folder} to draw: run `make compare` first")
+    for suite in suites:
+        where = folder if folder.name == suite.id else folder / suite.id  # beside the records, as `make compare` does
+        for name, figure in figures.figures_of(suite).items():
+            print(figures.save(figure, where / "pictures", name)[0])
+    return 0
+
+
+def table(args) -> int:
+    """The records as data."""
+    from bench.report import frame
+
+    return frame.run(args.folder, args.to, args.format, is_on("MEMORY", args.memory))
+
+
+def diff(args) -> int:
+    """Two sets of records."""
+    from bench.report import diff
+
+    return diff.run(args.a, args.b, args.bound, is_on("STRICT", args.strict))
+
+
+def pool(args) -> int:
+    """Records of many machines."""
+    from bench.report import pool
+
+    return pool.run(args.folder, args.out)
 
 
 def doctor(args) -> int:
@@ -147,10 +240,56 @@ def selfbench(args) -> int:
     """What the harness costs."""
     from bench.selfbench import run
 
-    rounds = int(args.rounds) if args.rounds.isdecimal() and int(args.rounds) >= 2 else None
-    if rounds is None:
-        raise UserError(f"ROUNDS={args.rounds}: at least 2, for an interval")
-    return run.run(cfg.from_arguments(args), rounds, args.only)
+    return run.run(cfg.from_arguments(args), rounds_of(args, at_least=2) or 8, args.only)
+
+
+def compare(args) -> int:
+    """All modes on one workload."""
+    from bench import experiments
+
+    words = rounds_of(args), is_on("QUICK", args.quick), is_on("STRICT", args.strict), args.replay
+    return experiments.compare(cfg.from_arguments(args), *words)
+
+
+def scaling(args) -> int:
+    """Weak and strong scaling."""
+    from bench import experiments
+
+    most = whole("MAX_GPUS", args.max_gpus, at_least=2)
+    return experiments.scaling(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick), most)
+
+
+def breakdown(args) -> int:
+    """Where the step and the memory go."""
+    from bench import experiments
+
+    return experiments.breakdown(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick))
+
+
+def knobs(args) -> int:
+    """The settings of an engine."""
+    from bench import experiments
+
+    return experiments.knobs(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick))
+
+
+def rounds_of(args, at_least: int = 1) -> int | None:
+    """The rounds that were asked for; None: the command's own number."""
+    return None if args.rounds is None else whole("ROUNDS", args.rounds, at_least)
+
+
+def whole(name: str, text: str, at_least: int) -> int:
+    """A whole number from the command line. Raises UserError for anything else."""
+    if not text.isdecimal() or int(text) < at_least:
+        raise UserError(f"{name}={text}: a whole number, at least {at_least}")
+    return int(text)
+
+
+def is_on(name: str, text: str | None) -> bool:
+    """A switch from the command line. Raises UserError for anything but 1 and 0."""
+    if text not in (None, "0", "1"):
+        raise UserError(f"{name}={text}: write 1 or 0")
+    return text == "1"
 
 
 if __name__ == "__main__":

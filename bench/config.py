@@ -21,8 +21,14 @@ NORMS = ("batch", "none")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 DEVICES = ("auto", "cpu", "cuda")
 FAULT_KINDS = ("raise", "kill", "hang")
+COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
+LABELS = ("suite", "role", "round")  # where a run belongs, not what it does
 
 DIGITS_TRAIN_IMAGES = 1437  # scikit-learn's 1797 digits, less the 360 held out for validation
+
+
+# Every option that only some modes have: the union of the table's.
+KNOBS = {name for info in MODES.values() for name in info.knobs}
 
 
 def option(default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None):
@@ -62,16 +68,37 @@ class RunConfig:
     device: str = option("auto", "auto: GPUs where there are any", choices=DEVICES)
     share_gpu: bool = option(False, "all ranks on ONE GPU, over Gloo: for learning, not for speed")
     tuned: bool = option(False, "engine settings and batch that hide communication (see README)")
+    # The engines' own options: the table in bench/modes says which mode has which.
+    bucket_cap_mb: float | None = option(None, "ddp: MiB of gradients a bucket (25)", exclusive_minimum=0)
+    gradient_as_bucket_view: bool = option(False, "ddp: gradients live in their buckets")
+    static_graph: bool = option(False, "ddp: the graph is the same every step")
+    broadcast_buffers: bool = option(True, "ddp: rank 0's buffers are sent to all before each forward")
+    overlap: bool = option(True, "0: every reduction after the whole backward pass")
+    compression: str = option("none", "gradients on the wire (powersgd: ddp alone)", choices=COMPRESSIONS)
+    fusion_mb: float | None = option(None, "horovod: MiB of the fusion buffer (128)", minimum=0)
+    cycle_time_ms: float | None = option(None, "horovod: ms between two looks for work (1)", exclusive_minimum=0)
+    autotune: bool = option(False, "horovod: let it choose fusion and cycle while it runs")
+    adasum: bool = option(False, "horovod: Adasum instead of the mean (needs a Horovod with MPI)")
+    sync: bool = option(True, "0: no gradient is exchanged; the step without its communication, not training")
+    # Switches to study with.
+    step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step")
+    item_sync: bool = option(False, "an unfairness to study: loss.item() every step")
+    storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms an image", minimum=0)
+    profile: bool = option(False, "torch.profiler round one more step: its timeline goes into the record")
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)")
     timeout: float = option(900.0, "seconds after which the run is ended", exclusive_minimum=0)
     out: str = option("results/runs", "folder for run folders")
     snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)")
     fault: str | None = option(None, "break it on purpose: raise|kill|hang:RANK:STEP, as in kill:1:3")
+    suite: str | None = option(None, "label: the suite this run belongs to")
+    role: str | None = option(None, "label: what this run is in its suite")
+    round: int | None = option(None, "label: the round of its suite", minimum=0)
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
             check_value(f, getattr(self, f.name))
         check_launcher(self)
+        check_knobs(self)
         most = MODES[self.mode].max_devices
         if most and self.num_devices > most:
             raise UserError(
@@ -144,6 +171,25 @@ def check_launcher(config: RunConfig) -> None:
         raise UserError("a file:// DIST_URL needs LAUNCHER=spawn: torchrun brings its own rendezvous")
 
 
+def check_knobs(config: RunConfig) -> None:
+    """Raise UserError when an option of an engine is given to a mode that has no such thing."""
+    mine = MODES[config.mode].knobs
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if value == f.default or f.name not in KNOBS:
+            continue
+        owners = [name for name, info in MODES.items() if f.name in info.knobs]
+        if f.name not in mine:
+            raise UserError(f"{variable_of(f)} is an option of MODE={' and '.join(owners)}, not of {config.mode}")
+    if config.compression not in ("none", *mine.get("compression", ())):
+        allowed = ", ".join(("none", *mine["compression"]))
+        raise UserError(f"MODE={config.mode} has no COMPRESSION={config.compression}: choose one of {allowed}")
+    if not config.overlap and config.compression != "none":
+        raise UserError("OVERLAP=0 sends plain gradients after the backward pass: leave COMPRESSION out")
+    if config.storage_ms and config.data == "synthetic":
+        raise UserError("STORAGE_MS is a wait in the loader, and DATA=synthetic has none: use DATA=digits")
+
+
 def check_batch(config: RunConfig) -> None:
     """Raise UserError when one step would need more images than the data set has."""
     if config.global_batch > DIGITS_TRAIN_IMAGES:
@@ -181,7 +227,7 @@ DEFAULTS = {
 }  # fmt: skip
 
 # TUNED=1: a larger batch per device gives each all-reduce more computation to be paid by (its cost does not grow
-# with the batch). The engines' own settings are in bench/modes/ddp.py and bench/launch/horovodrun.py.
+# with the batch). The engines' own settings are in bench/modes/__init__.py.
 TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
 
@@ -196,6 +242,10 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
         most = DIGITS_TRAIN_IMAGES // config.num_devices if device == "cpu" else TUNED_BATCH[device]
         defaults["per_device_batch"] = min(TUNED_BATCH[device], most)
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
+    if config.tuned:
+        tuned = MODES[config.mode].tuned.items()
+        unset = {f.name: f.default for f in dataclasses.fields(config)}
+        changes |= {name: value for name, value in tuned if getattr(config, name) == unset[name]}
     changes["device"] = device
     changes["threads"] = config.threads or usable_cores
     if config.launcher == "auto":
@@ -269,6 +319,6 @@ def make_command(config: RunConfig) -> str:
     words = [
         f"{variable_of(f)}={int(v) if isinstance(v, bool) else v}"
         for f in dataclasses.fields(config)
-        if (v := getattr(config, f.name)) != f.default and f.name not in ("out",)
+        if (v := getattr(config, f.name)) != f.default and f.name not in ("out", *LABELS)
     ]
     return " ".join(["make bench", *words])

@@ -170,3 +170,155 @@ def hodges_lehmann(d: list[float], depth: int) -> tuple[float, float | None, flo
     walsh = sorted((x + y) / 2 for i, x in enumerate(d) for y in d[i:])
     estimate = statistics.median(walsh)
     return (estimate, walsh[depth - 1], walsh[-depth]) if depth else (estimate, None, None)
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """I_x(a, b), the regularised incomplete beta function: 0 <= x <= 1, a and b above 0.
+
+    The continued fraction of DLMF 8.17.22 (https://dlmf.nist.gov/8.17#v), from the front by Lentz's method (Press et
+    al., Numerical Recipes, 3rd ed., section 6.4). It converges fast below x = (a + 1) / (a + b + 2); above, the other
+    tail is computed: I_x(a, b) = 1 - I_{1-x}(b, a). The relative error is below 1e-11 for a + b up to 1e4.
+
+    I_x(1, 1) = x, I_x(2, 1) = x**2, and I_x(1/2, 1/2) = 2 arcsin(sqrt(x)) / pi:
+
+    >>> round(incomplete_beta(0.3, 1, 1), 12), round(incomplete_beta(0.3, 2, 1), 12), incomplete_beta(1.0, 2, 3)
+    (0.3, 0.09, 1.0)
+    >>> round(incomplete_beta(0.25, 0.5, 0.5), 12), round(2 * math.asin(0.5) / math.pi, 12)
+    (0.333333333333, 0.333333333333)
+    """
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    other_tail = x > (a + 1) / (a + b + 2)
+    if other_tail:
+        x, a, b = 1 - x, b, a
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, 1000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            c, d = 1 + term / c, 1 / (1 + term * d)
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-16:
+            break
+    value = math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta) * fraction / a
+    return 1 - value if other_tail else value
+
+
+def t_probability_real(t: float, df: float) -> float:
+    """P(|T| <= t) of Student's t with any df > 0, t >= 0: I_x(1/2, df/2) at x = t**2 / (df + t**2).
+
+    Abramowitz and Stegun 26.7.1 with 26.5.27. For whole df ``t_probability`` gives the same by finite sums.
+
+    >>> round(t_probability_real(2.364624, 7), 6), round(t_probability_real(2.364624, 7.5), 6)
+    (0.95, 0.952341)
+    """
+    return incomplete_beta(t * t / (df + t * t), 0.5, df / 2)
+
+
+def t_quantile_real(df: float, confidence: float) -> float:
+    """The two-sided quantile of Student's t for any df > 0, by bisection of its angle as in ``t_quantile``.
+
+    >>> round(t_quantile_real(7, 0.95), 3), round(t_quantile_real(7.5, 0.95), 3), round(t_quantile_real(8, 0.95), 3)
+    (2.365, 2.333, 2.306)
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        below = incomplete_beta(math.sin(angle) ** 2, 0.5, df / 2) < confidence
+        low, high = (angle, high) if below else (low, angle)
+    return math.sqrt(df) * math.tan((low + high) / 2)
+
+
+def welch_df(square_error_a: float, square_error_b: float, n_a: int, n_b: int) -> float:
+    """Degrees of freedom of a difference of two means whose variances need not be equal.
+
+    square_error: s**2 / n of each side, not both 0. (A + B)**2 / (A**2 / (n_a - 1) + B**2 / (n_b - 1)), Welch,
+    Biometrika 34 (1947), 28-35, in the form of Satterthwaite (1946). It lies between the smaller n - 1 and
+    n_a + n_b - 2.
+
+    Equal errors from five values each; and all of the error from one side of five values:
+
+    >>> welch_df(0.1, 0.1, 5, 5), welch_df(0.1, 0.0, 5, 9)
+    (8.0, 4.0)
+    """
+    parts = square_error_a**2 / (n_a - 1) + square_error_b**2 / (n_b - 1)
+    return (square_error_a + square_error_b) ** 2 / parts
+
+
+def unpaired_log_ratio_interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float, float]:
+    """The ratio b/a of positive measurements that share no rounds, with an interval: (ratio, low, high).
+
+    Welch's t on logarithms: the difference of the means of log(b) and log(a), plus and minus the t quantile for
+    ``welch_df`` times sqrt(s_a**2 / n_a + s_b**2 / n_b), taken back by exp. The two sides may differ in number and in
+    noise. Raises ValueError with fewer than two values on a side.
+
+    log(a) is -0.1, 0, 0.1 and log(b) is log(2) + the same: each s**2 / n is 0.01 / 3, so 4 degrees of freedom, and the
+    half-width is 2.776 x sqrt(0.02 / 3) = 0.2267:
+
+    >>> a = [math.exp(x) for x in (-0.1, 0.0, 0.1)]
+    >>> ratio, low, high = unpaired_log_ratio_interval(a, [2 * x for x in a], 0.95)
+    >>> round(ratio, 6), round(math.log(high / ratio), 4), round(math.log(ratio / low), 4)
+    (2.0, 0.2267, 0.2267)
+    """
+    if min(len(a), len(b)) < 2:
+        raise ValueError("an interval needs at least two values on each side")
+    logs = [[math.log(x) for x in side] for side in (a, b)]
+    difference = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
+    squares = [statistics.variance(side) / len(side) for side in logs]
+    half = 0.0
+    if sum(squares) > 0:
+        half = t_quantile_real(welch_df(*squares, len(a), len(b)), confidence) * math.sqrt(sum(squares))
+    return math.exp(difference), math.exp(difference - half), math.exp(difference + half)
+
+
+def rank_sum_counts(n: int, m: int) -> list[int]:
+    """How many of the C(n + m, n) orders of n values among m others give the Mann-Whitney count U = 0, 1, …, n m.
+
+    The coefficients of the product of (1 - x**(m + i)) / (1 - x**i), i = 1 … n (Mann and Whitney 1947; Hollander,
+    Wolfe and Chicken, section 4.1).
+
+    >>> rank_sum_counts(2, 2)
+    [1, 1, 2, 1, 1]
+    """
+    counts = [1] + [0] * (n * m)
+    for i in range(1, n + 1):
+        for u in range(n * m, m + i - 1, -1):
+            counts[u] -= counts[u - m - i]
+        for u in range(i, n * m + 1):
+            counts[u] += counts[u - i]
+    return counts
+
+
+def rank_sum_depth(n: int, m: int, confidence: float) -> tuple[int, float]:
+    """(k, achieved confidence) of the exact rank-sum interval; k = 0 where n and m are too small for the confidence.
+
+    k is the largest with 2 P(U <= k - 1) <= 1 - confidence, as in ``signed_rank_depth``. Three values against three
+    stop at 90 %, four against four reach 97.1 %.
+
+    >>> rank_sum_depth(3, 3, 0.95), [round(x, 4) for x in rank_sum_depth(4, 4, 0.95)]
+    ((0, 1.0), [1, 0.9714])
+    """
+    depth, below, orders = 0, 0, math.comb(n + m, n)
+    for count in rank_sum_counts(n, m):
+        if 2 * (below + count) / orders > 1 - confidence:
+            break
+        depth, below = depth + 1, below + count
+    return depth, 1 - 2 * below / orders
+
+
+def hodges_lehmann_shift(a: list[float], b: list[float], depth: int) -> tuple[float, float | None, float | None]:
+    """By how much b lies above a, with its rank-sum interval: (estimate, low, high).
+
+    The median of the n m differences b_j - a_i, and the ``depth``-th of them from either end (Hodges and Lehmann 1963;
+    Hollander, Wolfe and Chicken, sections 4.2 and 4.3). ``depth`` comes from rank_sum_depth; with 0 no interval.
+
+    The differences are 4 6 1 3:
+
+    >>> hodges_lehmann_shift([1.0, 4.0], [5.0, 7.0], depth=1)
+    (3.5, 1.0, 6.0)
+    """
+    differences = sorted(y - x for x in a for y in b)
+    estimate = statistics.median(differences)
+    return (estimate, differences[depth - 1], differences[-depth]) if depth else (estimate, None, None)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PHASES = ("starting", "joining the group", "building the model", "waiting for data", "forward", "backward",
-          "optimizer step", "validating", "collecting results", "done", "raised", "terminated")  # fmt: skip
+          "synchronize", "optimizer step", "validating", "collecting results", "done", "raised",
+          "terminated")  # fmt: skip
 LAYOUT = struct.Struct("<qqqqd")  # pid, phase, step, total steps, loss
 
 

@@ -4,8 +4,11 @@
 computed again from ``samples`` by the functions of ``bench/formulas.py``.
 """
 
+import dataclasses
 import datetime
+import functools
 import json
+import math
 import os
 from pathlib import Path
 
@@ -14,13 +17,17 @@ from bench.config import RunConfig, make_command, to_dict
 from bench.errors import BenchError
 from bench.modes import MODES
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 PROVENANCE = {
     "step_time_s": {
         "cpu": "monotonic clock between the ends of two steps, per rank; summary: the slowest rank of each step",
         "cuda": "CUDA events between steps, read once at the end, per rank; summary: the slowest rank of each step",
+    },
+    "phase_time_s": {
+        "cpu": "monotonic clock at the phases' ends, per rank",
+        "cuda": "CUDA events at the phases' ends on the current stream, read once at the end, per rank",
     },
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
     "throughput_images_per_s": "images of all timed steps over the slowest rank's time for them",
@@ -110,11 +117,7 @@ def summarise(config: RunConfig, parts: list[dict]) -> dict:
     times = [part["step_time_s"] for part in parts]
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
-    throughput = (
-        formulas.independent_throughput_images_per_s
-        if MODES[config.mode].baseline
-        else formulas.throughput_images_per_s
-    )
+    throughput = throughput_of(MODES[config.mode])
     return {
         "throughput_images_per_s": throughput(times, config.global_batch),
         "step_time_s": {
@@ -140,6 +143,7 @@ def provenance_of(config: RunConfig) -> dict:
     independent = "independent_" if MODES[config.mode].baseline else ""
     return {
         "step_time_s": PROVENANCE["step_time_s"][kind],
+        "phase_time_s": PROVENANCE["phase_time_s"][kind],
         "data_wait_s": PROVENANCE["data_wait_s"],
         "throughput_images_per_s": PROVENANCE[f"{independent}throughput_images_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
@@ -167,22 +171,63 @@ def load(path: Path) -> dict:
     path = Path(path)
     try:
         record = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadRecord(f"{path}: not a readable record ({error})") from None
-    version = record.get("schema_version") if isinstance(record, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BadRecord(f"{path}: schema version {version}, this program reads {SCHEMA_VERSION}")
-    check(record, path)
+    check(migrate(record, path), path)
+    check_summary(record, path)
     return record
 
 
-def check(record: dict, where) -> None:
-    """Raise BadRecord when a record does not fit the schema."""
-    import jsonschema  # 0.1 s: not for commands that read no record
+def migrate(record, where) -> dict:
+    """Bring a record of an older schema version up to this one, in place. BadRecord for one that is not known.
 
-    error = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(json.loads(SCHEMA_PATH.read_text())).iter_errors(record)
-    )
-    if error is not None:
-        place = "/".join(str(p) for p in error.absolute_path) or "top level"
+    1 -> 2: options that did not exist get the value they had in effect, their default; facts and phase times were not
+    recorded and stay absent.
+    """
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
+        raise BadRecord(f"{where}: schema version {version}, this program reads 1 to {SCHEMA_VERSION}")
+    if version == 1 and isinstance(record.get("config"), dict):
+        defaults = {f.name: f.default for f in dataclasses.fields(RunConfig)}
+        record |= {"schema_version": 2, "config": defaults | record["config"]}
+    return record
+
+
+@functools.cache
+def validator():
+    """The schema, compiled once in a process: 0.1 ms a record."""
+    import jsonschema_rs  # not for commands that read no record
+
+    return jsonschema_rs.validator_for(json.loads(SCHEMA_PATH.read_text()))
+
+
+def check(record: dict, where) -> None:
+    """Raise BadRecord when a record does not fit the schema; of several errors the outermost is named."""
+    try:
+        errors = list(validator().iter_errors(record))
+    except ValueError as error:  # text that is no Unicode
+        raise BadRecord(f"{where}: not a valid record: {error}") from None
+    if errors:
+        error = min(errors, key=lambda e: len(e.instance_path))
+        place = "/".join(map(str, error.instance_path)) or "top level"
         raise BadRecord(f"{where}: not a valid record: {place}: {error.message[:200]}")
+
+
+def check_summary(record: dict, where) -> None:
+    """Raise BadRecord when the throughput of a good record does not follow from its samples: somebody edited it."""
+    if record["status"] != "ok":
+        return
+    mode = MODES.get(record["config"]["mode"])
+    if mode is None:
+        raise BadRecord(f"{where}: not a valid record: config/mode: {record['config']['mode']} is not a mode")
+    throughput = throughput_of(mode)
+    found = throughput([part["step_time_s"] for part in record["samples"]], record["topology"]["global_batch"])
+    if not math.isclose(found, record["summary"]["throughput_images_per_s"], rel_tol=1e-9):  # sums round differently
+        raise BadRecord(f"{where}: edited: summary/throughput_images_per_s does not follow from samples ({found:.6g})")
+
+
+def throughput_of(mode):
+    """The formula of a mode's throughput: processes that never wait for each other add up."""
+    if mode.baseline:
+        return formulas.independent_throughput_images_per_s
+    return formulas.throughput_images_per_s

@@ -1,19 +1,40 @@
 """Suites: functions that return lists of configs. What belongs together is decided here and nowhere else."""
 
 import dataclasses
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config import RunConfig
+from bench.config import KNOBS, RunConfig
+from bench.errors import UserError
 from bench.modes import MODES
+
+WAYS = [mode for mode, info in MODES.items() if not info.baseline]  # to train; the bound is none
+BOUNDS = [mode for mode, info in MODES.items() if info.baseline]
+
+
+def order(names: list[str], number: int) -> list[str]:
+    """The order of a round: two by two rounds are rotated further, the second of the two backwards, so that a machine
+    that warms up or is disturbed favours nobody. After 2 × len(names) rounds everybody has stood everywhere twice.
+
+    >>> [order(["a", "b", "c"], number) for number in range(4)]
+    [['a', 'b', 'c'], ['c', 'b', 'a'], ['b', 'c', 'a'], ['a', 'c', 'b']]
+    """
+    start = number // 2 % len(names)
+    names = names[start:] + names[:start]
+    return names[::-1] if number % 2 else names
 
 
 def in_mode(config: RunConfig, mode: str) -> RunConfig:
-    """The same global batches under another mode, by that mode's own launcher.
+    """The same global batches under another mode, by that mode's own launcher, with the engine options it has.
 
     single has one device, which takes the whole global batch; only modes of several processes can share a GPU.
     """
     info = MODES[mode]
     changes = {"mode": mode, "launcher": info.launchers[0], "dist_url": None}
+    changes |= {f.name: f.default for f in dataclasses.fields(config) if f.name in KNOBS and f.name not in info.knobs}
+    changes |= info.tuned if config.tuned else {}
     if info.one_process:
         changes["share_gpu"] = False
     if info.max_devices == 1:
@@ -55,3 +76,153 @@ def gpu_check(config: RunConfig, num_gpus: int) -> list[RunConfig]:
         shared = dataclasses.replace(config, num_devices=2, share_gpu=True, mode="ddp", launcher="torchrun")
         runs.append(shared)
     return runs
+
+
+# --- suites that run in rounds: role -> config, the base first ---------------------------------------------------
+
+
+def comparison(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Every mode on the same global batches, single first; on a CPU the bound too. config: resolved."""
+    bounds = BOUNDS if config.device == "cpu" and config.num_devices > 1 else []
+    return {mode: in_mode(config, mode) for mode in [*modes, *bounds]}
+
+
+def scaling(config: RunConfig, modes: list[str], max_devices: int, strong: bool) -> dict[str, RunConfig]:
+    """Every mode at 1, 2, 4, … devices: the batch per device stays (weak) or the global batch does (strong).
+
+    config: resolved; its batch is that of one device when there are max_devices. On a CPU every device is given the
+    same number of threads, and the bound is measured too: with fewer cores than workers it falls, and that fall is
+    nobody's communication.
+    """
+    threads = max(1, config.threads // max_devices)
+    roles = {}
+    for n in device_counts(max_devices):
+        batch = config.per_device_batch * max_devices // n if strong else config.per_device_batch
+        here = dataclasses.replace(config, mode="ddp", num_devices=n, per_device_batch=batch, baselines=False,
+                                   threads=threads * n if config.device == "cpu" else config.threads)  # fmt: skip
+        bounds = BOUNDS if config.device == "cpu" and n > 1 else []
+        chosen = [m for m in [*modes, *bounds] if n <= (MODES[m].max_devices or n)]
+        roles |= {f"{mode} {n}": in_mode(here, mode) for mode in chosen}
+    return roles
+
+
+def device_counts(most: int) -> list[int]:
+    """Powers of two up to ``most``, and ``most`` itself.
+
+    >>> device_counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
+
+
+def breakdown(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Every mode, and the same without its gradient exchange: the difference is the communication that is exposed."""
+    runs = {mode: in_mode(config, mode) for mode in modes}
+    silent = [mode for mode in modes if "sync" in MODES[mode].knobs]
+    return runs | {f"{mode} no_sync": dataclasses.replace(runs[mode], sync=False) for mode in silent}
+
+
+def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """One run a mode whose last step goes through torch.profiler: the timeline of a step."""
+    return {mode: dataclasses.replace(in_mode(config, mode), profile=True) for mode in modes}
+
+
+SWEEPS = {  # a grid for the heat map, and single settings
+    "ddp": (
+        {"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
+        [{"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
+         {"compression": "bf16"}, {"compression": "powersgd"}],
+    ),
+    "horovod": (
+        {"fusion_mb": (1.0, 16.0, 128.0), "cycle_time_ms": (1.0, 5.0, 25.0)},
+        [{"overlap": False}, {"compression": "fp16"}, {"autotune": True}],
+    ),
+}  # fmt: skip
+
+
+def knobs(config: RunConfig) -> dict[str, RunConfig]:
+    """The settings of one engine, each as a role of its own; the defaults are the base.
+
+    Raises UserError when the mode has no settings.
+    """
+    if config.mode not in SWEEPS:
+        raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={' or '.join(SWEEPS)}")
+    grid, single = SWEEPS[config.mode]
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return {config.mode: config} | {
+        f"{config.mode} {' '.join(f'{name}={shown(value)}' for name, value in point.items())}":
+        dataclasses.replace(config, **point)
+        for point in points + single
+    }  # fmt: skip
+
+
+def shown(value) -> str:
+    """A setting as a person would type it.
+
+    >>> shown(True), shown(25.0), shown("fp16")
+    ('1', '25', 'fp16')
+    """
+    return f"{value:g}" if isinstance(value, (int, float)) else value
+
+
+# --- replays: an unfairness of the field on purpose --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replay:
+    """base: what is compared with. fair and unfair: the same program, treated alike and not. change: what the unfair
+    one gets, and where it was seen. moves: the direction in which the verdict on it moves, by device: "slower",
+    "faster", or "" where nothing is expected, with the reason in change."""
+
+    base: str
+    program: str
+    change: str
+    unfair: Callable[[RunConfig], RunConfig]
+    moves: dict[str, str]
+    common: dict  # what all three runs get, so that there is something to be unfair about
+
+
+def change(**values) -> Callable[[RunConfig], RunConfig]:
+    """A function that changes these options of a config."""
+    return lambda config: dataclasses.replace(config, **values)
+
+
+REPLAYS = {
+    "dp-workers": Replay(
+        "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks",
+        change(workers=1), {"cpu": "slower", "cuda": "slower"},
+        {"data": "digits", "storage_ms": 4.0},
+    ),
+    "horovod-fp16": Replay(
+        "ddp", "horovod", "Horovod alone sends its gradients in 16 bits: half the bytes",
+        change(compression="fp16"), {"cpu": "", "cuda": "faster"}, {},
+    ),
+    "ddp-barrier": Replay(
+        "single", "ddp", "DDP alone has a barrier and three reductions that the host waits for, every step",
+        change(step_barrier=True), {"cpu": "slower", "cuda": "slower"}, {},
+    ),
+    "item-sync": Replay(
+        "single", "ddp", "loss.item() every step: the host waits for the device. A CPU step waits anyway",
+        change(item_sync=True), {"cpu": "", "cuda": "slower"}, {},
+    ),
+    "batch-grows": Replay(
+        "single", "ddp", "every rank takes the batch that single takes in all: the global batch grows with the ranks",
+        lambda config: dataclasses.replace(config, per_device_batch=config.global_batch),
+        {"cpu": "faster", "cuda": "faster"}, {},
+    ),
+}  # fmt: skip
+
+
+def replay(config: RunConfig, name: str) -> dict[str, RunConfig]:
+    """The three roles of a replay: base, fair, unfair. config: resolved."""
+    case = REPLAYS[name]
+    common = {k: v for k, v in case.common.items() if k != "data" or config.data != v}
+    if "storage_ms" in common:
+        common["workers"] = config.num_devices
+    config = dataclasses.replace(config, **common)
+    fair = in_mode(config, case.program)
+    return {
+        f"base: {case.base}": in_mode(config, case.base),
+        f"fair: {case.program}": fair,
+        f"unfair: {case.program}": case.unfair(fair),
+    }

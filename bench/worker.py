@@ -4,6 +4,7 @@ What comes in: RUN_DIR/config.json, and a rank from the launcher's environment. 
 from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
 """
 
+import functools
 import gc
 import hashlib
 import json
@@ -34,7 +35,9 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     import torch
 
     from bench.measure.environment import collect_environment
+    from bench.measure.facts import collect_facts
     from bench.measure.memory import MemorySampler
+    from bench.measure.timeline import PROFILED_STEPS, StepTimeline, share_communication
     from bench.modes import load_mode
     from bench.record import write_record
     from bench.train import Trainer, build_optimizer
@@ -51,16 +54,19 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     status.phase("building the model")
     train_set, val_set = load_data(config, topology.device)
     model = build_model(config, train_set.num_classes, topology.rank).to(topology.device)
+    if config.profile:
+        mode.timeline = StepTimeline(topology.device, topology.devices)
+        mode.timeline.watch_phases(status)
     model = mode.wrap_model(model)
     optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
     trainer = Trainer(config, mode, model, optimizer, status, run_dir)
     gc.freeze()  # the collector is on from here, and leaves alone what the imports made
     gc.enable()
-    start_hash = weights_hash(mode.unwrap(model))
+    start_hash, facts = weights_hash(mode.unwrap(model)), collect_facts(config, mode, model, optimizer)
 
     ends = steps_of_epochs(len(train_set), config.epochs, config.global_batch)
     timed_steps = ends[-1] if ends else config.timed_steps
-    loader = batches(config, topology, train_set, config.warmup_steps + timed_steps)
+    loader = batches(config, topology, train_set, config.warmup_steps + timed_steps + PROFILED_STEPS * config.profile)
     data_hash = hashlib.sha256(b"".join(i.tobytes() for i in loader.sampler)).hexdigest()
     status.total(config.warmup_steps + timed_steps)
     stream = iter(loader)
@@ -76,10 +82,12 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         accuracy = train_epochs(trainer, stream, ends, val_set, moments)
     else:
         trainer.train_steps(stream, timed_steps)
-    step_time_s = trainer.clock.step_time_s()
+    step_time_s, phase_time_s = trainer.clock.step_time_s(), trainer.clock.phase_time_s()
     memory.mark("end")
     moments["last_timed_step"] = time.time()
 
+    if mode.timeline:
+        mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
     del stream  # its loader workers end here
     status.phase("collecting results")
     part = {
@@ -89,6 +97,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "loader_workers": loader.num_workers,
         "step_time_s": step_time_s,
         "data_wait_s": trainer.clock.data_wait_s,
+        "phase_time_s": phase_time_s,
+        "facts": facts,
         "moments": moments,
         "initial_weights_sha256": start_hash,
         "first_indices": loader.sampler[0].tolist(),
@@ -97,8 +107,11 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "final_weights_sha256": weights_hash(mode.unwrap(model)),
         "devices": memory.stop(),
     }
+    if mode.timeline:
+        part["timeline"] = mode.timeline.result(trainer.step - 1)
     parts = mode.gather(part)
     if topology.rank == 0:
+        share_communication(parts)
         environment = collect_environment()
         write_record(run_dir, config, topology, mode.label, environment, parts, accuracy)
     status.phase("done")

@@ -1,13 +1,15 @@
-"""The step clock: how long each step takes, without stopping the device.
+"""The step clock: how long each step and each phase of it takes, without stopping the device.
 
-On a GPU an event is recorded between steps and all are read once, at the end. On a CPU a step's end is the moment its
-last call returns, so a monotonic clock is exact.
+On a GPU an event is recorded at every boundary and all are read once, at the end. On a CPU a phase's end is the moment
+its last call returns, so a monotonic clock is exact.
 """
 
 import itertools
 import time
 
 import torch
+
+PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch is there
 
 
 class StepClock:
@@ -18,6 +20,7 @@ class StepClock:
         self.on_gpu = device.type == "cuda"
         self.spans = []  # finished stretches of steps
         self.boundaries = []  # the current one: events or seconds, one more than there are steps
+        self.phases = {phase: [] for phase in PHASES}  # one boundary a step: where that phase ended
         self.data_wait_s = []
 
     def start(self) -> None:
@@ -25,6 +28,7 @@ class StepClock:
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
         self.spans, self.boundaries = [], [self.now()]
+        self.phases = {phase: [] for phase in PHASES}
         self.data_wait_s = []
 
     def now(self):
@@ -34,6 +38,10 @@ class StepClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self.device))
         return event
+
+    def phase_done(self, phase: str) -> None:
+        """A phase of the current step has been issued; phase: one of PHASES, in that order."""
+        self.phases[phase].append(self.now())
 
     def step_done(self, data_wait_s: float) -> None:
         """One step has been issued, after the host waited ``data_wait_s`` seconds for its batch."""
@@ -48,7 +56,17 @@ class StepClock:
     def step_time_s(self) -> list[float]:
         """The steps' times in seconds. On a GPU this waits for the last step."""
         spans = [*self.spans, self.boundaries]
-        pairs = [pair for span in spans for pair in itertools.pairwise(span)]
+        return self.between(pair for span in spans for pair in itertools.pairwise(span))
+
+    def phase_time_s(self) -> dict[str, list[float]]:
+        """Seconds of each phase in each step; what is left of a step is data and the loop itself."""
+        return {
+            phase: self.between(zip(self.phases[before], self.phases[phase], strict=True))
+            for before, phase in itertools.pairwise(PHASES)
+        }
+
+    def between(self, pairs) -> list[float]:
+        """Seconds from the first to the second of each pair of points. On a GPU this waits for the last."""
         if not self.on_gpu:
             return [end - start for start, end in pairs]
         torch.cuda.synchronize(self.device)

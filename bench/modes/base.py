@@ -5,6 +5,7 @@ stay empty are the lesson: DP needs no barrier, DDP leaves the optimizer alone, 
 Sharding, saving, metering and the loop are not here: they are written once, against ``Topology``.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,7 @@ def device_of(config: RunConfig, local_rank: int) -> torch.device:
 class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
+    timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
     label = ""  # what a table must say beside the mode's name, such as "CPU replicas in threads"
 
     def __init__(self, config: RunConfig):
@@ -66,6 +68,21 @@ class Mode:
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer the loop steps. ``model`` is the wrapped one."""
         return optimizer
+
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
+        """Round forward and backward: this step's gradients are exchanged with nobody."""
+        return contextlib.nullcontext()
+
+    def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
+        """After backward: when this returns, the gradients are final."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take the optimizer's step with final gradients."""
+        optimizer.step()
+
+    def facts(self, optimizer: torch.optim.Optimizer) -> dict:
+        """What this mode does with gradients and buffers, read from its live objects, for the record."""
+        return {"gradient": "mean over the global batch", "compression": "none", "buffers": "one set"}
 
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
         """``value`` reduced over all processes; op: "sum", "mean" or "max". The same on every process."""

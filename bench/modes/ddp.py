@@ -16,16 +16,16 @@ What to notice:
   - all-reduce costs the same however large the batch is: a larger batch pays it with more computation.
 """
 
+import contextlib
+
+import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.config import RunConfig
 from bench.modes import base, group
-
-# TUNED=1. The mathematics of the step stays as it is; a gradient is stored once, inside its bucket, instead of
-# being copied in and out, and the graph is declared constant so that its unused-parameter bookkeeping is skipped.
-TUNED = {"gradient_as_bucket_view": True, "static_graph": True}
 
 
 class Mode(base.Mode):
@@ -38,9 +38,35 @@ class Mode(base.Mode):
             self.label = "all ranks share one GPU, over Gloo: for learning, not a measurement of DDP"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        device = self.topology.device
-        device_ids = [device.index] if device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=device_ids, **(TUNED if self.config.tuned else {}))
+        config, device = self.config, self.topology.device
+        self.ddp = DistributedDataParallel(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            gradient_as_bucket_view=config.gradient_as_bucket_view,  # a gradient is stored once, inside its bucket
+            static_graph=config.static_graph,  # no bookkeeping of parameters that a step might not use
+            **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
+            **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
+        )
+        state, self.hook = communication_hook(config)
+        hook = self.hook
+        if self.timeline:
+            hook = self.timeline.watch_buckets(hook or default_hooks.allreduce_hook, waits=not config.overlap)
+            if config.broadcast_buffers:
+                nbytes = sum(buffer.nbytes for buffer in model.buffers())
+                self.timeline.watch_methods(self.ddp, "communication", {"_sync_buffers": "buffers"}, nbytes)
+        if hook:
+            self.ddp.register_comm_hook(state, hook)
+        return self.ddp
+
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
+        return model.no_sync()
+
+    def facts(self, optimizer: torch.optim.Optimizer) -> dict:
+        return {
+            "gradient": "mean over the global batch" if self.config.sync else "each process its own",
+            "compression": self.config.compression if self.hook and self.config.overlap else "none",
+            "buffers": "rank 0's, sent every forward" if self.ddp.broadcast_buffers else "each rank's own",
+        }
 
     def reduce(self, value, op):
         return group.reduce(value, op)
@@ -56,3 +82,39 @@ class Mode(base.Mode):
 
     def close(self) -> None:
         dist.destroy_process_group()
+
+
+def communication_hook(config: RunConfig) -> tuple:
+    """What replaces DDP's own all-reduce of a bucket: (state, hook); (None, None) where nothing does."""
+    if not config.overlap:
+        return [], reduce_after_backward
+    if config.compression == "powersgd":  # rank 1; plain until DDP has put its buckets into their final order
+        return powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2), power_sgd
+    hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+    return None, hooks.get(config.compression)
+
+
+def reduce_after_backward(waiting: list, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """OVERLAP=0: the same buckets and bytes, but nothing is sent before the last bucket is full.
+
+    The last bucket is full when backward has computed every gradient. ``waiting``: the buckets until then.
+    """
+    device = bucket.buffer().device
+    future = torch.futures.Future(devices=[device] if device.type == "cuda" else None)
+    waiting.append((bucket.buffer(), future))
+    if bucket.is_last():
+        for gradients, promised in waiting:
+            dist.all_reduce(gradients)
+            promised.set_result(gradients.div_(dist.get_world_size()))
+        waiting.clear()
+    return future
+
+
+def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """torch's PowerSGD. It chains three collectives a bucket by callbacks, which over Gloo run in threads of their own:
+    two buckets at once could meet in different orders on two ranks, and the run would die. So there a bucket ends
+    before the next begins."""
+    future = powerSGD_hook.powerSGD_hook(state, bucket)
+    if bucket.buffer().device.type == "cpu":
+        future.wait()
+    return future

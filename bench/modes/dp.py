@@ -39,8 +39,15 @@ class Mode(base.Mode):
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         if self.topology.device.type == "cpu":
-            return CpuDataParallel(model, self.config.num_devices, self.config.threads)
-        return nn.DataParallel(model, device_ids=[d.index for d in self.topology.devices])
+            model = CpuDataParallel(model, self.config.num_devices, self.config.threads)
+        else:
+            model = nn.DataParallel(model, device_ids=[d.index for d in self.topology.devices])
+        if self.timeline:
+            self.timeline.watch_parts(model)
+        return model
+
+    def facts(self, optimizer: torch.optim.Optimizer) -> dict:
+        return super().facts(optimizer) | {"buffers": "replica 0's are kept"}
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module

@@ -6,8 +6,9 @@ Each step:
   2. backward: a hook on each parameter hands its gradient to Horovod's background thread, which once a cycle
      (1 ms by default) agrees with the other ranks on what is ready everywhere, packs small tensors into a fusion
      buffer and starts the all-reduce, while backward goes on;
-  3. ``optimizer.step()`` waits for all reductions; gradients now hold the MEAN over ranks; then the wrapped
-     optimizer's own step runs.
+  3. ``synchronize()`` waits for all reductions; gradients now hold the MEAN over ranks. ``optimizer.step()`` would
+     wait by itself; waiting apart shows what the wait costs, and lets gradients be clipped before the step;
+  4. the wrapped optimizer's own step runs.
 
 What to notice, and two traps that every tutorial walks into:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
@@ -16,6 +17,8 @@ What to notice, and two traps that every tutorial walks into:
   - ``zero_grad(set_to_none=True)`` raises; plain ``zero_grad()`` lets Horovod keep its gradients in place;
   - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics.
 """
+
+import contextlib
 
 import horovod.torch as hvd
 import torch
@@ -47,12 +50,46 @@ class Mode(base.Mode):
         return model
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+        config = self.config
+        if self.timeline:
+            mark = lambda name: hvd.allreduce(torch.zeros(1), name=name)  # noqa: E731
+            self.timeline.watch_engine(mark, hvd.stop_timeline, writes=hvd.rank() == 0)
+        if config.adasum and not hvd.mpi_built():
+            raise UserError("ADASUM=1 needs a Horovod built with MPI, and this one talks over Gloo: leave it out")
+        if not (config.sync and config.overlap):
+            return optimizer  # no hooks in backward: nothing is sent before synchronize()
         before = optimizer.state_dict()
-        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Average)
+        optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
+            op=hvd.Adasum if config.adasum else hvd.Average,
+        )
         if before["state"]:  # after a resume; wrapping makes a new optimizer, without the old one's state
             optimizer.load_state_dict(before)
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         return optimizer
+
+    def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
+        if hasattr(optimizer, "synchronize"):
+            return optimizer.synchronize()  # wait for what the hooks began; gradients are means from here on
+        if self.config.sync:  # OVERLAP=0: everything in one call, after the whole backward pass
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            hvd.grouped_allreduce_(gradients, op=hvd.Average, name="gradients")
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        waited = hasattr(optimizer, "skip_synchronize") and not self.config.adasum  # Adasum reduces inside its step
+        with optimizer.skip_synchronize() if waited else contextlib.nullcontext():
+            optimizer.step()
+
+    def facts(self, optimizer: torch.optim.Optimizer) -> dict:
+        compression = getattr(optimizer, "_compression", hvd.Compression.none)
+        return {
+            "gradient": "Adasum" if self.config.adasum
+            else "mean over the global batch" if self.config.sync else "each process its own",
+            "compression": "none" if compression is hvd.Compression.none else "fp16",
+            "buffers": "each rank's own",
+        }  # fmt: skip
 
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
         return hvd.allreduce(value, op=REDUCE_OPS[op])

@@ -24,6 +24,9 @@ class Mode(base.Mode):
         self.config = config
         self.topology = group.join(config)
 
+    def facts(self, optimizer):
+        return {"gradient": "each process its own", "compression": "none", "buffers": "each rank's own"}
+
     def reduce(self, value, op):
         return group.reduce(value, op)
 

@@ -228,9 +228,11 @@ def percent_range(low: float, high: float) -> str:
 
 
 def signed(fraction: float) -> str:
-    """A fraction as a signed number of percent, with a true minus.
+    """A fraction as a signed number of percent, with a true minus; what is beyond measure is cut.
 
-    >>> signed(-0.012), signed(0.0341)
-    ('−1.2', '+3.4')
+    >>> signed(-0.012), signed(0.0341), signed(789498.2)
+    ('−1.2', '+3.4', 'over +999')
     """
+    if fraction > 9.99:
+        return "over +999"
     return f"{100 * fraction:+.1f}".replace("-", "−")

@@ -1,5 +1,8 @@
 """Tables for a terminal."""
 
+import statistics
+from collections import Counter
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -92,3 +95,79 @@ def print_run(console: Console, record: dict, baselines: list[dict]) -> None:
     for epoch in record.get("accuracy", {}).get("epochs", []):
         top = f"top-1 {epoch['top1']:.4f}, top-5 {epoch['top5']:.4f}, " if "top1" in epoch else ""
         console.print(f"epoch {epoch['epoch']}: {top}{epoch['elapsed_s']:.1f} s")
+
+
+def print_records(console: Console, records: list[dict], most: int = 40) -> None:
+    """A row a single run; of a suite one line, for its rounds belong together."""
+    single = [record for record in records if not record["config"].get("suite")]
+    if single:
+        console.print(run_table(single[-most:]))
+    if len(single) > most:
+        console.print(f"{len(single) - most} older runs are not shown: `bench table` has all")
+    counts = Counter(record["config"]["suite"] for record in records if record["config"].get("suite"))
+    for suite, count in counts.items():
+        console.print(f"suite {suite}: {count} records")
+
+
+def print_certificate(console: Console, certificate) -> None:
+    """The parity certificate: one line a fact that is not equal, and how many are."""
+    equal = [fact.name for fact in certificate.facts if fact.status == "equal"]
+    console.print(f"[bold]parity certificate[/]: {certificate.sentence()}", highlight=False)
+    console.print(f"  equal: {', '.join(equal)}", highlight=False)
+    for fact in certificate.facts:
+        if fact.status != "equal":
+            values = "; ".join(f"{role}: {value}" for role, value in fact.values.items())
+            console.print(f"  {fact.status}: {fact.name} ({values}): {fact.why}", highlight=False, markup=False)
+
+
+def print_result(console: Console, result) -> None:
+    """What a person sees after a suite: where it ran, what was equal, one row a role, the answer in words."""
+    suite = result.suite
+    console.print(f"[bold]{suite.machine}[/]")
+    print_certificate(console, result.certificate)
+    console.print(comparison_table(result))
+    for role, rounds in result.outliers.items():
+        console.print(f"outlier (kept): {role}, round {', '.join(str(n + 1) for n in rounds)}")
+    for record in suite.left_out:
+        console.print(f"left out: {record['run_id']}, a round that is not whole")
+    for line in result.answer():
+        console.print(line, highlight=False, markup=False)
+
+
+def comparison_table(result) -> Table:
+    """One row a role: throughput over rounds, and the ratio to the base with its interval and verdict."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    flag = "" if result.certificate.fair else "\nNOT A FAIR COMPARISON"
+    for column in ("role", "images/s\n[lowest–highest]", f"× {result.base}\n[95 % interval]{flag}", "Hodges–Lehmann",
+                   "verdict", "n"):  # fmt: skip
+        table.add_column(column, justify="left" if column in ("role", "verdict") else "right")
+    for role in [result.base, *(r for r in result.suite.roles if r != result.base)]:
+        values = result.suite.throughputs(role)
+        cells = [role, f"{statistics.geometric_mean(values):.1f} [{min(values):.1f}–{max(values):.1f}]"]
+        if role == result.base:
+            cells += ["1", "", "base"]
+        else:
+            pair = result.pair(result.base, role)
+            c = pair.comparison
+            cells += [f"{c.ratio:.3f} {span(c.low, c.high)}", f"{c.hl_ratio:.3f} {span(c.hl_low, c.hl_high)}"]
+            cells += [c.verdict + (" (unfair)" if pair.flagged else "")]
+        table.add_row(*cells, str(result.suite.n))
+    return table
+
+
+def span(low: float | None, high: float | None) -> str:
+    """An interval, or the reason why there is none."""
+    return "[no interval]" if low is None else f"[{low:.3f}–{high:.3f}]"
+
+
+def print_replay(console: Console, result, replay) -> None:
+    """How far the unfairness moved the verdict, and whether it went where it was expected to go."""
+    base, fair, unfair = result.suite.roles
+    c = result.pair(fair, unfair).comparison
+    console.print(f"[bold]replayed[/]: {replay.change}", highlight=False)
+    for role in (fair, unfair):
+        console.print(f"  {result.pair(base, role).comparison.sentence(base, role)}", highlight=False, markup=False)
+    expected = replay.moves[result.suite.device]
+    seen = {"tie": "it did not move"}.get(c.verdict, c.verdict)
+    console.print(f"  the unfairness alone: × {c.ratio:.3f} {span(c.low, c.high)}: {seen}; "
+                  f"expected here: {expected or 'no move'}", highlight=False, markup=False)  # fmt: skip

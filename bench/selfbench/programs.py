@@ -50,6 +50,13 @@ def bare(config: RunConfig) -> Program:
     return Program(starter(config, script), threads(config), read_ranks, config.global_batch, timeout=config.timeout)
 
 
+def paired(config: RunConfig, pairs: int) -> Program:
+    """The harness's loop and a bare one in turns, in the same processes."""
+    script = ["-m", "bench.selfbench.paired", json.dumps(changes(config)), str(pairs), "OUT"]
+    starter = {"ddp": torchrun, "horovod": horovodrun}.get(config.mode, alone)
+    return Program(starter(config, script), {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
+
+
 def join(config: RunConfig) -> Program:
     """The bare start of a mode's engine."""
     starter = {"ddp": torchrun, "horovod": horovodrun}[config.mode]
@@ -112,8 +119,15 @@ def read_ranks(out: Path) -> dict:
     return {"step_time_s": [part["step_time_s"] for part in parts], "ready": ready}
 
 
+def read_blocks(out: Path) -> dict:
+    """The blocks of all ranks: of each block the slowest rank's time."""
+    parts = [json.loads(path.read_text()) for path in sorted(out.glob("rank*.json"))]
+    return {name: [max(block) for block in zip(*(p[name] for p in parts), strict=True)] for name in parts[0]}
+
+
 def execute(name: str, program: Program, out: Path) -> dict:
-    """Run a program once: ``step_time_s`` [rank][step] and ``ready_s`` after its start. Raises RunFailed."""
+    """Run a program once; its sample: ``step_time_s`` [rank][step] and ``ready_s`` after its start, or blocks of a
+    paired one. Raises RunFailed."""
     out.mkdir(parents=True)
     argv = [str(out) if word == "OUT" else word.replace("=OUT", f"={out}") for word in program.argv]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -133,7 +147,9 @@ def execute(name: str, program: Program, out: Path) -> dict:
         last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         raise RunFailed(f"{name}: ended with code {code}: {last[0]}")
     sample = program.read(out)
-    return {"step_time_s": sample["step_time_s"], "ready_s": sample["ready"] and sample["ready"] - started}
+    if "ready" in sample:
+        sample["ready_s"] = (ready := sample.pop("ready")) and ready - started
+    return sample
 
 
 def end(process: subprocess.Popen) -> None:

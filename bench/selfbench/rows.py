@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bench import formulas
+from bench.report import stats
 
 STATISTICS = {
     "throughput": "images/s at the median timed step (of a step's slowest rank)",
@@ -66,14 +67,12 @@ def value(program, sample: dict, statistic: str) -> float:
 
 def interval(row: Row, statistic: str, programs: dict, samples: dict) -> tuple[float, float, float]:
     """The ratio of a row with its 95 % interval, over rounds. samples: name -> one sample a round."""
-    from scipy.special import stdtrit  # 0.2 s
-
     a = [value(programs[row.program], sample, statistic) for sample in samples[row.program]]
     if isinstance(row.against, float):
         b = [row.against] * len(a)
     else:
         b = [value(programs[row.against], sample, statistic) for sample in samples[row.against]]
-    return formulas.log_ratio_interval(b, a, float(stdtrit(len(a) - 1, 0.975)))
+    return formulas.log_ratio_interval(b, a, stats.t_quantile(len(a) - 1, 0.95))
 
 
 def verdict(row: Row, low: float, high: float) -> str:

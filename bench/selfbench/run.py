@@ -5,7 +5,8 @@ other one, so that a machine that warms up or is disturbed favours nobody. A row
 mean of the paired log-ratios of the rounds with Student's 95 % interval.
 
 Parts:
-- overhead: each mode against a bare loop of the same work;
+- loop: each mode's loop and a bare loop in turns, in the same processes: the finest look at what the loop costs;
+- overhead: each mode against a bare script of the same work, in processes of its own;
 - horovod: MODE=horovod against Horovod's own way to run, a plain script under horovodrun;
 - bound: ddp and horovod against processes that do not communicate, with default settings and with TUNED=1;
 - startup: from the command to the first timed step, against the same engine starting a script that only joins the
@@ -30,18 +31,23 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import config as cfg
+from bench import formulas
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launch.run import resolve_here
 from bench.measure.environment import collect_machine
 from bench.modes import MODES
+from bench.report import stats
+from bench.report.tables import terminal
 from bench.selfbench import programs as progs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
+from bench.suites import order
 
-PARTS = ("overhead", "horovod", "bound", "startup")
+PARTS = ("loop", "overhead", "horovod", "bound", "startup")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip
 STEPS, TUNED_STEPS, WARMUP = 14, 4, 2  # some seconds each on two cores
+PAIRS, BLOCK = 24, 4  # of the part "loop": blocks of each kind, and steps a block
 START = {"warmup_steps": 0, "timed_steps": 1}
 
 
@@ -49,7 +55,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     """Run the rounds, print the table, write the file; 0 whatever the verdicts. Raises UserError and RunFailed."""
     parts = chosen_parts(only)
     asked = check(asked)
-    console = Console(highlight=False)
+    console = terminal()
     out = Path(asked.out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -58,16 +64,18 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     started = datetime.datetime.now().astimezone()
     with tempfile.TemporaryDirectory(prefix="bench-selfbench-") as folder:
         first = Path(folder) / "first"
-        programs = all_programs(asked, first)
+        programs = all_programs(asked, first)  # none for the part "loop"
         rows = [row for row in all_rows() if row.part in parts and row.program in programs]
         used = {name: programs[name] for row in rows for name in (row.program, row.against) if name in programs}
         console.print(f"{len(used)} programs, {rounds} rounds")
         for name in used:
             if name.endswith(" start"):  # uncounted: the first start reads everything from disk
                 progs.execute(name, used[name], first / name.replace(" ", "-"))
-        samples = run_rounds(console, used, rounds, Path(folder))
+        samples = run_rounds(console, used, rounds, Path(folder)) if used else {}
         importing = [name for name in used if name.startswith("bench ") and imports_torch(used[name].argv)]
-    results = [judge(row, used, samples) for row in rows]
+        loops = paired_loops(console, asked, Path(folder)) if "loop" in parts else {}
+    results = [judge_loop(name, sample) for name, sample in loops.items()]
+    results += [judge(row, used, samples) for row in rows]
     machine = collect_machine()
     print_table(console, machine, results, rounds)
     for name in importing:
@@ -81,6 +89,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         "statistics": STATISTICS,
         "rows": results,
         "imports_torch": importing,
+        "loops": loops,
         "programs": {n: {"argv": p.argv, "variables": p.variables, "samples": samples[n]} for n, p in used.items()},
     }
     path.write_text(json.dumps(report, indent=1))
@@ -130,6 +139,26 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
     return programs
 
 
+def paired_loops(console: Console, asked: RunConfig, folder: Path) -> dict[str, dict]:
+    """One paired program a way to train; mode -> its blocks, in seconds."""
+    base = dataclasses.replace(asked, warmup_steps=WARMUP, timed_steps=BLOCK)
+    samples = {}
+    for mode, info in MODES.items():
+        if not info.baseline and (info.needs is None or importlib.util.find_spec(info.needs)):
+            samples[mode] = progs.execute(mode, progs.paired(in_mode(base, mode), PAIRS), folder / f"loop-{mode}")
+            console.print(f"loop of {mode}: {PAIRS} pairs")
+    return samples
+
+
+def judge_loop(mode: str, sample: dict) -> dict:
+    """A line of the part "loop": the bare blocks' time over the harness's."""
+    quantile = stats.t_quantile(PAIRS - 1, 0.95)
+    ratio, low, high = formulas.log_ratio_interval(sample["harness_s"], sample["bare_s"], quantile)
+    row = Row("loop", f"{mode} loop / bare loop, same process", mode, "bare", "throughput", 0.99)
+    line = dataclasses.asdict(row) | {"ratio": ratio, "low": low, "high": high, "n": len(sample["bare_s"])}
+    return line | {"verdict": verdict(row, low, high)}
+
+
 def in_mode(base: RunConfig, mode: str) -> RunConfig:
     """A resolved config of a mode; single is one process with all the threads and one device's batch."""
     devices = MODES[mode].max_devices or base.num_devices
@@ -145,17 +174,6 @@ def run_rounds(console: Console, programs: dict, rounds: int, folder: Path) -> d
             samples[name].append(progs.execute(name, programs[name], out))
         console.print(f"round {number + 1} of {rounds}: {time.monotonic() - started:.0f} s")
     return samples
-
-
-def order(names: list[str], number: int) -> list[str]:
-    """A round's order: rotated by its number, and every other one backwards.
-
-    >>> [order(["a", "b", "c"], number) for number in range(3)]
-    [['a', 'b', 'c'], ['a', 'c', 'b'], ['c', 'a', 'b']]
-    """
-    start = number % len(names)
-    names = names[start:] + names[:start]
-    return names[::-1] if number % 2 else names
 
 
 def imports_torch(argv: list[str]) -> bool:

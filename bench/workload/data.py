@@ -6,6 +6,7 @@ indices that fall to this process.
 
 import gzip
 import importlib.util
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,11 +83,29 @@ class Synthetic:
         return self.images[index], self.labels[index]
 
 
+class SlowStorage:
+    """A data set behind a storage that takes ``milliseconds`` an image: simulated, so that waiting can be studied."""
+
+    def __init__(self, dataset, milliseconds: float):
+        self.dataset, self.milliseconds, self.num_classes = dataset, milliseconds, dataset.num_classes
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """As the data set's own, later."""
+        time.sleep(self.milliseconds * len(indices) / 1000)
+        return self.dataset[indices]
+
+
 def load_data(config: RunConfig, device: torch.device):
     """The training set and the validation set of a config; synthetic data have no validation set (None)."""
     if config.data == "synthetic":
         return Synthetic(config.image_size, device), None
-    return Digits(config.image_size, train=True), Digits(config.image_size, train=False)
+    train_set = Digits(config.image_size, train=True)
+    if config.storage_ms:
+        train_set = SlowStorage(train_set, config.storage_ms)
+    return train_set, Digits(config.image_size, train=False)
 
 
 def process_indices(config: RunConfig, topology, num_images: int) -> Iterator[np.ndarray]:

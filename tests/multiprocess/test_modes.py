@@ -42,6 +42,11 @@ ROWS = {
     },
     "horovod x2": {"mode": "horovod", "gpus": 2},
     "horovod x3, tuned": {"mode": "horovod", "gpus": 3, "tuned": 1},
+    # What changes the speed and not the update.
+    "ddp x2, reductions after backward": {"mode": "ddp", "gpus": 2, "overlap": 0, "bucket_cap_mb": 1},
+    "ddp x2, small buckets, views": {"mode": "ddp", "gpus": 2, "bucket_cap_mb": 1, "gradient_as_bucket_view": 1},
+    "horovod x2, reductions after backward": {"mode": "horovod", "gpus": 2, "overlap": 0},
+    "horovod x2, fusion and cycle": {"mode": "horovod", "gpus": 2, "fusion_mb": 1, "cycle_time_ms": 5},
 }  # fmt: skip
 
 

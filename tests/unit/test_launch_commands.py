@@ -15,6 +15,7 @@ from bench.errors import RunFailed, UserError
 from bench.guard import LAUNCHER_PID, error_path
 from bench.launch import horovodrun, in_process, spawn, supervise, torchrun
 from bench.launch import run as launch_run
+from bench.modes import MODES
 from bench.progress import LAYOUT, PHASES, read_status, status_path
 from tests.runs import ROOT
 
@@ -119,17 +120,28 @@ def test_horovodrun(some_horovod):
     assert float(variables["HOROVOD_GLOO_TIMEOUT_SECONDS"]) >= 60  # TIMEOUT decides, not Horovod's own 30 s
 
 
-def test_tuned_sets_horovods_cycle(some_horovod, monkeypatch):
-    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
+def test_options_become_horovods_variables(some_horovod):
+    config = config_of(mode="horovod", fusion_mb=1.5, cycle_time_ms=5.0, autotune=True)
+    _, variables = horovodrun.command(config, RUN_DIR)
+    assert variables["HOROVOD_FUSION_THRESHOLD"] == str(3 * 2**19)
+    assert (variables["HOROVOD_CYCLE_TIME"], variables["HOROVOD_AUTOTUNE"]) == ("5.0", "1")
+
+
+def test_tuned_sets_horovods_cycle(some_horovod):
+    tuned = MODES["horovod"].tuned["cycle_time_ms"]
+    assert tuned > 1  # Horovod's own
     _, variables = horovodrun.command(config_of(mode="horovod", tuned=True), RUN_DIR)
-    assert variables["HOROVOD_CYCLE_TIME"] == horovodrun.TUNED["HOROVOD_CYCLE_TIME"]
+    assert float(variables["HOROVOD_CYCLE_TIME"]) == tuned
 
 
-def test_what_the_user_has_set_stays(some_horovod, monkeypatch):
+def test_what_the_user_has_set_stays_where_no_option_says_otherwise(some_horovod, monkeypatch):
+    """The record shows options and variables: an option that something else overrides would be a false record."""
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "99")
-    _, variables = horovodrun.command(config_of(mode="horovod", tuned=True), RUN_DIR)
-    assert (variables["HOROVOD_CYCLE_TIME"], variables["HOROVOD_GLOO_TIMEOUT_SECONDS"]) == ("7", "99")
+    _, variables = horovodrun.command(config_of(mode="horovod"), RUN_DIR)
+    assert "HOROVOD_CYCLE_TIME" not in variables and variables["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "99"
+    _, variables = horovodrun.command(config_of(mode="horovod", cycle_time_ms=3.0), RUN_DIR)
+    assert variables["HOROVOD_CYCLE_TIME"] == "3.0"
 
 
 @pytest.mark.parametrize(("threads", "each"), [(1, "1"), (2, "1"), (4, "2"), (5, "2")])

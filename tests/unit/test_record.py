@@ -9,6 +9,7 @@ import pytest
 
 from bench import formulas, record
 from bench.config import RunConfig, resolve
+from tests.runs import ROOT
 
 CONFIG = resolve(RunConfig(mode="ddp", num_devices=2), "cpu", 2)
 FAILURE = {"rank": 1, "kind": "killed", "message": "rank 1 was killed", "traceback": ""}
@@ -87,10 +88,34 @@ def test_a_missing_file_is_refused(tmp_path):
     refusal(tmp_path / "record.json")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_another_schema_version_is_refused(tmp_path, good, version):
+@pytest.mark.parametrize("version", [0, 3, "1", None, True])
+def test_an_unknown_schema_version_is_refused(tmp_path, good, version):
     good["schema_version"] = version
-    assert f"schema version {version}, this program reads 1" in refusal(write(tmp_path, good))
+    assert f"schema version {version}, this program reads 1 to 2" in refusal(write(tmp_path, good))
+
+
+def test_a_record_of_version_1_is_migrated(tmp_path, good):
+    """It had no suites, no knobs, no facts and no phase times; what it measured stays as it is."""
+    old = copy.deepcopy(good)
+    old["schema_version"] = 1
+    new_options = {"suite", "role", "round", "compression", "sync", "overlap", "profile"}
+    old["config"] = {name: value for name, value in old["config"].items() if name not in new_options}
+    for part in old["samples"]:
+        del part["facts"], part["phase_time_s"]
+    path = write(tmp_path, old)
+    before = path.read_text()
+    record_now = record.load(path)
+    assert record_now["schema_version"] == record.SCHEMA_VERSION
+    assert (record_now["config"]["compression"], record_now["config"]["sync"]) == ("none", True)
+    assert record_now["samples"] == old["samples"] and record_now["summary"] == old["summary"]
+    assert path.read_text() == before  # reading changes no file
+
+
+def test_the_committed_records_are_read():
+    paths = list((ROOT / "results" / "reference").rglob("record.json"))
+    assert paths
+    for path in paths:
+        assert record.load(path)["schema_version"] == record.SCHEMA_VERSION
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""The commands that compare: suites in interleaved rounds, then certificate, verdict, pictures and a page.
+
+compare (and its replays), scaling, breakdown, knobs. Each makes its roles in bench/suites.py, runs them by
+bench/rounds.py, and says what came of it by bench/report: this file holds no measurement and no figure.
+"""
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+from bench import rounds as running
+from bench import suites
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.launch.run import resolve_here
+from bench.modes import MODES
+from bench.report import tables
+from bench.report.certificate import certify
+from bench.report.comparison import compare_suite
+from bench.report.load import find_records
+from bench.report.suites import suite_of
+
+ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5}
+QUICK_ROUNDS = 2
+NOT_HERE = ("epochs", "fault", "snapshots", "baselines", "profile", "suite", "role", "round")
+
+
+def compare(asked: RunConfig, rounds: int | None, quick: bool, strict: bool, replay: str | None) -> int:
+    """All modes on one workload, or a replayed unfairness."""
+    if replay is not None:
+        return compare_replay(asked, rounds, quick, replay)
+    console = tables.terminal()
+    config = prepare(console, dataclasses.replace(asked, mode="ddp"))
+    roles = suites.comparison(config, available(console))
+
+    def refuse_if_unfair(records):
+        ways = {r["config"]["role"]: [r] for r in records if r["config"]["role"] not in suites.BOUNDS}
+        certificate = certify(ways)
+        if strict and not certificate.fair:
+            tables.print_certificate(console, certificate)
+            raise UserError(f"STRICT=1: {certificate.sentence()}")
+
+    folder = run(console, "compare", roles, rounds, quick, asked.out, refuse_if_unfair)
+    return finish(console, [folder])
+
+
+def compare_replay(asked: RunConfig, rounds: int | None, quick: bool, name: str) -> int:
+    """A classic unfairness on purpose: how far it moves the verdict."""
+    if name not in suites.REPLAYS:
+        raise UserError(f"unknown REPLAY={name}: choose one of {', '.join(suites.REPLAYS)}")
+    case, console = suites.REPLAYS[name], tables.terminal()
+    missing = [mode for mode in (case.base, case.program) if mode not in available(console)]
+    if missing:
+        raise UserError(f"REPLAY={name} needs MODE={missing[0]}, which cannot run here: run `bench doctor`")
+    if "data" in case.common:  # it is about the loader: the data must have one
+        asked = dataclasses.replace(asked, data=asked.data or case.common["data"])
+    config = prepare(console, dataclasses.replace(asked, mode=case.program))
+    console.print(f"replayed on purpose: {case.change}")
+    folder = run(console, "replay", suites.replay(config, name), rounds, quick, asked.out)
+    return finish(console, [folder], replay=case)
+
+
+def scaling(asked: RunConfig, rounds: int | None, quick: bool, max_devices: int) -> int:
+    """Weak and strong scaling of every mode."""
+    console = tables.terminal()
+    config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=max_devices))
+    modes, folders = available(console), []
+    for kind in ("weak", "strong"):
+        roles = suites.scaling(config, modes, max_devices, strong=kind == "strong")
+        folders.append(run(console, kind, roles, rounds, quick, asked.out))
+    return finish(console, folders)
+
+
+def breakdown(asked: RunConfig, rounds: int | None, quick: bool) -> int:
+    """Where the step goes and where the memory goes, for every mode."""
+    console = tables.terminal()
+    config = prepare(console, dataclasses.replace(asked, mode="ddp"))
+    modes = available(console)
+    suite = running.new_suite("breakdown")
+    folder = run(console, "breakdown", suites.breakdown(config, modes), rounds, quick, asked.out, suite=suite)
+    for mode, profiled in suites.profiled(config, modes).items():
+        running.run_one(console, suite, mode, profiled, 0, folder, f"profile {mode}")
+    return finish(console, [folder])
+
+
+def knobs(asked: RunConfig, rounds: int | None, quick: bool) -> int:
+    """The settings of one engine."""
+    console = tables.terminal()
+    config = prepare(console, asked)
+    return finish(console, [run(console, "knobs", suites.knobs(config), rounds, quick, asked.out)])
+
+
+def prepare(console, asked: RunConfig) -> RunConfig:
+    """Refuse what would be ignored, fill in this machine's defaults, and say what will run. Raises UserError."""
+    for f in dataclasses.fields(asked):
+        if f.name in NOT_HERE and getattr(asked, f.name) != f.default:
+            raise UserError(
+                f"{(f.metadata['flag'] or f.name).upper()} belongs to single runs (`make bench`): leave it out"
+            )
+    config = dataclasses.replace(resolve_here(asked), baselines=False)
+    if config.device == "cpu":
+        console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
+    console.print(
+        f"{config.model}, {config.data} at {config.image_size} px, {config.per_device_batch} images a device, "
+        f"{config.warmup_steps} + {config.timed_steps} steps, {config.precision}, seed {config.seed}"
+    )
+    return config
+
+
+def available(console) -> list[str]:
+    """The ways to train that can run here; what is missing is said."""
+    modes = []
+    for mode in suites.WAYS:
+        needs = MODES[mode].needs
+        if needs and importlib.util.find_spec(needs) is None:
+            console.print(f"left out: {mode} needs {needs}, which is not installed: run `bench install-{needs}`")
+        else:
+            modes.append(mode)
+    return modes
+
+
+def run(console, kind, roles, rounds, quick, out, after_round=None, suite=None) -> Path:
+    """Run a suite and return its folder. rounds: None for the default."""
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS[kind])
+    if quick:
+        console.print(f"[bold]QUICK: {rounds} rounds. Intervals will be wide; do not quote them.[/]")
+    console.print(f"{kind}: {len(roles)} programs, {rounds} rounds")
+    return running.run_rounds(console, suite or running.new_suite(kind), roles, rounds, out, after_round)
+
+
+def finish(console, folders: list[Path], replay=None) -> int:
+    """Certificate, table, verdict; pictures and a page beside the records. The page's path is the last line."""
+    from bench.report import figures, page
+
+    found, refused = [], []
+    for folder in folders:
+        records, bad = find_records(folder)
+        suite = suite_of(folder.name, records)
+        result = compare_suite(suite)
+        tables.print_result(console, result)
+        if replay:
+            tables.print_replay(console, result, replay)
+        for name, figure in figures.figures_of(suite).items():
+            figures.save(figure, folder / "pictures", name)
+        found.append(suite)
+        refused += bad
+    path = page.write_page(found, [], refused, folders[0] / "report.html")
+    for folder in folders:
+        print(f"records and pictures: {folder}")
+    print(f"report: {path}", flush=True)
+    return 0

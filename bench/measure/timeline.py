@@ -1,0 +1,561 @@
+"""The timeline of one step on one rank: what computes when, and what is being sent meanwhile.
+
+Comes in: one step, run once more after the timed ones, under torch.profiler. Goes out: spans in four lanes:
+
+- phase          what the training loop says it is doing;
+- compute        when the process's own threads (CPU) or the streams that the model runs on (CUDA) are busy;
+- communication  one span a bucket (DDP), a fused reduction (Horovod) or another exchange, with its bytes;
+- dp             the parts of DataParallel's forward.
+
+Nothing is told by the name of a kernel or an operator. A lane is a thread or a stream, and which ones compute is known
+from ranges and a small addition of our own that run there. When a bucket is launched and done is noted by a hook
+around DDP's own; Horovod's background thread, which torch cannot see, is read from the file that Horovod writes.
+
+Whatever fails here is a note in the result. What fails in the step itself, or in a collective, is raised as ever.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+MARK = "bench: clock mark"  # our own range: it says which thread is ours, and what torch's clock shows
+BEGIN, END = "bench.timeline.begin", "bench.timeline.end"  # our own reductions in Horovod's file
+GAP_S = 1e-4  # compute spans that are no further apart are one
+MOST_SPANS = 200  # of one lane on one rank; with more, wider gaps are closed
+PATIENCE_S = 5.0  # for a file to be closed or a callback to be called
+PHASES = {"waiting for data": "data wait", "optimizer step": "optimizer"}  # the loop's words: the timeline's
+PROFILED_STEPS = 2  # that `record` takes: one to get used to the profiler, one to show
+
+
+class StepTimeline:
+    """Watches one step. Until then, and after it, every hook only asks whether it is on.
+
+    device: of this process; devices: all that it drives. On CUDA, times are those of the device's current stream.
+    """
+
+    def __init__(self, device: torch.device, devices: list[torch.device] | None = None):
+        self.device, self.devices = device, devices or [device]
+        self.on_gpu = device.type == "cuda"
+        self.on = False
+        self.spans = []  # (lane, name, start, end, bytes); start and end from now()
+        self.notes = []
+        self.current = None  # the phase that has begun: (name, start)
+        self.launched = self.done = 0  # buckets
+        self.sending = None  # when the last bucket was launched or done
+        self.waits = []  # (start, end) in which the main thread was inside a call that communicates
+        self.all_threads = False  # whether threads beside the main one compute
+        self.engine = None  # Horovod's marker and stop, and the times of the markers
+        self.marks = []  # (before, after) of each MARK, in perf_counter's seconds
+        self.origin = self.origin_s = self.end = None
+
+    # --- hooks: what the loop and the modes call ---------------------------------------------------------------------
+
+    def phase(self, name: str | None) -> None:
+        """The loop begins a phase, and with it ends the one before."""
+        if not self.on:
+            return
+        moment = self.now()
+        if self.current:
+            self.spans.append(("phase", self.current[0], self.current[1], moment, None))
+        self.current = (name, moment) if name else None
+
+    @contextlib.contextmanager
+    def span(self, lane: str, name: str, nbytes: int | None = None):
+        """A span round a block of code."""
+        if not self.on:
+            yield
+            return
+        start = self.now()
+        try:
+            yield
+        finally:
+            end = self.now()
+            self.spans.append((lane, name, start, end, nbytes))
+            if lane == "communication":
+                self.waits.append((start, end))
+
+    def watch_phases(self, status) -> None:
+        """From now on ``status.phase(name)`` also begins a phase here."""
+        tell = status.phase
+
+        def phase(name):
+            tell(name)
+            self.phase(PHASES.get(name, name))
+
+        status.phase = phase
+
+    def watch_buckets(self, hook, waits: bool = False):
+        """A DDP communication hook that does what ``hook`` does and notes when each bucket is launched and done.
+
+        waits: the hook sends nothing before it has the last bucket, and then one bucket after the other. The bytes are
+        those of the gradients; a hook that compresses sends fewer.
+        """
+
+        def watched(state, bucket):
+            if not self.on:
+                return hook(state, bucket)
+            name, nbytes, launched = f"bucket {bucket.index()}", bucket.buffer().nbytes, self.now()
+            self.launched += 1
+            self.sending = launched
+            future = hook(state, bucket)
+            self.waits.append((launched, self.now()))
+
+            def note(_):
+                start, end = self.sending if waits else launched, self.now()
+                self.spans.append(("communication", name, start, end, nbytes))
+                self.sending = end
+                self.done += 1
+
+            future.add_done_callback(note)
+            return future
+
+        return watched
+
+    def watch_methods(self, owner, lane: str, methods: dict[str, str], nbytes: int | None = None) -> None:
+        """From now on a call of ``owner.<method>`` is a span in ``lane``; methods: {method: the span's name}."""
+        for method, name in methods.items():
+            original = getattr(owner, method, None)
+            if original is None:
+                self.notes.append(f"{name}: {type(owner).__name__} has no {method} in this version of torch")
+                continue
+            setattr(owner, method, self.wrapped(original, lane, name, nbytes))
+
+    def wrapped(self, function, lane: str, name: str, nbytes: int | None):
+        """``function`` with a span round each call."""
+
+        @functools.wraps(function)
+        def call(*arguments, **options):
+            with self.span(lane, name, nbytes):
+                return function(*arguments, **options)
+
+        return call
+
+    def watch_parts(self, model) -> None:
+        """DataParallel: its four steps are spans, and its replicas' threads compute."""
+        parts = {"scatter": "scatter", "replicate": "replicate", "parallel_apply": "forward", "gather": "gather"}
+        self.watch_methods(model, "dp", parts)
+        self.all_threads = True
+
+    def watch_engine(self, marker, stop, writes: bool) -> None:
+        """Horovod. marker(name): a small reduction on all ranks; stop(): close the file that HOROVOD_TIMELINE names.
+
+        writes: whether this is the rank that writes the file: rank 0.
+        """
+        path = os.environ.get("HOROVOD_TIMELINE") if writes else None
+        self.engine = {"marker": marker, "stop": stop, "writes": writes, "path": path}
+
+    # --- the step ----------------------------------------------------------------------------------------------------
+
+    def record(self, run_step, barrier) -> None:
+        """Take PROFILED_STEPS steps by calling ``run_step``, and watch the last. ``barrier``: ranks begin it together.
+
+        Raises what ``run_step``, ``barrier`` or a marker raises, and nothing else.
+        """
+        profiler = self.attempt("torch.profiler did not start", self.start_profiler)
+        for _ in range(PROFILED_STEPS - 1):
+            run_step()
+        self.mark_engine(BEGIN)
+        barrier()
+        self.attempt("no clock mark", self.mark_clock)
+        self.synchronize()
+        self.on = True
+        self.origin_s, self.origin = time.perf_counter(), self.now()
+        run_step()
+        self.phase(None)
+        self.end = self.now()
+        self.wait_for_buckets()
+        self.synchronize()
+        self.on = False
+        self.mark_engine(END)
+        if profiler is not None:
+            events = self.attempt("torch.profiler did not end well", lambda: self.stop_profiler(profiler))
+            if events is not None:
+                self.attempt("the profiler's events could not be read", lambda: self.add_compute(events))
+        if self.engine and self.engine["writes"]:
+            self.attempt("Horovod's timeline could not be read", self.add_engine)
+
+    def result(self, step: int) -> dict:
+        """The record's ``samples[r].timeline``, and the clock by which ``share_communication`` fits ranks together.
+
+        step: the number of the step that was watched.
+        """
+        rows = self.attempt("the spans' times could not be read", self.rows) or []
+        clock = {"host": host(), "origin_s": self.origin_s, "engine": None}
+        if self.engine:
+            clock["engine"] = self.engine.get(BEGIN, (0, 0))[1]
+        step_s = self.attempt("the step's time could not be read", lambda: self.since(self.end)) or 1e-9
+        return {"step": step, "step_s": step_s, "spans": rows, "notes": list(dict.fromkeys(self.notes)), "clock": clock}
+
+    def rows(self) -> list[dict]:
+        """The spans as the record has them, by lane and start."""
+        rows = [
+            {"lane": lane, "name": name, "start_s": self.since(start), "end_s": self.since(end), "bytes": nbytes}
+            for lane, name, start, end, nbytes in self.spans
+        ]
+        return sorted(rows, key=lambda row: (row["lane"], row["start_s"]))
+
+    def attempt(self, what: str, action):
+        """What ``action`` returns; None and a note when it fails."""
+        try:
+            return action()
+        except Exception as error:
+            self.notes.append(f"{what}: {type(error).__name__}: {error}".splitlines()[0][:300])
+            return None
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def now(self):
+        """A moment: seconds of perf_counter, or an event on the device's current stream."""
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def since(self, moment) -> float:
+        """Seconds from the start of the step to a moment of ``now``, or to seconds of perf_counter."""
+        if isinstance(moment, float):
+            return round(moment - self.origin_s, 7)
+        return round(self.origin.elapsed_time(moment) / 1000, 7)
+
+    def synchronize(self) -> None:
+        """Nothing is left to do on any of the devices."""
+        if self.on_gpu:
+            for device in self.devices:
+                torch.cuda.synchronize(device)
+
+    def wait_for_buckets(self) -> None:
+        """A bucket's last callback may come a moment after the gradients are there."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.done < self.launched and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if self.done < self.launched:
+            self.notes.append(f"{self.launched - self.done} of {self.launched} buckets were not seen to end")
+
+    # --- torch.profiler ----------------------------------------------------------------------------------------------
+
+    def start_profiler(self):
+        """A running profiler, which sees the replicas' threads where there are some."""
+        from torch.profiler import ProfilerActivity, profile
+
+        options = {}
+        if self.all_threads and not self.on_gpu:
+            from torch._C._profiler import _ExperimentalConfig
+
+            try:
+                options["experimental_config"] = _ExperimentalConfig(profile_all_threads=True)
+            except TypeError:
+                self.notes.append("this torch profiles the main thread alone: replicas' computation is not shown")
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.on_gpu else [])]
+        profiler = profile(activities=activities, **options)
+        profiler.start()
+        return profiler
+
+    def stop_profiler(self, profiler) -> list:
+        """The events of a profiler, which is stopped."""
+        profiler.stop()
+        return list(profiler.events())
+
+    def mark_clock(self) -> None:
+        """Ranges of our own, timed by both clocks; on CUDA they hold a small addition on each device."""
+        from torch.profiler import record_function
+
+        self.synchronize()
+        for _ in range(3):
+            before = time.perf_counter()
+            with record_function(MARK):
+                for device in self.devices if self.on_gpu else ():
+                    torch.zeros(1, device=device).add_(1)
+                self.synchronize()
+            self.marks.append((before, time.perf_counter()))
+
+    def add_compute(self, events: list) -> None:
+        """The compute lane, from the profiler's events; raises ValueError when our own ranges are not among them."""
+        marks = sorted((e for e in events if e.name == MARK and not is_device(e)), key=lambda e: e.time_range.start)
+        if not marks or len(marks) != len(self.marks):
+            raise ValueError("our own ranges are not in the trace")
+        offset = clock_offset([(e.time_range.start / 1e6, e.time_range.end / 1e6) for e in marks], self.marks)
+        step = (self.origin_s, self.origin_s + self.since(self.end))
+        lanes = self.device_lanes(events, marks) if self.on_gpu else self.thread_lanes(events, marks[0].thread)
+        for name, lane in lanes.items():
+            busy = [(e.time_range.start / 1e6 + offset, e.time_range.end / 1e6 + offset) for e in lane]
+            busy = [(max(start, step[0]), min(end, step[1])) for start, end in busy]
+            busy = compact(busy, GAP_S, MOST_SPANS // len(lanes))
+            if not self.on_gpu:  # an operator of backward may hold a hook, and that a wait: a wait is no computation
+                busy = without(busy, self.waits)
+            self.spans += [("compute", name, start, end, None) for start, end in busy]
+
+    def thread_lanes(self, events: list, main: int) -> dict[str, list]:
+        """Operators, and those of backward, by thread. A thread that is not ours serves communication."""
+        lanes = {}
+        for event in events:
+            operator = event.scope != USER_SCOPE and not event.is_async and not is_device(event)
+            if operator and (event.thread == main or self.all_threads):
+                lanes.setdefault(event.thread, []).append(event)
+        others = sorted(thread for thread in lanes if thread != main)
+        names = {main: "main thread", **{thread: f"thread {i}" for i, thread in enumerate(others, start=1)}}
+        return {names[thread]: lane for thread, lane in sorted(lanes.items(), key=lambda item: names[item[0]])}
+
+    def device_lanes(self, events: list, marks: list) -> dict[str, list]:
+        """What ran on the streams on which our additions ran, by device."""
+        window = marks[0].time_range.start, marks[-1].time_range.end
+        on_device = [e for e in events if is_device(e) and not getattr(e, "is_user_annotation", False)]
+        ours = {stream(e) for e in on_device if window[0] <= e.time_range.start <= window[1]}
+        lanes = {}
+        for event in on_device:
+            if stream(event) in ours and event.time_range.start > window[1]:
+                lanes.setdefault(f"cuda:{event.device_index}", []).append(event)
+        if not lanes:
+            raise ValueError("no work of ours was seen on a device")
+        return lanes
+
+    # --- Horovod -----------------------------------------------------------------------------------------------------
+
+    def mark_engine(self, name: str) -> None:
+        """A reduction of our own, timed by our clock and by Horovod's."""
+        if self.engine:
+            before = time.perf_counter()
+            self.engine["marker"](name)
+            self.engine[name] = (before, time.perf_counter())
+
+    def add_engine(self) -> None:
+        """The communication lane, from Horovod's file, which is removed."""
+        if not self.engine["path"]:
+            raise ValueError("HOROVOD_TIMELINE names no file")
+        epoch_offset = time.time() - time.perf_counter()
+        within(PATIENCE_S, self.engine["stop"])
+        path = Path(self.engine["path"])
+        text = path.read_text()
+        path.unlink()
+        tensors, epoch_s = read_engine(text)
+        offset = engine_offset(tensors, epoch_s - epoch_offset, self.engine[BEGIN], self.engine[END])
+        last = self.origin_s + self.since(self.end)
+        ours = [t for t in tensors if t["shape"] is not None and self.origin_s <= t["start_s"] + offset <= last]
+        for number, fused in enumerate(fusions([t for t in ours if not is_mark(t)])):
+            start, end = fused["start_s"] + offset, fused["end_s"] + offset
+            self.spans.append(("communication", f"fusion {number}", start, end, fused["bytes"]))
+        self.notes.append(
+            "Horovod: a span is from the moment when all ranks had agreed on its tensors to the end of their "
+            "reduction; the time that a gradient waits for agreement is not in it. The file is written by a thread of "
+            "rank 0 that never sleeps and takes some of its processor time"
+        )
+
+
+USER_SCOPE = 7  # at::RecordScope: a range that somebody named, such as ours; not an operator
+
+
+def is_device(event) -> bool:
+    """Whether an event of the profiler ran on a device, and not on a CPU thread."""
+    return event.device_type != torch.autograd.DeviceType.CPU
+
+
+def stream(event) -> tuple:
+    """Device and stream of a device's event."""
+    return event.device_index, getattr(event, "device_resource_id", event.thread)
+
+
+def is_mark(tensor: dict) -> bool:
+    """Whether a tensor of Horovod's file is one of our own markers."""
+    return tensor["name"].endswith((BEGIN, END))
+
+
+def clock_offset(seen: list[tuple], timed: list[tuple]) -> float:
+    """Seconds to add to the first clock to get the second's, from ranges that both have timed: from the shortest.
+
+    >>> clock_offset([(10.0, 10.2), (11.02, 11.04)], [(20.0, 20.9), (21.01, 21.05)])
+    10.0
+    """
+    (a, b), (c, d) = min(zip(seen, timed, strict=True), key=lambda pair: pair[1][1] - pair[1][0])
+    return round((c + d) / 2 - (a + b) / 2, 9)
+
+
+def compact(intervals: list[tuple[float, float]], gap: float, most: int) -> list[tuple[float, float]]:
+    """The union of intervals, gaps of up to ``gap`` closed; of wider ones too when more than ``most`` are left.
+
+    >>> compact([(5, 6), (0, 2), (1, 3), (3.5, 4)], 0.5, 10)
+    [(0, 4), (5, 6)]
+    >>> compact([(0, 1), (2, 3), (5, 6)], 0.5, 2)
+    [(0, 3), (5, 6)]
+    """
+    while True:
+        merged = []
+        for start, end in sorted(i for i in intervals if i[1] > i[0]):
+            if merged and start - merged[-1][1] <= gap:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        if len(merged) <= max(1, most):
+            return merged
+        gap *= 2
+
+
+def without(intervals: list[tuple[float, float]], holes: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Intervals less what lies in the holes.
+
+    >>> without([(0, 5), (6, 8)], [(1, 2), (4, 7)])
+    [(0, 1), (2, 4), (7, 8)]
+    """
+    for low, high in holes:
+        cut = [part for start, end in intervals for part in ((start, min(end, low)), (max(start, high), end))]
+        intervals = [(start, end) for start, end in cut if end > start]
+    return intervals
+
+
+def within(limit_s: float, action) -> None:
+    """Call ``action`` for at most ``limit_s`` seconds; raises TimeoutError after that, and what it raises."""
+    errors = []
+
+    def run():
+        try:
+            action()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {limit_s:g} s")
+    if errors:
+        raise errors[0]
+
+
+def host() -> str:
+    """This machine since it was started: processes with the same answer share one perf_counter."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+# --- Horovod's file --------------------------------------------------------------------------------------------------
+
+
+def read_engine(text: str) -> tuple[list[dict], float]:
+    """The finished operations in Horovod's timeline, and the moment of its zero in seconds since 1970.
+
+    Each operation: name, start_s, inner_s (when the first activity inside began; None without one), end_s, shape and
+    dtype. A tensor is a process in the file; its spans are nested B and E events, and the E of an operation, unlike
+    that of a negotiation, carries dtype and shape. A file that was cut off is read as far as it goes. Raises
+    ValueError when it has no header.
+    """
+    epoch_s, names, open_spans, done = None, {}, {}, []
+    for event in parse_events(text):
+        arguments, pid = event.get("args") or {}, event.get("pid")
+        if event.get("ph") == "M":
+            if "start_time_since_epoch_in_micros" in arguments:
+                epoch_s = arguments["start_time_since_epoch_in_micros"] / 1e6
+            elif "name" in arguments:
+                names[pid] = arguments["name"]
+        elif event.get("ph") == "B":
+            stack = open_spans.setdefault(pid, [])
+            if stack and stack[0]["inner_s"] is None:
+                stack[0]["inner_s"] = event["ts"] / 1e6
+            stack.append({"start_s": event["ts"] / 1e6, "inner_s": None})
+        elif event.get("ph") == "E" and open_spans.get(pid):
+            span = open_spans[pid].pop()
+            if not open_spans[pid]:
+                span |= {"name": names.get(pid, ""), "end_s": event["ts"] / 1e6}
+                done.append(span | {"dtype": arguments.get("dtype", ""), "shape": arguments.get("shape")})
+    if epoch_s is None:
+        raise ValueError("it has no header")
+    return done, epoch_s
+
+
+def parse_events(text: str) -> list[dict]:
+    """The events of a file that should be a JSON list, and may have been cut off in the middle of a line."""
+    with contextlib.suppress(json.JSONDecodeError):
+        return json.loads(text)
+    decoder, events, at = json.JSONDecoder(), [], text.find("{")
+    while at >= 0:
+        try:
+            event, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            break
+        events.append(event)
+        at = text.find("{", at)
+    return events
+
+
+def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float], end: tuple[float, float]) -> float:
+    """Seconds to add to the file's clock to get perf_counter's: the guess, held to what the two markers allow.
+
+    begin, end: perf_counter before and after each marker. Its reduction lies between them. Raises ValueError when the
+    markers are not in the file, or allow nothing.
+    """
+    lows, highs = [], []
+    for name, (before, after) in ((BEGIN, begin), (END, end)):
+        for tensor in (t for t in tensors if t["name"].endswith(name) and t["shape"] is not None):
+            lows.append(before - tensor["start_s"])
+            highs.append(after - tensor["end_s"])
+    if not lows:
+        raise ValueError("our own reductions are not in it")
+    low, high = max(lows), min(highs)
+    if low > high:
+        raise ValueError(f"its clock and ours do not fit: {low - high:.6f} s apart")
+    return min(max(guess, low), high)
+
+
+def fusions(tensors: list[dict]) -> list[dict]:
+    """Fused reductions: tensors that had all begun before anything was done with one of them.
+
+    tensors: of ``read_engine``. Returns start_s, end_s and the summed bytes of each, the first one first.
+    """
+    groups = []
+    for tensor in sorted(tensors, key=lambda t: t["start_s"]):
+        acted = tensor["end_s"] if tensor["inner_s"] is None else tensor["inner_s"]
+        size = nbytes_of(tensor["dtype"], tensor["shape"])
+        if groups and tensor["start_s"] <= groups[-1]["acted_s"]:
+            group = groups[-1]
+            group["end_s"] = max(group["end_s"], tensor["end_s"])
+            group["acted_s"] = min(group["acted_s"], acted)
+            group["bytes"] += size
+        else:
+            groups.append({"start_s": tensor["start_s"], "end_s": tensor["end_s"], "acted_s": acted, "bytes": size})
+    return groups
+
+
+def nbytes_of(dtype: str, shape: str) -> int:
+    """Bytes of a tensor as Horovod writes it down.
+
+    >>> nbytes_of("float32", "[64, 3, 3, 3]"), nbytes_of("float16", "[10]"), nbytes_of("float32", "[]")
+    (6912, 20, 4)
+    """
+    bits = int("".join(c for c in dtype if c.isdigit()) or 8)
+    count = 1
+    for size in shape.strip("[]").split(","):
+        count *= int(size) if size.strip() else 1
+    return count * bits // 8
+
+
+def share_communication(parts: list[dict]) -> None:
+    """On rank 0, with all ranks' samples: give the other ranks the spans that only rank 0 could see, and drop clocks.
+
+    A reduction takes place on all ranks at once. Ranks of one machine share a clock; those of others are fitted to it
+    by the end of a reduction of our own.
+    """
+    timelines = [part["timeline"] for part in parts if part.get("timeline")]
+    clocks = [timeline.pop("clock", None) for timeline in timelines]
+    if not clocks or not clocks[0] or clocks[0]["engine"] is None:
+        return
+    spans = [span for span in timelines[0]["spans"] if span["lane"] == "communication"]
+    for timeline, clock in zip(timelines[1:], clocks[1:], strict=True):
+        if not clock or clock["engine"] is None or any(span["lane"] == "communication" for span in timeline["spans"]):
+            continue
+        how = "on the clock that they share"
+        shift = clocks[0]["origin_s"] - clock["origin_s"]
+        if not clock["host"] or clock["host"] != clocks[0]["host"]:
+            how = "fitted by the end of one reduction: about a millisecond off"
+            shift = (clocks[0]["origin_s"] - clocks[0]["engine"]) - (clock["origin_s"] - clock["engine"])
+        moved = [
+            span | {"start_s": round(span["start_s"] + shift, 7), "end_s": round(span["end_s"] + shift, 7)}
+            for span in spans
+        ]
+        timeline["spans"] = sorted(itertools.chain(timeline["spans"], moved), key=lambda s: (s["lane"], s["start_s"]))
+        timeline["notes"].append(f"Horovod writes on rank 0 alone: the reductions are those of rank 0, {how}")

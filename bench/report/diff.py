@@ -1,0 +1,400 @@
+"""Two sets of records against each other: two machines, two versions of torch, before and after a change.
+
+In: two folders, A and B. Out: for every program (mode, devices, engine options) that both sets ran on the same
+workload, the ratio of B's throughput to A's with a 95 % interval and a verdict in words; and exit code 3 where that is
+a regression beyond the bound that the user gave.
+
+Within a suite, modes take turns in rounds, and bench/report/stats.py pairs them. Two sets were taken at different times
+and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and beside it the
+Hodges–Lehmann shift with its exact rank-sum interval. Verdicts and words are those of bench/report/stats.py.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import formulas
+from bench.config import RunConfig
+from bench.errors import UserError
+from bench.report import stats
+from bench.report.certificate import UNKNOWN, certify
+from bench.report.load import find_records
+
+REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
+TIE_MARGIN = 0.02
+CONFIDENCE = 0.95
+EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
+
+# Where a run belongs and what surrounds it, not what it does.
+APART = ("suite", "role", "round", "baselines", "timeout", "out", "dist_url")
+# Chosen by the machine where the user leaves it open: two machines differ in it, and the output says so.
+MACHINE = ("threads",)
+# What is computed. Two sets that differ here are not compared.
+WORKLOAD = (
+    "model", "data", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "epochs", "lr", "momentum",
+    "weight_decay", "optimizer", "norm", "precision", "seed", "workers", "device", "storage_ms", "snapshots", "fault",
+)  # fmt: skip
+DEFAULTS = {f.name: f.default for f in dataclasses.fields(RunConfig)}
+FIELDS = [name for name in DEFAULTS if name not in (*APART, *MACHINE)]
+PROGRAM = [name for name in FIELDS if name not in WORKLOAD]  # the mode, its devices, its launcher and engine options
+
+rank_sum_depth = functools.cache(formulas.rank_sum_depth)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One program in both sets. Every ratio is B's throughput over A's; None where there are too few records."""
+
+    name: str
+    n_a: int  # records
+    n_b: int
+    a_images_per_s: float  # geometric mean
+    b_images_per_s: float
+    ratio: float
+    low: float | None  # Welch's interval
+    high: float | None
+    hl_ratio: float | None
+    hl_low: float | None
+    hl_high: float | None
+    verdict: str  # as in stats.Comparison
+    needed: int | None  # records a side, only when too noisy
+    outliers: list[str]  # run_ids of either side: shown, kept
+    unlike: list[str]  # what the runs did otherwise although the same was asked for
+
+    @property
+    def numbers(self) -> str:
+        """How many records each side has."""
+        return f"n = {self.n_a} and {self.n_b}"
+
+    def sentence(self) -> str:
+        """The verdict in words, with its numbers."""
+        if self.verdict == "no interval":
+            return f"one record on a side: no interval ({self.numbers})"
+        if self.verdict == "faster":
+            return f"B is faster than A by {stats.percent_range(self.low - 1, self.high - 1)} ({self.numbers})"
+        if self.verdict == "slower":
+            return f"B is slower than A by {stats.percent_range(1 - self.high, 1 - self.low)} ({self.numbers})"
+        span = f"B against A: {stats.signed(self.low - 1)} to {stats.signed(self.high - 1)} %, {self.numbers}"
+        if self.verdict == "tie":
+            return f"tie: within ±{100 * TIE_MARGIN:g} % ({span})"
+        return f"too noisy to say ({span}; about {self.needed} records a side would be needed)"
+
+    def against(self, bound: float) -> str:
+        """Where the interval lies to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
+        limit = 1 - bound / 100
+        if self.low is None:
+            return "unknown"
+        if self.high < limit:
+            return "beyond"
+        return "within" if self.low >= limit else "across"
+
+
+@dataclass(frozen=True)
+class Result:
+    """All programs of two sets."""
+
+    differences: list[Difference]
+    only_a: list[str]  # programs without a partner
+    only_b: list[str]
+
+    def regressions(self, bound: float, strict: bool) -> list[str]:
+        """One sentence for each program that fails the bound.
+
+        Plainly, a program fails when its whole interval is slower than the bound; one without an interval is not
+        judged. Strictly, it fails unless its whole interval is shown to be within the bound, so that one record a side
+        fails, and so does a program of A that B has no good record of.
+        """
+        text = {
+            "beyond": "the whole interval is slower by more than",
+            "across": "the interval reaches beyond",
+            "unknown": "one record on a side shows nothing about",
+        }
+        failing = tuple(text) if strict else ("beyond",)
+        found = [f"{d.name}: {text[w]} {bound:g} %" for d in self.differences if (w := d.against(bound)) in failing]
+        return found + [f"{name}: B has no good record of it" for name in self.only_a if strict]
+
+
+def compare_sets(a: list[dict], b: list[dict]) -> Result:
+    """Compare what two sets have in common, record by record alike in all that defines the work.
+
+    a, b: good records, as ``usable`` gives them. Raises UserError where a program of both was run on different
+    workloads, naming the fields, or where the sets share no program.
+    """
+    groups_a, groups_b = groups(a), groups(b)
+    shared = [key for key in groups_a if key in groups_b]
+    only_a, only_b = ([k for k in x if k not in y] for x, y in ((groups_a, groups_b), (groups_b, groups_a)))
+    names = labels([*groups_a, *only_b])
+    refuse_other_workloads(only_a, only_b)
+    if not shared:
+        listed = [", ".join(names[key] for key in keys) for keys in (groups_a, groups_b)]
+        raise UserError(f"the sets have no program in common: A has {listed[0]}; B has {listed[1]}")
+    differences = [difference(names[key], groups_a[key], groups_b[key]) for key in shared]
+    return Result(differences, [names[key] for key in only_a], [names[key] for key in only_b])
+
+
+def usable(records: list[dict]) -> list[dict]:
+    """The records whose throughput is a result: ended well, and not slowed by the profiler."""
+    return [r for r in records if r["status"] == "ok" and not r["config"].get("profile")]
+
+
+def groups(records: list[dict]) -> dict[tuple, list[dict]]:
+    """Records by the values of FIELDS, each group in the order of time."""
+    found = {}
+    for record in sorted(records, key=lambda r: r["started_at"]):
+        values = [record["config"].get(name, DEFAULTS[name]) for name in FIELDS]
+        key = tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in values)
+        found.setdefault(key, []).append(record)
+    return found
+
+
+def differing(one: tuple, other: tuple, among=FIELDS) -> list[str]:
+    """The fields, of those in ``among``, in which two groups differ."""
+    return [name for name, x, y in zip(FIELDS, one, other, strict=True) if name in among and x != y]
+
+
+def labels(keys: list[tuple]) -> dict[tuple, str]:
+    """A name for each group: mode, devices and engine options, and what else tells groups of one name apart."""
+    plain = {key: label(dict(zip(FIELDS, key, strict=True))) for key in keys}
+    names = {}
+    for key, name in plain.items():
+        twins = [other for other in keys if plain[other] == name]
+        apart = sorted({field for other in twins for field in differing(key, other)}, key=FIELDS.index)
+        more = ", ".join(f"{field}={key[FIELDS.index(field)]}" for field in apart)
+        names[key] = f"{name} ({more})" if more else name
+    return names
+
+
+def label(values: dict) -> str:
+    """``ddp 2 bucket_cap_mb=1``: the mode, its devices, and every engine option that is not at its default."""
+    options = [
+        f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value}"  # a switch is written 0 or 1
+        for name, value in values.items()
+        if name in PROGRAM and name not in ("mode", "num_devices", "launcher") and value != DEFAULTS[name]
+    ]
+    return " ".join([values["mode"], str(values["num_devices"]), *options])
+
+
+def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
+    """Raise UserError where one program has groups without a partner on both sides: it ran on different workloads.
+
+    Of several such groups the two that are most alike are named.
+    """
+    found = []
+    for key in only_a:
+        others = [other for other in only_b if not differing(key, other, PROGRAM)]
+        if others:
+            nearest = min(others, key=lambda other: len(differing(key, other)))
+            fields = differing(key, nearest)
+            where = {name: FIELDS.index(name) for name in fields}
+            text = ", ".join(f"{name} is {key[i]} in A and {nearest[i]} in B" for name, i in where.items())
+            found.append((label(dict(zip(FIELDS, key, strict=True))), text))
+    if found:
+        texts = {text: [n for n, t in found if t == text] for _, text in found}
+        listed = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+        raise UserError(f"the sets are of different workloads and cannot be compared: {listed}")
+
+
+def difference(name: str, a: list[dict], b: list[dict]) -> Difference:
+    """Compare one program's records of both sets."""
+    xs, ys = ([r["summary"]["throughput_images_per_s"] for r in side] for side in (a, b))
+    means = [statistics.geometric_mean(side) for side in (xs, ys)]
+    ratio, low, high = means[1] / means[0], None, None
+    if min(len(xs), len(ys)) > 1:
+        ratio, low, high = formulas.unpaired_log_ratio_interval(xs, ys, CONFIDENCE)
+    word = stats.verdict(low, high, TIE_MARGIN)
+    wild = [side[i]["run_id"] for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
+    needed = records_needed(xs, ys) if word == "too noisy" else None
+    return Difference(
+        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys), word, needed, wild, unlike(a, b)
+    )
+
+
+def shift(a: list[float], b: list[float]) -> tuple[float | None, float | None, float | None]:
+    """The Hodges–Lehmann ratio b/a with its exact rank-sum interval; None where too many or too few for it."""
+    if max(len(a), len(b)) > EXACT_RECORDS:
+        return None, None, None
+    logs = [[math.log(x) for x in side] for side in (a, b)]
+    found = formulas.hodges_lehmann_shift(*logs, rank_sum_depth(len(a), len(b), CONFIDENCE)[0])
+    return tuple(None if x is None else math.exp(x) for x in found)
+
+
+def records_needed(a: list[float], b: list[float]) -> int:
+    """About how many records a side would give a verdict if both sides kept their means and deviations.
+
+    As in ``stats.rounds_needed``, with sqrt((s_a**2 + s_b**2) / N) for the standard error of N records a side.
+    """
+    logs = [[math.log(x) for x in side] for side in (a, b)]
+    effect = abs(statistics.fmean(logs[1]) - statistics.fmean(logs[0]))
+    variances = [statistics.variance(side) for side in logs]
+    room = max(effect, math.log1p(TIE_MARGIN) - effect)
+    normal = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    n = max(2, math.ceil(sum(variances) * ((normal + 1) / room) ** 2), min(len(a), len(b)) + 1)
+    while True:
+        df = min(formulas.welch_df(*variances, n, n), stats.LARGE_DF)
+        if (formulas.t_quantile_real(df, CONFIDENCE) + 1) * math.sqrt(sum(variances)) <= room * math.sqrt(n):
+            return n
+        n += 1
+
+
+def surroundings(record: dict) -> dict[str, str]:
+    """What surrounds a run and is not asked for by its user: machine, devices, versions, revision."""
+    environment = record["environment"]
+    rooms = {"machine": environment.get("machine"), "versions": environment.get("versions")}
+    rooms |= {"git": environment.get("git"), "variables": environment.get("variables")}
+    found = {f"{room}.{k}": v for room, values in rooms.items() for k, v in (values or {}).items()}
+    found["driver_version"] = environment.get("driver_version")
+    found["devices"] = [device.get("name") for device in environment.get("devices") or []]
+    return {name: json.dumps(value) for name, value in found.items()}
+
+
+def changes(a: list[dict], b: list[dict]) -> list[str]:
+    """In what the surroundings of two sets differ, one line a field: ``versions.torch: "2.6" in A, "2.7" in B``."""
+    sides = [[surroundings(record) for record in side] for side in (a, b)]
+    names = dict.fromkeys(name for side in sides for found in side for name in found)
+    lines = []
+    for name in names:
+        values = [" or ".join(dict.fromkeys(found.get(name, "null") for found in side)) for side in sides]
+        if values[0] != values[1]:
+            lines.append(f"{name}: {values[0]} in A, {values[1]} in B")
+    return lines
+
+
+def unlike(a: list[dict], b: list[dict]) -> list[str]:
+    """What one program's runs did otherwise although the same was asked for: the parity certificate of A and B.
+
+    Machine and revision are left to ``changes``, which reads them for the whole sets.
+    """
+    facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in ("machine", "code revision")]
+    lines = [
+        f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts if f.status in ("differs", "inherent")
+    ]
+    unknown = [f.name for f in facts if f.status == UNKNOWN]
+    return lines + ([f"not recorded on both sides: {', '.join(unknown)}"] if unknown else [])
+
+
+def read_side(text: str, name: str) -> tuple[list[dict], list[str]]:
+    """The good records of one set, and sentences on what is left out of it. Raises UserError when none is good.
+
+    text: a folder, or one record's file.
+    """
+    from bench.record import BadRecord, load
+
+    path = Path(text)
+    if path.is_file():
+        try:
+            found, refused = [load(path)], []
+        except BadRecord as error:
+            found, refused = [], [str(error)]
+    else:
+        found, refused = find_records(path)
+    good = usable(found)
+    said = [f"refused: {sentence}" for sentence in refused]
+    failed, profiled = sum(r["status"] != "ok" for r in found), sum(bool(r["config"].get("profile")) for r in found)
+    said += [f"note: {failed} failed runs in {name} are left out"] if failed else []
+    said += [f"note: {profiled} profiled runs in {name} are left out: the profiler slows them"] if profiled else []
+    if not good:
+        raise UserError("; ".join([f"{name}: no record below {path} can be compared", *said]))
+    return good, said
+
+
+def time_note(a: list[dict], b: list[dict]) -> str:
+    """That the two sets share no rounds, and when each was taken."""
+    spans = [sorted(r["started_at"][:16].replace("T", " ") for r in side) for side in (a, b)]
+    taken = " and ".join(f"{name} {span[0]} to {span[-1]}" for name, span in zip("AB", spans, strict=True))
+    return (
+        f"note: A and B share no rounds ({taken} UTC): Welch's t on log throughput, unpaired. The interval holds what "
+        "varied within each set; what changed on the machine between them is in the ratio."
+    )
+
+
+def read_bound(text: str | None, strict: bool) -> float | None:
+    """The bound in per cent; None where there is none. Raises UserError on anything else."""
+    if text in (None, ""):
+        if strict:
+            raise UserError("STRICT=1 needs a BOUND, in per cent: BOUND=5")
+        return None
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = math.nan
+    if not 0 <= bound < 100:
+        raise UserError(f"BOUND={text}: write per cent, from 0 to below 100")
+    return bound
+
+
+def run(folder_a: str, folder_b: str, bound_text: str | None = None, strict: bool = False) -> int:
+    """`bench diff A B`: print what differs, a table, a sentence for each program, and the judgement.
+
+    Returns the exit code: REGRESSION where a program fails the bound, see ``Result.regressions``.
+    """
+    bound = read_bound(bound_text, strict)
+    (a, said_a), (b, said_b) = read_side(folder_a, "A"), read_side(folder_b, "B")
+    result = compare_sets(a, b)
+    show(result, a, b, [*said_a, *said_b])
+    regressions = [] if bound is None else result.regressions(bound, strict)
+    for sentence in regressions:
+        print(f"regression: {sentence}")
+    if bound is not None and not regressions:
+        unjudged = sum(d.low is None for d in result.differences)
+        more = f"; {unjudged} without an interval, not judged" if unjudged else ""
+        print(f"no regression beyond {bound:g} % is shown{more}")
+    return REGRESSION if regressions else 0
+
+
+def show(result: Result, a: list[dict], b: list[dict], said: list[str]) -> None:
+    """Everything but the judgement."""
+    from bench.report import tables
+
+    console = tables.terminal()
+    for name, side in (("A", a), ("B", b)):
+        for line in sorted({tables.machine_line(record) for record in side}):
+            console.print(f"{name}: {line}", markup=False)
+    for line in changes(a, b):
+        console.print(f"differs: {line}", markup=False)
+    for line in dict.fromkeys(line for d in result.differences for line in d.unlike):
+        programs = [d.name for d in result.differences if line in d.unlike]
+        where = "" if len(programs) == len(result.differences) else f" ({', '.join(programs)})"
+        console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
+    console.print(table(result))
+    for d in result.differences:
+        console.print(f"{d.name}: {d.sentence()}", markup=False)
+        if d.outliers:
+            console.print(f"  outliers, kept: {', '.join(d.outliers)}", markup=False)
+    for name, keys in (("A", result.only_a), ("B", result.only_b)):
+        if keys:
+            console.print(f"only in {name}, not compared: {', '.join(keys)}", markup=False)
+    both = {r["run_id"] for r in a} & {r["run_id"] for r in b}
+    shared = f"note: {len(both)} records are in both sets; they are compared as if they were not the same"
+    for line in [*said, shared if both else time_note(a, b)]:
+        console.print(line, markup=False)
+
+
+def table(result: Result):
+    """One row a program."""
+    from rich import box
+    from rich.table import Table
+
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    ratios = ("B / A\n[95 %]", "Hodges–Lehmann\n[95 %]")
+    for name in ("mode", "n A", "n B", "images/s\nA", "images/s\nB", *ratios, "verdict"):
+        found.add_column(name, justify="left" if name in ("mode", "verdict") else "right")
+    for d in result.differences:
+        speeds = [f"{x:.1f}" for x in (d.a_images_per_s, d.b_images_per_s)]
+        cells = [interval(d.ratio, d.low, d.high), interval(d.hl_ratio, d.hl_low, d.hl_high)]
+        found.add_row(d.name, str(d.n_a), str(d.n_b), *speeds, *cells, d.verdict)
+    return found
+
+
+def interval(ratio: float | None, low: float | None, high: float | None) -> str:
+    """A ratio with its interval, as far as there are any.
+
+    >>> interval(1.0512, 1.0203, 1.083), interval(1.05, None, None), interval(None, None, None)
+    ('1.051 [1.020–1.083]', '1.050', '')
+    """
+    if ratio is None:
+        return ""
+    return f"{ratio:.3f}" + (f" [{low:.3f}–{high:.3f}]" if low is not None else "")

@@ -1,0 +1,65 @@
+"""The pictures. Each module draws one kind from a suite or its result; ``style`` decides how all of them look."""
+
+from pathlib import Path
+
+
+def figures_of(suite_or_result) -> dict:
+    """The pictures that a suite calls for, by name, in the order in which they should be read.
+
+    Raises UserError when the records of the suite cannot be compared. matplotlib is imported here and not before.
+    """
+    from bench.report.figures import compare, knobs, memory, replay, scaling, step, style
+
+    result = style.result_of(suite_or_result)
+    drawers = {
+        "compare": {
+            "ratios": compare.draw,
+            "throughput": compare.draw_throughput,
+            "memory": memory.draw,
+            "memory-over-time": memory.draw_over_time,
+        },
+        "weak": {"weak-scaling": scaling.draw},
+        "strong": {"strong-scaling": scaling.draw},
+        "breakdown": {"step": step.draw, "timeline": draw_timeline, "memory": memory.draw},
+        "knobs": {"knobs": knobs.draw},
+        "replay": {"replay": replay.draw},
+    }.get(result.suite.kind, {"ratios": compare.draw})
+    drawn = {name: draw(result) for name, draw in drawers.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def draw_timeline(result):
+    """One step of each mode, where the suite has a profiled run that holds a timeline; else None."""
+    from bench.report.figures import timeline
+
+    parts = [part for record in result.suite.extra for part in record["samples"]]
+    return timeline.draw(result.suite) if any("timeline" in part for part in parts) else None
+
+
+def svg_of(figure) -> str:
+    """A picture as SVG text, byte for byte the same for the same records and the same matplotlib."""
+    from bench.report.figures import style
+
+    return rendered(figure, "svg").decode().replace(f"'{style.FONT}'", style.FALLBACK)
+
+
+def save(figure, folder: Path, name: str) -> list[Path]:
+    """Write NAME.svg and NAME.png into a folder, which is made if need be; returns their paths. Raises OSError."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    svg, png = folder / f"{name}.svg", folder / f"{name}.png"
+    svg.write_text(svg_of(figure), encoding="utf-8")
+    png.write_bytes(rendered(figure, "png"))
+    return [svg, png]
+
+
+def rendered(figure, kind: str) -> bytes:
+    """A picture without the date and the version that would make two files of the same picture differ."""
+    import io
+
+    from bench.report.figures import style
+
+    names = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
+    buffer = io.BytesIO()
+    style.styled(figure.savefig)(buffer, format=kind, dpi=style.DPI, metadata=dict.fromkeys(names))
+    return buffer.getvalue()

@@ -1,0 +1,183 @@
+"""Memory of each device, by who counts it: a stacked bar a device a mode, and how it went over time.
+
+On a GPU a bar is taken apart from the inside out: what tensors fill, what torch's allocator holds beside it, what the
+process has beside that (CUDA context, libraries, NCCL), and what is on the device beside the process. Nothing is
+summed or averaged over devices. On a CPU the memory is the host's: PSS, one bar a process.
+"""
+
+from bench.report.figures import style
+from bench.report.tables import MEMORY_ORDER
+
+BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two modes
+PANEL = 0.95  # inches, of memory over time
+
+# The parts of a GPU's bar: (name, up to which figure it reaches, look). Each begins where the one before it ends.
+PARTS = (
+    ("torch allocated (tensors)", "torch_allocated", style.Look(style.BLUE, "")),
+    ("torch reserved, not filled", "torch_reserved", style.Look(style.SKY, "///")),
+    ("rest of the process (context, libraries)", "nvml_process", style.Look(style.ORANGE, "...")),
+    ("rest of the device (others, driver)", "nvml_device", style.Look(style.PALE, "xxx")),
+)
+HOST_PARTS = tuple(
+    (f"{source.upper()} of a process and its loader workers", source, style.Look(style.BLUE, ""))
+    for source in ("pss", "uss", "rss")
+)
+HIGH_WATER = "rss_hwm"
+
+
+@style.styled
+def draw(suite_or_result):
+    """A stacked bar a device a mode: of each figure, the highest peak of all rounds."""
+    result = style.result_of(suite_or_result)
+    suite = result.suite
+    bars = {role: devices_of(records) for role, records in suite.roles.items()}
+    parts = PARTS if suite.device == "cuda" else HOST_PARTS
+    parts = [part for part in parts if any(d.get(part[1]) is not None for ds in bars.values() for d in ds.values())]
+    count = sum(map(len, bars.values()))
+    missing = [p[1] for p in PARTS if p not in parts] if suite.device == "cuda" else []
+    paper = style.sheet(
+        suite, "Peak memory of each device" if suite.device == "cuda" else "Peak memory of each process (host)",
+        BAR * count + GAP * len(bars) + 0.72 + 0.2 * len(parts), result.certificate, legend_notes(suite, missing),
+    )  # fmt: skip
+    (axes,) = style.axes_on(paper)
+    ticks, y = {}, 0.0
+    for role, devices in bars.items():
+        for i, (device, peaks) in enumerate(devices.items()):
+            draw_bar(axes, y, peaks, parts)
+            ticks[y] = f"{role}  {device}" if i == 0 else device
+            y += BAR
+        y += GAP
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.set_ylim(y - GAP - BAR / 2 + 0.04, -BAR / 2 - 0.04)
+    axes.tick_params(axis="y", length=0, labelsize=style.SMALL + 0.5)
+    axes.margins(x=0.1)
+    axes.set_xlim(left=0)
+    style.vertical_grid(axes)
+    axes.set_xlabel("GiB")
+    style.legend_above(axes, 1, handles(parts, bars))
+    return paper.figure
+
+
+def legend_notes(suite, missing: list[str]) -> tuple[str, ...]:
+    """What must be known to read the bars."""
+    if suite.device != "cuda":
+        return (
+            "No GPU: memory of the host. PSS is sampled, and a page shared by n processes counts 1/n to each. A "
+            "process that holds several replicas has one bar for them all.",
+        )
+    note = "Peaks: torch's are exact, NVML's are sampled. Devices are never summed or averaged."
+    return (note, *([f"Not known here: {', '.join(missing)}."] if missing else []))
+
+
+def devices_of(records: list[dict]) -> dict[str, dict]:
+    """Label of a device -> its peaks in GiB, each the highest of all rounds.
+
+    A device's label is its own name, or its process's where it is not the only one of that name.
+    """
+    found = {}
+    for record in records:
+        peaks = record["summary"]["peak_memory_gib"]
+        names = [device["device"] for device in peaks]
+        for device in peaks:
+            alone = names.count(device["device"]) == 1 and device["device"] != "cpu"
+            label = device["device"] if alone else f"process {device['rank']}"
+            if not alone and device["device"] != "cpu":
+                label = f"{device['device']} {label}"
+            into = found.setdefault(label, {})
+            for source in (*MEMORY_ORDER, HIGH_WATER):
+                values = [x for x in (into.get(source), device.get(source)) if x is not None]
+                into[source] = max(values, default=None)
+    return found
+
+
+def draw_bar(axes, y: float, peaks: dict, parts: list) -> None:
+    """One device: each part from the end of the one before to its own figure; the figure at the end."""
+    left = 0.0
+    for _, source, look in parts:
+        value = peaks.get(source)
+        if value is not None and value > left:
+            axes.barh(y, value - left, BAR * 0.82, left, facecolor=look.colour, edgecolor="black", linewidth=0.7,
+                      hatch=look.hatch)  # fmt: skip
+            left = value
+    text, high = (f"{left:.2f}" if left else "not known"), peaks.get(HIGH_WATER)
+    options = {"textcoords": "offset points", "va": "center_baseline", "size": style.SMALL}
+    if high is None or not left:
+        axes.annotate(text, (left, y), (5, 0), **options)
+        return
+    axes.annotate(text, (left, y), (-5, 0), ha="right", color="white", weight="bold", **options)
+    axes.plot([high, high], [y - BAR * 0.41, y + BAR * 0.41], color=style.VERMILION, linewidth=2.2)
+    axes.annotate(f"{high:.2f}", (max(left, high), y), (5, 0), color=style.VERMILION, **options)
+
+
+def handles(parts: list, bars: dict) -> list:
+    """The legend: a patch a part, a line for the high-water mark where there is one."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    found = [Patch(facecolor=look.colour, edgecolor="black", hatch=look.hatch, label=n) for n, _, look in parts]
+    if any(peaks.get(HIGH_WATER) is not None for devices in bars.values() for peaks in devices.values()):
+        label = "resident high-water mark, shared pages in full"
+        found.append(Line2D([], [], color=style.VERMILION, linewidth=2.2, label=label))
+    return found
+
+
+@style.styled
+def draw_over_time(suite_or_result):
+    """A panel a role: the memory of each device over the first round, the timed steps shaded."""
+    result = style.result_of(suite_or_result)
+    suite = result.suite
+    roles = {role: records[0] for role, records in suite.roles.items()}
+    source = source_of(roles.values())
+    key = f"Source: {source or 'none recorded'}; the first round. Shaded: the timed steps."
+    paper = style.sheet(suite, "Memory over time", PANEL * len(roles) + 0.95, result.certificate, (key,))
+    panels = style.axes_on(paper, len(roles), sharex=True, sharey=True)
+    lines, tops = {}, []
+    for axes, (role, record) in zip(panels, roles.items(), strict=True):
+        for i, (label, device) in enumerate(timelines(record)):
+            line = draw_line(axes, device, source, i)
+            if line is not None:
+                lines.setdefault(label, line)
+                tops.append(max(line.get_ydata()))
+        axes.annotate(role, (0.01, 0.97), xycoords="axes fraction", va="top", weight="bold", size=style.TEXT,
+                      bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
+        style.horizontal_grid(axes)
+    panels[0].set_ylim(0, 1.45 * max([*tops, 1e-3]))  # room for the names
+    paper.figure.supylabel("GiB", size=style.TEXT)
+    panels[-1].set_xlabel("seconds since the process had its device")
+    if lines:
+        panels[0].legend(list(lines.values()), list(lines), loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=4,
+                         borderaxespad=0.2, columnspacing=1.2)  # fmt: skip
+    return paper.figure
+
+
+def source_of(records) -> str | None:
+    """The best column that every timeline has a value in."""
+    devices = [device for record in records for _, device in timelines(record)]
+    for source in MEMORY_ORDER:
+        if devices and all(any(x is not None for x in d["timeline"].get(f"{source}_gib", [])) for d in devices):
+            return source
+    return None
+
+
+def timelines(record: dict) -> list[tuple[str, dict]]:
+    """(label, device) of all devices of a record: devices by their place, CPU processes by their rank."""
+    devices = [(part["rank"], device) for part in record["samples"] for device in part["devices"]]
+    if record["config"].get("device") == "cuda":
+        return [(f"device {place}", device) for place, (_, device) in enumerate(devices)]
+    return [(f"process {rank}", device) for rank, device in devices]
+
+
+def draw_line(axes, device: dict, source: str | None, i: int):
+    """One device's line, and once a panel the shade over its timed steps; None where there is nothing to draw."""
+    timeline, marks = device["timeline"], device.get("marks", {})
+    if i == 0 and "timed" in marks and "end" in marks:
+        axes.axvspan(marks["timed"], marks["end"], color=style.PALE, alpha=0.6, linewidth=0)
+    values = timeline.get(f"{source}_gib")
+    if not values:
+        return None
+    points = [(t, v) for t, v in zip(timeline["time_s"], values, strict=True) if v is not None]
+    colours = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.VERMILION, style.SKY, style.BLACK, style.GREY)
+    (line,) = axes.plot(*zip(*points, strict=True), color=colours[i % len(colours)], marker="o^sDvPX*"[i % 8],
+                        linestyle=style.LINES[i % len(style.LINES)], markersize=3.5, linewidth=max(1.0, 3.4 - 0.8 * i),
+                        markevery=max(1, len(points) // 12))  # fmt: skip
+    return line

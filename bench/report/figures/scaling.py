@@ -1,0 +1,118 @@
+"""Weak and strong scaling: throughput, speedup and efficiency against the number of devices, with intervals.
+
+The bound is measured: as many independent processes that exchange nothing. Where a machine has fewer cores than
+workers, the bound falls away from the ideal line, and that gap is the machine's, not a mode's.
+"""
+
+import math
+
+from bench.report import comparison, stats
+from bench.report.figures import style
+
+PANEL = 2.25  # inches
+DODGE = 0.012  # of the axis, between modes at one number of devices, so that intervals do not hide each other
+LINEAR_UP_TO = 8  # devices; beyond, each doubling is a step of the axis
+
+
+@style.styled
+def draw(suite_or_result):
+    """Three panels, one above the other, over the number of devices."""
+    result = style.result_of(suite_or_result)
+    suite, lines = result.suite, series(result)
+    bounds = [mode for mode in lines if comparison.is_bound(suite, next(iter(lines[mode].values())))]
+    fixed = "batch a device fixed" if suite.kind == "weak" else "global batch fixed"
+    key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
+    key += "rounds; one without its cap goes on."
+    bound_key = "Dotted: the bound, as many independent processes that exchange nothing; hatched: what this machine "
+    more = (key, bound_key + "itself takes, whatever the mode.") if bounds else (key,)
+    paper = style.sheet(suite, f"{suite.kind.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
+    panels = style.axes_on(paper, 3, sharex=True)
+    counts = sorted({count for points in lines.values() for count in points})
+    for axes, (label, value) in zip(panels, VALUES.items(), strict=True):
+        draw_panel(axes, result, lines, bounds, counts, value)
+        axes.set_ylabel(label)
+    panels[-1].set_xlabel("devices" if suite.device == "cuda" else "devices (CPU workers)")
+    panels[-1].set_xticks([place(count, counts) for count in counts], [str(count) for count in counts])
+    panels[-1].margins(x=0.07)
+    style.legend_above(panels[0], 3)
+    return paper.figure
+
+
+def series(result) -> dict[str, dict[int, str]]:
+    """Mode -> number of devices -> role."""
+    found = {}
+    for role, records in result.suite.roles.items():
+        config = records[0]["config"]
+        found.setdefault(config["mode"], {})[config["num_devices"]] = role
+    return found
+
+
+def place(count: int, counts: list[int]) -> float:
+    """Where a number of devices is on the axis: to scale, or by doublings where there are many.
+
+    >>> place(4, [1, 2, 4]), place(16, [1, 4, 16])
+    (4.0, 4.0)
+    """
+    return float(count) if max(counts) <= LINEAR_UP_TO else math.log2(count)
+
+
+def throughput(result, role: str, count: int) -> tuple:
+    """(geometric mean, low, high) of a role's throughput in images a second; low and high None with one round."""
+    values = result.suite.throughputs(role)
+    one = stats.compare_rounds([1.0] * len(values), values)
+    return one.ratio, one.low, one.high
+
+
+def speedup(result, role: str, count: int) -> tuple:
+    """Throughput over the base's, paired by round: (ratio, low, high)."""
+    if role == result.base:
+        return 1.0, None, None
+    both = stats.compare_rounds(result.suite.throughputs(result.base), result.suite.throughputs(role))
+    return both.ratio, both.low, both.high
+
+
+def efficiency(result, role: str, count: int) -> tuple:
+    """Speedup over the number of devices, in percent: (value, low, high)."""
+    return tuple(None if x is None else 100 * x / count for x in speedup(result, role, count))
+
+
+VALUES = {"images/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}
+
+
+def aside(lines: dict, mode: str, count: int) -> float:
+    """How many dodges a mode stands aside where others have the same number of devices.
+
+    >>> aside({"dp": {2: ""}, "ddp": {2: ""}}, "ddp", 2), aside({"single": {1: ""}, "dp": {2: ""}}, "single", 1)
+    (0.5, 0.0)
+    """
+    there = [name for name, points in lines.items() if count in points]
+    return there.index(mode) - (len(there) - 1) / 2
+
+
+def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], value) -> None:
+    """One panel: the ideal, the bound with the gap below the ideal, and a line a mode."""
+    one = value(result, result.base, 1)[0]
+    ideal = [one if value is efficiency else one * count for count in counts]
+    places = [place(count, counts) for count in counts]
+    axes.plot(places, ideal, color=style.GREY, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
+    for mode in bounds:
+        roles = {counts[0]: result.base} | lines[mode]
+        at = [i for i, count in enumerate(counts) if count in roles]
+        reached = [value(result, roles[counts[i]], counts[i])[0] for i in at]
+        axes.fill_between([places[i] for i in at], reached, [ideal[i] for i in at], facecolor="none",
+                          edgecolor="#B8B8B8", hatch="////", linewidth=0)  # fmt: skip
+    step = DODGE * max(1.0, places[-1] - places[0])
+    highest = []
+    for mode, points in lines.items():
+        look = style.look_of(mode)
+        at = sorted(points)
+        values = [value(result, points[count], count) for count in at]
+        xs = [place(count, counts) + step * aside(lines, mode, count) for count in at]
+        ys = [middle_value for middle_value, _, _ in values]
+        highest += ys
+        below = [0 if low is None else y - low for y, low, _ in values]
+        above = [0 if high is None else high - y for y, _, high in values]
+        axes.errorbar(xs, ys, yerr=[below, above], color=look.colour, marker=look.marker, linestyle=look.line,
+                      capsize=3, label=mode)  # fmt: skip
+    axes.set_ylim(0, 1.12 * max([*ideal, *highest]))
+    style.horizontal_grid(axes)

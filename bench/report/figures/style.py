@@ -1,0 +1,254 @@
+"""How every picture looks: size, type, colours, hatches, markers, header and footer. Nothing else sets any of them.
+
+Colours are Okabe and Ito's, which the colour-blind can tell apart (Okabe and Ito 2008). A hatch or a marker goes with
+each, so that a picture printed in grey still says which is which. Sizes are in inches and points. A picture is narrow
+on purpose: shrunk to a phone's width, its text is still legible.
+"""
+
+import functools
+from dataclasses import dataclass
+
+from bench.report import tables
+
+WIDTH = 6.0  # inches
+DPI = 150
+TITLE, TEXT, SMALL = 12.5, 10.5, 9.0  # points
+MARGIN = 0.1  # inches around the picture
+LINE = 1.35  # line height over type size
+NO_BREAK = "\u00a0"
+
+BLACK, GREY, PALE, RED = "#000000", "#6E6E6E", "#D9D9D9", "#B00020"
+ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
+BLUE, VERMILION, PURPLE, WHITE = "#0072B2", "#D55E00", "#CC79A7", "#FFFFFF"
+
+FONT = "DejaVu Sans"  # comes with matplotlib; one of the widest, so another in its place takes less room
+FALLBACK = f"'{FONT}', Verdana, sans-serif"  # for a viewer of an SVG that has not got it
+
+RC = {
+    "font.family": [FONT],
+    "font.size": TEXT,
+    "axes.titlesize": TEXT,
+    "axes.labelsize": TEXT,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": TEXT,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.8,
+    "hatch.linewidth": 0.7,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 6.5,
+    "svg.hashsalt": "data-parallel-bench",
+    "svg.fonttype": "none",  # text stays text: small, and a screen reader can read it
+    "figure.dpi": 100,
+    "text.parse_math": False,  # a $ in a name is a $
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one mode, phase or source is drawn."""
+
+    colour: str
+    hatch: str = ""
+    marker: str = "o"
+    line: object = "-"  # as matplotlib names a line style
+
+
+MODES = {
+    "single": Look(GREY, "", "o", (0, (5, 1, 1, 1, 1, 1))),
+    "dp": Look(ORANGE, "///", "s", "--"),
+    "ddp": Look(BLUE, "", "^", "-"),
+    "horovod": Look(GREEN, "...", "D", "-."),
+    "independent": Look(PURPLE, "xxx", "v", ":"),
+}
+SPARE = (Look(SKY, "\\\\\\", "P", "-"), Look(VERMILION, "+++", "X", "--"), Look(YELLOW, "---", "h", "-."))
+
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one a device, over again after the last
+
+
+def styled(draw):
+    """Run a function that draws or saves under RC, whatever the user's own matplotlib settings are."""
+
+    @functools.wraps(draw)
+    def under_rc(*arguments, **options):
+        import matplotlib
+
+        with matplotlib.rc_context(RC):
+            return draw(*arguments, **options)
+
+    return under_rc
+
+
+def look_of(mode: str) -> Look:
+    """A mode's look. A mode that is not in the table gets a spare one, the same each time."""
+    return MODES.get(mode) or SPARE[sum(map(ord, mode)) % len(SPARE)]
+
+
+def looks(suite) -> dict[str, Look]:
+    """The look of each role of a suite: that of the mode which its records name."""
+    return {role: look_of(records[0]["config"]["mode"]) for role, records in suite.roles.items() if records}
+
+
+@dataclass
+class Sheet:
+    """A picture in the making: header and footer are there, the body is for axes."""
+
+    figure: object
+    body: tuple[float, float]  # bottom and top of the body, as fractions of the height
+    height: float  # inches, of the whole
+
+
+def sheet(suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = ()) -> Sheet:
+    """An empty picture of ``body_height`` inches for axes, with a header and a footer beside them.
+
+    The header is the title and, where ``certificate`` is not fair, the flag; the footer says where and on what the
+    records were taken, and ``more``, one sentence a line.
+    """
+    from matplotlib.figure import Figure
+
+    head = [(line, TITLE, BLACK, "bold") for line in wrapped(title, TITLE, weight="bold")]
+    head += [(line, TEXT, RED, "bold") for line in wrapped(flag(certificate), TEXT, weight="bold")]
+    foot = [line for sentence in (*more, *standing(suite)) for line in wrapped(sentence, SMALL)]
+    head_height = sum(size for _, size, _, _ in head) * LINE / 72 + MARGIN
+    foot_height = len(foot) * SMALL * LINE / 72 + MARGIN
+    height = body_height + head_height + foot_height
+    figure = Figure(figsize=(WIDTH, height), facecolor=WHITE)
+    y = height - MARGIN / 2
+    for line, size, colour, weight in head:
+        figure.text(MARGIN / WIDTH, y / height, line, size=size, color=colour, weight=weight, va="top")
+        y -= size * LINE / 72
+    for lines_below, line in zip(range(len(foot) - 1, -1, -1), foot, strict=True):
+        y = MARGIN / 2 + lines_below * SMALL * LINE / 72
+        figure.text(MARGIN / WIDTH, y / height, line, size=SMALL, color="#404040", va="bottom")
+    return Sheet(figure, (foot_height / height, 1 - head_height / height), height)
+
+
+def axes_on(paper: Sheet, rows: int = 1, **options):
+    """Axes in the body of a sheet, one above the other: a list of ``rows``. They are laid out when drawn."""
+    bottom, top = paper.body
+    paper.figure.set_layout_engine("constrained", rect=(0.01, bottom, 0.98, top - bottom), h_pad=0.06, hspace=0.03)
+    return list(paper.figure.subplots(rows, 1, squeeze=False, **options)[:, 0])
+
+
+def wrapped(text: str, size: float, width: float = WIDTH - 2 * MARGIN, weight: str = "normal") -> list[str]:
+    """The lines of a text of this size (points) in this width (inches); none for an empty text. "95 %" stays whole."""
+    lines = []
+    for word in text.replace(" %", f"{NO_BREAK}%").split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and width_of(longer, size, weight) <= width:
+            lines[-1] = longer
+        elif word:
+            lines.append(word)
+    return [line.replace(NO_BREAK, " ") for line in lines]
+
+
+@functools.lru_cache(maxsize=4096)
+def width_of(text: str, size: float, weight: str) -> float:
+    """The width of a text in inches; hinting can make it up to 2 % wider than its outlines are."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family=FONT, size=size, weight=weight)
+    return 1.02 * text_to_path.get_text_width_height_descent(text, font, False)[0] / 72
+
+
+def flag(certificate) -> str:
+    """What a picture says across its head when its modes were not compared fairly; empty when they were."""
+    if certificate is None or certificate.fair:
+        return ""
+    return f"NOT A FAIR COMPARISON: {', '.join(fact.name for fact in certificate.differences)}"
+
+
+def standing(suite) -> list[str]:
+    """What every picture says of itself: machine and versions, what stands for a device, n."""
+    records = [record for records in suite.roles.values() for record in records] or suite.extra
+    if not records:
+        return [f"{suite.id}: no record that ended well"]
+    n = f"n = {suite.n} {'round' if suite.n == 1 else 'interleaved rounds'}"
+    if suite.n == 1:
+        n += ": no interval"
+    most = max(records, key=lambda record: record["config"]["num_devices"])
+    return [tables.machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
+
+
+def stand_in(record: dict) -> str:
+    """What a device is in this record: a GPU by its name, or a CPU worker that stands for one.
+
+    >>> stand_in({"config": {"device": "cpu", "num_devices": 2}})
+    'CPU: no GPU is used, 2 CPU workers stand for 2 devices'
+    """
+    config, most = record["config"], record["config"]["num_devices"]
+    if config.get("device") == "cuda":
+        devices = record["environment"].get("devices") or []
+        names = " and ".join(dict.fromkeys(device["name"] for device in devices[:most])) or "name not recorded"
+        return f"GPU: {min(most, len(devices)) or most}× {names}"
+    if most == 1:
+        return "CPU: no GPU is used"
+    return f"CPU: no GPU is used, {most} CPU workers stand for {most} devices"
+
+
+def workload(record: dict) -> str:
+    """Model, data and precision, in a few words."""
+    config = record["config"]
+    size = f" {config['image_size']} px" if config.get("image_size") else ""
+    return f"{config['model']}, {config['data']}{size}, {config.get('precision') or 'precision not recorded'}"
+
+
+def result_of(suite_or_result):
+    """A comparison's result: the one that is given, or that of the suite that is given."""
+    if hasattr(suite_or_result, "pairs"):
+        return suite_or_result
+    from bench.report.comparison import compare_suite
+
+    return compare_suite(suite_or_result)
+
+
+def number(value: float) -> str:
+    """Three digits, never as a power of ten; a true minus.
+
+    >>> number(1429.6), number(12.345), number(-0.5), number(0.01234)
+    ('1430', '12.3', '−0.5', '0.0123')
+    """
+    return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "−")
+
+
+def room_for(points: list[float]) -> tuple[float, float]:
+    """The limits of an axis on which all these points are seen, with as much again for their intervals.
+
+    An interval from two or three rounds can be hundreds of times wider than its points are apart: it must not press
+    them all together.
+    """
+    low, high = min(points), max(points)
+    spare = 0.6 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - spare, high + spare
+
+
+def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, float], colour: str) -> None:
+    """An interval as a bar; an end beyond the limits of the axis is an arrow there."""
+    from_x, to_x = max(low, limits[0]), min(high, limits[1])
+    axes.plot([from_x, to_x], [y, y], color=colour, linewidth=4, solid_capstyle="butt")
+    for beyond, x, marker in ((low < limits[0], limits[0], "<"), (high > limits[1], limits[1], ">")):
+        if beyond:
+            axes.plot(x, y, marker, color=colour, markersize=9, clip_on=False)
+
+
+def horizontal_grid(axes) -> None:
+    """Faint lines to read values off the y axis."""
+    axes.grid(axis="y", color=PALE, linewidth=0.7)
+
+
+def vertical_grid(axes) -> None:
+    """Faint lines to read values off the x axis."""
+    axes.grid(axis="x", color=PALE, linewidth=0.7)
+
+
+def legend_above(axes, columns: int, handles=None) -> None:
+    """A legend over the axes, where it covers nothing."""
+    options = {} if handles is None else {"handles": handles}
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.2, handlelength=1.9,
+        columnspacing=1.2, handletextpad=0.5, **options,
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""Records of many machines: read, sorted by machine and workload, in one table and one picture.
+
+In: a folder with the record.json files of any number of machines below it. Out: a new folder with ``pool.csv`` (one
+row a record), ``pool.svg`` and ``pool.png``. The records are only read. Files that are no good record are named and the
+rest is used; a record that lies there twice counts once; two records of one run that do not agree are both left out,
+since one of them has been edited and nobody can tell which.
+
+Only records of one device kind and one workload stand side by side: CPU workers are never shown beside GPUs.
+"""
+
+import datetime
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import formulas
+from bench.errors import UserError
+from bench.report import stats
+from bench.report.diff import label, usable
+from bench.report.load import find_records
+
+CONFIDENCE = 0.95
+VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
+OPTIONS = ("model", "data", "image_size", "precision", "optimizer", "norm", "workers", "storage_ms", "epochs")
+
+
+@dataclass(frozen=True, order=True)
+class Machine:
+    """What a record was taken on. Machines that agree in all of it are one here: records name no owner."""
+
+    device: str  # cpu | cuda
+    hardware: str  # the kinds of GPU, not how many: a row's name says how many were used; and the processor
+    versions: str
+
+    def line(self) -> str:
+        """All of it in one line."""
+        return f"{'CPU only: ' if self.device == 'cpu' else ''}{self.hardware}; {self.versions}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The records of one program on one machine and workload."""
+
+    machine: Machine
+    workload: str
+    mode: str
+    name: str  # ``ddp 2``
+    run_ids: list[str]
+    throughputs: list[float]  # images a second, one a record
+    num_devices: int
+
+    @property
+    def n(self) -> int:
+        """Records."""
+        return len(self.throughputs)
+
+    @property
+    def plain(self) -> bool:
+        """A mode as it comes, without an engine option or a part of the step taken away."""
+        return self.name == f"{self.mode} {self.num_devices}"
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean, images a second."""
+        return statistics.geometric_mean(self.throughputs)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's 95 % interval of that mean; None for one record."""
+        if self.n < 2:
+            return None
+        _, low, high = formulas.log_ratio_interval(
+            [1.0] * self.n, self.throughputs, stats.t_quantile(self.n - 1, CONFIDENCE)
+        )
+        return low, high
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Groups that may stand side by side: one kind of device, one workload."""
+
+    device: str
+    workload: str
+    groups: list[Group]  # machine by machine
+
+    @property
+    def n(self) -> int:
+        """Records."""
+        return sum(group.n for group in self.groups)
+
+
+def machine_of(record: dict) -> Machine:
+    """Where a record was taken. What it does not say is called unknown."""
+    environment = record["environment"]
+    machine, versions = environment.get("machine") or {}, environment.get("versions") or {}
+    cpu = f"{machine.get('cpu_model') or 'unknown CPU'}, {machine.get('usable_cores') or 'unknown'} cores"
+    known = ", ".join(f"{name} {str(versions[name]).split('+')[0]}" for name in VERSIONS if versions.get(name))
+    device = record["topology"]["device"]
+    gpus = " and ".join(dict.fromkeys(gpu.get("name") or "unnamed GPU" for gpu in environment.get("devices") or []))
+    return Machine(device, cpu if device == "cpu" else f"{gpus or 'unnamed GPU'} ({cpu})", known or "versions unknown")
+
+
+def workload_of(record: dict) -> str:
+    """What was computed, in words: records of different workloads are not put side by side."""
+    config, topology = record["config"], record["topology"]
+    values = {name: config.get(name) for name in OPTIONS}
+    size = f" {values['image_size']} px" if values["image_size"] else ""
+    parts = [f"{values['model']}, {values['data']}{size}, {topology['global_batch']} images a step"]
+    parts += [str(values["precision"] or "precision unknown"), str(values["optimizer"] or "optimizer unknown")]
+    parts += ["no batch norm"] if values["norm"] == "none" else []
+    parts += [f"{name} {values[name]:g}" for name in ("workers", "storage_ms", "epochs") if values[name]]
+    return ", ".join(parts)
+
+
+def panels_of(records: list[dict]) -> list[Panel]:
+    """Good records by device kind and workload, CPU first, the workload with most machines first."""
+    found: dict[tuple, list[dict]] = {}
+    for record in records:
+        key = (machine_of(record), workload_of(record), label(record["config"]))
+        found.setdefault(key, []).append(record)
+    groups = [
+        Group(
+            machine, workload, same[0]["config"]["mode"], name, [r["run_id"] for r in same],
+            [r["summary"]["throughput_images_per_s"] for r in same], same[0]["config"]["num_devices"],
+        )
+        for (machine, workload, name), same in found.items()
+    ]  # fmt: skip
+    keys = dict.fromkeys((group.machine.device, group.workload) for group in groups)
+    panels = [
+        Panel(*key, sorted((g for g in groups if (g.machine.device, g.workload) == key), key=place)) for key in keys
+    ]
+    return sorted(panels, key=lambda p: (p.device, -len({g.machine for g in p.groups}), -p.n, p.workload))
+
+
+def place(group: Group) -> tuple:
+    """The order in a panel: by machine, the fewest devices first."""
+    return group.machine, group.num_devices, group.name
+
+
+def machines_of(panels: list[Panel]) -> dict[Machine, str]:
+    """A short name for each machine, M1, M2, …, the same in the table and in the picture."""
+    found = sorted({group.machine for panel in panels for group in panel.groups})
+    return {machine: f"M{i}" for i, machine in enumerate(found, start=1)}
+
+
+def once(records: list[dict]) -> tuple[list[dict], list[str]]:
+    """Each run once, and sentences on what was left out: copies, and runs whose copies do not agree."""
+    by_run: dict[str, list[dict]] = {}
+    for record in records:
+        by_run.setdefault(record["run_id"], []).append(record)
+    kept = [same[0] for same in by_run.values() if all(other == same[0] for other in same)]
+    said = [
+        f"refused: {len(same)} records of run {run_id} do not agree: all are left out"
+        for run_id, same in by_run.items()
+        if any(other != same[0] for other in same)
+    ]
+    copies = sum(len(same) - 1 for same in by_run.values() if all(other == same[0] for other in same))
+    return kept, said + ([f"note: {copies} copies of records are counted once"] if copies else [])
+
+
+def pool(folder: Path) -> tuple[list[dict], list[str]]:
+    """The records below a folder that can be pooled, and a sentence on everything that is left out.
+
+    Raises UserError when the folder does not exist or nothing in it can be pooled.
+    """
+    found, refused = find_records(folder)
+    records, said = once(found)
+    good = usable(records)
+    said = [f"refused: {sentence}" for sentence in refused] + said
+    left = len(records) - len(good)
+    said += [f"note: {left} failed or profiled runs are left out"] if left else []
+    if not good:
+        raise UserError("; ".join([f"no record below {folder} can be pooled", *said]))
+    return good, said
+
+
+def new_folder(out: Path, now: datetime.datetime) -> Path:
+    """A folder that did not exist before: OUT/pool-<time>, with a number after it when that is taken.
+
+    Raises UserError when it cannot be made.
+    """
+    for i in range(1, 1000):
+        path = Path(out) / (f"pool-{now:%Y%m%d-%H%M%S}" + (f"-{i}" if i > 1 else ""))
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if not Path(out).is_dir():
+                raise UserError(f"OUT={out} is not a folder") from None
+        except OSError as error:
+            raise UserError(f"OUT={out} cannot be written: {error.strerror}") from None
+    raise UserError(f"OUT={out} holds too many pools of this second")
+
+
+def table(panel: Panel, names: dict[Machine, str]):
+    """One row a machine and program, of one panel."""
+    from rich import box
+    from rich.table import Table
+
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("machine", "mode", "images/s", "95 %", "n"):
+        found.add_column(name, justify="left" if name in ("machine", "mode") else "right")
+    for group in panel.groups:
+        ends = "–".join(f"{x:.1f}" for x in group.interval) if group.interval else "one record"
+        found.add_row(names[group.machine], group.name, f"{group.mean:.1f}", ends, str(group.n))
+    return found
+
+
+def run(folder: str, out: str = "results/pool") -> int:
+    """`bench pool FOLDER`: tables on standard output, and a new folder below ``out``; its path is the last line."""
+    from bench.report import figures, frame, tables
+    from bench.report.figures import pool as picture
+
+    records, said = pool(Path(folder))
+    panels = panels_of(records)
+    names = machines_of(panels)
+    console = tables.terminal()
+    for machine, name in names.items():
+        console.print(f"{name}: {machine.line()}", markup=False)
+    for panel in panels:
+        console.print(f"{'CPU' if panel.device == 'cpu' else 'GPU'}: {panel.workload}, n = {panel.n}", markup=False)
+        console.print(table(panel, names))
+    for sentence in said:
+        print(sentence, file=sys.stderr)
+    made = new_folder(Path(out), datetime.datetime.now(datetime.timezone.utc))
+    frame.write_table(records, made / "pool.csv")
+    figures.save(picture.draw(panels), made, "pool")
+    print(f"pool: {made}", flush=True)
+    return 0

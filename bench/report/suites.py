@@ -1,0 +1,85 @@
+"""Records that belong together: a suite is one set of programs (roles), run in interleaved rounds."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from bench.report.tables import machine_line
+
+KINDS = ("compare", "replay", "weak", "strong", "breakdown", "knobs")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One suite's records.
+
+    roles: role -> its records in the order of ``rounds``: only rounds in which every role ended well, so that rounds
+    pair. extra: good records outside of the rounds (profiled runs). failed: the others. left_out: good records of
+    rounds that are not whole.
+    """
+
+    id: str
+    kind: str
+    roles: dict[str, list[dict]]
+    rounds: list[int]
+    extra: list[dict]
+    failed: list[dict]
+    left_out: list[dict]
+
+    @property
+    def n(self) -> int:
+        """Rounds that count."""
+        return len(self.rounds)
+
+    @property
+    def first(self) -> dict:
+        """Any good record: machine, device and workload are the same in all."""
+        return next(record for records in [*self.roles.values(), self.extra] for record in records)
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda"."""
+        return self.first["config"]["device"]
+
+    @property
+    def machine(self) -> str:
+        """Machine, devices and versions in one line."""
+        return machine_line(self.first)
+
+    def throughputs(self, role: str) -> list[float]:
+        """Images a second, one a round."""
+        return [record["summary"]["throughput_images_per_s"] for record in self.roles[role]]
+
+
+def suites_of(records: list[dict]) -> list[Suite]:
+    """The suites among records, oldest first. Records without a suite, and suites without one good record, are left."""
+    groups = defaultdict(list)
+    for record in records:
+        if record["config"].get("suite"):
+            groups[record["config"]["suite"]].append(record)
+    suites = [suite_of(name, group) for name, group in groups.items()]
+    return [suite for suite in suites if suite.roles or suite.extra]
+
+
+def suite_of(name: str, records: list[dict]) -> Suite:
+    """One suite from its records in any order. Of two records of one role and round the later one counts."""
+    good = [r for r in sorted(records, key=lambda r: r["started_at"]) if r["status"] == "ok"]
+    table: dict[str, dict[int, dict]] = {}
+    for record in good:
+        if not record["config"]["profile"]:
+            table.setdefault(role_of(record), {})[record["config"]["round"] or 0] = record
+    whole = set.intersection(*(set(by_round) for by_round in table.values())) if table else set()
+    rounds = sorted(whole)
+    return Suite(
+        name,
+        name.partition("-")[0],
+        {role: [by_round[n] for n in rounds] for role, by_round in table.items()} if rounds else {},
+        rounds,
+        [r for r in good if r["config"]["profile"]],
+        [r for r in records if r["status"] != "ok"],
+        [r for by_round in table.values() for n, r in by_round.items() if n not in whole],
+    )
+
+
+def role_of(record: dict) -> str:
+    """What a record is in its suite; its mode where nothing else was said."""
+    return record["config"]["role"] or record["config"]["mode"]

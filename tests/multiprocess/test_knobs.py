@@ -1,0 +1,92 @@
+"""Options of an engine that change the update, and switches that are unfair on purpose: real runs."""
+
+import numpy as np
+import pytest
+
+from tests.runs import needs_horovod, run
+
+COMMON = {"norm": "none", "warmup": 3, "steps": 4, "seed": 3, "threads": 2, "gpus": 2, "snapshots": "7"}
+DDP, HOROVOD = {"mode": "ddp"}, {"mode": "horovod"}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The weights of a plain run of two DDP ranks."""
+    return weights(run(tmp_path_factory.mktemp("plain"), **COMMON, **DDP))
+
+
+def weights(result) -> np.ndarray:
+    """All parameters of rank 0 after the last step."""
+    assert result.code == 0, result.stderr
+    saved = np.load(result.run_dir / "rank0-step7.npz")
+    return np.concatenate([saved[name].ravel() for name in sorted(saved)])
+
+
+def facts(result) -> list[dict]:
+    """What each rank recorded of itself."""
+    return [part["facts"] for part in result.record["samples"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "least", "most"),
+    [
+        pytest.param(DDP | {"compression": "fp16"}, 1e-8, 1e-3, id="ddp fp16"),
+        pytest.param(DDP | {"compression": "bf16"}, 1e-7, 1e-2, id="ddp bf16"),
+        pytest.param(DDP | {"compression": "powersgd"}, 1e-5, 1.0, id="ddp powersgd"),
+        pytest.param(HOROVOD | {"compression": "fp16"}, 1e-8, 1e-3, id="horovod fp16", marks=needs_horovod),
+    ],
+)
+def test_compression_is_lossy_recorded_and_keeps_replicas_equal(tmp_path, plain, options, least, most):
+    result = run(tmp_path, **COMMON, **options)
+    apart = np.abs(weights(result) - plain).max()
+    assert least < apart < most
+    assert {f["compression"] for f in facts(result)} == {options["compression"]}
+    assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
+
+
+@pytest.mark.parametrize("options", [DDP, pytest.param(HOROVOD, marks=needs_horovod)], ids=lambda o: o["mode"])
+def test_without_sync_nothing_is_exchanged(tmp_path, plain, options):
+    result = run(tmp_path, **COMMON, **options, sync=0)
+    assert np.abs(weights(result) - plain).max() > 1e-4
+    assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 2  # the replicas drift apart
+    assert {f["gradient"] for f in facts(result)} == {"each process its own"}
+
+
+def test_the_unfair_switches_are_felt_and_recorded(tmp_path):
+    result = run(tmp_path, **COMMON, **DDP, step_barrier=1, item_sync=1)
+    assert result.code == 0, result.stderr
+    assert all(f["step_barrier"] and f["item_sync"] for f in facts(result))
+
+
+def test_simulated_storage_is_waited_for(tmp_path):
+    result = run(tmp_path, mode="single", gpus=1, storage_ms=5)
+    assert result.code == 0, result.stderr
+    assert min(result.record["samples"][0]["data_wait_s"]) >= 0.005 * 6  # SMALL's six images a step
+
+
+def test_phases_fill_the_step(tmp_path):
+    result = run(tmp_path, **DDP, gpus=2)
+    for part in result.record["samples"]:
+        phases = part["phase_time_s"]
+        assert list(phases) == ["forward", "backward", "synchronize", "optimizer"]
+        for step, whole in enumerate(part["step_time_s"]):
+            inside = sum(times[step] for times in phases.values()) + part["data_wait_s"][step]
+            assert 0.5 * whole < inside <= whole
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (DDP | {"fusion_mb": 1}, "FUSION_MB is an option of MODE=horovod, not of ddp"),
+        (HOROVOD | {"compression": "powersgd"}, "MODE=horovod has no COMPRESSION=powersgd"),
+        (HOROVOD | {"adasum": 1}, "ADASUM=1 needs a Horovod built with MPI"),
+        (DDP | {"overlap": 0, "compression": "fp16"}, "leave COMPRESSION out"),
+        ({"mode": "dp", "sync": 0}, "SYNC is an option of MODE=ddp and horovod, not of dp"),
+    ],
+    ids=lambda o: str(o)[:30],
+)
+def test_an_option_that_cannot_be_had_is_one_clear_line(tmp_path, options, says):
+    result = run(tmp_path, gpus=2, **options)
+    assert result.code == 2
+    assert says in result.last_error_line

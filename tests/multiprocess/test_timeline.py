@@ -1,0 +1,115 @@
+"""A profiled run of every mode, with real processes: what one step's timeline holds on every rank."""
+
+import itertools
+
+import pytest
+
+from bench import record
+from bench.report.figures.timeline import hidden_share
+from tests.runs import needs_horovod, run
+
+RUNS = {
+    "single": {"mode": "single", "gpus": 1},
+    "dp": {"mode": "dp", "gpus": 2},
+    "ddp": {"mode": "ddp", "gpus": 2},
+    "ddp, overlap off": {"mode": "ddp", "gpus": 2, "overlap": 0},
+    "ddp, fp16": {"mode": "ddp", "gpus": 2, "compression": "fp16"},
+    "ddp, no exchange": {"mode": "ddp", "gpus": 2, "sync": 0},
+    "horovod": {"mode": "horovod", "gpus": 2},
+}
+PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """``profiled(name)``: the record of a profiled run, made when it is first asked for."""
+    done = {}
+
+    def get(name: str) -> dict:
+        if name not in done:
+            result = run(tmp_path_factory.mktemp("run"), profile=1, image_size=16, **RUNS[name])
+            assert result.code == 0, result.stderr
+            assert not [path.name for path in result.run_dir.glob(".*")]  # nothing is left beside the record
+            done[name] = record.load(result.run_dir / "record.json")
+        return done[name]
+
+    return get
+
+
+def timelines(content: dict) -> list[dict]:
+    return [part["timeline"] for part in content["samples"]]
+
+
+def lane(timeline: dict, name: str) -> list[dict]:
+    return [span for span in timeline["spans"] if span["lane"] == name]
+
+
+def row(name: str):
+    return pytest.param(name, id=name, marks=needs_horovod if "horovod" in name else ())
+
+
+@pytest.mark.parametrize("name", [row(name) for name in RUNS])
+def test_every_rank_shows_phases_and_computation(profiled, name):
+    content = profiled(name)
+    assert len(timelines(content)) == (2 if RUNS[name]["mode"] in ("ddp", "horovod") else 1)
+    for timeline in timelines(content):
+        assert [span["name"] for span in lane(timeline, "phase")] == PHASES
+        busy = sum(span["end_s"] - span["start_s"] for span in lane(timeline, "compute"))
+        assert busy > 0.1 * timeline["step_s"]
+        assert len(timeline["spans"]) < 500
+        assert not [note for note in timeline["notes"] if "could not" in note or "did not" in note]
+        assert "clock" not in timeline
+
+
+@pytest.mark.parametrize("name", [row(name) for name in ("ddp", "ddp, overlap off", "ddp, fp16", "horovod")])
+def test_every_gradient_is_sent_once_on_every_rank(profiled, name):
+    content = profiled(name)
+    for part in content["samples"]:
+        sent = [span for span in lane(part["timeline"], "communication") if span["name"] != "buffers"]
+        assert sum(span["bytes"] for span in sent) == 4 * part["facts"]["parameters"]
+        assert all(0 < span["start_s"] < span["end_s"] for span in sent)
+        last = next(span for span in lane(part["timeline"], "phase") if span["name"] == "optimizer")
+        assert max(span["end_s"] for span in sent) <= last["start_s"] + 0.01  # nobody steps before all is there
+
+
+def test_buckets_begin_inside_backward(profiled):
+    for timeline in timelines(profiled("ddp")):
+        backward = next(span for span in lane(timeline, "phase") if span["name"] == "backward")
+        buckets = [span for span in lane(timeline, "communication") if span["name"].startswith("bucket")]
+        assert len(buckets) > 1
+        assert all(backward["start_s"] < span["start_s"] < backward["end_s"] for span in buckets)
+        (buffers,) = [span for span in lane(timeline, "communication") if span["name"] == "buffers"]
+        assert buffers["end_s"] < backward["start_s"]
+
+
+def test_without_overlap_buckets_go_one_after_the_other(profiled):
+    for timeline in timelines(profiled("ddp, overlap off")):
+        buckets = sorted(
+            (span["start_s"], span["end_s"])
+            for span in lane(timeline, "communication")
+            if span["name"].startswith("bucket")
+        )
+        assert len(buckets) > 1
+        assert all(later[0] >= earlier[1] for earlier, later in itertools.pairwise(buckets))
+        assert hidden_share(timeline["spans"]) < 0.1  # a thread that waits inside a hook does not compute
+
+
+def test_without_exchange_no_gradient_is_sent(profiled):
+    for timeline in timelines(profiled("ddp, no exchange")):
+        assert [span for span in lane(timeline, "communication") if span["name"] != "buffers"] == []
+
+
+@needs_horovod
+def test_reductions_are_those_of_rank_0_on_every_rank(profiled):
+    first, second = (lane(timeline, "communication") for timeline in timelines(profiled("horovod")))
+    assert [span["bytes"] for span in first] == [span["bytes"] for span in second]
+    shifts = [b["start_s"] - a["start_s"] for a, b in zip(first, second, strict=True)]
+    assert max(shifts) - min(shifts) < 1e-5  # the same moments, on the other rank's clock
+    assert any("rank 0 alone" in note for note in timelines(profiled("horovod"))[1]["notes"])
+
+
+def test_dp_has_its_four_parts_and_a_row_a_thread(profiled):
+    (timeline,) = timelines(profiled("dp"))
+    assert [span["name"] for span in lane(timeline, "dp")] == ["scatter", "replicate", "forward", "gather"]
+    assert len({span["name"] for span in lane(timeline, "compute")}) == 3
+    assert lane(timeline, "communication") == []

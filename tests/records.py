@@ -1,0 +1,272 @@
+"""Made-up records and suites for tests of the report: valid by the schema, with the throughputs that a test asks for.
+
+They never stand for a measurement. GPU records name a "Test GPU", which nobody sells.
+"""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+from bench import record as real
+from bench.config import RunConfig, make_command, resolve, to_dict
+from bench.modes import MODES
+from bench.report.suites import Suite, suites_of
+
+STEPS = 6
+CORES = {"cpu": 2, "cuda": 16}
+START = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
+PHASES = {"forward": 0.30, "backward": 0.55, "synchronize": 0.05, "optimizer": 0.06}  # shares of a step
+GPU_MIB = {"torch_allocated": 5200, "torch_reserved": 6100, "nvml_process": 6900, "nvml_device": 7300}
+
+
+def record(
+    mode: str = "ddp", throughput: float = 100.0, num_devices: int = 2, device: str = "cpu", batch: int = 32,
+    seconds: float = 0.0, failed: str | None = None, facts: dict | None = None, phases: dict | None = None,
+    memory: dict | None = None, timeline: dict | None = None, **options,
+) -> dict:  # fmt: skip
+    """One record, v2.
+
+    throughput: images a second. batch: images a device a step. seconds: after START. failed: a kind of failure.
+    facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device.
+    options: any other of RunConfig.
+    """
+    cores = CORES[device]
+    config = resolve(RunConfig(mode=mode, num_devices=num_devices, per_device_batch=batch, **options), device, cores)
+    config = dataclasses.replace(config, warmup_steps=2, timed_steps=STEPS)
+    started = START + datetime.timedelta(seconds=seconds)
+    frame = {
+        "schema_version": real.SCHEMA_VERSION,
+        "run_id": f"{started:%Y%m%d-%H%M%S}-{mode}-{num_devices}x{config.model}-{tag(config, seconds)}",
+        "status": "failed" if failed else "ok",
+        "started_at": started.isoformat(timespec="milliseconds"),
+        "command": make_command(config),
+        "config": to_dict(config),
+        "environment": environment(device, num_devices),
+    }
+    if failed:
+        failure = {"rank": 0, "kind": failed, "message": f"rank 0 was {failed}", "traceback": ""}
+        return frame | {"topology": {}, "samples": [], "summary": {}, "provenance": {}, "failure": failure}
+    parts = [
+        sample(config, rank, started, config.global_batch / throughput, facts or {}, phases or {}, memory)
+        for rank in range(config.num_processes)
+    ]
+    if timeline:
+        for part in parts:
+            part["timeline"] = timeline
+    place = SimpleNamespace(
+        world_size=config.num_processes, num_devices=num_devices, devices_per_process=num_devices // len(parts)
+    )
+    return frame | {
+        "topology": real.describe_topology(config, place, "", parts),
+        "samples": parts,
+        "summary": real.summarise(config, parts),
+        "provenance": real.provenance_of(config),
+    }
+
+
+def tag(config: RunConfig, seconds: float) -> str:
+    """Four digits that tell runs of one second apart."""
+    return hashlib.sha256(f"{config.suite} {config.role} {config.round} {seconds}".encode()).hexdigest()[:4]
+
+
+def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict, memory) -> dict:
+    """One rank's part: steps that waver by 2 % and have this mean."""
+    waver = [1 + 0.02 * math.sin(3 * i) for i in range(STEPS)]
+    steps = [step_s * w * STEPS / sum(waver) for w in waver]
+    begin = started.timestamp()
+    whole = len(steps) * step_s
+    share = max(1, CORES[config.device] // config.num_processes)
+    return {
+        "rank": rank,
+        "pid": 1000 + rank,
+        "threads": share,
+        "loader_workers": 0,
+        "step_time_s": steps,
+        "data_wait_s": [0.02 * step for step in steps],
+        "phase_time_s": {name: [s * step for step in steps] for name, s in (PHASES | phases).items()},
+        "moments": {
+            "worker_started": begin + 1.0,
+            "joined": begin + 2.0,
+            "first_timed_step": begin + 4.0,
+            "last_timed_step": begin + 4.0 + whole,
+        },
+        "initial_weights_sha256": "a" * 64,
+        "indices_sha256": "b" * 64,
+        "final_weights_sha256": "c" * 64,
+        "first_indices": list(range(rank, config.per_device_batch, config.num_processes)),
+        "batch_fingerprints": [2**20 * config.global_batch // config.num_processes] * 2,
+        "facts": {
+            "norm": "BatchNorm2d × 20",
+            "parameters": 11181642,
+            "trained_parameters": 11181642,
+            "parameter_dtype": "float32",
+            "autocast": "off",
+            "tf32": False,
+            "optimizer": "SGD",
+            "lr": config.lr,
+            "momentum": config.momentum,
+            "weight_decay": config.weight_decay,
+            "gradient": "mean over the global batch" if config.sync else "not exchanged",
+            "compression": config.compression,
+            "buffers": "each its own",
+            "overlap": config.overlap,
+            "step_barrier": config.step_barrier,
+            "item_sync": config.item_sync,
+            "storage_ms": config.storage_ms,
+        }
+        | facts,
+        "devices": devices(config, rank, 4.0 + whole, memory),
+    }
+
+
+def devices(config, rank: int, end: float, memory: dict | None) -> list[dict]:
+    """What the memory sampler would say of this rank's devices."""
+    if config.device == "cpu":
+        peaks = memory or {"pss": 0.62 + 0.03 * rank + 0.1 * (config.num_devices == 1), "rss_hwm": 0.88}
+        columns = {"pss_gib": peaks.get("pss")}
+        return [device_report("cpu", "Test CPU", None, columns, peaks, end)]
+    mine = range(config.num_devices) if config.num_processes == 1 else [rank]
+    found = []
+    for index in mine:
+        more = 1.0 + (0.25 if len(mine) > 1 and index == 0 else 0.0)  # DataParallel gathers on device 0
+        peaks = memory or {source: round(mib * more / 1024, 4) for source, mib in GPU_MIB.items()}
+        columns = {f"{source}_gib": value for source, value in peaks.items()}
+        found.append(device_report(f"cuda:{index}", "Test GPU", f"GPU-{index}", columns, peaks, end))
+    return found
+
+
+def device_report(device: str, name: str, uuid, columns: dict, peaks: dict, end: float) -> dict:
+    """One device: memory grows until the timed steps and then stays."""
+    times = [round(end * i / 12, 3) for i in range(13)]
+    grown = [min(1.0, 0.35 + 0.65 * t / 2.0) for t in times]
+    timeline = {c: [None if top is None else round(top * g, 4) for g in grown] for c, top in columns.items()}
+    return {
+        "device": device,
+        "name": name,
+        "uuid": uuid,
+        "timeline": {"time_s": times, **timeline},
+        "marks": {"timed": 2.0, "end": end},
+        "peak_memory_gib": dict(peaks),
+        "energy_j": None,
+        "sample_interval_s": 0.25,
+        "sample_cost_s": 0.0005,
+        "notes": [],
+    }
+
+
+def environment(device: str, num_devices: int) -> dict:
+    """A machine that does not exist."""
+    gpus = [
+        {"index": i, "name": "Test GPU 80GB", "uuid": f"GPU-{i}", "memory_gib": 80.0}
+        for i in range(num_devices if device == "cuda" else 0)
+    ]
+    cores = CORES[device]
+    return {
+        "machine": {
+            "platform": "Linux", "kernel": "6.1", "architecture": "x86_64", "cpu_model": "Test(R) Processor 3.0",
+            "cpu_flags": ["avx2"], "physical_cores": cores, "logical_cores": cores, "usable_cores": cores,
+            "cpu_quota_cores": None, "ram_gib": 16.0,
+        },
+        "driver_version": "550.1" if gpus else None,
+        "driver_note": None if gpus else "There is no NVIDIA driver.",
+        "devices": gpus,
+        "gpu_topology": None,
+        "versions": {"python": "3.12.1", "torch": "2.9.0+test", "horovod": "0.28.1", "cuda": "13.0" if gpus else None},
+        "git": {"revision": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
+        "variables": {"OMP_NUM_THREADS": "1"},
+        "threads": {"intra_op": 1, "inter_op": 1},
+    }  # fmt: skip
+
+
+def suite_records(kind: str, programs: dict[str, dict], rounds: int = 8, name: str = "0001", **common) -> list[dict]:
+    """The records of one suite, round by round.
+
+    programs: role -> the options of ``record`` for it, with ``throughput`` a number or a list, one a round. A single
+    number gets a noise of 1 % that is the same on every call. common: options for every record.
+    """
+    found, suite = [], f"{kind}-20260102-030405-{name}"
+    for n in range(rounds):
+        for place, (role, options) in enumerate(programs.items()):
+            value = options.get("throughput", 100.0)
+            speed = value[n] if isinstance(value, list) else value * (1 + 0.01 * math.sin(7 * n + 3 * place))
+            seconds = 60.0 * n + 5 * place + (int(name, 16) * 86400)
+            more = {"suite": suite, "role": role, "round": n, "seconds": seconds}
+            found.append(record(**common | options | more | {"throughput": speed}))
+    return found
+
+
+def suite(kind: str, programs: dict[str, dict], rounds: int = 8, **common) -> Suite:
+    """The suite of those records."""
+    (found,) = suites_of(suite_records(kind, programs, rounds, **common))
+    return found
+
+
+def compare_programs(num_devices: int = 2, **speeds) -> dict[str, dict]:
+    """The programs of a comparison, all on the same global batch."""
+    usual = {"single": 100.0, "dp": 82.0, "ddp": 91.0, "horovod": 90.5, "independent": 104.0} | speeds
+    return {mode: {"mode": mode, "throughput": speed, **shape(mode, num_devices)} for mode, speed in usual.items()}
+
+
+def shape(mode: str, num_devices: int, batch: int = 32) -> dict:
+    """Devices and batch of a mode: one with a single device takes the whole global batch."""
+    if MODES[mode].max_devices == 1:
+        return {"num_devices": 1, "batch": batch * num_devices}
+    return {"num_devices": num_devices, "batch": batch}
+
+
+def scaling_programs(kind: str, counts=(2, 4)) -> dict[str, dict]:
+    """The programs of weak or strong scaling: the base and every mode at each number of devices, on two cores."""
+    whole = 32 * max(counts)
+    programs = {"single 1": {"mode": "single", "num_devices": 1, "batch": 32 if kind == "weak" else whole}}
+    for count in counts:
+        for mode, factor in {"dp": 0.8, "ddp": 0.93, "horovod": 0.91, "independent": 1.0}.items():
+            speed = 100.0 * factor * min(count, 1.9) * 0.97 ** max(0, count - 2)
+            options = {"mode": mode, "num_devices": count, "batch": 32 if kind == "weak" else whole // count}
+            programs[f"{mode} {count}"] = options | {"throughput": speed}
+    return programs
+
+
+def breakdown_programs(num_devices: int = 2) -> dict[str, dict]:
+    """The programs of a breakdown: each mode, and those that can without their exchange."""
+    programs = {"dp": {"mode": "dp", "num_devices": num_devices, "throughput": 80.0}}
+    for mode, speed in {"ddp": 91.0, "horovod": 86.0}.items():
+        programs[mode] = {"mode": mode, "num_devices": num_devices, "throughput": speed}
+        programs[f"{mode} no_sync"] = {
+            "mode": mode, "num_devices": num_devices, "throughput": 101.0, "sync": False,
+            "phases": {"synchronize": 0.0},
+        }  # fmt: skip
+    programs["horovod"]["phases"] = {"forward": 0.28, "backward": 0.45, "synchronize": 0.17}
+    return programs
+
+
+def knob_programs() -> dict[str, dict]:
+    """The programs of a sweep of ddp's knobs: a grid, and single settings."""
+    single = {"static_graph=1": 91.1, "overlap=0": 86.0, "compression=fp16": 79.0, "compression=powersgd": 70.0}
+    programs = {"ddp": {"mode": "ddp", "throughput": 91.0}}
+    for cap, speed in {1: 84.0, 5: 89.0, 25: 91.0, 100: 96.0}.items():
+        for view in (0, 1):
+            role = f"ddp bucket_cap_mb={cap} gradient_as_bucket_view={view}"
+            programs[role] = {"mode": "ddp", "throughput": speed + 0.3 * view}
+    return programs | {f"ddp {knob}": {"mode": "ddp", "throughput": speed} for knob, speed in single.items()}
+
+
+def replay_programs() -> dict[str, dict]:
+    """A replayed unfairness: ddp is faster than dp, and with a barrier every step it seems slower."""
+    return {
+        "base: dp": {"mode": "dp", "throughput": 88.0},
+        "fair: ddp": {"mode": "ddp", "throughput": 94.0},
+        "unfair: ddp with a barrier": {"mode": "ddp", "throughput": 81.0, "step_barrier": True},
+    }
+
+
+def store(folder: Path, records: list[dict]) -> Path:
+    """Write records below a folder, as runs would have; returns the folder."""
+    for number, content in enumerate(records):
+        run = Path(folder) / f"{number:04d}-{content['run_id']}"
+        run.mkdir(parents=True)
+        (run / "record.json").write_text(json.dumps(content))
+    return Path(folder)

@@ -1,0 +1,224 @@
+"""bench/report/page.py: the answer first, everything in one file, nothing bad hidden."""
+
+import doctest
+import html
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from bench.report import page
+from bench.report.load import find_records
+from bench.report.suites import suites_of
+from tests import records
+
+VOID = {"meta", "link", "br"}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Records of one suite of each kind, of an older comparison, of single runs, and one that failed."""
+    found = records.suite_records("compare", records.compare_programs(), rounds=3, name="0001")
+    found += records.suite_records("compare", records.compare_programs(), rounds=3, name="0002")
+    found += records.suite_records("weak", records.scaling_programs("weak"), rounds=2)
+    found += records.suite_records("strong", records.scaling_programs("strong"), rounds=2)
+    found += records.suite_records("breakdown", records.breakdown_programs(), rounds=2)
+    found += records.suite_records("knobs", records.knob_programs(), rounds=2)
+    return found + records.suite_records("replay", records.replay_programs(), rounds=2)
+
+
+@pytest.fixture(scope="module")
+def others():
+    """Records of no suite."""
+    return [records.record("ddp"), records.record("dp", failed="killed", seconds=7)]
+
+
+@pytest.fixture(scope="module")
+def text(made, others):
+    """The page of all of them."""
+    return page.page(suites_of(made), others, ["/a/<b>/record.json: not a readable record"])
+
+
+def plain(text: str) -> str:
+    """The text of a page without its marks."""
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
+
+
+class Checker(HTMLParser):
+    """Collects tags, attributes, ids, and whether every tag is closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack, self.ids, self.links, self.tags = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+        self.links += [value for name, value in attributes if name in ("href", "src", "xlink:href", "action")]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def parsed(text):
+    """The page, parsed."""
+    checker = Checker()
+    checker.feed(text)
+    return checker
+
+
+def test_one_file_that_reaches_for_nothing(text, parsed):
+    assert parsed.stack == [] and "script" not in parsed.tags
+    assert all(link.startswith("#") or link == "data:," for link in parsed.links)
+    without_namespaces = re.sub(r'xmlns(:\w+)?="[^"]*"', "", text)
+    assert not re.search(r"https?://|@import|url\((?!#)", without_namespaces)
+    assert 'name="viewport" content="width=device-width' in text
+
+
+def test_ids_are_there_once_and_every_reference_has_its_id(text, parsed):
+    assert len(parsed.ids) == len(set(parsed.ids))
+    used = [link[1:] for link in parsed.links if link.startswith("#")] + re.findall(r"url\(#([^)]+)\)", text)
+    assert set(used) <= set(parsed.ids)
+
+
+def test_the_answer_comes_before_everything_else(text):
+    said = plain(text.partition("<body>")[2])
+    places = [said.index(words) for words in ("Which mode is fastest here", "single is faster than ddp by",
+              "Was it fair?", "Ratio of throughput, paired by round", "How much faster? Every pair")]  # fmt: skip
+    assert places == sorted(places)
+
+
+def test_each_kind_is_there_with_its_pictures(parsed, text):
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    about = {"replay": ": ddp-barrier", "knobs": ": ddp"}
+    assert headings[:6] == [heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()]
+    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1
+
+
+def test_only_the_newest_of_a_kind_is_shown_in_full(text):
+    assert text.count("<h2>Comparison</h2>") == 1
+    newest, older = (f"compare-20260102-030405-{n}" for n in ("0002", "0001"))
+    assert f'id="{newest}"' in text and f'id="{older}"' not in text
+    assert f"{older}: single, dp, ddp, horovod, independent; n = 3; CPU only" in plain(text)
+
+
+def test_what_failed_and_what_was_refused_is_shown(text):
+    said = plain(text)
+    assert "Failed runs" in said and "rank 0 was killed" in said
+    assert "/a/<b>/record.json: not a readable record" in said and "/a/&lt;b&gt;/record.json" in text
+
+
+def test_it_says_where_it_was_measured_and_how_to_repeat_it(text):
+    said = plain(text)
+    assert "2 CPU workers stand for 2 devices" in said and "Test(R) Processor 3.0" in said
+    assert "0123456789abcdef0123456789abcdef01234567" in said
+    assert "make compare GPUS=2 ROUNDS=3 MODEL=resnet18" in said
+    assert "make scaling MAX_GPUS=4 ROUNDS=2" in said and "make knobs GPUS=2 ROUNDS=2 MODE=ddp" in said
+    assert "make compare GPUS=2 ROUNDS=2 REPLAY=ddp-barrier" in said
+    assert "ddp: make bench GPUS=2 MODEL=resnet18" in said
+
+
+def test_answers_of_each_kind(text):
+    said = plain(text)
+    for words in ("ddp 4: speedup ×", "efficiency", "(the bound: no communication)", "exposed communication",
+                  "ddp bucket_cap_mb=100 gradient_as_bucket_view=1 is", "becomes ×0.92 (unfair: ddp with a barrier)",
+                  ):  # fmt: skip
+        assert words in said, words
+
+
+def test_suites_of_two_engines_knobs_are_both_shown():
+    programs = {"horovod": {"mode": "horovod"}, "horovod fusion_mb=1": {"mode": "horovod", "throughput": 99.0}}
+    suites = [records.suite("knobs", programs, rounds=2), records.suite("knobs", records.knob_programs(), rounds=2)]
+    text = page.page(suites, [], [])
+    assert "<h2>Knobs: ddp</h2>" in text and "<h2>Knobs: horovod</h2>" in text
+    assert "none of 1 settings is shown to be faster" in text
+
+
+def test_an_unfair_comparison_is_flagged_before_the_answer():
+    programs = records.compare_programs()
+    programs["dp"]["item_sync"] = True
+    said = page.page([records.suite("compare", programs, rounds=2)], [], [])
+    assert said.index('class="flag">NOT A FAIR COMPARISON: extra work a step') < said.index('<div class="answer">')
+    assert "(not a fair comparison)" in said
+
+
+def test_one_round_has_no_verdict():
+    said = plain(page.page([records.suite("compare", records.compare_programs(), rounds=1)], [], []))
+    assert "One round: no interval" in said and "in one round: no interval" in said
+    assert "is faster than" not in said
+
+
+def test_a_suite_of_different_workloads_is_refused_and_the_others_are_shown():
+    mixed = {"ddp": {"mode": "ddp"}, "horovod": {"mode": "horovod", "model": "resnet34"}}
+    suites = [records.suite("compare", mixed, rounds=2), records.suite("replay", SMALL, rounds=2)]
+    text = page.page(suites, [], [])
+    assert "Refused: " in text and "model is resnet18 and resnet34" in plain(text)
+    assert text.count("<svg") == 1
+
+
+SMALL = records.replay_programs()
+
+
+def test_without_a_suite_it_says_how_to_get_one():
+    said = plain(page.page([], [records.record("ddp")], []))
+    assert "No comparison is among these records" in said and "make compare GPUS=2" in said
+    assert "One run each: no interval, no verdict" in said
+
+
+def test_rounds_that_are_not_whole_are_told():
+    found = records.suite_records("compare", records.compare_programs(), rounds=3)
+    found[-1] = records.record("independent", failed="hung", suite=found[0]["config"]["suite"], round=2)
+    said = plain(page.page(suites_of(found), [], []))
+    assert "4 runs of rounds that are not whole are left out" in said and "1 runs failed" in said
+    assert "rank 0 was hung" in said and "n = 2 interleaved rounds" in said
+
+
+def test_what_records_say_cannot_break_out_of_the_page():
+    programs = {'<img src="x">': {"mode": "ddp"}, "</svg><b>": {"mode": "horovod"}}
+    text = page.page([records.suite("compare", programs, rounds=2)], [], ["<script>alert(1)</script>"])
+    assert "<script" not in text and "<img" not in text and "<b>" not in text
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path, made, monkeypatch):
+    path = page.write_page(suites_of(made)[:1], [], [], tmp_path / "new" / "report.html")
+    before = path.read_text()
+    assert before.startswith("<!DOCTYPE html>") and before.rstrip().endswith("</html>")
+    monkeypatch.setattr(page, "page", lambda *a: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        page.write_page([], [], [], path)
+    assert path.read_text() == before and [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_the_same_records_give_the_same_page(made, others):
+    suites = suites_of(made)[:1]
+    assert page.page(suites, others, []) == page.page(suites, others, [])
+
+
+def test_a_thousand_records_are_reported_in_three_seconds(tmp_path):
+    """Read, checked, compared, drawn and written: ten comparisons of a hundred records each."""
+    found = []
+    for n in range(10):
+        found += records.suite_records("compare", records.compare_programs(), rounds=20, name=f"{n + 1:04x}")
+    assert len(found) == 1000
+    folder = records.store(tmp_path / "runs", found)
+    page.page([records.suite("replay", SMALL, rounds=2)], [], [])  # matplotlib is loaded, its fonts are found
+    began = time.process_time()
+    read, refused = find_records(folder)
+    page.write_page(suites_of(read), [], refused, tmp_path / "report.html")
+    taken = time.process_time() - began
+    assert len(read) == 1000 and not refused
+    assert taken < 3.0
+
+
+def test_the_worked_examples_hold():
+    found = doctest.testmod(page)
+    assert found.failed == 0 and found.attempted > 0

@@ -1,0 +1,168 @@
+"""bench/report/pool.py and its picture: what stands side by side, what is named and left out, that nothing is lost."""
+
+import copy
+import datetime
+import math
+
+import pandas as pd
+import pytest
+from scipy import stats as scipy_stats
+
+from bench.errors import UserError
+from bench.report import figures, pool
+from bench.report.figures import pool as picture
+from tests import records
+
+NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
+
+
+def suite(name: str, cpu_model: str = "Test(R) Processor 3.0", **options) -> list[dict]:
+    """A comparison of three rounds on a machine with this processor."""
+    found = records.suite_records("compare", records.compare_programs(), rounds=3, name=name, **options)
+    for record in found:
+        record["environment"]["machine"]["cpu_model"] = cpu_model
+    return found
+
+
+@pytest.fixture
+def many():
+    """Two CPU machines and a GPU machine."""
+    return suite("0001") + suite("0002", "Other Processor") + suite("0003", device="cuda")
+
+
+def texts(figure) -> str:
+    """Everything that a picture says."""
+    from matplotlib.text import Text
+
+    return "\n".join(text.get_text() for text in figure.findobj(Text)).replace("\u00a0", " ")
+
+
+def test_cpu_and_gpu_never_share_a_panel(many):
+    panels = pool.panels_of(many)
+    assert [panel.device for panel in panels] == ["cpu", "cuda"]
+    assert all(group.machine.device == panel.device for panel in panels for group in panel.groups)
+    assert sum(panel.n for panel in panels) == len(many)
+
+
+def test_workloads_never_share_a_panel():
+    found = suite("0001") + suite("0002", image_size=32)
+    panels = pool.panels_of(found)
+    assert len(panels) == 2 and {"digits 16 px" in panel.workload for panel in panels} == {True, False}
+
+
+def test_machines_are_told_apart_by_processor_gpu_and_versions(many):
+    newer = suite("0004")
+    for record in newer:
+        record["environment"]["versions"]["torch"] = "2.10.0"
+    names = pool.machines_of(pool.panels_of(many + newer))
+    assert sorted(names.values()) == ["M1", "M2", "M3", "M4"]
+    lines = "\n".join(machine.line() for machine in names)
+    assert all(word in lines for word in ("Other Processor", "Test GPU 80GB", "torch 2.10.0", "CPU only"))
+
+
+def test_one_machine_with_few_or_many_gpus_in_use_is_one_machine():
+    found = [records.record("ddp", num_devices=n, device="cuda", seconds=n) for n in (1, 2, 4)]
+    assert len({pool.machine_of(record) for record in found}) == 1
+
+
+def test_a_machine_that_does_not_say_what_it_is():
+    record = records.record("ddp")
+    record["environment"] = {}
+    assert "unknown CPU" in pool.machine_of(record).line()
+
+
+def test_the_interval_is_students_t_on_logarithms():
+    speeds = [100.0, 104.0, 98.0, 101.0]
+    found = [records.record("ddp", speed, seconds=i) for i, speed in enumerate(speeds)]
+    ((group,),) = [panel.groups for panel in pool.panels_of(found)]
+    logs = [math.log(record["summary"]["throughput_images_per_s"]) for record in found]
+    expected = scipy_stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=scipy_stats.sem(logs))
+    assert group.interval == pytest.approx([math.exp(x) for x in expected])
+    assert group.mean == pytest.approx(scipy_stats.gmean(speeds))
+    assert pool.panels_of(found[:1])[0].groups[0].interval is None
+
+
+def test_a_copy_counts_once_and_copies_that_do_not_agree_are_left_out():
+    found = suite("0001")
+    edited = copy.deepcopy(found[0])
+    edited["summary"]["throughput_images_per_s"] *= 2
+    kept, said = pool.once([*found, copy.deepcopy(found[1]), edited])
+    assert [r["run_id"] for r in kept] == [r["run_id"] for r in found[1:]]
+    assert any(found[0]["run_id"] in line and "refused" in line for line in said)
+    assert any("1 copies" in line for line in said)
+
+
+def test_bad_files_are_named_and_the_rest_used(tmp_path, many):
+    folder = records.store(tmp_path, [*many, records.record("ddp", failed="killed", seconds=9e6)])
+    (folder / "bad").mkdir()
+    (folder / "bad" / "record.json").write_text('{"schema_version": 99}')
+    found, said = pool.pool(folder)
+    assert len(found) == len(many)
+    assert any("bad/record.json" in line and "99" in line for line in said)
+    assert any("1 failed or profiled runs" in line for line in said)
+
+
+def test_a_folder_with_nothing_to_pool_is_one_clear_line(tmp_path):
+    for folder in (tmp_path / "missing", tmp_path):
+        with pytest.raises(UserError):
+            pool.pool(folder)
+    with pytest.raises(UserError, match="can be pooled"):
+        pool.pool(records.store(tmp_path / "failed", [records.record("ddp", failed="killed")]))
+
+
+def test_a_new_folder_every_time(tmp_path):
+    made = [pool.new_folder(tmp_path / "out", NOW).name for _ in range(3)]
+    assert made == ["pool-20260102-030405", "pool-20260102-030405-2", "pool-20260102-030405-3"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="OUT="):
+        pool.new_folder(tmp_path / "file", NOW)
+
+
+def test_the_command_leaves_the_records_alone(tmp_path, capsys, many):
+    folder = records.store(tmp_path / "in", many)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert pool.run(str(folder), str(tmp_path / "out")) == 0
+    assert pool.run(str(folder), str(tmp_path / "out")) == 0
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    out = capsys.readouterr().out
+    last = out.splitlines()[-1]
+    made = tmp_path / "out" / last.rpartition("/")[2]
+    assert last == f"pool: {made}" and len(list((tmp_path / "out").iterdir())) == 2
+    assert sorted(path.name for path in made.iterdir()) == ["pool.csv", "pool.png", "pool.svg"]
+    assert len(pd.read_csv(made / "pool.csv")) == len(many)
+    assert "CPU: resnet18" in out and "GPU: resnet50" in out and "n = 30" in out
+
+
+def test_the_picture_names_machines_n_and_what_a_device_is(many):
+    figure = picture.draw(pool.panels_of(many))
+    said = texts(figure)
+    assert len(figure.axes) == 2
+    assert "n = 45 records" in said and "3 machines" in said
+    assert "no GPU used: N CPU workers stand for N devices" in said and "ddp 2 (n = 3)" in said
+    assert "Other Processor" in said and "Test GPU 80GB" in said and "torch 2.9.0" in said
+
+
+def test_programs_with_options_are_left_to_the_table():
+    knobs = [records.record("ddp", 90.0, seconds=10 + i, bucket_cap_mb=float(i + 1)) for i in range(3)]
+    said = texts(picture.draw(pool.panels_of([*knobs, records.record("ddp")])))
+    assert "bucket_cap_mb" not in said and "3 more rows" in said
+    assert "bucket_cap_mb" in texts(picture.draw(pool.panels_of(knobs)))
+
+
+def test_a_single_record_can_be_drawn(tmp_path):
+    figure = picture.draw(pool.panels_of([records.record("ddp")]))
+    assert "n = 1 record" in texts(figure)
+    figures.save(figure, tmp_path, "one")
+
+
+def test_very_many_machines_and_workloads_still_make_one_picture(tmp_path):
+    found = []
+    for i in range(70):
+        record = records.record("ddp", 100.0 + i, seconds=i)
+        record["environment"]["machine"]["cpu_model"] = f"Processor {i:02d}"
+        found.append(record)
+    found += [records.record("ddp", batch=8 * i, seconds=1000 + i) for i in range(1, 10)]
+    figure = picture.draw(pool.panels_of(found))
+    assert len(figure.axes) == picture.MOST_PANELS
+    assert "more rows" in texts(figure)
+    figures.save(figure, tmp_path, "many")

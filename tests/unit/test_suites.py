@@ -1,0 +1,99 @@
+"""bench/suites.py: which configs belong together, and that only what is studied differs between them."""
+
+import dataclasses
+
+import pytest
+
+from bench import suites
+from bench.config import RunConfig, resolve
+from bench.errors import UserError
+from bench.modes import MODES
+
+LABELS = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
+
+
+def config(device="cpu", cores=2, **options) -> RunConfig:
+    """A resolved config."""
+    return resolve(RunConfig(**({"mode": "ddp", "num_devices": 2, "baselines": False} | options)), device, cores)
+
+
+def differing(a: RunConfig, b: RunConfig) -> set[str]:
+    """The options in which two configs differ."""
+    return {f.name for f in dataclasses.fields(a) if getattr(a, f.name) != getattr(b, f.name)}
+
+
+def test_a_comparison_gives_every_mode_the_same():
+    roles = suites.comparison(config(per_device_batch=8, workers=2), suites.WAYS)
+    assert list(roles) == ["single", "dp", "ddp", "horovod", "independent"]
+    for role, other in roles.items():
+        assert differing(roles["ddp"], other) <= LABELS, role
+        assert other.global_batch == 16 and other.workers == 2
+
+
+def test_on_gpus_the_bound_is_left_out():
+    assert "independent" not in suites.comparison(config("cuda", num_devices=4), suites.WAYS)
+
+
+def test_options_of_an_engine_go_to_the_modes_that_have_them():
+    roles = suites.comparison(config(bucket_cap_mb=5.0, overlap=False), suites.WAYS)
+    assert [roles[mode].bucket_cap_mb for mode in ("single", "ddp", "horovod")] == [None, 5.0, None]
+    assert [roles[mode].overlap for mode in ("dp", "ddp", "horovod")] == [True, False, False]
+
+
+def test_tuned_gives_each_engine_its_own_settings():
+    roles = suites.comparison(config(tuned=True), suites.WAYS)
+    for mode, role in roles.items():
+        for name, value in MODES[mode].tuned.items():
+            assert getattr(role, name) == value
+    assert roles["horovod"].gradient_as_bucket_view is False and roles["ddp"].cycle_time_ms is None
+
+
+def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
+    base = config(num_devices=4, per_device_batch=8, cores=2)
+    weak, strong = (suites.scaling(base, suites.WAYS, 4, strong=kind) for kind in (False, True))
+    assert next(iter(weak)) == "single 1"
+    expected = {f"{mode} {n}" for n in (1, 2, 4) for mode in ("dp", "ddp", "horovod")}
+    assert set(weak) == set(strong) == expected | {"single 1", "independent 2", "independent 4"}
+    for roles, batch in ((weak, lambda n: 8 * n), (strong, lambda n: 32)):
+        for role, c in roles.items():
+            n = int(role.split()[1])
+            assert (c.num_devices, c.global_batch, c.threads) == (n, batch(n), n), role
+
+
+def test_a_breakdown_has_each_mode_with_and_without_its_exchange():
+    roles = suites.breakdown(config(), suites.WAYS)
+    assert list(roles) == ["single", "dp", "ddp", "horovod", "ddp no_sync", "horovod no_sync"]
+    assert differing(roles["ddp"], roles["ddp no_sync"]) == {"sync"}
+    assert all(c.profile for c in suites.profiled(config(), suites.WAYS).values())
+
+
+@pytest.mark.parametrize("mode", suites.SWEEPS)
+def test_a_sweep_changes_one_engines_settings_and_says_so_in_the_role(mode):
+    base = suites.in_mode(config(), mode)
+    roles = suites.knobs(base)
+    assert roles.pop(mode) == base
+    for role, c in roles.items():
+        named = dict(word.split("=") for word in role.split()[1:])
+        assert differing(base, c) <= set(named) <= set(MODES[mode].knobs), role
+        assert {name: suites.shown(getattr(c, name)) for name in named} == named
+
+
+def test_a_mode_without_settings_has_no_sweep():
+    with pytest.raises(UserError, match="MODE=single has no settings to sweep: use MODE=ddp or horovod"):
+        suites.knobs(config(mode="single", num_devices=1))
+
+
+@pytest.mark.parametrize("name", suites.REPLAYS)
+def test_a_replay_is_fair_once_and_unfair_once(name):
+    base, fair, unfair = suites.replay(config(data="digits", per_device_batch=8), name).values()
+    assert differing(base, fair) <= LABELS and base.global_batch == fair.global_batch
+    assert 0 < len(differing(fair, unfair)) <= 1
+    assert (base.mode, fair.mode) == (suites.REPLAYS[name].base, suites.REPLAYS[name].program)
+
+
+def test_every_program_stands_in_every_place_of_a_round():
+    names = ["a", "b", "c", "d"]
+    rounds = [suites.order(names, n) for n in range(8)]
+    assert all(sorted(r) == names for r in rounds)
+    for name in names:
+        assert {r.index(name) for r in rounds} == {0, 1, 2, 3}
