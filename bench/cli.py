@@ -32,7 +32,7 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
     "compare": ROUNDS | QUICK | {
         "--strict": {"metavar": "STRICT", "nargs": "?", "const": "1", "help": "refuse an unfair comparison"},
         "--replay": {"metavar": "REPLAY", "help": "an unfairness on purpose: dp-workers, horovod-fp16, ddp-barrier, "
-                     "item-sync or batch-grows"},
+                     "item-sync, batch-grows, or nothing"},
     },
     "scaling": ROUNDS | QUICK | {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to so many [4]"}},
     "breakdown": ROUNDS | QUICK,

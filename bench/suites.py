@@ -191,7 +191,7 @@ REPLAYS = {
     "dp-workers": Replay(
         "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks",
         change(workers=1), {"cpu": "slower", "cuda": "slower"},
-        {"data": "digits", "storage_ms": 4.0},
+        {"data": "digits", "storage_ms": 8.0},  # on two CPU cores one worker is too slow for that, and two are not
     ),
     "horovod-fp16": Replay(
         "ddp", "horovod", "Horovod alone sends its gradients in 16 bits: half the bytes",
@@ -210,15 +210,18 @@ REPLAYS = {
         lambda config: dataclasses.replace(config, per_device_batch=config.global_batch),
         {"cpu": "faster", "cuda": "faster"}, {},
     ),
+    "nothing": Replay(
+        "ddp", "ddp", "nothing: the same program three times, the control", change(), {"cpu": "", "cuda": ""}, {},
+    ),
 }  # fmt: skip
 
 
 def replay(config: RunConfig, name: str) -> dict[str, RunConfig]:
     """The three roles of a replay: base, fair, unfair. config: resolved."""
     case = REPLAYS[name]
-    common = {k: v for k, v in case.common.items() if k != "data" or config.data != v}
+    common = dict(case.common)
     if "storage_ms" in common:
-        common["workers"] = config.num_devices
+        common |= {"workers": config.num_devices, "storage_ms": config.storage_ms or common["storage_ms"]}
     config = dataclasses.replace(config, **common)
     fair = in_mode(config, case.program)
     return {

@@ -91,10 +91,10 @@ def subject(suite) -> tuple[str, str]:
 
 
 def replayed(suite) -> str:
-    """The name of the replay: by the option in which its last two programs differ; empty for one that is not known."""
+    """The name of the replay: by the option in which its last two programs differ."""
     configs = [records[0]["config"] for records in suite.roles.values()][-2:]
     changed = [name for name in REPLAYS if len({config.get(name) for config in configs}) > 1]
-    return REPLAYS[changed[0]] if changed else ""
+    return REPLAYS[changed[0]] if changed else "nothing"
 
 
 def section(suite) -> dict:

@@ -7,9 +7,11 @@ import sys
 import pytest
 
 from bench.modes import MODES
+from tests.records import compare_programs, store, suite_records
 from tests.runs import ROOT, bench
 
-COMMANDS = ["run", "verify", "gpu-check", "selfbench", "report", "doctor", "install-horovod"]
+COMMANDS = ["run", "compare", "scaling", "breakdown", "knobs", "verify", "gpu-check", "selfbench", "report", "plots",
+            "table", "diff", "pool", "doctor", "install-horovod"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,19 @@ def test_help_lists_every_command():
         ("verify --gpus x", "GPUS=x"),
         ("gpu-check --device cpu --gpus x", "GPUS=x"),
         ("selfbench --rounds 1", "ROUNDS=1"),
+        ("compare --rounds 0", "ROUNDS=0"),
+        ("compare --rounds many", "ROUNDS=many"),
+        ("compare --replay magic", "unknown REPLAY=magic: choose one of dp-workers"),
+        ("compare --strict perhaps", "STRICT=perhaps: write 1 or 0"),
+        ("compare --device cpu --epochs 2", "EPOCHS belongs to single runs"),
+        ("scaling --max-gpus 1", "MAX_GPUS=1"),
+        ("knobs --device cpu --mode dp", "MODE=dp has no settings to sweep: use MODE=ddp or horovod"),
+        ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp, not of dp"),
+        ("run --mode horovod --compression bf16", "MODE=horovod has no COMPRESSION=bf16"),
+        ("plots nowhere", "nowhere is not a folder"),
+        ("table nowhere", "nowhere is not a folder"),
+        ("pool nowhere", "nowhere is not a folder"),
+        ("diff nowhere nowhere", "nowhere"),
     ],
 )
 def test_a_bad_request_is_one_line_and_exit_code_2(arguments, words, no_torch, tmp_path):
@@ -121,6 +136,54 @@ def test_report_into_a_pipe_that_closes(records):
     command = f"{sys.executable} -m bench report {records / 'good'} | true; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() in ("0", "1", "141") and not result.stderr
+
+
+# --- suites ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def suites(tmp_path):
+    """A folder with a comparison of five modes over eight rounds."""
+    store(tmp_path / "runs", suite_records("compare", compare_programs()))
+    return tmp_path / "runs"
+
+
+def test_report_writes_one_page_without_torch(suites, no_torch):
+    result = bench("report", suites, "--html", env=no_torch)
+    assert result.code == 0, result.stderr
+    page = suites / "report.html"
+    assert result.stdout.splitlines()[-1] == f"report: {page}"
+    assert "<svg" in page.read_text() and "single" in page.read_text()
+
+
+def test_plots_writes_every_picture_twice(suites, no_torch):
+    result = bench("plots", suites, env=no_torch)
+    assert result.code == 0, result.stderr
+    made = sorted(path.name for path in suites.rglob("pictures/*"))
+    assert made == sorted(
+        f"{n}.{k}" for n in ("ratios", "throughput", "memory", "memory-over-time") for k in ("svg", "png")
+    )
+
+
+def test_plots_of_records_without_a_suite(records, no_torch):
+    assert "no suite below" in [*bench("plots", records, env=no_torch).stderr.splitlines()][-1]
+
+
+def test_table_diff_and_pool_from_the_command_line(suites, no_torch, tmp_path):
+    result = bench("table", suites, "--format", "csv", env=no_torch)
+    assert result.code == 0 and len(result.stdout.splitlines()) == 41
+    same = bench("diff", suites, suites, "--bound", "5", env=no_torch)
+    assert same.code in (0, 2), same.stderr  # the same records twice: equal, or refused as the same
+    result = bench("pool", suites, "--out", tmp_path / "pool", env=no_torch)
+    assert result.code == 0 and list((tmp_path / "pool").rglob("*.svg")), result.stderr
+
+
+def test_a_regression_is_exit_code_3(suites, tmp_path, no_torch):
+    slower = suite_records("compare", compare_programs(ddp=60.0), name="0002")
+    store(tmp_path / "after", slower)
+    result = bench("diff", suites, tmp_path / "after", "--bound", "5", env=no_torch)
+    assert result.code == 3, result.stdout + result.stderr
+    assert bench("diff", suites, tmp_path / "after", env=no_torch).code == 0  # nobody gave a bound
 
 
 # --- doctor -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,93 @@
+"""`bench compare` and its sisters as a person runs them: real modes in real rounds, at the smallest size."""
+
+import json
+
+from tests.runs import SMALL, bench, flags, needs_horovod
+
+SIZE = {k: v for k, v in SMALL.items() if k != "baselines"} | {"steps": 3}
+
+
+def suite(command: str, out, **options):
+    """One command with SIZE's options and these."""
+    return bench(command, *flags(**SIZE | options), "--out", out, out=out, timeout=280)
+
+
+def records_of(out) -> list[dict]:
+    """Every record below a folder."""
+    return [json.loads(path.read_text()) for path in sorted(out.rglob("record.json"))]
+
+
+@needs_horovod
+def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path):
+    result = suite("compare", tmp_path, gpus=2, quick=1)
+    assert result.code == 0, result.stderr
+    (folder,) = tmp_path.iterdir()
+    assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
+    assert "QUICK: 2 rounds" in result.stdout and "parity certificate: fair" in result.stdout
+    records = records_of(folder)
+    roles = [(r["config"]["round"], r["config"]["role"]) for r in records]
+    assert sorted(roles) == sorted((n, m) for n in (0, 1) for m in ("single", "dp", "ddp", "horovod", "independent"))
+    started = sorted(records, key=lambda r: r["started_at"])
+    assert [r["config"]["role"] for r in started[:5]] == [r["config"]["role"] for r in started[5:]][::-1]  # interleaved
+    assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
+    assert "<svg" in (folder / "report.html").read_text()
+
+
+def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path):
+    """Two processes cannot share one thread: dp and single get one, ddp two."""
+    result = suite("compare", tmp_path, gpus=2, threads=1, strict=1, rounds=3)
+    assert result.code == 2
+    assert "STRICT=1: NOT A FAIR COMPARISON: threads in total" in result.last_error_line
+    assert {r["config"]["round"] for r in records_of(tmp_path)} == {0}  # they stay, and no further round was run
+
+
+def test_an_unfair_comparison_is_flagged_everywhere(tmp_path):
+    result = suite("compare", tmp_path, gpus=2, threads=1, rounds=1)
+    assert result.code == 0, result.stderr
+    assert "NOT A FAIR COMPARISON" in result.stdout and "one round: no interval" in result.stdout
+    (folder,) = tmp_path.iterdir()
+    assert "NOT A FAIR COMPARISON" in (folder / "report.html").read_text()
+    assert "NOT A FAIR COMPARISON" in (folder / "pictures" / "ratios.svg").read_text()
+
+
+def test_a_replayed_unfairness_moves_the_verdict_and_is_named(tmp_path):
+    """One loader for two devices, behind a slow storage: dp waits twice as long as ddp, whose ranks have one each."""
+    result = suite("compare", tmp_path, gpus=2, rounds=3, replay="dp-workers", steps=6, storage_ms=40)
+    assert result.code == 0, result.stderr
+    assert "loader workers in total" in result.stdout and "NOT A FAIR COMPARISON" in result.stdout
+    throughput = {}
+    for record in records_of(tmp_path):
+        throughput.setdefault(record["config"]["role"], []).append(record["summary"]["throughput_images_per_s"])
+    assert max(throughput["unfair: dp"]) < min(throughput["fair: dp"])
+
+
+@needs_horovod
+def test_a_breakdown_has_phases_exposed_communication_and_a_timeline(tmp_path):
+    result = suite("breakdown", tmp_path, gpus=2, rounds=2)
+    assert result.code == 0, result.stderr
+    profiled = [r for r in records_of(tmp_path) if r["config"]["profile"]]
+    assert {r["config"]["mode"] for r in profiled} == {"single", "dp", "ddp", "horovod"}
+    for record in profiled:
+        for part in record["samples"]:
+            lanes = {span["lane"] for span in part["timeline"]["spans"]}
+            assert {"phase", "compute"} <= lanes
+            assert ("communication" in lanes) == (len(record["samples"]) > 1)
+    (folder,) = tmp_path.iterdir()
+    names = {path.stem for path in (folder / "pictures").iterdir()}
+    assert {"step", "timeline"} <= names
+
+
+def test_scaling_runs_weak_and_strong(tmp_path):
+    result = suite("scaling", tmp_path, max_gpus=2, rounds=1, steps=2)
+    assert result.code == 0, result.stderr
+    kinds = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
+    assert kinds == {"weak", "strong"}
+    batches = {(r["config"]["suite"][:4], r["topology"]["num_devices"], r["topology"]["global_batch"])
+               for r in records_of(tmp_path)}  # fmt: skip
+    assert batches == {("weak", 1, 6), ("weak", 2, 12), ("stro", 1, 12), ("stro", 2, 12)}
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = suite("compare", tmp_path / "file", gpus=2, quick=1)
+    assert result.code == 2 and "cannot be written to" in result.last_error_line
