@@ -36,7 +36,12 @@ else
   PY    := $(VENV)/bin/python
   READY := $(VENV)/.ready
 endif
+# Flags of single commands, likewise: $(call own,TO) is --to="$TO" where TO was given; $(call needed,A) stops without A.
+own    = $(foreach v,$1,$(if $(call on_command_line,$v),--$(shell echo $v | tr A-Z_ a-z-)="$$$v"))
+needed = $(if $(call on_command_line,$1),"$$$1",$(error $@ needs $1=…: see `make help`))
+
 BENCH := $(PY) -m bench
+RUNS  := $(if $(call on_command_line,OUT),"$$OUT",results/runs)
 
 .DEFAULT_GOAL := help
 .PHONY: bench compare scaling breakdown knobs report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
@@ -64,19 +69,19 @@ knobs: $(READY) ## the settings of one engine against its defaults: MODE=ddp|hor
 	@$(BENCH) knobs $(FLAGS)
 
 report: $(READY) ## one self-contained page from the records below OUT (default results/runs)
-	@$(BENCH) report "$${OUT:-results/runs}" --html
+	@$(BENCH) report $(RUNS) --html
 
 table: $(READY) ## the records below OUT as data: FORMAT=csv|parquet|md TO=file MEMORY=1
-	@$(BENCH) table "$${OUT:-results/runs}" $(foreach v,TO FORMAT MEMORY,$(if $($v),--$(shell echo $v | tr A-Z a-z)="$$$v"))
+	@$(BENCH) table $(RUNS) $(call own,TO FORMAT MEMORY)
 
 diff: $(READY) ## two sets of records compared: A=folder B=folder [BOUND=5 STRICT=1]
-	@$(BENCH) diff "$$A" "$$B" $(foreach v,BOUND STRICT,$(if $($v),--$(shell echo $v | tr A-Z a-z)="$$$v"))
+	@$(BENCH) diff $(call needed,A) $(call needed,B) $(call own,BOUND STRICT)
 
 pool: $(READY) ## records of many machines in one table and one picture: FOLDER=folder
-	@$(BENCH) pool "$$FOLDER" $(if $(call on_command_line,OUT),--out="$$OUT")
+	@$(BENCH) pool $(call needed,FOLDER) $(call own,OUT)
 
 plots: $(READY) ## every picture as SVG and PNG from the records below OUT
-	@$(BENCH) plots "$${OUT:-results/runs}"
+	@$(BENCH) plots $(RUNS)
 
 verify: $(READY) ## show that all modes compute the same update
 	@$(BENCH) install-horovod >&2 || true

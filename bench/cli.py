@@ -18,12 +18,15 @@ def main(argv: list[str] | None = None) -> int:
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # a full disk, a folder that may not be written to
+        if isinstance(error, BrokenPipeError):  # `bench report | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `bench report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
 
 
 ROUNDS = {"--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [compare and selfbench 8, others 5]"}}
@@ -37,7 +40,7 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
     "scaling": ROUNDS | QUICK | {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to so many [4]"}},
     "breakdown": ROUNDS | QUICK,
     "knobs": ROUNDS | QUICK,
-    "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "overhead, horovod, bound or startup [all]"}},
+    "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "loop, overhead, horovod, bound or startup [all]"}},
 }  # fmt: skip
 
 
@@ -168,29 +171,34 @@ def report(args) -> int:
         from bench.report.suites import suites_of
 
         suites = suites_of(records)
-        others = [record for record in records if not record["config"]["suite"]]
+        shown = {suite.id for suite in suites}
+        others = [record for record in records if record["config"]["suite"] not in shown]
         path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"))
         print(f"report: {path}", flush=True)
     return 1 if refused and not records else 0
 
 
 def plots(args) -> int:
-    """Every suite's pictures, in FOLDER/pictures/<suite>/."""
+    """Every suite's pictures, beside its records in a folder called pictures."""
     from bench.report import figures
-    from bench.report.load import find_records
+    from bench.report.load import FOLDER, find_records
     from bench.report.suites import suites_of
 
     folder = Path(args.folder)
     records, refused = find_records(folder)
-    for sentence in refused:
-        print(f"refused: {sentence}", file=sys.stderr)
     suites = suites_of(records)
     if not suites:
         raise UserError(f"no suite below {folder} to draw: run `make compare` first")
     for suite in suites:
-        where = folder if folder.name == suite.id else folder / suite.id  # beside the records, as `make compare` does
-        for name, figure in figures.figures_of(suite).items():
-            print(figures.save(figure, where / "pictures", name)[0])
+        try:
+            drawn = figures.figures_of(suite)
+        except UserError as error:
+            refused.append(str(error))
+            continue
+        for name, figure in drawn.items():
+            print(figures.save(figure, Path(suite.first[FOLDER]).parent / "pictures", name)[0])
+    for sentence in refused:
+        print(f"refused: {sentence}", file=sys.stderr)
     return 0
 
 

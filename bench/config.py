@@ -186,6 +186,8 @@ def check_knobs(config: RunConfig) -> None:
         raise UserError(f"MODE={config.mode} has no COMPRESSION={config.compression}: choose one of {allowed}")
     if not config.overlap and config.compression != "none":
         raise UserError("OVERLAP=0 sends plain gradients after the backward pass: leave COMPRESSION out")
+    if config.adasum and not (config.overlap and config.sync):
+        raise UserError("ADASUM=1 is a reduction of its own: leave OVERLAP and SYNC out")
     if config.storage_ms and config.data == "synthetic":
         raise UserError("STORAGE_MS is a wait in the loader, and DATA=synthetic has none: use DATA=digits")
 

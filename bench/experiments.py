@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench import rounds as running
 from bench import suites
-from bench.config import RunConfig
+from bench.config import RunConfig, variable_of
 from bench.errors import UserError
 from bench.launch.run import resolve_here
 from bench.modes import MODES
@@ -22,13 +22,18 @@ from bench.report.suites import suite_of
 
 ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5}
 QUICK_ROUNDS = 2
-NOT_HERE = ("epochs", "fault", "snapshots", "baselines", "profile", "suite", "role", "round")
+NOT_HERE = (
+    "epochs", "fault", "snapshots", "baselines", "profile", "suite", "role", "round", "launcher", "dist_url",
+)  # fmt: skip
 
 
 def compare(asked: RunConfig, rounds: int | None, quick: bool, strict: bool, replay: str | None) -> int:
     """All modes on one workload, or a replayed unfairness."""
     if replay is not None:
+        if strict:
+            raise UserError("a replay is unfair on purpose, and STRICT=1 refuses what is unfair: leave one of them out")
         return compare_replay(asked, rounds, quick, replay)
+    refuse(asked, "mode")
     console = tables.terminal()
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
     roles = suites.comparison(config, available(console))
@@ -41,19 +46,21 @@ def compare(asked: RunConfig, rounds: int | None, quick: bool, strict: bool, rep
             raise UserError(f"STRICT=1: {certificate.sentence()}")
 
     folder = run(console, "compare", roles, rounds, quick, asked.out, refuse_if_unfair)
-    return finish(console, [folder])
+    return finish(console, [folder], strict=strict)
 
 
 def compare_replay(asked: RunConfig, rounds: int | None, quick: bool, name: str) -> int:
     """A classic unfairness on purpose: how far it moves the verdict."""
     if name not in suites.REPLAYS:
         raise UserError(f"unknown REPLAY={name}: choose one of {', '.join(suites.REPLAYS)}")
+    refuse(asked, "mode")
     case, console = suites.REPLAYS[name], tables.terminal()
     missing = [mode for mode in (case.base, case.program) if mode not in available(console)]
     if missing:
         raise UserError(f"REPLAY={name} needs MODE={missing[0]}, which cannot run here: run `bench doctor`")
-    if "data" in case.common:  # it is about the loader: the data must have one
-        asked = dataclasses.replace(asked, data=asked.data or case.common["data"])
+    unset = {f.name: f.default for f in dataclasses.fields(asked)}
+    common = {name: value for name, value in case.common.items() if getattr(asked, name) == unset[name]}
+    asked = dataclasses.replace(asked, **common)
     config = prepare(console, dataclasses.replace(asked, mode=case.program))
     console.print(f"replayed on purpose: {case.change}")
     folder = run(console, "replay", suites.replay(config, name), rounds, quick, asked.out)
@@ -62,6 +69,7 @@ def compare_replay(asked: RunConfig, rounds: int | None, quick: bool, name: str)
 
 def scaling(asked: RunConfig, rounds: int | None, quick: bool, max_devices: int) -> int:
     """Weak and strong scaling of every mode."""
+    refuse(asked, "mode", "num_devices")
     console = tables.terminal()
     config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=max_devices))
     modes, folders = available(console), []
@@ -73,6 +81,7 @@ def scaling(asked: RunConfig, rounds: int | None, quick: bool, max_devices: int)
 
 def breakdown(asked: RunConfig, rounds: int | None, quick: bool) -> int:
     """Where the step goes and where the memory goes, for every mode."""
+    refuse(asked, "mode")
     console = tables.terminal()
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
     modes = available(console)
@@ -90,13 +99,16 @@ def knobs(asked: RunConfig, rounds: int | None, quick: bool) -> int:
     return finish(console, [run(console, "knobs", suites.knobs(config), rounds, quick, asked.out)])
 
 
+def refuse(asked: RunConfig, *names: str) -> None:
+    """Raise UserError for an option that this command would ignore."""
+    for f in dataclasses.fields(asked):
+        if f.name in names and getattr(asked, f.name) != f.default:
+            raise UserError(f"{variable_of(f)} belongs to single runs (`make bench`): leave it out")
+
+
 def prepare(console, asked: RunConfig) -> RunConfig:
     """Refuse what would be ignored, fill in this machine's defaults, and say what will run. Raises UserError."""
-    for f in dataclasses.fields(asked):
-        if f.name in NOT_HERE and getattr(asked, f.name) != f.default:
-            raise UserError(
-                f"{(f.metadata['flag'] or f.name).upper()} belongs to single runs (`make bench`): leave it out"
-            )
+    refuse(asked, *NOT_HERE)
     config = dataclasses.replace(resolve_here(asked), baselines=False)
     if config.device == "cpu":
         console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
@@ -128,8 +140,11 @@ def run(console, kind, roles, rounds, quick, out, after_round=None, suite=None) 
     return running.run_rounds(console, suite or running.new_suite(kind), roles, rounds, out, after_round)
 
 
-def finish(console, folders: list[Path], replay=None) -> int:
-    """Certificate, table, verdict; pictures and a page beside the records. The page's path is the last line."""
+def finish(console, folders: list[Path], replay=None, strict: bool = False) -> int:
+    """Certificate, table, verdict; pictures and a page beside the records. The page's path is the last line.
+
+    Raises UserError when ``strict`` is given and something differed after all.
+    """
     from bench.report import figures, page
 
     found, refused = [], []
@@ -137,6 +152,9 @@ def finish(console, folders: list[Path], replay=None) -> int:
         records, bad = find_records(folder)
         suite = suite_of(folder.name, records)
         result = compare_suite(suite)
+        if strict and not result.certificate.fair:
+            tables.print_certificate(console, result.certificate)
+            raise UserError(f"STRICT=1: {result.certificate.sentence()}; the records are in {folder}")
         tables.print_result(console, result)
         if replay:
             tables.print_replay(console, result, replay)

@@ -64,6 +64,32 @@ def scaling_efficiency(throughput: float, base_throughput: float, num_devices: i
     return throughput / (num_devices * base_throughput)
 
 
+def exposed_comm_s(step_s: float, no_sync_step_s: float) -> float:
+    """Seconds a step by which communication makes it longer: a step less one that exchanges nothing.
+
+    What is hidden under computation is not in it; what communication takes from the cores is. With noise it may come
+    out below zero.
+
+    >>> round(exposed_comm_s(0.32, 0.25), 3)
+    0.07
+    """
+    return step_s - no_sync_step_s
+
+
+def mean_interval(values: list[float], t_quantile: float) -> tuple[float, float, float]:
+    """The mean with Student's interval: (mean, low, high). t_quantile: two-sided, for len(values) - 1 degrees.
+
+    Raises ValueError with fewer than two values.
+
+    >>> [round(x, 2) for x in mean_interval([1.0, 2.0, 3.0], t_quantile=4.303)]
+    [2.0, -0.48, 4.48]
+    """
+    if len(values) < 2:
+        raise ValueError("an interval needs at least two values")
+    mean, half = statistics.fmean(values), t_quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
 def gib(num_bytes: float) -> float:
     """Bytes to GiB (2**30 bytes).
 

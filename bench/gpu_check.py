@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench import config as cfg
 from bench import suites
 from bench.config import RunConfig
 from bench.errors import BenchError, UserError
@@ -30,9 +31,7 @@ def run(asked: RunConfig) -> int:
     console, records, findings = Console(width=140), [], []
     base = dataclasses.replace(asked, out=out, device="cuda", mode="ddp", launcher="auto", num_devices=1)
     for config in suites.gpu_check(resolve_here(base), len(gpus)):
-        name = (
-            f"{config.mode} × {config.num_devices}, {config.precision}{', one GPU shared' if config.share_gpu else ''}"
-        )
+        name = name_of(config)
         try:
             record = load(launch(config))
         except BenchError as error:
@@ -47,6 +46,14 @@ def run(asked: RunConfig) -> int:
         console.print(f"{'ok    ' if ok else 'FAILED'} {name}: {question}: {answer}", highlight=False, markup=False)
     print(f"records: {Path(out).resolve()}")
     return 0 if all(ok for _, _, ok, _ in findings) else 1
+
+
+def name_of(config: RunConfig) -> str:
+    """Mode, devices, precision, and the options that are not at their defaults."""
+    options = {f.name for f in dataclasses.fields(config)} & (cfg.KNOBS | {"profile", "share_gpu"})
+    changed = [f"{n}={suites.shown(getattr(config, n))}" for n in sorted(options)
+               if getattr(config, n) != getattr(RunConfig, n, None)]  # fmt: skip
+    return ", ".join([f"{config.mode} × {config.num_devices}", config.precision, *changed])
 
 
 def check(record: dict) -> list[tuple[str, bool, str]]:
@@ -69,6 +76,10 @@ def check(record: dict) -> list[tuple[str, bool, str]]:
             f"{process} GiB of {whole} GiB",
         ),
     ]
+    if record["config"]["profile"]:
+        lanes = {span["lane"] for rank in record["samples"] for span in rank["timeline"]["spans"]}
+        notes = "; ".join(note for rank in record["samples"] for note in rank["timeline"]["notes"])
+        findings.append(("the timeline has a compute lane", "compute" in lanes, f"{', '.join(sorted(lanes))} {notes}"))
     if record["config"]["mode"] == "dp" and len(devices) > 1:
         peaks = [d["torch_allocated"] for d in devices]
         figures = " ".join(f"{p:.2f}" for p in peaks)

@@ -11,9 +11,10 @@ import json
 import math
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 from bench import formulas
-from bench.config import RunConfig, make_command, to_dict
+from bench.config import RunConfig, base_type, make_command, to_dict
 from bench.errors import BenchError
 from bench.modes import MODES
 
@@ -174,7 +175,10 @@ def load(path: Path) -> dict:
     except (OSError, ValueError, RecursionError) as error:
         raise BadRecord(f"{path}: not a readable record ({error})") from None
     check(migrate(record, path), path)
-    check_summary(record, path)
+    check_config(record, path)
+    if record["status"] == "ok":
+        check_samples(record, path)
+        check_summary(record, path)
     return record
 
 
@@ -213,17 +217,57 @@ def check(record: dict, where) -> None:
         raise BadRecord(f"{where}: not a valid record: {place}: {error.message[:200]}")
 
 
+def check_config(record: dict, where) -> None:
+    """Raise BadRecord when ``config`` is not one: an option is missing, unknown or of the wrong type."""
+    config, fields = record["config"], {f.name: f for f in dataclasses.fields(RunConfig)}
+    wrong = list(fields.keys() ^ config.keys())
+    wrong += [name for name, value in config.items() if name in fields and not fits(fields[name], value)]
+    if wrong or config["mode"] not in MODES:
+        raise BadRecord(f"{where}: not a valid record: config/{min(wrong, default='mode')} is not an option's value")
+
+
+def fits(field: dataclasses.Field, value) -> bool:
+    """Whether a value is of an option's type; a whole number is a number, too."""
+    if value is None:
+        return "None" in str(field.type)
+    kind = base_type(field)
+    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == (type(value) is bool)
+
+
+def check_samples(record: dict, where) -> None:
+    """Raise BadRecord when ranks or columns that belong together differ in length."""
+    parts = record["samples"]
+    for name in ("step_time_s", "batch_fingerprints"):
+        if len({len(part[name]) for part in parts}) > 1:
+            raise BadRecord(f"{where}: not a valid record: samples/{name}: the ranks differ in length")
+    for part in parts:
+        columns = [*list(part.get("phase_time_s", {}).values()), part["step_time_s"]]
+        timelines = [{len(column) for column in device["timeline"].values()} for device in part["devices"]]
+        if len({len(column) for column in columns}) > 1 or any(len(lengths) > 1 for lengths in timelines):
+            raise BadRecord(f"{where}: not a valid record: samples: columns of rank {part['rank']} differ in length")
+
+
 def check_summary(record: dict, where) -> None:
-    """Raise BadRecord when the throughput of a good record does not follow from its samples: somebody edited it."""
-    if record["status"] != "ok":
-        return
-    mode = MODES.get(record["config"]["mode"])
-    if mode is None:
-        raise BadRecord(f"{where}: not a valid record: config/mode: {record['config']['mode']} is not a mode")
-    throughput = throughput_of(mode)
-    found = throughput([part["step_time_s"] for part in record["samples"]], record["topology"]["global_batch"])
-    if not math.isclose(found, record["summary"]["throughput_images_per_s"], rel_tol=1e-9):  # sums round differently
-        raise BadRecord(f"{where}: edited: summary/throughput_images_per_s does not follow from samples ({found:.6g})")
+    """Raise BadRecord when a figure of the summary does not follow from the samples: somebody edited the record."""
+    config = SimpleNamespace(mode=record["config"]["mode"], global_batch=record["topology"]["global_batch"])
+    asked = record["config"]["per_device_batch"] * record["config"]["num_devices"]
+    if config.global_batch != asked:
+        raise BadRecord(f"{where}: edited: topology/global_batch is {config.global_batch}, by config it was {asked}")
+    expected = summarise(config, record["samples"])
+    for name, value in expected.items():
+        if name != "command_to_first_timed_step_s" and not agree(value, record["summary"].get(name)):
+            raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")
+
+
+def agree(a, b) -> bool:
+    """Whether two JSON values are the same, but for the last digits of numbers (sums round differently)."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(agree(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(agree, a, b))
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b
 
 
 def throughput_of(mode):

@@ -34,7 +34,9 @@ def in_mode(config: RunConfig, mode: str) -> RunConfig:
     info = MODES[mode]
     changes = {"mode": mode, "launcher": info.launchers[0], "dist_url": None}
     changes |= {f.name: f.default for f in dataclasses.fields(config) if f.name in KNOBS and f.name not in info.knobs}
-    changes |= info.tuned if config.tuned else {}
+    if config.tuned:
+        unset = {f.name: f.default for f in dataclasses.fields(config)}
+        changes |= {n: v for n, v in info.tuned.items() if getattr(config, n) == unset[n]}
     if info.one_process:
         changes["share_gpu"] = False
     if info.max_devices == 1:
@@ -68,10 +70,21 @@ def verification(config: RunConfig, norm: str) -> dict[str, RunConfig]:
     return runs
 
 
+# What an engine's options are on CUDA streams is not what they are on a CPU: each is run once.
+ON_GPU = {
+    "ddp": [{"overlap": False}, {"compression": "fp16"}, {"compression": "powersgd"}, {"sync": False},
+            {"gradient_as_bucket_view": True, "static_graph": True}],
+    "horovod": [{"overlap": False}, {"compression": "fp16"}, {"sync": False}],
+}  # fmt: skip
+
+
 def gpu_check(config: RunConfig, num_gpus: int) -> list[RunConfig]:
-    """Every mode on every GPU, in float32, TF32 and bf16; with one GPU, ddp's ranks sharing it as well."""
+    """Every mode on every GPU, in float32, TF32 and bf16; with the timeline of a step; every option of the engines;
+    with one GPU, ddp's ranks sharing it as well."""
     config = dataclasses.replace(config, num_devices=num_gpus, baselines=False)
     runs = [in_mode(dataclasses.replace(config, precision=p), m) for p in ("fp32", "tf32", "bf16") for m in MODES]
+    runs += profiled(config, WAYS).values()
+    runs += [dataclasses.replace(in_mode(config, m), **knobs) for m, several in ON_GPU.items() for knobs in several]
     if num_gpus == 1:
         shared = dataclasses.replace(config, num_devices=2, share_gpu=True, mode="ddp", launcher="torchrun")
         runs.append(shared)
@@ -81,8 +94,16 @@ def gpu_check(config: RunConfig, num_gpus: int) -> list[RunConfig]:
 # --- suites that run in rounds: role -> config, the base first ---------------------------------------------------
 
 
+def even_threads(config: RunConfig) -> RunConfig:
+    """As many threads as can be shared out evenly over a process a device, for all modes: seven cores and two processes
+    are three threads each, and single gets six."""
+    n = config.num_devices
+    return dataclasses.replace(config, threads=max(config.threads // n * n, 1 if n > config.threads else n))
+
+
 def comparison(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """Every mode on the same global batches, single first; on a CPU the bound too. config: resolved."""
+    config = even_threads(config)
     bounds = BOUNDS if config.device == "cpu" and config.num_devices > 1 else []
     return {mode: in_mode(config, mode) for mode in [*modes, *bounds]}
 
@@ -92,12 +113,17 @@ def scaling(config: RunConfig, modes: list[str], max_devices: int, strong: bool)
 
     config: resolved; its batch is that of one device when there are max_devices. On a CPU every device is given the
     same number of threads, and the bound is measured too: with fewer cores than workers it falls, and that fall is
-    nobody's communication.
+    nobody's communication. Raises UserError when a global batch cannot be shared out evenly.
     """
     threads = max(1, config.threads // max_devices)
     roles = {}
     for n in device_counts(max_devices):
         batch = config.per_device_batch * max_devices // n if strong else config.per_device_batch
+        if strong and batch * n != config.per_device_batch * max_devices:
+            raise UserError(
+                f"strong scaling: the global batch, BATCH={config.per_device_batch} × {max_devices}, cannot be shared "
+                f"out to {n} devices: choose a BATCH that makes it divisible by {device_counts(max_devices)}"
+            )
         here = dataclasses.replace(config, mode="ddp", num_devices=n, per_device_batch=batch, baselines=False,
                                    threads=threads * n if config.device == "cpu" else config.threads)  # fmt: skip
         bounds = BOUNDS if config.device == "cpu" and n > 1 else []
@@ -117,14 +143,14 @@ def device_counts(most: int) -> list[int]:
 
 def breakdown(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """Every mode, and the same without its gradient exchange: the difference is the communication that is exposed."""
-    runs = {mode: in_mode(config, mode) for mode in modes}
+    runs = {mode: in_mode(even_threads(config), mode) for mode in modes}
     silent = [mode for mode in modes if "sync" in MODES[mode].knobs]
     return runs | {f"{mode} no_sync": dataclasses.replace(runs[mode], sync=False) for mode in silent}
 
 
 def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """One run a mode whose last step goes through torch.profiler: the timeline of a step."""
-    return {mode: dataclasses.replace(in_mode(config, mode), profile=True) for mode in modes}
+    return {mode: dataclasses.replace(in_mode(even_threads(config), mode), profile=True) for mode in modes}
 
 
 SWEEPS = {  # a grid for the heat map, and single settings
@@ -135,7 +161,7 @@ SWEEPS = {  # a grid for the heat map, and single settings
     ),
     "horovod": (
         {"fusion_mb": (1.0, 16.0, 128.0), "cycle_time_ms": (1.0, 5.0, 25.0)},
-        [{"overlap": False}, {"compression": "fp16"}, {"autotune": True}],
+        [{"overlap": False}, {"compression": "fp16"}],  # autotune searches for hundreds of steps: a run of its own
     ),
 }  # fmt: skip
 
@@ -172,14 +198,14 @@ def shown(value) -> str:
 class Replay:
     """base: what is compared with. fair and unfair: the same program, treated alike and not. change: what the unfair
     one gets, and where it was seen. moves: the direction in which the verdict on it moves, by device: "slower",
-    "faster", or "" where nothing is expected, with the reason in change."""
+    "faster", or "" where no direction is known beforehand."""
 
     base: str
     program: str
     change: str
     unfair: Callable[[RunConfig], RunConfig]
     moves: dict[str, str]
-    common: dict  # what all three runs get, so that there is something to be unfair about
+    common: dict  # what all three runs get where the user says nothing: so that there is something to be seen
 
 
 def change(**values) -> Callable[[RunConfig], RunConfig]:
@@ -199,7 +225,8 @@ REPLAYS = {
     ),
     "ddp-barrier": Replay(
         "single", "ddp", "DDP alone has a barrier and three reductions that the host waits for, every step",
-        change(step_barrier=True), {"cpu": "slower", "cuda": "slower"}, {},
+        change(step_barrier=True), {"cpu": "slower", "cuda": "slower"},
+        {"image_size": 8, "per_device_batch": 4, "timed_steps": 60},  # what costs milliseconds is seen in short steps
     ),
     "item-sync": Replay(
         "single", "ddp", "loss.item() every step: the host waits for the device. A CPU step waits anyway",
@@ -217,15 +244,17 @@ REPLAYS = {
 
 
 def replay(config: RunConfig, name: str) -> dict[str, RunConfig]:
-    """The three roles of a replay: base, fair, unfair. config: resolved."""
+    """The three roles of a replay: base, fair, unfair. config: resolved. Raises UserError when it would change nothing,
+    or when it needs another workload."""
     case = REPLAYS[name]
-    common = dict(case.common)
-    if "storage_ms" in common:
-        common |= {"workers": config.num_devices, "storage_ms": config.storage_ms or common["storage_ms"]}
-    config = dataclasses.replace(config, **common)
+    if "storage_ms" in case.common:
+        if config.data == "synthetic" or config.workers:
+            raise UserError(f"REPLAY={name} is about the loader: synthetic data have none, and it sets WORKERS itself")
+        config = dataclasses.replace(config, workers=config.num_devices)
+    config = even_threads(config)
     fair = in_mode(config, case.program)
-    return {
-        f"base: {case.base}": in_mode(config, case.base),
-        f"fair: {case.program}": fair,
-        f"unfair: {case.program}": case.unfair(fair),
-    }
+    unfair = case.unfair(fair)
+    if unfair == fair and name != "nothing":
+        raise UserError(f"REPLAY={name} changes nothing with GPUS={config.num_devices}: use GPUS=2 or more")
+    return {f"base: {case.base}": in_mode(config, case.base), f"fair: {case.program}": fair,
+            f"unfair: {case.program}": unfair}  # fmt: skip

@@ -62,7 +62,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     trainer = Trainer(config, mode, model, optimizer, status, run_dir)
     gc.freeze()  # the collector is on from here, and leaves alone what the imports made
     gc.enable()
-    start_hash, facts = weights_hash(mode.unwrap(model)), collect_facts(config, mode, model, optimizer)
+    start_hash = weights_hash(mode.unwrap(model))
+    facts = collect_facts(config, mode, model, optimizer, trainer.autocast)
 
     ends = steps_of_epochs(len(train_set), config.epochs, config.global_batch)
     timed_steps = ends[-1] if ends else config.timed_steps
@@ -82,10 +83,16 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         accuracy = train_epochs(trainer, stream, ends, val_set, moments)
     else:
         trainer.train_steps(stream, timed_steps)
-    step_time_s, phase_time_s = trainer.clock.step_time_s(), trainer.clock.phase_time_s()
+    clock = trainer.clock
+    times = {
+        "step_time_s": clock.step_time_s(),
+        "data_wait_s": list(clock.data_wait_s),
+        "phase_time_s": clock.phase_time_s(),
+    }
     memory.mark("end")
     moments["last_timed_step"] = time.time()
 
+    devices = memory.stop()  # what a profiler needs is not the training's
     if mode.timeline:
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
     del stream  # its loader workers end here
@@ -93,11 +100,9 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     part = {
         "rank": topology.rank,
         "pid": os.getpid(),
-        "threads": torch.get_num_threads(),
+        "threads": mode.compute_threads(),
         "loader_workers": loader.num_workers,
-        "step_time_s": step_time_s,
-        "data_wait_s": trainer.clock.data_wait_s,
-        "phase_time_s": phase_time_s,
+        **times,
         "facts": facts,
         "moments": moments,
         "initial_weights_sha256": start_hash,
@@ -105,7 +110,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "batch_fingerprints": [fingerprint(indices) for indices in loader.sampler[:FINGERPRINTED_STEPS]],
         "indices_sha256": data_hash,
         "final_weights_sha256": weights_hash(mode.unwrap(model)),
-        "devices": memory.stop(),
+        "devices": devices,
     }
     if mode.timeline:
         part["timeline"] = mode.timeline.result(trainer.step - 1)

@@ -97,7 +97,7 @@ def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict,
         "initial_weights_sha256": "a" * 64,
         "indices_sha256": "b" * 64,
         "final_weights_sha256": "c" * 64,
-        "first_indices": list(range(rank, config.per_device_batch, config.num_processes)),
+        "first_indices": list(range(rank, config.global_batch, config.num_processes)),
         "batch_fingerprints": [2**20 * config.global_batch // config.num_processes] * 2,
         "facts": {
             "norm": "BatchNorm2d × 20",

@@ -8,6 +8,7 @@ something is absent: the value is None, or the list is empty.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -37,9 +38,10 @@ NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|(LOCAL_|CROSS_)?(RANK|SI
 
 
 def collect_environment() -> dict[str, Any]:
-    """Everything that bears on a figure, JSON-able: `collect_machine()` and what torch adds to it."""
+    """Everything that bears on a figure, JSON-able: `collect_machine()`, the code's hash, and what torch adds."""
     found = collect_machine()
     return found | {
+        "source_sha256": source_hash(),
         "devices": [device | {"compute_capability": _capability(device)} for device in found["devices"]],
         "versions": found["versions"] | _torch_versions(),
         "threads": _threads(),
@@ -69,6 +71,15 @@ def collect_machine() -> dict[str, Any]:
         "git": git_state(REPOSITORY),
         "variables": relevant_variables(dict(os.environ)),
     }
+
+
+def source_hash() -> str:
+    """sha256 over every Python file of this package, by name: which code ran, committed or not."""
+    digest = hashlib.sha256()
+    package = REPOSITORY / "bench"
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 # --- the machine ------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""What a run really did, read from its live objects and not from what was asked for.
+"""What a run really did: the parity certificate's source.
 
-The parity certificate is made from these.
+Read from the live objects wherever one can say it: model, optimizer, autocast, the mode's wrapper. Only what no object
+holds (a barrier every step, a simulated storage, reductions after backward) is the option on which the code acted.
 """
 
 from collections import Counter
@@ -9,15 +10,15 @@ import torch
 from torch import nn
 
 
-def collect_facts(config, mode, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
-    """One flat, JSON-able dict. model, optimizer: as the loop uses them. ``learning_rate`` is that of the next step."""
+def collect_facts(config, mode, model: nn.Module, optimizer: torch.optim.Optimizer, autocast: torch.autocast) -> dict:
+    """One flat, JSON-able dict. model, optimizer, autocast: as the loop uses them. ``lr`` is that of the next step."""
     plain, group = mode.unwrap(model), optimizer.param_groups[0]
     return {
         "norm": norm_of(plain),
         "parameters": sum(p.numel() for p in plain.parameters()),
         "trained_parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
         "parameter_dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in plain.parameters()})),
-        "autocast": "bfloat16" if config.precision == "bf16" else "off",
+        "autocast": str(autocast.fast_dtype).removeprefix("torch.") if autocast._enabled else "off",
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "optimizer": type(optimizer).__name__,
         "lr": group["lr"],

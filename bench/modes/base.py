@@ -84,6 +84,10 @@ class Mode:
         """What this mode does with gradients and buffers, read from its live objects, for the record."""
         return {"gradient": "mean over the global batch", "compression": "none", "buffers": "one set"}
 
+    def compute_threads(self) -> int:
+        """CPU threads that compute in this process at one time."""
+        return torch.get_num_threads()
+
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
         """``value`` reduced over all processes; op: "sum", "mean" or "max". The same on every process."""
         return value

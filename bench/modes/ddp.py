@@ -61,11 +61,16 @@ class Mode(base.Mode):
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
         return model.no_sync()
 
+    @property
+    def sends_buffers(self) -> bool:
+        """Whether rank 0's buffers go to all before each forward: DDP leaves that out, too, under ``no_sync``."""
+        return self.ddp.broadcast_buffers and self.config.sync
+
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         return {
             "gradient": "mean over the global batch" if self.config.sync else "each process its own",
             "compression": self.config.compression if self.hook and self.config.overlap else "none",
-            "buffers": "rank 0's, sent every forward" if self.ddp.broadcast_buffers else "each rank's own",
+            "buffers": "rank 0's, sent every forward" if self.sends_buffers else "each rank's own",
         }
 
     def reduce(self, value, op):

@@ -46,6 +46,10 @@ class Mode(base.Mode):
             self.timeline.watch_parts(model)
         return model
 
+    def compute_threads(self) -> int:
+        replicas = self.config.num_devices if self.topology.device.type == "cpu" else 1
+        return max(super().compute_threads(), replicas)  # a replica cannot have less than one
+
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         return super().facts(optimizer) | {"buffers": "replica 0's are kept"}
 

@@ -1,7 +1,8 @@
 """The parity certificate: what was equal across the programs of a comparison, read from the records.
 
 Nothing here looks at what was asked for where the record says what happened: threads and loader workers are counted
-over the processes that ran, batches are known by the fingerprints of their images, weights by their hash. Three words:
+over the processes that ran, batches are known by the fingerprints of their images, weights by their hash, the code by
+the hash of its source. Three words:
 
 - equal: the same in every record;
 - inherent: differs because the modes ARE that difference (single's one device, batch norm over another number of
@@ -12,6 +13,7 @@ over the processes that ran, batches are known by the fingerprints of their imag
 from dataclasses import dataclass
 
 UNKNOWN = "not recorded"
+DISAGREE = "ranks disagree"
 
 
 @dataclass(frozen=True)
@@ -60,40 +62,31 @@ def names(facts: list[Fact]) -> str:
 def certify(roles: dict[str, list[dict]], kind: str = "compare") -> Certificate:
     """Compare the programs of a suite. roles: role -> its good records, one a round. kind: what the suite studies."""
     facts = []
-    for name, (read, inherent) in FACTS.items():
-        found = {role: [read(record) for record in records] for role, records in roles.items()}
-        facts.append(judge(name, found, inherent, *study_of(kind, name, roles)))
+    for name, read in FACTS.items():
+        found = {role: [(read(record), record) for record in records] for role, records in roles.items()}
+        facts.append(judge(name, found, STUDIED.get(kind, {}).get(name) or INHERENT.get(name)))
     return Certificate(facts)
 
 
-def judge(name: str, found: dict[str, list], inherent: str | None, studied: str | None, groups: dict) -> Fact:
-    """One line. found: role -> the value of each of its records; inherent: why it may differ by nature, or None;
-    studied: why it may differ from group to group, or None; groups: role -> its group."""
-    values = {role: said(seen) for role, seen in found.items()}
-    everything = [value for seen in found.values() for value in seen]
-    if any(value is None for value in everything):
-        return Fact(name, values, UNKNOWN, "records of an older schema, or of another program")
-    if all(value == everything[0] for value in everything):
+def judge(name: str, found: dict[str, list[tuple]], allowed: tuple | None) -> Fact:
+    """One line. found: role -> (value, record) of each round. allowed: None, or why the value may differ and a function
+    of a record: between records for which it gives the same, the value may not differ even so."""
+    values = {role: said([value for value, _ in seen]) for role, seen in found.items()}
+    everything = [pair for seen in found.values() for pair in seen]
+    distinct = {value for value, _ in everything}
+    if None in distinct:
+        return Fact(name, values, UNKNOWN, "records of an older schema, or of code that had been changed")
+    if DISAGREE in "".join(map(str, distinct)):
+        return Fact(name, values, "differs", "the ranks of one run do not agree")
+    if len(distinct) == 1:
         return Fact(name, values, "equal", "")
-    if any(value != seen[0] for seen in found.values() for value in seen):
+    if any(value != seen[0][0] for seen in found.values() for value, _ in seen):
         return Fact(name, values, "differs", "it changed from round to round")
-    if inherent:
-        return Fact(name, values, "inherent", inherent)
-    distinct = {(groups[role], seen[0]) for role, seen in found.items()}
-    if studied and len(distinct) == len({group for group, _ in distinct}):
-        return Fact(name, values, "inherent", studied)
-    return Fact(name, values, "differs", "the programs did not get the same")
-
-
-def study_of(kind: str, name: str, roles: dict[str, list[dict]]) -> tuple[str | None, dict]:
-    """What a kind of suite varies on purpose: (why, the group of each role within which it must be equal)."""
-    if kind in ("weak", "strong") and name in SCALED:
-        return "it grows with the number of devices", {
-            r: seen[0]["topology"]["num_devices"] for r, seen in roles.items()
-        }
-    if kind in STUDIED and name in STUDIED[kind]:
-        return STUDIED[kind][name], {role: role for role in roles}
-    return None, dict.fromkeys(roles)
+    if allowed:
+        why, group = allowed
+        if len({(group(record), value) for value, record in everything}) == len({group(r) for _, r in everything}):
+            return Fact(name, values, "inherent", why)
+    return Fact(name, values, "differs", WHY.get(name, "the programs did not get the same"))
 
 
 def said(seen: list) -> str:
@@ -117,7 +110,9 @@ def of_facts(*fields: str):
     def read(record: dict) -> str | None:
         seen = {tuple(part.get("facts", {}).get(f, UNKNOWN) for f in fields) for part in record["samples"]}
         texts = sorted(", ".join(map(str, values)) for values in seen)
-        return None if any(UNKNOWN in text for text in texts) else "; ".join(texts)
+        if any(UNKNOWN in text for text in texts):
+            return None
+        return texts[0] if len(texts) == 1 else f"{DISAGREE}: {'; '.join(texts)}"
 
     return read
 
@@ -127,16 +122,26 @@ def of_config(*fields: str):
     return lambda record: " ".join(str(record["config"].get(f)) for f in fields)
 
 
+def global_batch(record: dict) -> int:
+    """Images of a step, counted over the ranks."""
+    return sum(len(part["first_indices"]) for part in record["samples"])
+
+
 def images_of_first_steps(record: dict) -> str:
     """The images of the first steps, as a set a step: the sum of the ranks' fingerprints."""
     ranks = [part["batch_fingerprints"] for part in record["samples"]]
-    return " ".join(format(sum(step) % 2**48, "012x") for step in zip(*ranks, strict=True))
+    return " ".join(format(sum(step) % 2**48, "012x") for step in zip(*ranks, strict=False))
 
 
 def initial_weights(record: dict) -> str:
-    """The weights that every rank started from; a word when the ranks differ."""
+    """The weights that every rank started from."""
     hashes = sorted({part["initial_weights_sha256"] for part in record["samples"]})
-    return hashes[0] if len(hashes) == 1 else f"{len(hashes)} different"
+    return hashes[0] if len(hashes) == 1 else f"{DISAGREE}: {', '.join(h[:8] for h in hashes)}"
+
+
+def steps(record: dict) -> str:
+    """Warm-up steps as asked for, timed steps as counted."""
+    return f"{record['config']['warmup_steps']} + {len(record['samples'][0]['step_time_s'])}"
 
 
 def threads(record: dict) -> int:
@@ -151,27 +156,26 @@ def loader_workers(record: dict) -> int:
 
 def device_set(record: dict) -> str:
     """How many of which devices."""
-    found = [
-        device.get("uuid") or device.get("name") or device["device"]
-        for p in record["samples"]
-        for device in p["devices"]
-    ]
+    devices = [device for part in record["samples"] for device in part["devices"]]
+    found = [device.get("uuid") or device.get("name") or device["device"] for device in devices]
     count = record["topology"]["num_devices"]
     return f"{count} × {record['config']['device']} ({', '.join(sorted(set(map(str, found))))})"
 
 
-def norm_images(record: dict) -> str:
+def norm_images(record: dict) -> str | None:
     """What the normalising layers see at once: images of one device."""
     kind = of_facts("norm")(record)
     if kind is None or kind == "none":
         return kind
-    return f"{kind} over {record['config']['per_device_batch']} images"
+    return f"{kind} over {global_batch(record) // record['topology']['num_devices']} images"
 
 
 def revision(record: dict) -> str | None:
-    """The code's git revision, with a mark when it had been changed."""
-    git = record["environment"].get("git")
-    return git and f"{str(git['revision'])[:12]}{' with changes' if git['dirty'] else ''}"
+    """The code that ran: the hash of its source where it was recorded, else the git revision of an unchanged tree."""
+    source, git = record["environment"].get("source_sha256"), record["environment"].get("git")
+    if source:
+        return source
+    return None if not git or git["dirty"] else str(git["revision"])[:12]
 
 
 def machine(record: dict) -> str:
@@ -181,33 +185,62 @@ def machine(record: dict) -> str:
     return f"{environment['machine']['cpu_model']}, torch {versions.get('torch')}"
 
 
-SCALED = ("global batch", "images of the first steps", "threads in total")
-STUDIED = {
-    "knobs": {"gradient compression": "it is the setting under study"},
-    "breakdown": {"gradient": "a run without exchange shows what the exchange costs"},
+def number_of_devices(record: dict) -> int:
+    """A group within which a fact may not differ."""
+    return record["topology"]["num_devices"]
+
+
+def mode(record: dict) -> tuple:
+    """Another: the mode, with its exchange or without."""
+    return record["config"]["mode"], record["config"]["sync"]
+
+
+def role(record: dict) -> str:
+    """Another: the program itself."""
+    return record["config"]["role"]
+
+
+FACTS = {
+    "global batch": global_batch,
+    "images of the first steps": images_of_first_steps,
+    "model": of_config("model", "image_size"),
+    "parameters": of_facts("parameters", "trained_parameters"),
+    "initial weights": initial_weights,
+    "optimizer": of_facts("optimizer", "momentum", "weight_decay"),
+    "learning rate": of_facts("lr"),
+    "gradient": of_facts("gradient"),
+    "gradient compression": of_facts("compression"),
+    "precision": of_facts("parameter_dtype", "autocast", "tf32"),
+    "extra work a step": of_facts("step_barrier", "item_sync"),
+    "loader workers in total": loader_workers,
+    "storage": of_facts("storage_ms"),
+    "threads in total": threads,
+    "warm-up and timed steps": steps,
+    "machine": machine,
+    "code": revision,
+    "norm": of_facts("norm"),
+    "images a norm layer sees": norm_images,
+    "buffers": of_facts("buffers"),
+    "device set": device_set,
 }
 
-# name -> (reader, why it may differ by nature; None where it may not).
-FACTS = {
-    "global batch": (lambda record: record["topology"]["global_batch"], None),
-    "images of the first steps": (images_of_first_steps, None),
-    "model": (of_config("model", "image_size"), None),
-    "parameters": (of_facts("parameters", "trained_parameters"), None),
-    "initial weights": (initial_weights, None),
-    "optimizer": (of_facts("optimizer", "momentum", "weight_decay"), None),
-    "learning rate": (of_facts("lr"), None),
-    "gradient": (of_facts("gradient"), None),
-    "gradient compression": (of_facts("compression"), None),
-    "precision": (of_facts("parameter_dtype", "autocast", "tf32"), None),
-    "extra work a step": (of_facts("step_barrier", "item_sync"), None),
-    "loader workers in total": (loader_workers, None),
-    "storage": (of_facts("storage_ms"), None),
-    "threads in total": (threads, None),
-    "warm-up and timed steps": (of_config("warmup_steps", "timed_steps"), None),
-    "machine": (machine, None),
-    "code revision": (revision, None),
-    "norm": (of_facts("norm"), None),
-    "images a norm layer sees": (norm_images, "batch norm is local: its statistics are of one device's share"),
-    "buffers": (of_facts("buffers"), "dp keeps replica 0's, ddp sends rank 0's, horovod leaves each rank its own"),
-    "device set": (device_set, "single is one device, with the whole batch and all the threads"),
+# Facts that differ because the modes do: why, and between which records they may not differ even so.
+INHERENT = {
+    "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
+    "buffers": ("dp keeps replica 0's, ddp sends rank 0's, horovod leaves each rank its own", mode),
+    "device set": ("one device is not several", number_of_devices),
+}
+
+# Facts that a kind of suite varies on purpose, likewise.
+GROWS = ("it grows with the number of devices", number_of_devices)
+STUDIED = {
+    "weak": {"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS},
+    "strong": {"threads in total": GROWS},
+    "knobs": {"gradient compression": ("it is the setting under study", role),
+              "buffers": ("they are the setting under study", role)},
+    "breakdown": {"gradient": ("a run without exchange shows what the exchange costs", role)},
 }  # fmt: skip
+
+WHY = {
+    "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",
+}

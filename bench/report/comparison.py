@@ -5,13 +5,13 @@ import itertools
 from dataclasses import dataclass
 
 from bench.errors import UserError
+from bench.modes import MODES
 from bench.report import stats
 from bench.report.certificate import Certificate, Fact, certify
-from bench.report.suites import Suite
+from bench.report.suites import REPLAYED, Suite
 
 # Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
 WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
-BOUND = "independent"
 OF_BOUND = ("gradient", "initial weights")
 
 
@@ -76,7 +76,7 @@ class Result:
 
 def is_bound(suite: Suite, role: str) -> bool:
     """Whether a role is the bound without communication, and not a way to train."""
-    return suite.roles[role][0]["config"]["mode"] == BOUND
+    return MODES[suite.roles[role][0]["config"]["mode"]].baseline
 
 
 def compare_suite(suite: Suite, base: str | None = None) -> Result:
@@ -88,6 +88,8 @@ def compare_suite(suite: Suite, base: str | None = None) -> Result:
     if not suite.roles:
         raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
     base = base or next(iter(suite.roles))
+    if suite.kind == "replay" and [role.partition(":")[0] for role in suite.roles] != list(REPLAYED):
+        raise UserError(f"suite {suite.id} has lost one of its programs ({', '.join(REPLAYED)}): run it again")
     require_one_workload(suite)
     order = [base, *(role for role in suite.roles if role != base)]
     pairs = [compare_pair(suite, a, b) for a, b in itertools.combinations(order, 2)]
@@ -113,9 +115,9 @@ def of_bound(fact: Fact) -> Fact:
 
 
 def require_one_workload(suite: Suite) -> None:
-    """Raise UserError naming the options in which a suite's records differ and must not."""
+    """Raise UserError naming all the options in which a suite's records differ and must not."""
     records = [record for records in suite.roles.values() for record in records]
-    for name in WORKLOAD:
-        seen = sorted({str(record["config"].get(name)) for record in records})
-        if len(seen) > 1:
-            raise UserError(f"suite {suite.id} compares different workloads: {name} is {' and '.join(seen)}")
+    seen = {name: sorted({str(record["config"].get(name)) for record in records}) for name in WORKLOAD}
+    differing = [f"{name} is {' and '.join(values)}" for name, values in seen.items() if len(values) > 1]
+    if differing:
+        raise UserError(f"suite {suite.id} compares different workloads: {'; '.join(differing)}")

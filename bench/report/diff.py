@@ -20,7 +20,7 @@ from pathlib import Path
 from bench import formulas
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.report import stats
+from bench.report import stats, words
 from bench.report.certificate import UNKNOWN, certify
 from bench.report.load import find_records
 
@@ -41,6 +41,9 @@ WORKLOAD = (
 DEFAULTS = {f.name: f.default for f in dataclasses.fields(RunConfig)}
 FIELDS = [name for name in DEFAULTS if name not in (*APART, *MACHINE)]
 PROGRAM = [name for name in FIELDS if name not in WORKLOAD]  # the mode, its devices, its launcher and engine options
+KEY = [*FIELDS, "threads_total"]  # of a group
+
+SURROUNDINGS = ("machine", "device set", "code")  # facts of a certificate that two sets may differ in
 
 rank_sum_depth = functools.cache(formulas.rank_sum_depth)
 
@@ -70,7 +73,16 @@ class Difference:
         """How many records each side has."""
         return f"n = {self.n_a} and {self.n_b}"
 
+    @property
+    def mark(self) -> str:
+        """What goes behind every verdict on runs that were not alike although the same was asked for."""
+        return " (not alike)" if self.unlike else ""
+
     def sentence(self) -> str:
+        """The verdict in words, with its numbers and its mark."""
+        return self.verdict_words() + self.mark
+
+    def verdict_words(self) -> str:
         """The verdict in words, with its numbers."""
         if self.verdict == "no interval":
             return f"one record on a side: no interval ({self.numbers})"
@@ -100,6 +112,7 @@ class Result:
     differences: list[Difference]
     only_a: list[str]  # programs without a partner
     only_b: list[str]
+    parted: list[str] = dataclasses.field(default_factory=list)  # programs in groups by their threads in total
 
     def regressions(self, bound: float, strict: bool) -> list[str]:
         """One sentence for each program that fails the bound.
@@ -114,7 +127,8 @@ class Result:
             "unknown": "one record on a side shows nothing about",
         }
         failing = tuple(text) if strict else ("beyond",)
-        found = [f"{d.name}: {text[w]} {bound:g} %" for d in self.differences if (w := d.against(bound)) in failing]
+        judged = [(d, d.against(bound)) for d in self.differences]
+        found = [f"{d.name}: {text[word]} {bound:g} %{d.mark}" for d, word in judged if word in failing]
         return found + [f"{name}: B has no good record of it" for name in self.only_a if strict]
 
 
@@ -122,9 +136,11 @@ def compare_sets(a: list[dict], b: list[dict]) -> Result:
     """Compare what two sets have in common, record by record alike in all that defines the work.
 
     a, b: good records, as ``usable`` gives them. Raises UserError where a program of both was run on different
-    workloads, naming the fields, or where the sets share no program.
+    workloads, naming the fields, or where the sets share no program. A set in which one program ran with different
+    numbers of threads is parted by them, and a part is only compared with the runs that had as many.
     """
-    groups_a, groups_b = groups(a), groups(b)
+    parted = {key for side in (a, b) for key, same in groups(side).items() if len(set(map(threads_of, same))) > 1}
+    groups_a, groups_b = (groups(side, parted) for side in (a, b))
     shared = [key for key in groups_a if key in groups_b]
     only_a, only_b = ([k for k in x if k not in y] for x, y in ((groups_a, groups_b), (groups_b, groups_a)))
     names = labels([*groups_a, *only_b])
@@ -133,7 +149,8 @@ def compare_sets(a: list[dict], b: list[dict]) -> Result:
         listed = [", ".join(names[key] for key in keys) for keys in (groups_a, groups_b)]
         raise UserError(f"the sets have no program in common: A has {listed[0]}; B has {listed[1]}")
     differences = [difference(names[key], groups_a[key], groups_b[key]) for key in shared]
-    return Result(differences, [names[key] for key in only_a], [names[key] for key in only_b])
+    listed = [label(dict(zip(KEY, key, strict=True))) for key in parted]
+    return Result(differences, [names[key] for key in only_a], [names[key] for key in only_b], sorted(set(listed)))
 
 
 def usable(records: list[dict]) -> list[dict]:
@@ -141,29 +158,38 @@ def usable(records: list[dict]) -> list[dict]:
     return [r for r in records if r["status"] == "ok" and not r["config"].get("profile")]
 
 
-def groups(records: list[dict]) -> dict[tuple, list[dict]]:
-    """Records by the values of FIELDS, each group in the order of time."""
+def threads_of(record: dict) -> int | None:
+    """Compute threads over all processes, as they were; None where they were not recorded."""
+    return record["topology"].get("threads_total")
+
+
+def groups(records: list[dict], parted: set[tuple] = frozenset()) -> dict[tuple, list[dict]]:
+    """Records by the values of KEY, each group in the order of time.
+
+    parted: the keys, with None for the threads, of those programs that are told apart by their threads as well.
+    """
     found = {}
     for record in sorted(records, key=lambda r: r["started_at"]):
         values = [record["config"].get(name, DEFAULTS[name]) for name in FIELDS]
-        key = tuple(json.dumps(v) if isinstance(v, list | dict) else v for v in values)
+        key = (*(json.dumps(v) if isinstance(v, list | dict) else v for v in values), None)
+        key = (*key[:-1], threads_of(record)) if key in parted else key
         found.setdefault(key, []).append(record)
     return found
 
 
-def differing(one: tuple, other: tuple, among=FIELDS) -> list[str]:
+def differing(one: tuple, other: tuple, among=KEY) -> list[str]:
     """The fields, of those in ``among``, in which two groups differ."""
-    return [name for name, x, y in zip(FIELDS, one, other, strict=True) if name in among and x != y]
+    return [name for name, x, y in zip(KEY, one, other, strict=True) if name in among and x != y]
 
 
 def labels(keys: list[tuple]) -> dict[tuple, str]:
     """A name for each group: mode, devices and engine options, and what else tells groups of one name apart."""
-    plain = {key: label(dict(zip(FIELDS, key, strict=True))) for key in keys}
+    plain = {key: label(dict(zip(KEY, key, strict=True))) for key in keys}
     names = {}
     for key, name in plain.items():
         twins = [other for other in keys if plain[other] == name]
-        apart = sorted({field for other in twins for field in differing(key, other)}, key=FIELDS.index)
-        more = ", ".join(f"{field}={key[FIELDS.index(field)]}" for field in apart)
+        apart = sorted({field for other in twins for field in differing(key, other)}, key=KEY.index)
+        more = ", ".join(f"{field}={key[KEY.index(field)]}" for field in apart)
         names[key] = f"{name} ({more})" if more else name
     return names
 
@@ -181,17 +207,18 @@ def label(values: dict) -> str:
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
     """Raise UserError where one program has groups without a partner on both sides: it ran on different workloads.
 
-    Of several such groups the two that are most alike are named.
+    Of several such groups the two that are most alike are named. Those that differ in nothing but their threads did the
+    same work: they are left without a partner and nothing is refused.
     """
     found = []
     for key in only_a:
         others = [other for other in only_b if not differing(key, other, PROGRAM)]
         if others:
             nearest = min(others, key=lambda other: len(differing(key, other)))
-            fields = differing(key, nearest)
-            where = {name: FIELDS.index(name) for name in fields}
+            where = {name: KEY.index(name) for name in differing(key, nearest, FIELDS)}
             text = ", ".join(f"{name} is {key[i]} in A and {nearest[i]} in B" for name, i in where.items())
-            found.append((label(dict(zip(FIELDS, key, strict=True))), text))
+            if where:
+                found.append((label(dict(zip(KEY, key, strict=True))), text))
     if found:
         texts = {text: [n for n, t in found if t == text] for _, text in found}
         listed = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
@@ -225,7 +252,8 @@ def shift(a: list[float], b: list[float]) -> tuple[float | None, float | None, f
 def records_needed(a: list[float], b: list[float]) -> int:
     """About how many records a side would give a verdict if both sides kept their means and deviations.
 
-    As in ``stats.rounds_needed``, with sqrt((s_a**2 + s_b**2) / N) for the standard error of N records a side.
+    As in ``stats.rounds_needed``, and not by it: two samples that do not pair have two deviations, a standard error of
+    sqrt((s_a**2 + s_b**2) / N) with N records a side, and Welch's degrees of freedom, which are no whole number.
     """
     logs = [[math.log(x) for x in side] for side in (a, b)]
     effect = abs(statistics.fmean(logs[1]) - statistics.fmean(logs[0]))
@@ -266,9 +294,9 @@ def changes(a: list[dict], b: list[dict]) -> list[str]:
 def unlike(a: list[dict], b: list[dict]) -> list[str]:
     """What one program's runs did otherwise although the same was asked for: the parity certificate of A and B.
 
-    Machine and revision are left to ``changes``, which reads them for the whole sets.
+    Machine, devices and revision are left to ``changes``, which reads them for the whole sets.
     """
-    facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in ("machine", "code revision")]
+    facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in SURROUNDINGS]
     lines = [
         f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts if f.status in ("differs", "inherent")
     ]
@@ -367,6 +395,11 @@ def show(result: Result, a: list[dict], b: list[dict], said: list[str]) -> None:
     for name, keys in (("A", result.only_a), ("B", result.only_b)):
         if keys:
             console.print(f"only in {name}, not compared: {', '.join(keys)}", markup=False)
+    for name in result.parted:
+        console.print(
+            f"note: {name} ran with different numbers of threads within one set: such runs are never put together, and "
+            "only those with as many are compared", markup=False,
+        )  # fmt: skip
     both = {r["run_id"] for r in a} & {r["run_id"] for r in b}
     shared = f"note: {len(both)} records are in both sets; they are compared as if they were not the same"
     for line in [*said, shared if both else time_note(a, b)]:
@@ -384,17 +417,6 @@ def table(result: Result):
         found.add_column(name, justify="left" if name in ("mode", "verdict") else "right")
     for d in result.differences:
         speeds = [f"{x:.1f}" for x in (d.a_images_per_s, d.b_images_per_s)]
-        cells = [interval(d.ratio, d.low, d.high), interval(d.hl_ratio, d.hl_low, d.hl_high)]
-        found.add_row(d.name, str(d.n_a), str(d.n_b), *speeds, *cells, d.verdict)
+        cells = [words.with_span(d.ratio, d.low, d.high), words.with_span(d.hl_ratio, d.hl_low, d.hl_high)]
+        found.add_row(d.name, str(d.n_a), str(d.n_b), *speeds, *cells, d.verdict + d.mark)
     return found
-
-
-def interval(ratio: float | None, low: float | None, high: float | None) -> str:
-    """A ratio with its interval, as far as there are any.
-
-    >>> interval(1.0512, 1.0203, 1.083), interval(1.05, None, None), interval(None, None, None)
-    ('1.051 [1.020–1.083]', '1.050', '')
-    """
-    if ratio is None:
-        return ""
-    return f"{ratio:.3f}" + (f" [{low:.3f}–{high:.3f}]" if low is not None else "")

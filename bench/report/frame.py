@@ -7,18 +7,17 @@ never 0. CSV and Parquet hold every column; Markdown holds those that fit a page
 """
 
 import dataclasses
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from bench import formulas
 from bench.config import RunConfig, base_type
 from bench.errors import UserError
+from bench.report import files, tables
 
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
-MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss", "rss_hwm")
+MEMORY_ORDER = (*tables.MEMORY_ORDER, "rss_hwm")
 LABELS = ("run_id", "suite", "role", "round")  # first in every table
 
 # After the labels, by their place in the record. Those of config come from RunConfig, between these two groups.
@@ -206,20 +205,11 @@ def save(path: Path, write) -> None:
     """Let ``write`` fill a temporary file beside ``path``, and give it that name. Raises UserError."""
     if path.exists():
         raise UserError(f"{path} is there already and is not overwritten: name another file")
-    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        temporary = Path(name)
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.rename(path)
+        with files.written_whole(path) as temporary:
+            write(temporary)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
-    finally:
-        if temporary:
-            temporary.unlink(missing_ok=True)
 
 
 def markdown(frame, columns=None) -> str:

@@ -1,18 +1,23 @@
 """One HTML page of all records: question and answer first, then certificate, pictures, tables, and how to repeat it.
 
-The page holds everything in itself: no script, no outside link, no font to fetch. Only the newest suite of each kind
-is shown in full; each older one is a line.
+The page holds everything in itself: no script, no outside link, no font to fetch. Of several suites of one kind, on one
+machine with as many devices, one is shown in full: the newest that has its rounds, or the newest with any where none
+has. Each other one is a line.
 """
 
 import dataclasses
 import re
 import statistics
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.config import RunConfig, variable_of
 from bench.errors import UserError
-from bench.report import comparison, figures, stats, tables
-from bench.report.figures import compare, knobs, replay, scaling, step, style
+from bench.report import comparison, figures, files, pool, stats, tables
+from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
+from bench.report.suites import role_of
+from bench.report.words import span, with_span
 
 TEMPLATE = "page.html.j2"
 
@@ -33,8 +38,19 @@ REPLAYS = {
     "item_sync": "item-sync",
     "per_device_batch": "batch-grows",
 }
+FULL = {"compare": 8, "replay": 6}  # rounds of a suite that a newer one with fewer does not replace; of others LOOK
+LOOK = 3  # rounds; with fewer it is a look, not a result
 # What a suite decides by itself for each of its programs, and labels: not part of the command that repeats it.
 NOT_IN_COMMAND = {"mode", "num_devices", "launcher", "out", "baselines", "suite", "role", "round", "profile", "sync"}
+
+
+class Subject(NamedTuple):
+    """What a suite is about: suites of one subject can stand for each other."""
+
+    kind: str
+    about: str  # which knobs or replay
+    machine: str
+    devices: int  # the most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,26 +64,27 @@ class Grid:
 def write_page(suites: list, others: list[dict], refused: list[str], path: Path) -> Path:
     """Write the page, whole or not at all; returns its path.
 
-    suites: as ``suites_of`` gives them, oldest first. others: records of no suite, failed ones too. refused: a sentence
-    for each file that is no good record. Raises OSError when it cannot be written.
+    suites: as ``suites_of`` gives them, oldest first. others: records of none of them, failed ones too. refused: a
+    sentence for each file that is no good record. Raises OSError when it cannot be written.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(page(suites, others, refused), encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    text = page(suites, others, refused)
+    with files.written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
 
 
 def page(suites: list, others: list[dict], refused: list[str]) -> str:
     """The page as text."""
     import jinja2
 
-    newest = {subject(suite): suite for suite in suites}
-    order = sorted(newest, key=lambda key: (list(KINDS).index(key[0]) if key[0] in KINDS else len(KINDS), key))
+    shown = {}
+    for suite in suites:
+        before = shown.get(subject(suite))
+        if before is None or standing_of(suite) >= standing_of(before):
+            shown[subject(suite)] = suite
+    order = sorted(shown, key=lambda key: (list(KINDS).index(key.kind) if key.kind in KINDS else len(KINDS), key))
+    twins = Counter(key[:2] for key in order)
+    lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
     failed = [r for r in others if r["status"] != "ok"] + [r for suite in suites for r in suite.failed]
     runs = [r for r in others if r["status"] == "ok"]
     environment = jinja2.Environment(
@@ -75,33 +92,58 @@ def page(suites: list, others: list[dict], refused: list[str]) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(TEMPLATE).render(
-        sections=[section(newest[key]) for key in order],
-        older=[older_line(suite) for suite in reversed(suites) if suite is not newest[subject(suite)]],
+        sections=[section(shown[key], twins[key[:2]] > 1) for key in order],
+        more=lines + failed_lines(others),
         runs=runs_grid(runs),
         failed=failed_grid(failed),
         refused=refused,
     )
 
 
-def subject(suite) -> tuple[str, str]:
-    """What a suite is about, its kind and which knobs or replay: of suites with one subject the newest is shown."""
+def subject(suite) -> Subject:
+    """What a suite is about."""
+    devices = max(record["config"]["num_devices"] for record in records_of(suite))
+    about = replayed(suite) if suite.kind == "replay" else ""
     if suite.kind == "knobs":
-        return suite.kind, next(iter(suite.roles), "").partition(" ")[0]
-    return suite.kind, replayed(suite) if suite.kind == "replay" else ""
+        about = next(iter(programs(suite))).partition(" ")[0]
+    return Subject(suite.kind, about, pool.machine_of(suite.first).hardware, devices)
+
+
+def programs(suite) -> dict[str, list[dict]]:
+    """Role -> its records; those of the profiled runs where no round is whole."""
+    return suite.roles or {role_of(record): [record] for record in suite.extra}
+
+
+def records_of(suite) -> list[dict]:
+    """The records of all programs."""
+    return [record for records in programs(suite).values() for record in records]
+
+
+def standing_of(suite) -> int:
+    """2 for a suite with the rounds that it should have, 1 for one with fewer, 0 for one with none."""
+    return 2 if suite.n >= FULL.get(suite.kind, LOOK) else min(1, suite.n)
 
 
 def replayed(suite) -> str:
-    """The name of the replay: by the option in which its last two programs differ."""
-    configs = [records[0]["config"] for records in suite.roles.values()][-2:]
-    changed = [name for name in REPLAYS if len({config.get(name) for config in configs}) > 1]
-    return REPLAYS[changed[0]] if changed else "nothing"
+    """The name of the replay: by the options in which the fair and the unfair program differ."""
+    changed = replay.changed(suite)
+    known = [REPLAYS[name] for name in REPLAYS if name in changed]
+    return known[0] if known else ", ".join(changed) or "nothing"
 
 
-def section(suite) -> dict:
-    """All that the template shows of one suite; one that cannot be compared says why and shows nothing else."""
+def section(suite, twin: bool = False) -> dict:
+    """All that the template shows of one suite; one that cannot be compared says why and shows nothing else.
+
+    twin: another suite of the same kind, on another machine or number of devices, is on the page too.
+    """
     heading, question, _ = KINDS.get(suite.kind, (suite.kind.capitalize(), "Which is fastest?", suite.kind))
-    about = subject(suite)[1]
-    heading += f": {about}" if about else ""
+    about = subject(suite)
+    heading += f": {about.about}" if about.about else ""
+    if twin:
+        workers = "GPU" if suite.device == "cuda" else "CPU worker"
+        heading += f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine})"
+    if about.about == "nothing":
+        question = "The control: does a verdict move when nothing is changed?"
     found = {
         "id": suite.id,
         "heading": heading,
@@ -118,7 +160,7 @@ def section(suite) -> dict:
         return found | {"refusal": str(error)}
     return found | {
         "refusal": None,
-        "answers": ANSWERS.get(suite.kind, answer_compare)(result),
+        "answers": look(suite) + ANSWERS.get(suite.kind, answer_compare)(result),
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
         "pictures": [picture(suite, name, figure) for name, figure in figures.figures_of(result).items()],
@@ -126,6 +168,11 @@ def section(suite) -> dict:
         "programs": programs_grid(suite),
         "certificate": certificate_grids(result.certificate),
     }
+
+
+def look(suite) -> list[str]:
+    """What stands before the answer of a suite with few rounds."""
+    return [f"quick: n = {suite.n}, a look, not a result"] if suite.n < LOOK else []
 
 
 def notes(suite) -> list[str]:
@@ -152,8 +199,8 @@ def answer_compare(result) -> list[str]:
 
 def answer_replay(result) -> list[str]:
     """The fair verdict, the unfair one, and the move between them."""
-    pairs = [pair for pair in result.pairs if pair.a == result.base]
-    return [*(compare.words_of(pair) for pair in pairs), *filter(None, [replay.shift_of(pairs)])]
+    pairs = replay.pairs_of(result)
+    return [*map(compare.words_of, pairs), replay.shift_of(result.suite, pairs)]
 
 
 def answer_scaling(result) -> list[str]:
@@ -163,35 +210,41 @@ def answer_scaling(result) -> list[str]:
     there = [points[most] for points in lines.values() if most in points]
     speedup = {role: scaling.speedup(result, role, most)[0] for role in there}
     return [
-        f"{role}: speedup ×{interval(scaling.speedup(result, role, most), '.2f')}, "
-        f"efficiency {interval(scaling.efficiency(result, role, most), '.0f')} %"
+        f"{role}: speedup ×{with_span(*scaling.speedup(result, role, most), '.2f')}, "
+        f"efficiency {with_span(*scaling.efficiency(result, role, most), '.0f')} %"
         + (" (the bound: no communication)" if comparison.is_bound(result.suite, role) else "")
         for role in sorted(there, key=lambda r: (comparison.is_bound(result.suite, r), -speedup[r]))
     ]
 
 
 def answer_breakdown(result) -> list[str]:
-    """Each program's step and, where it was measured, what of it is exposed communication."""
+    """Each program's step and, where it was measured, what of it is exposed communication or DataParallel's copies."""
     suite, lines = result.suite, []
+    profiled = timeline.latest(suite)
     for role, records in suite.roles.items():
         line = f"{role}: {style.number(statistics.fmean(map(step.step_ms, records)))} ms a step"
         if f"{role} {step.BARE}" in suite.roles:
             line += f", exposed communication {step.exposed_words(suite, role, *step.exposed_comm(suite, role)[1:])}"
+        parts = timeline.parts_ms(profiled[role]) if role in profiled else {}
+        if parts:
+            line += f"; {timeline.parts_words(parts)} (of one step under a profiler, which slows it)"
         if not role.endswith(step.BARE):
             lines.append(line)
     return lines
 
 
 def answer_knobs(result) -> list[str]:
-    """For each mode the settings that are shown to be faster than its defaults, the most first."""
+    """For each mode the settings that are shown to be faster than those of the run, the most first; what the run had,
+    and what chance does among so many settings."""
     suite, lines = result.suite, []
     for base, cells in knobs.bases(suite).items():
         found = {role: stats.compare_rounds(suite.throughputs(base), suite.throughputs(role)) for role in cells}
         faster = sorted((r for r in found if found[r].verdict == "faster"), key=lambda role: -found[role].ratio)
         lines += [found[role].sentence(base, role) for role in faster]
         if not faster:
-            lines.append(f"{base}: none of {len(cells)} settings is shown to be faster than the defaults")
-    return lines
+            lines.append(f"{base}: none of {len(cells)} settings is shown to be faster than those of the run")
+        lines.append(knobs.base_words(suite, base))
+    return lines + knobs.chance(suite)
 
 
 ANSWERS = {
@@ -204,16 +257,6 @@ ANSWERS = {
 }
 
 
-def interval(three: tuple, form: str) -> str:
-    """A value with its interval, where it has one.
-
-    >>> interval((1.5, 1.4, 1.6), ".2f"), interval((1.5, None, None), ".1f")
-    ('1.50 [1.40 to 1.60]', '1.5')
-    """
-    value, low, high = three
-    return f"{value:{form}}" + ("" if low is None else f" [{low:{form}} to {high:{form}}]")
-
-
 # --- pictures and tables -------------------------------------------------------------------------------------------
 
 
@@ -221,7 +264,7 @@ def picture(suite, name: str, figure) -> dict:
     """A picture as inline SVG. Its ids are made its own, for those of two pictures would meet in one page."""
     text = figures.svg_of(figure)
     text = text[text.index("<svg") :]
-    own = re.sub(r"[^a-z0-9]+", "-", f"{'-'.join(subject(suite))}-{name}-".lower())
+    own = re.sub(r"[^a-z0-9]+", "-", f"{suite.id}-{name}-".lower())
     text = re.sub(r'\bid="', f'id="{own}', text)
     text = re.sub(r'(xlink:href="|href="|url\()#', rf"\g<1>#{own}", text)
     label = f"{KINDS.get(suite.kind, (suite.kind,))[0]}: {name.replace('-', ' ')}"
@@ -243,15 +286,6 @@ def pairs_grid(result) -> Grid:
                 span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n), found.verdict + flag,
             ])  # fmt: skip
     return Grid(head, rows)
-
-
-def span(low: float | None, high: float | None) -> str:
-    """An interval for a cell.
-
-    >>> span(0.95, 1.05), span(None, None)
-    ('0.950 to 1.050', 'none')
-    """
-    return "none" if low is None else f"{low:.3f} to {high:.3f}"
 
 
 PROGRAM_HEAD = [
@@ -310,13 +344,14 @@ def runs_grid(records: list[dict]) -> Grid:
 
 def failed_grid(records: list[dict]) -> Grid:
     """Runs that did not end well."""
-    head = [("started", False), ("run", False), ("rank", True), ("kind", False), ("message", False), ("command", False)]
+    head = [("started", False), ("suite", False), ("run", False), ("rank", True), ("kind", False), ("message", False),
+            ("command", False)]  # fmt: skip
     rows = []
     for record in sorted(records, key=lambda r: r["started_at"], reverse=True):
         failure = record["failure"]
         rank = "" if failure["rank"] is None else str(failure["rank"])
-        said = failure["message"][:300]
-        rows.append([when(record), record["run_id"], rank, failure["kind"], said, record["command"]])
+        said, suite = failure["message"][:300], record["config"].get("suite") or ""
+        rows.append([when(record), suite, record["run_id"], rank, failure["kind"], said, record["command"]])
     return Grid(head, rows)
 
 
@@ -339,10 +374,19 @@ def environment_grid(record: dict) -> Grid:
     return Grid([("what", False), ("value", False)], rows)
 
 
-def older_line(suite) -> str:
-    """An older suite in a line."""
-    roles = ", ".join(suite.roles) or "no whole round"
+def line_of(suite) -> str:
+    """A suite that is not shown, in a line."""
+    roles = ", ".join(suite.roles) or f"no whole round, profiled {', '.join(map(role_of, suite.extra))}"
     return f"{suite.id}: {roles}; n = {suite.n}; {suite.machine}"
+
+
+def failed_lines(records: list[dict]) -> list[str]:
+    """Suites without a whole round, a line each. records: of no suite that could be made."""
+    suites = {}
+    for record in sorted(records, key=lambda r: r["started_at"], reverse=True):
+        if record["config"].get("suite"):
+            suites.setdefault(record["config"]["suite"], []).append(record["status"] == "ok")
+    return [f"{name}: no whole round; {sum(ok)} of {len(ok)} runs ended well" for name, ok in suites.items()]
 
 
 # --- how to repeat it ----------------------------------------------------------------------------------------------
@@ -351,11 +395,11 @@ def older_line(suite) -> str:
 def suite_command(suite) -> str:
     """The make command that repeats a suite: the options that its largest programs have in common."""
     target = KINDS.get(suite.kind, KINDS["compare"])[2]
-    configs = [record["config"] for records in suite.roles.values() for record in records] or [suite.first["config"]]
+    configs = [record["config"] for record in records_of(suite)]
     most = max(config["num_devices"] for config in configs)
     configs = [config for config in configs if config["num_devices"] == most]
     words = ["make", target, f"{'MAX_GPUS' if target == 'scaling' else 'GPUS'}={most}", f"ROUNDS={max(1, suite.n)}"]
-    about = subject(suite)[1]
+    about = subject(suite).about
     words += [f"{'MODE' if suite.kind == 'knobs' else 'REPLAY'}={about}"] if about else []
     for f in dataclasses.fields(RunConfig):
         values = {str(config.get(f.name)) for config in configs}
@@ -366,5 +410,6 @@ def suite_command(suite) -> str:
 
 
 def commands(suite) -> list[tuple[str, str]]:
-    """(role, command) of each program; its rounds all had the same."""
-    return [(role, records[0]["command"]) for role, records in suite.roles.items()]
+    """(role, command) of each program, then of each profiled run; its rounds all had the same."""
+    found = [(role, records[0]["command"]) for role, records in suite.roles.items()]
+    return found + [(f"{role_of(record)}, profiled", record["command"]) for record in suite.extra]

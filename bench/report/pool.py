@@ -8,6 +8,7 @@ since one of them has been edited and nobody can tell which.
 Only records of one device kind and one workload stand side by side: CPU workers are never shown beside GPUs.
 """
 
+import collections
 import datetime
 import statistics
 import sys
@@ -16,13 +17,16 @@ from pathlib import Path
 
 from bench import formulas
 from bench.errors import UserError
-from bench.report import stats
-from bench.report.diff import label, usable
-from bench.report.load import find_records
+from bench.report import stats, words
+from bench.report.diff import label, threads_of, usable
+from bench.report.load import FOLDER, find_records
 
 CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
-OPTIONS = ("model", "data", "image_size", "precision", "optimizer", "norm", "workers", "storage_ms", "epochs")
+OPTIONS = (
+    "model", "data", "image_size", "precision", "optimizer", "lr", "momentum", "weight_decay", "norm", "workers",
+    "storage_ms", "epochs", "warmup_steps", "timed_steps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -40,7 +44,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Group:
-    """The records of one program on one machine and workload."""
+    """The records of one program on one machine and workload, with one number of threads."""
 
     machine: Machine
     workload: str
@@ -49,6 +53,13 @@ class Group:
     run_ids: list[str]
     throughputs: list[float]  # images a second, one a record
     num_devices: int
+    threads: int | None  # in total, over all processes
+    apart: bool  # the same program ran there with another number of threads: that is another group
+
+    @property
+    def title(self) -> str:
+        """The name, with the threads where they tell two groups apart."""
+        return f"{self.name}, {self.threads} threads" if self.apart else self.name
 
     @property
     def n(self) -> int:
@@ -108,23 +119,30 @@ def workload_of(record: dict) -> str:
     size = f" {values['image_size']} px" if values["image_size"] else ""
     parts = [f"{values['model']}, {values['data']}{size}, {topology['global_batch']} images a step"]
     parts += [str(values["precision"] or "precision unknown"), str(values["optimizer"] or "optimizer unknown")]
+    parts += [f"{name} {values[name]:g}" for name in ("lr", "momentum", "weight_decay") if values[name]]
     parts += ["no batch norm"] if values["norm"] == "none" else []
     parts += [f"{name} {values[name]:g}" for name in ("workers", "storage_ms", "epochs") if values[name]]
+    parts += [f"{values['warmup_steps']} + {values['timed_steps']} steps"]
     return ", ".join(parts)
 
 
 def panels_of(records: list[dict]) -> list[Panel]:
-    """Good records by device kind and workload, CPU first, the workload with most machines first."""
+    """Good records by device kind and workload, CPU first, the workload with most machines first.
+
+    Runs with another number of threads are never averaged together: they are groups of their own.
+    """
     found: dict[tuple, list[dict]] = {}
     for record in records:
-        key = (machine_of(record), workload_of(record), label(record["config"]))
+        key = (machine_of(record), workload_of(record), label(record["config"]), threads_of(record))
         found.setdefault(key, []).append(record)
+    several = collections.Counter(key[:3] for key in found)
     groups = [
         Group(
             machine, workload, same[0]["config"]["mode"], name, [r["run_id"] for r in same],
             [r["summary"]["throughput_images_per_s"] for r in same], same[0]["config"]["num_devices"],
+            threads, several[machine, workload, name] > 1,
         )
-        for (machine, workload, name), same in found.items()
+        for (machine, workload, name, threads), same in found.items()
     ]  # fmt: skip
     keys = dict.fromkeys((group.machine.device, group.workload) for group in groups)
     panels = [
@@ -134,8 +152,8 @@ def panels_of(records: list[dict]) -> list[Panel]:
 
 
 def place(group: Group) -> tuple:
-    """The order in a panel: by machine, the fewest devices first."""
-    return group.machine, group.num_devices, group.name
+    """The order in a panel: by machine, the fewest devices first, then the fewest threads."""
+    return group.machine, group.num_devices, group.name, group.threads or 0
 
 
 def machines_of(panels: list[Panel]) -> dict[Machine, str]:
@@ -149,14 +167,20 @@ def once(records: list[dict]) -> tuple[list[dict], list[str]]:
     by_run: dict[str, list[dict]] = {}
     for record in records:
         by_run.setdefault(record["run_id"], []).append(record)
-    kept = [same[0] for same in by_run.values() if all(other == same[0] for other in same)]
+    agreeing = {run_id for run_id, same in by_run.items() if all(content(r) == content(same[0]) for r in same)}
+    kept = [same[0] for run_id, same in by_run.items() if run_id in agreeing]
     said = [
         f"refused: {len(same)} records of run {run_id} do not agree: all are left out"
         for run_id, same in by_run.items()
-        if any(other != same[0] for other in same)
+        if run_id not in agreeing
     ]
-    copies = sum(len(same) - 1 for same in by_run.values() if all(other == same[0] for other in same))
+    copies = sum(len(by_run[run_id]) - 1 for run_id in agreeing)
     return kept, said + ([f"note: {copies} copies of records are counted once"] if copies else [])
+
+
+def content(record: dict) -> dict:
+    """What the file says, without where it lies."""
+    return {name: value for name, value in record.items() if name != FOLDER}
 
 
 def pool(folder: Path) -> tuple[list[dict], list[str]]:
@@ -199,11 +223,12 @@ def table(panel: Panel, names: dict[Machine, str]):
     from rich.table import Table
 
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("machine", "mode", "images/s", "95 %", "n"):
+    for name in ("machine", "mode", "threads", "images/s", "95 %", "n"):
         found.add_column(name, justify="left" if name in ("machine", "mode") else "right")
     for group in panel.groups:
-        ends = "–".join(f"{x:.1f}" for x in group.interval) if group.interval else "one record"
-        found.add_row(names[group.machine], group.name, f"{group.mean:.1f}", ends, str(group.n))
+        ends = words.span(*group.interval, ".1f") if group.interval else "one record"
+        threads = str(group.threads or "unknown")
+        found.add_row(names[group.machine], group.name, threads, f"{group.mean:.1f}", ends, str(group.n))
     return found
 
 

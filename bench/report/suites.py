@@ -1,10 +1,13 @@
 """Records that belong together: a suite is one set of programs (roles), run in interleaved rounds."""
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 
+from bench.modes import MODES
 from bench.report.tables import machine_line
 
+REPLAYED = ("base", "fair", "unfair")
 KINDS = ("compare", "replay", "weak", "strong", "breakdown", "knobs")
 
 
@@ -13,8 +16,8 @@ class Suite:
     """One suite's records.
 
     roles: role -> its records in the order of ``rounds``: only rounds in which every role ended well, so that rounds
-    pair. extra: good records outside of the rounds (profiled runs). failed: the others. left_out: good records of
-    rounds that are not whole.
+    pair; the base first. extra: good records outside of the rounds (profiled runs). failed: the others. left_out: good
+    records that are in no figure: of rounds that are not whole, or repeated.
     """
 
     id: str
@@ -61,23 +64,51 @@ def suites_of(records: list[dict]) -> list[Suite]:
 
 
 def suite_of(name: str, records: list[dict]) -> Suite:
-    """One suite from its records in any order. Of two records of one role and round the later one counts."""
+    """One suite from its records in any order. Of two records of one role and round the later one counts, and the
+    earlier one is left out."""
     good = [r for r in sorted(records, key=lambda r: r["started_at"]) if r["status"] == "ok"]
     table: dict[str, dict[int, dict]] = {}
+    repeated = []
     for record in good:
         if not record["config"]["profile"]:
-            table.setdefault(role_of(record), {})[record["config"]["round"] or 0] = record
+            by_round, number = table.setdefault(role_of(record), {}), record["config"]["round"] or 0
+            repeated += [by_round[number]] if number in by_round else []
+            by_round[number] = record
     whole = set.intersection(*(set(by_round) for by_round in table.values())) if table else set()
     rounds = sorted(whole)
+    order = sorted(table, key=lambda role: place(role, next(iter(table[role].values()))["config"]))
     return Suite(
         name,
         name.partition("-")[0],
-        {role: [by_round[n] for n in rounds] for role, by_round in table.items()} if rounds else {},
+        {role: [table[role][n] for n in rounds] for role in order} if rounds else {},
         rounds,
         [r for r in good if r["config"]["profile"]],
         [r for r in records if r["status"] != "ok"],
-        [r for by_round in table.values() for n, r in by_round.items() if n not in whole],
+        [r for by_round in table.values() for n, r in by_round.items() if n not in whole] + repeated,
     )
+
+
+def place(role: str, config: dict) -> tuple:
+    """Where a role stands, whichever of its records was found first: the base is the first of all.
+
+    Few devices before many, with exchange before without, an engine's defaults before its settings, the modes in the
+    table's order; of a replay base, fair, unfair.
+    """
+    head = role.partition(":")[0]
+    return (
+        REPLAYED.index(head) if head in REPLAYED else 0,
+        config["num_devices"] if role.split()[-1].isdecimal() else 0,
+        not config["sync"],
+        "=" in role,
+        list(MODES).index(config["mode"]),
+        natural(role),
+    )
+
+
+def natural(text: str) -> list:
+    """A key by which 5 comes before 25."""
+    words = re.findall(r"\d+\.?\d*|\D+", text)
+    return [(0, float(word), "") if word[0].isdigit() else (1, 0.0, word) for word in words]
 
 
 def role_of(record: dict) -> str:

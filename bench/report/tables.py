@@ -5,7 +5,10 @@ from collections import Counter
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from bench.report import words
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 
@@ -29,9 +32,10 @@ def run_table(records: list[dict], base: dict | None = None) -> Table:
         "n",
     ]
     for column in [*columns, "peak memory\nGiB a device", *(["× this\nrun"] if base else [])]:
-        table.add_column(column, justify="left" if column == "mode" else "right", no_wrap="memory" not in column)
+        justify = "left" if column == "mode" else "right"
+        table.add_column(escape(column), justify=justify, no_wrap="memory" not in column)
     for record in records:
-        table.add_row(*row(record), *([ratio(record, base)] if base else []))
+        table.add_row(*map(escape, row(record)), *([ratio(record, base)] if base else []))
     return table
 
 
@@ -140,7 +144,7 @@ def comparison_table(result) -> Table:
     flag = "" if result.certificate.fair else "\nNOT A FAIR COMPARISON"
     for column in ("role", "images/s\n[lowest–highest]", f"× {result.base}\n[95 % interval]{flag}", "Hodges–Lehmann",
                    "verdict", "n"):  # fmt: skip
-        table.add_column(column, justify="left" if column in ("role", "verdict") else "right")
+        table.add_column(escape(column), justify="left" if column in ("role", "verdict") else "right")
     for role in [result.base, *(r for r in result.suite.roles if r != result.base)]:
         values = result.suite.throughputs(role)
         cells = [role, f"{statistics.geometric_mean(values):.1f} [{min(values):.1f}–{max(values):.1f}]"]
@@ -149,15 +153,10 @@ def comparison_table(result) -> Table:
         else:
             pair = result.pair(result.base, role)
             c = pair.comparison
-            cells += [f"{c.ratio:.3f} {span(c.low, c.high)}", f"{c.hl_ratio:.3f} {span(c.hl_low, c.hl_high)}"]
+            cells += [words.with_span(c.ratio, c.low, c.high), words.with_span(c.hl_ratio, c.hl_low, c.hl_high)]
             cells += [c.verdict + (" (unfair)" if pair.flagged else "")]
-        table.add_row(*cells, str(result.suite.n))
+        table.add_row(*map(escape, cells), str(result.suite.n))
     return table
-
-
-def span(low: float | None, high: float | None) -> str:
-    """An interval, or the reason why there is none."""
-    return "[no interval]" if low is None else f"[{low:.3f}–{high:.3f}]"
 
 
 def print_replay(console: Console, result, replay) -> None:
@@ -169,5 +168,5 @@ def print_replay(console: Console, result, replay) -> None:
         console.print(f"  {result.pair(base, role).comparison.sentence(base, role)}", highlight=False, markup=False)
     expected = replay.moves[result.suite.device]
     seen = {"tie": "it did not move"}.get(c.verdict, c.verdict)
-    console.print(f"  the unfairness alone: × {c.ratio:.3f} {span(c.low, c.high)}: {seen}; "
+    console.print(f"  the unfairness alone: × {words.with_span(c.ratio, c.low, c.high)}: {seen}; "
                   f"expected here: {expected or 'no move'}", highlight=False, markup=False)  # fmt: skip

@@ -1,6 +1,7 @@
 """`bench compare` and its sisters as a person runs them: real modes in real rounds, at the smallest size."""
 
 import json
+import statistics
 
 from tests.runs import SMALL, bench, flags, needs_horovod
 
@@ -58,7 +59,8 @@ def test_a_replayed_unfairness_moves_the_verdict_and_is_named(tmp_path):
     throughput = {}
     for record in records_of(tmp_path):
         throughput.setdefault(record["config"]["role"], []).append(record["summary"]["throughput_images_per_s"])
-    assert max(throughput["unfair: dp"]) < min(throughput["fair: dp"])
+    medians = {role: statistics.median(values) for role, values in throughput.items()}
+    assert medians["unfair: dp"] < 0.8 * medians["fair: dp"]
 
 
 @needs_horovod

@@ -97,9 +97,51 @@ def test_what_one_program_got_and_the_others_not_is_named(name):
 
 def test_a_setting_that_changes_between_rounds_is_named():
     found = suite("compare", compare_programs(), rounds=2)
-    found.roles["ddp"][1]["environment"]["git"]["dirty"] = True
-    assert fact(found.roles, "code revision").status == "differs"
-    assert "round to round" in fact(found.roles, "code revision").why
+    for records in found.roles.values():
+        for n, each in enumerate(records):
+            each["environment"]["source_sha256"] = f"{n}" * 64
+    assert fact(found.roles, "code").status == "differs"
+    assert "round to round" in fact(found.roles, "code").why
+
+
+def test_code_that_had_been_changed_is_known_by_its_hash_alone():
+    found = suite("compare", compare_programs(), rounds=2)
+    for records in found.roles.values():
+        for each in records:
+            each["environment"]["git"]["dirty"] = True
+    assert fact(found.roles, "code").status == "not recorded"
+    for records in found.roles.values():
+        for each in records:
+            each["environment"]["source_sha256"] = "a" * 64
+    assert fact(found.roles, "code").status == "equal"
+
+
+def test_two_modes_that_both_start_apart_are_not_equal():
+    found = suite("compare", compare_programs(), rounds=2)
+    for mode in ("ddp", "horovod"):
+        for each in found.roles[mode]:
+            each["samples"][1]["initial_weights_sha256"] = "e" * 64
+    pair = compare_suite(found).pair("ddp", "horovod")
+    assert "initial weights" in [f.name for f in pair.certificate.differences]
+
+
+def test_other_gpus_for_the_same_number_are_not_excused():
+    programs = {m: o | {"device": "cuda"} for m, o in compare_programs().items() if m != "single"}
+    found = suite("compare", programs, rounds=2)
+    for each in found.roles["ddp"]:
+        for part in each["samples"]:
+            part["devices"][0]["uuid"] = "GPU-9"
+    assert fact(found.roles, "device set").status == "differs"
+
+
+def test_the_base_stays_the_base_when_its_first_record_is_lost():
+    programs = {f"{head}: ddp": {"mode": "ddp"} for head in ("base", "fair", "unfair")}
+    records = suite_records("replay", programs, rounds=4)
+    (found,) = suites_of([r for r in records if (r["config"]["role"], r["config"]["round"]) != ("base: ddp", 0)])
+    assert list(found.roles) == list(programs) and compare_suite(found).base == "base: ddp"
+    (found,) = suites_of([r for r in records if r["config"]["role"] != "base: ddp"])
+    with pytest.raises(UserError, match="has lost one of its programs"):
+        compare_suite(found)
 
 
 def test_what_an_old_record_does_not_say_is_not_taken_for_equal():
@@ -113,9 +155,10 @@ def test_what_an_old_record_does_not_say_is_not_taken_for_equal():
 def test_what_scaling_varies_is_studied_and_what_it_does_not_is_named():
     roles = {r: s for r, s in suite("weak", scaling_programs("weak"), rounds=2).roles.items() if "indep" not in r}
     assert fact(roles, "global batch", "weak").status == "inherent"
+    assert fact(roles, "global batch", "strong").status == "differs"  # there it may not grow
     other = copy.deepcopy(roles)
     for r in other["ddp 2"]:
-        r["topology"]["global_batch"] = 48  # unlike the other modes on two devices
+        r["samples"][0]["first_indices"] = list(range(9))  # unlike the other modes on two devices
     assert fact(other, "global batch", "weak").status == "differs"
 
 
@@ -130,7 +173,7 @@ def test_a_sweeps_own_setting_is_no_unfairness():
 def test_every_fact_of_the_issue_of_fairness_has_a_line():
     assert {"global batch", "images of the first steps", "initial weights", "loader workers in total",
             "threads in total", "norm", "precision", "gradient compression", "buffers", "learning rate",
-            "code revision", "device set"} <= set(FACTS)  # fmt: skip
+            "code", "device set"} <= set(FACTS)  # fmt: skip
 
 
 # --- The answer ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ The simulations call the functions themselves on seeded draws.
 """
 
 import copy
-import doctest
 import itertools
 import math
 
@@ -34,11 +33,6 @@ def speeds(n: int, sd: float, mean: float = 100.0, seed: int = 0) -> list[float]
 def only(result: diff.Result) -> diff.Difference:
     (found,) = result.differences
     return found
-
-
-def test_the_worked_examples():
-    failed, tried = doctest.testmod(diff)
-    assert (failed, tried > 0) == (0, True)
 
 
 # The formulas, against scipy
@@ -204,6 +198,52 @@ def test_where_a_run_belongs_and_its_threads_do_not_part_programs():
     a = runs([100, 101], threads=2, suite="compare-1", role="ddp", round=0)
     found = only(diff.compare_sets(a, runs([100, 101], threads=4, out="elsewhere", timeout=5.0, day=1)))
     assert found.name == "ddp 2"
+
+
+def with_threads(found: list[dict], total: int) -> list[dict]:
+    for record in found:
+        record["topology"]["threads_total"] = total
+        for part in record["samples"]:
+            part["threads"] = total // len(record["samples"])
+    return found
+
+
+def test_within_one_set_runs_with_other_numbers_of_threads_are_kept_apart(tmp_path, capsys):
+    a = runs([100, 101]) + with_threads(runs([150, 151, 152], day=1), 4)
+    b = runs([99, 98], day=2)
+    result = diff.compare_sets(a, b)
+    found = only(result)
+    assert (found.name, found.n_a, found.n_b) == ("ddp 2 (threads_total=2)", 2, 2) and found.mark == ""
+    assert (result.only_a, result.only_b) == (["ddp 2 (threads_total=4)"], []) and result.parted == ["ddp 2"]
+    assert diff.run(*sets(tmp_path, a, b)) == 0
+    assert "ran with different numbers of threads within one set" in " ".join(capsys.readouterr().out.split())
+    both = diff.compare_sets(a, with_threads(runs([140, 141], day=3), 4) + b)
+    assert [d.name for d in both.differences] == ["ddp 2 (threads_total=2)", "ddp 2 (threads_total=4)"]
+    with pytest.raises(
+        UserError, match=r"no program in common: A has ddp 2 \(threads_total=2\), .*; B has ddp 2 \(threads_to"
+    ):
+        diff.compare_sets(a, with_threads(runs([140, 141], day=3), 8))
+
+
+def test_two_machines_may_differ_in_threads_and_the_verdict_is_marked(tmp_path, capsys):
+    a, b = runs([100, 101]), with_threads(runs([150, 151], day=1), 4)
+    result = diff.compare_sets(a, b)
+    found = only(result)
+    assert found.name == "ddp 2" and found.unlike == ["threads in total: 2 in A, 4 in B"]
+    assert found.sentence().endswith("(not alike)") and result.parted == []
+    slower = with_threads(runs([50, 50.1], day=1), 4)
+    assert diff.compare_sets(a, slower).regressions(5, False)[0].endswith("5 % (not alike)")
+    assert diff.run(*sets(tmp_path, a, b)) == 0
+    assert "(not alike)" in capsys.readouterr().out
+
+
+def test_other_gpus_of_one_kind_are_no_difference():
+    a, b = runs([100, 101], device="cuda"), runs([100, 101], device="cuda", day=1)
+    for record in b:
+        for part in record["samples"]:
+            for device in part["devices"]:
+                device["uuid"] = f"other {device['uuid']}"
+    assert only(diff.compare_sets(a, b)).unlike == []
 
 
 def test_every_option_has_its_place():

@@ -1,6 +1,5 @@
 """bench/report/figures: every picture is drawn, says of itself what it is, and comes out the same each time."""
 
-import doctest
 import re
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ import pytest
 
 from bench import record as real
 from bench.report import comparison, figures
-from bench.report.figures import compare, knobs, memory, replay, scaling, step, style
+from bench.report.figures import compare, knobs, memory, replay, scaling, step, style, timeline
 from tests import records
 
 SUITES = {
@@ -130,7 +129,7 @@ def test_every_round_is_a_dot_and_an_outlier_has_a_ring():
 
 def test_a_wild_interval_does_not_press_the_rounds_together():
     programs = {"ddp": {"mode": "ddp", "throughput": [90.0, 91.0]}, "dp": {"mode": "dp", "throughput": [60.0, 80.0]}}
-    result = comparison.compare_suite(records.suite("compare", programs, rounds=2))
+    result = comparison.compare_suite(records.suite("compare", programs, rounds=2), base="ddp")
     assert result.pairs[0].comparison.high > 3
     axes = compare.draw(result).axes[0]
     low, high = axes.get_xlim()
@@ -212,6 +211,68 @@ def test_exposed_communication_is_the_difference_by_round():
     assert (low + high) / 2 == pytest.approx(450.0) and high - low == pytest.approx(2 * 12.7062 * 50.0, rel=1e-4)
 
 
+def test_on_a_gpu_the_hosts_wait_is_cut_and_the_bar_ends_with_the_step():
+    """The host waits 60 % of a step for data while the device computes: phases and wait together are 156 %."""
+    found = records.suite_records("breakdown", records.breakdown_programs(), rounds=2, device="cuda")
+    for record in found:
+        for part in record["samples"]:
+            part["data_wait_s"] = [0.6 * t for t in part["step_time_s"]]
+    (suite,) = records.suites_of(found)
+    axes = step.draw(suite).axes[0]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    ends = dict.fromkeys(range(len(names)), 0.0)
+    for bar in axes.patches:
+        y = round(bar.get_y() + bar.get_height() / 2)
+        ends[y] = max(ends[y], bar.get_x() + bar.get_width())
+    said = [text.get_text() for text in axes.texts]
+    for y, role in enumerate(names):
+        real_ms = sum(map(step.step_ms, suite.roles[role])) / 2
+        assert ends[y] == pytest.approx(real_ms) and said[y] == style.number(real_ms)
+    assert step.phases_ms(suite.roles["ddp"])["data wait"] == pytest.approx(
+        0.04 * step.step_ms(suite.roles["ddp"][0]), rel=0.05
+    )
+    assert "the host's wait for data is cut" in text_of(step.draw(suite))
+
+
+def test_exposed_communication_is_what_communication_adds(suites):
+    said = text_of(step.draw(suites["breakdown"]))
+    assert "what communication adds to the step, buffers and the cores that it takes included" in said
+    assert "costs nothing" not in step.__doc__
+
+
+def profiled(**options) -> list[dict]:
+    """A breakdown with a profiled run of dp, whose scatter, replicate and gather take 4, 12.5 and 2 ms."""
+    found = records.suite_records("breakdown", records.breakdown_programs(), rounds=2, **options)
+    times = {"scatter": (0, 0.004), "replicate": (0.004, 0.0165), "forward": (0.0165, 0.08), "gather": (0.08, 0.082)}
+    spans = [{"lane": "dp", "name": n, "start_s": a, "end_s": b, "bytes": None} for n, (a, b) in times.items()]
+    one = {"step": 9, "step_s": 0.32, "spans": spans, "notes": []}
+    labels = {"suite": found[0]["config"]["suite"], "role": "dp", "round": 0, "seconds": 900}
+    return [*found, records.record("dp", profile=True, timeline=one, **labels)]
+
+
+def test_dps_parts_are_given_one_by_one():
+    (suite,) = records.suites_of(profiled())
+    assert timeline.parts_ms(suite.extra[0]) == pytest.approx({"scatter": 4.0, "replicate": 12.5, "gather": 2.0})
+    said = text_of(figures.figures_of(suite)["timeline"])
+    assert "scatter 4 ms, replicate 12.5 ms, gather 2 ms" in said and "FAIR" not in said
+
+
+def test_the_timeline_has_the_flag_of_the_comparison():
+    found = profiled()
+    for record in found:
+        if record["config"]["mode"] == "ddp":
+            for part in record["samples"]:
+                part["facts"]["item_sync"] = True
+    (suite,) = records.suites_of(found)
+    assert "NOT A FAIR COMPARISON: extra work a step" in text_of(figures.figures_of(suite)["timeline"])
+    assert "NOT A FAIR COMPARISON: extra work a step" in text_of(timeline.draw(suite))
+
+
+def test_a_suite_of_profiled_runs_alone_has_a_timeline():
+    (suite,) = records.suites_of(profiled()[-1:])
+    assert not suite.roles and "n = 1 step a mode" in text_of(timeline.draw(suite))
+
+
 def test_records_without_phase_times_are_all_other():
     record = records.record()
     for part in record["samples"]:
@@ -234,6 +295,11 @@ def test_each_device_has_its_own_bar_and_parts_end_at_their_figures():
     assert len(axes.get_yticks()) == bars and len(axes.patches) == bars * len(memory.PARTS)
     ends = [round(bar.get_x() + bar.get_width(), 4) for bar in axes.patches[: len(memory.PARTS)]]
     assert ends == [round(mib / 1024, 4) for mib in records.GPU_MIB.values()]
+
+
+def test_parts_are_said_to_be_differences_of_peaks_of_different_moments():
+    suite = records.suite("compare", records.compare_programs(2), rounds=2, device="cuda")
+    assert "at different moments, and a part is the difference of two" in text_of(memory.draw(suite))
 
 
 def test_a_figure_that_nobody_knows_is_named():
@@ -277,6 +343,17 @@ def test_a_cell_for_each_setting(suites):
     assert "powersgd" in said and "bucket_cap_mb down, gradient_as_bucket_view across" in said
 
 
+def test_the_base_and_what_chance_does_are_said(suites):
+    said = text_of(knobs.draw(suites["knobs"]))
+    assert "ddp: the settings of the run, all the engine's defaults." in said
+    assert "12 settings compared, each at 95 %" in said and "one in twenty" in said
+    tuned = {role: values | {"tuned": True, "batch": 32} for role, values in records.knob_programs().items()}
+    said = text_of(knobs.draw(records.suite("knobs", tuned, rounds=2)))
+    assert "not the engine's default (TUNED): gradient_as_bucket_view=1, static_graph=1." in said
+    one = records.suite("knobs", records.knob_programs(), rounds=1)
+    assert knobs.chance(one) == []
+
+
 def test_a_hole_in_a_grid_is_left_open():
     programs = records.knob_programs()
     del programs["ddp bucket_cap_mb=5 gradient_as_bucket_view=1"]
@@ -298,7 +375,37 @@ def test_a_replay_says_how_far_the_verdict_moved(suites):
     assert "NOT A FAIR COMPARISON: extra work a step" in said
 
 
-@pytest.mark.parametrize("module", [step, style, scaling, knobs], ids=lambda m: m.__name__)
-def test_the_worked_examples_hold(module):
-    found = doctest.testmod(module)
-    assert found.failed == 0 and found.attempted > 0
+def test_the_replays_programs_are_known_by_their_names_in_any_order():
+    programs = dict(reversed(records.replay_programs().items()))
+    suite = records.suite("replay", programs, rounds=3)
+    rows = replay.pairs_of(comparison.compare_suite(suite))
+    assert [(pair.a, pair.b) for pair in rows] == [
+        ("base: dp", "fair: ddp"), ("base: dp", "unfair: ddp with a barrier"),
+    ]  # fmt: skip
+
+
+def test_a_replay_of_nothing_is_the_control():
+    programs = {f"{part}: ddp": {"mode": "ddp", "throughput": 90.0} for part in ("base", "fair", "unfair")}
+    suite = records.suite("replay", programs, rounds=3)
+    assert replay.changed(suite) == []
+    said = text_of(replay.draw(suite))
+    assert "The control of the replays" in said and "nothing changed at all: the control" in said
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_old_one(suites, tmp_path, monkeypatch):
+    figure = replay.draw(suites["replay"])
+    paths = figures.save(figure, tmp_path / "new", "one")
+    before = [path.read_bytes() for path in paths]
+
+    def full(self, content):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tmp_path), "write_bytes", full)
+        with pytest.raises(OSError, match="No space"):
+            figures.save(figure, tmp_path / "new", "one")
+    assert [path.read_bytes() for path in paths] == before
+    assert sorted((tmp_path / "new").iterdir()) == sorted(paths)

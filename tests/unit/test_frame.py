@@ -1,6 +1,5 @@
 """bench/report/frame.py: every value of the table is the record's, and no file is overwritten or left half-written."""
 
-import doctest
 import importlib.util
 import io
 import sys
@@ -14,11 +13,6 @@ from tests import records
 
 SUITE = records.suite_records("compare", records.compare_programs(), rounds=2)
 FAILED = records.record("ddp", failed="killed", seconds=900)
-
-
-def test_the_worked_examples():
-    failed, tried = doctest.testmod(frame)
-    assert (failed, tried > 0) == (0, True)
 
 
 def test_one_row_a_record_with_the_records_own_values():

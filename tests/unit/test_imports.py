@@ -34,7 +34,9 @@ ALLOWED = {
         "bench.workload",
     ],
     "bench.live": ["bench.config"],
-    "bench.report": ["bench.report", "bench.config", "bench.errors", "bench.formulas", "bench.record"],
+    "bench.report": [
+        "bench.report", "bench.config", "bench.errors", "bench.formulas", "bench.record", "bench.modes.__init__",
+    ],
     "bench.install": ["bench.install", "bench.errors"],
 }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """bench/report/page.py: the answer first, everything in one file, nothing bad hidden."""
 
-import doctest
 import html
 import re
 import time
@@ -92,6 +91,7 @@ def test_ids_are_there_once_and_every_reference_has_its_id(text, parsed):
 
 def test_the_answer_comes_before_everything_else(text):
     said = plain(text.partition("<body>")[2])
+    assert "quick: n = 3" not in said and "quick: n = 2, a look, not a result" in said  # of the suites of two rounds
     places = [said.index(words) for words in ("Which mode is fastest here", "single is faster than ddp by",
               "Was it fair?", "Ratio of throughput, paired by round", "How much faster? Every pair")]  # fmt: skip
     assert places == sorted(places)
@@ -109,6 +109,95 @@ def test_only_the_newest_of_a_kind_is_shown_in_full(text):
     newest, older = (f"compare-20260102-030405-{n}" for n in ("0002", "0001"))
     assert f'id="{newest}"' in text and f'id="{older}"' not in text
     assert f"{older}: single, dp, ddp, horovod, independent; n = 3; CPU only" in plain(text)
+
+
+def test_a_full_suite_is_not_replaced_by_a_quick_one():
+    programs = records.compare_programs()
+    suites = [records.suite("compare", programs, rounds=n, name=f"000{i}") for i, n in enumerate((8, 9, 2), start=1)]
+    text = page.page(suites, [], [])
+    assert f'id="{suites[1].id}"' in text and text.count("<h2>Comparison</h2>") == 1
+    assert "quick" not in text.partition("Other suites")[0]
+    assert all(f"{suites[i].id}: single" in text.partition("Other suites")[2] for i in (0, 2))
+    assert f'id="{suites[2].id}"' in page.page(suites[2:], [], [])
+    labels = {"suite": "compare-20260102-030405-0009", "role": "ddp", "round": 0, "profile": True, "seconds": 9e6}
+    nothing = suites_of([records.record("ddp", **labels)])  # not one whole round
+    assert f'id="{suites[2].id}"' in page.page(suites[2:] + nothing, [], [])
+    for n in (1, 2):
+        alone = plain(page.page([records.suite("weak", records.scaling_programs("weak"), rounds=n)], [], []))
+        assert f"quick: n = {n}, a look, not a result" in alone
+
+
+def test_other_machines_and_numbers_of_devices_are_other_subjects():
+    suites = [records.suite("compare", records.compare_programs(), rounds=3, name="0001")]
+    suites += [records.suite("compare", records.compare_programs(4), rounds=3, name="0002")]
+    suites += [records.suite("compare", records.compare_programs(), rounds=3, name="0003", device="cuda")]
+    text = page.page(suites, [], [])
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert len(headings) == 3 and all(f'id="{suite.id}"' in text for suite in suites)
+    assert "Comparison (2 CPU workers, Test(R) Processor 3.0, 2 cores)" in headings
+    assert any(heading.startswith("Comparison (2 GPUs, Test GPU 80GB") for heading in headings)
+    assert page.subject(suites[0]).kind == "compare"
+
+
+def test_suites_without_one_good_record_are_on_the_page():
+    labels = {"suite": "compare-20260102-030405-000f", "role": "ddp"}
+    found = [records.record("ddp", failed="killed", round=n, seconds=n, **labels) for n in range(2)]
+    assert suites_of(found) == []
+    said = plain(page.page([], found, []))
+    assert "compare-20260102-030405-000f: no whole round; 0 of 2 runs ended well" in said
+    assert said.count("rank 0 was killed") == 2
+
+
+def test_a_suite_of_profiled_runs_alone_is_refused_and_still_told():
+    runs = []
+    for day in (1, 2):
+        labels = {"suite": f"breakdown-20260102-030405-000{day}", "round": 0, "profile": True}
+        runs += [records.record(m, role=m, seconds=86400 * day + i, **labels) for i, m in enumerate(("dp", "ddp"))]
+    old, new = suites_of(runs)
+    assert not old.roles and page.line_of(old).startswith(
+        f"{old.id}: no whole round, profiled dp, ddp; n = 0; CPU only"
+    )
+    assert [name for name, _ in page.commands(new)] == ["dp, profiled", "ddp, profiled"]
+    assert page.suite_command(new).startswith("make breakdown GPUS=2 ROUNDS=1")
+    said = plain(page.page([old, new], [], []))
+    assert "Refused: " in said and old.id in said and "dp, profiled: make bench" in said
+
+
+def test_dps_copies_are_in_the_answer():
+    spans = [{"lane": "dp", "name": n, "start_s": 0.01 * i, "end_s": 0.01 * i + 0.001 * (i + 1), "bytes": None}
+             for i, n in enumerate(("scatter", "replicate", "forward", "gather"))]  # fmt: skip
+    found = records.suite_records("breakdown", records.breakdown_programs(), rounds=3)
+    one = {"step": 9, "step_s": 0.05, "spans": spans, "notes": []}
+    found.append(
+        records.record("dp", profile=True, timeline=one, suite=found[0]["config"]["suite"], role="dp", round=0)
+    )
+    said = plain(page.page(suites_of(found), [], []))
+    assert re.search(
+        r"dp: \d+ ms a step; scatter 1 ms, replicate 2 ms, gather 4 ms \(of one step under a profiler", said
+    )
+
+
+def test_the_control_of_the_replays_is_called_nothing():
+    programs = {f"{part}: ddp": {"mode": "ddp", "throughput": 90.0} for part in ("base", "fair", "unfair")}
+    suite = records.suite("replay", programs, rounds=3)
+    assert page.replayed(suite) == "nothing" and "REPLAY=nothing" in page.suite_command(suite)
+    assert "The control: does a verdict move when nothing is changed?" in page.page([suite], [], [])
+    named = {"item_sync": "item-sync", "compression": "horovod-fp16", "step_barrier": "ddp-barrier"}
+    for option, name in named.items():
+        mode = "horovod" if option == "compression" else "ddp"
+        unfair = {option: "fp16" if option == "compression" else True}
+        programs = {
+            "base: dp": {"mode": "dp"},
+            f"fair: {mode}": {"mode": mode},
+            f"unfair: {mode}": {"mode": mode} | unfair,
+        }
+        assert page.replayed(records.suite("replay", dict(reversed(programs.items())), rounds=2)) == name
+
+
+def test_a_sweep_says_what_its_base_is_and_what_chance_does():
+    said = plain(page.page([records.suite("knobs", records.knob_programs(), rounds=3)], [], []))
+    assert "ddp: the settings of the run, all the engine's defaults." in said
+    assert "12 settings compared, each at 95 %" in said
 
 
 def test_what_failed_and_what_was_refused_is_shown(text):
@@ -149,6 +238,7 @@ def test_an_unfair_comparison_is_flagged_before_the_answer():
     said = page.page([records.suite("compare", programs, rounds=2)], [], [])
     assert said.index('class="flag">NOT A FAIR COMPARISON: extra work a step') < said.index('<div class="answer">')
     assert "(not a fair comparison)" in said
+    assert "<caption>Each program: NOT A FAIR COMPARISON: extra work a step" in said
 
 
 def test_one_round_has_no_verdict():
@@ -217,8 +307,3 @@ def test_a_thousand_records_are_reported_in_three_seconds(tmp_path):
     taken = time.process_time() - began
     assert len(read) == 1000 and not refused
     assert taken < 3.0
-
-
-def test_the_worked_examples_hold():
-    found = doctest.testmod(page)
-    assert found.failed == 0 and found.attempted > 0

@@ -65,6 +65,26 @@ def test_one_machine_with_few_or_many_gpus_in_use_is_one_machine():
     assert len({pool.machine_of(record) for record in found}) == 1
 
 
+def test_runs_with_other_numbers_of_threads_are_never_averaged_together():
+    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
+    more = [records.record("ddp", 150.0 + i, seconds=10 + i) for i in range(3)]
+    for record in more:
+        record["topology"]["threads_total"] = 4
+    ((few, many),) = [panel.groups for panel in pool.panels_of([*more, *found])]
+    assert (few.title, few.n, few.threads) == ("ddp 2, 2 threads", 2, 2)
+    assert (many.title, many.n, many.threads) == ("ddp 2, 4 threads", 3, 4)
+    said = texts(picture.draw(pool.panels_of([*more, *found])))
+    assert "ddp 2, 4 threads (n = 3)" in " ".join(said.split())
+    assert pool.panels_of(found)[0].groups[0].title == "ddp 2"
+
+
+@pytest.mark.parametrize("name, value", [("lr", 0.1), ("momentum", 0.5), ("warmup_steps", 7), ("timed_steps", 99)])
+def test_what_is_trained_and_how_long_is_part_of_the_workload(name, value):
+    found = [records.record("ddp", seconds=i) for i in range(2)]
+    found[1]["config"][name] = value
+    assert len(pool.panels_of(found)) == 2
+
+
 def test_a_machine_that_does_not_say_what_it_is():
     record = records.record("ddp")
     record["environment"] = {}
@@ -90,6 +110,14 @@ def test_a_copy_counts_once_and_copies_that_do_not_agree_are_left_out():
     assert [r["run_id"] for r in kept] == [r["run_id"] for r in found[1:]]
     assert any(found[0]["run_id"] in line and "refused" in line for line in said)
     assert any("1 copies" in line for line in said)
+
+
+def test_a_copy_in_another_folder_is_a_copy(tmp_path):
+    found = [records.record("ddp", seconds=i) for i in range(2)]
+    for name in ("one", "two"):
+        records.store(tmp_path / name, found)
+    kept, said = pool.pool(tmp_path)
+    assert len(kept) == 2 and said == ["note: 2 copies of records are counted once"]
 
 
 def test_bad_files_are_named_and_the_rest_used(tmp_path, many):
@@ -139,6 +167,7 @@ def test_the_picture_names_machines_n_and_what_a_device_is(many):
     assert len(figure.axes) == 2
     assert "n = 45 records" in said and "3 machines" in said
     assert "no GPU used: N CPU workers stand for N devices" in said and "ddp 2 (n = 3)" in said
+    assert "lr 0.05, momentum 0.9" in " ".join(said.split())
     assert "Other Processor" in said and "Test GPU 80GB" in said and "torch 2.9.0" in said
 
 

@@ -205,3 +205,27 @@ def test_a_record_that_breaks_the_schema_is_not_written(with_old, good):
     with pytest.raises(record.BadRecord):
         record.save(folder, good)
     assert old_is_untouched(folder, old)
+
+
+# --- Records that somebody edited -----------------------------------------------------------------------------------
+
+
+EDITS = {
+    "summary/step_time_s": lambda r: r["summary"]["step_time_s"].update(median=0.001),
+    "summary/throughput_images_per_s": lambda r: r["summary"].update(throughput_images_per_s=1e6),
+    "summary/peak_memory_gib": lambda r: r["summary"]["peak_memory_gib"][0].update(pss=0.1),
+    "topology/global_batch": lambda r: r["topology"].update(global_batch=999),
+    "config/suite": lambda r: r["config"].update(suite=3),
+    "config/device": lambda r: r["config"].pop("device"),
+    "config/mode": lambda r: r["config"].update(mode="fsdp"),
+    "config/colour": lambda r: r["config"].update(colour="red"),
+    "config/tuned": lambda r: r["config"].update(tuned=1),
+    "columns of rank 0": lambda r: r["samples"][0]["devices"][0]["timeline"]["time_s"].append(9.9),
+    "environment": lambda r: r.update(environment={}),
+}
+
+
+@pytest.mark.parametrize("where", EDITS)
+def test_an_edited_record_is_refused_by_the_name_of_what_does_not_fit(tmp_path, good, where):
+    EDITS[where](good)
+    assert where in refusal(write(tmp_path, good))

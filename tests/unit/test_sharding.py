@@ -1,6 +1,5 @@
 """bench/workload/sharding.py: every mode sees the same images, each once an epoch."""
 
-import doctest
 import itertools
 
 import numpy as np
@@ -14,11 +13,6 @@ SIZES = [(100, 12), (97, 8), (1437, 64), (10, 7), (5, 12)]  # (images, global ba
 def take(num_images, seed, global_batch, count):
     """The first ``count`` global batches."""
     return list(itertools.islice(sharding.global_batches(num_images, seed, global_batch), count))
-
-
-def test_the_worked_examples():
-    failed, tried = doctest.testmod(sharding)
-    assert (failed, tried > 0) == (0, True)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5, 8])

@@ -91,6 +91,24 @@ def test_a_replay_is_fair_once_and_unfair_once(name):
     assert (base.mode, fair.mode) == (suites.REPLAYS[name].base, suites.REPLAYS[name].program)
 
 
+def test_a_replay_that_would_change_nothing_is_refused():
+    with pytest.raises(UserError, match="changes nothing with GPUS=1: use GPUS=2 or more"):
+        suites.replay(config(num_devices=1), "batch-grows")
+    with pytest.raises(UserError, match="synthetic data have none"):
+        suites.replay(config(data="synthetic"), "dp-workers")
+
+
+def test_threads_are_shared_out_evenly_or_the_modes_would_not_get_the_same():
+    """Seven cores and two processes: three threads each, so single and dp get six."""
+    roles = suites.comparison(config(threads=7), suites.WAYS)
+    assert {c.threads for c in roles.values()} == {6}
+
+
+def test_a_global_batch_that_cannot_be_shared_out_is_refused():
+    with pytest.raises(UserError, match="cannot be shared out to 4 devices"):
+        suites.scaling(config(num_devices=6, per_device_batch=5), suites.WAYS, 6, strong=True)
+
+
 def test_every_program_stands_in_every_place_of_a_round():
     names = ["a", "b", "c", "d"]
     rounds = [suites.order(names, n) for n in range(8)]

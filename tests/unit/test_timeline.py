@@ -1,6 +1,5 @@
 """The timeline of one step: what is noted, how the clocks are fitted together, and the picture."""
 
-import doctest
 import time
 from types import SimpleNamespace
 
@@ -17,12 +16,6 @@ from bench.report.figures import timeline as figure
 from tests import records
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize("module", [measure, figure], ids=lambda m: m.__name__)
-def test_worked_examples(module):
-    failed, tried = doctest.testmod(module)
-    assert (failed, tried > 0) == (0, True)
 
 
 # --- One step on a CPU ----------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from bench.report import files
+
 
 def figures_of(suite_or_result) -> dict:
     """The pictures that a suite calls for, by name, in the order in which they should be read.
@@ -33,7 +35,7 @@ def draw_timeline(result):
     from bench.report.figures import timeline
 
     parts = [part for record in result.suite.extra for part in record["samples"]]
-    return timeline.draw(result.suite) if any("timeline" in part for part in parts) else None
+    return timeline.draw(result) if any(part.get("timeline") for part in parts) else None
 
 
 def svg_of(figure) -> str:
@@ -44,13 +46,15 @@ def svg_of(figure) -> str:
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:
-    """Write NAME.svg and NAME.png into a folder, which is made if need be; returns their paths. Raises OSError."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    svg, png = folder / f"{name}.svg", folder / f"{name}.png"
-    svg.write_text(svg_of(figure), encoding="utf-8")
-    png.write_bytes(rendered(figure, "png"))
-    return [svg, png]
+    """Write NAME.svg and NAME.png into a folder, which is made if need be; returns their paths.
+
+    Each is written whole or not at all. Raises OSError.
+    """
+    contents = {f"{name}.svg": svg_of(figure).encode(), f"{name}.png": rendered(figure, "png")}
+    for file, content in contents.items():
+        with files.written_whole(Path(folder) / file) as temporary:
+            temporary.write_bytes(content)
+    return [Path(folder) / file for file in contents]
 
 
 def rendered(figure, kind: str) -> bytes:

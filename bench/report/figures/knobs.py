@@ -1,10 +1,13 @@
-"""A heat map of the knobs: each value of each knob against the same mode with its defaults.
+"""A heat map of the knobs: each value of each knob against the same mode with the settings of the run.
 
 Light is fast and dark is slow, also in grey. A cell says its value, the ratio and its verdict in a sign, so that no
 colour needs to be read exactly.
 """
 
-from bench.report import stats
+import dataclasses
+
+from bench.config import KNOBS, RunConfig
+from bench.report import stats, words
 from bench.report.figures import style
 
 CELL = 0.72  # inches, the height of a row
@@ -17,11 +20,12 @@ def draw(suite_or_result):
     result = style.result_of(suite_or_result)
     suite = result.suite
     panels = [panel for base, cells in bases(suite).items() for panel in panels_of(suite, base, cells)]
-    key = "Ratio of images/s to the same mode with its defaults. "
+    key = "Ratio of images/s to the same mode with the settings of the run. "
     key += "▲ faster, ▼ slower, = tie within ±2 %, ? too noisy to say" if suite.n > 1 else "One round: no interval"
     key += " (95 % interval below the ratio)." if suite.n > 1 else "."
+    more = [key, *(base_words(suite, base) for base in bases(suite)), *chance(suite)]
     heights = [CELL * len(rows) + 0.85 for _, rows, _ in panels] or [1.0]
-    paper = style.sheet(suite, "What the knobs change", sum(heights), result.certificate, (key,))
+    paper = style.sheet(suite, "What the knobs change", sum(heights), result.certificate, tuple(more))
     all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
     ratios = [cell.ratio for _, rows, _ in panels for row in rows for cell, _ in row[1] if cell]
     low, high = min([0.98, *ratios]), max([1.02, *ratios])
@@ -39,12 +43,36 @@ def knobs_of(role: str) -> tuple[str, dict[str, str]]:
     >>> knobs_of("horovod cycle_time_ms=10 fusion_mb=16"), knobs_of("ddp static_graph")
     (('horovod', {'cycle_time_ms': '10', 'fusion_mb': '16'}), ('ddp', {'static_graph': 'on'}))
     """
-    mode, *words = role.split(" ")
-    return mode, {name: value or "on" for name, _, value in (word.partition("=") for word in words)}
+    mode, *settings = role.split(" ")
+    return mode, {name: value or "on" for name, _, value in (setting.partition("=") for setting in settings)}
+
+
+def base_words(suite, base: str) -> str:
+    """What the base is: the settings of the run, and which of them are not the engine's default."""
+    config = suite.roles[base][0]["config"]
+    defaults = {f.name: f.default for f in dataclasses.fields(RunConfig)}
+    given = [name for name in defaults if name in KNOBS and config.get(name, defaults[name]) != defaults[name]]
+    listed = ", ".join(
+        f"{n}={config[n]:g}" if isinstance(config[n], int | float) else f"{n}={config[n]}" for n in given
+    )
+    why = " (TUNED)" if config.get("tuned") else ""
+    text = f"not the engine's default{why}: {listed}" if given else f"all the engine's defaults{why}"
+    return f"{base}: the settings of the run, {text}."
+
+
+def chance(suite) -> list[str]:
+    """How many settings were compared, and what chance does then; nothing where there is no interval."""
+    count = sum(map(len, bases(suite).values()))
+    if not count or suite.n < 2:
+        return []
+    return [
+        f"{count} {'setting' if count == 1 else 'settings'} compared, each at 95 %: of settings that change nothing, "
+        "about one in twenty would be called different by chance."
+    ]
 
 
 def bases(suite) -> dict[str, dict]:
-    """Each mode that is there with its defaults -> its other roles, with the knobs of each."""
+    """Each mode that is there with the settings of the run -> its other roles, with the knobs of each."""
     found = {role: {} for role in suite.roles if not knobs_of(role)[1]}
     for role in suite.roles:
         mode, knobs = knobs_of(role)
@@ -104,7 +132,7 @@ def draw_panel(axes, title: str, rows: list, columns: list[str] | None, low: flo
             axes.add_patch(Rectangle((x + 0.02, y + 0.04), 0.96, 0.92, facecolor=colours(level), edgecolor="black",
                                      linewidth=0.7))  # fmt: skip
             ink = "black" if level > 0.5 else "white"
-            interval = "no interval" if cell.low is None else f"{cell.low:.2f} to {cell.high:.2f}"
+            interval = words.span(cell.low, cell.high, ".2f")
             ratio = f"×{cell.ratio:.2f} {SIGNS[cell.verdict]}".strip()
             said = [*([(value, style.SMALL, "normal")] if value else []), (ratio, style.TEXT, "bold"),
                     (interval, style.SMALL - 0.5, "normal")]  # fmt: skip

@@ -1,8 +1,9 @@
 """Memory of each device, by who counts it: a stacked bar a device a mode, and how it went over time.
 
 On a GPU a bar is taken apart from the inside out: what tensors fill, what torch's allocator holds beside it, what the
-process has beside that (CUDA context, libraries, NCCL), and what is on the device beside the process. Nothing is
-summed or averaged over devices. On a CPU the memory is the host's: PSS, one bar a process.
+process has beside that (CUDA context, libraries, NCCL), and what is on the device beside the process: differences of
+peaks, which were reached at different moments. Nothing is summed or averaged over devices. On a CPU the memory is the
+host's: PSS, one bar a process.
 """
 
 from bench.report.figures import style
@@ -65,7 +66,10 @@ def legend_notes(suite, missing: list[str]) -> tuple[str, ...]:
             "No GPU: memory of the host. PSS is sampled, and a page shared by n processes counts 1/n to each. A "
             "process that holds several replicas has one bar for them all.",
         )
-    note = "Peaks: torch's are exact, NVML's are sampled. Devices are never summed or averaged."
+    note = (
+        "Peaks: torch's are exact, NVML's are sampled. They were reached at different moments, and a part is the "
+        "difference of two of them: no moment had all the parts like this. Devices are never summed or averaged."
+    )
     return (note, *([f"Not known here: {', '.join(missing)}."] if missing else []))
 
 

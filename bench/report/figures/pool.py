@@ -34,7 +34,7 @@ def draw(panels: list):
     foot += [f"{names[machine]}: {machine.line()}" for machine in machines]
     title = f"Throughput on {plural(len(machines), 'machine')}, n = {plural(sum(g.n for g in groups), 'record')}"
     heights = [PANEL + ROW * len(some) * max(row_name(g, names).count("\n") + 1 for g in some) for _, some in shown]
-    paper = empty(title, foot, sum(heights))
+    paper = style.sheet(None, title, sum(heights), None, tuple(foot))
     for axes, (panel, some) in zip(style.axes_on(paper, len(shown), height_ratios=heights), shown, strict=True):
         draw_panel(axes, panel, some, names)
     return paper.figure
@@ -69,28 +69,9 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
 
 
 def row_name(group, names: dict) -> str:
-    """Machine, program and n, in lines that leave room for the axis."""
+    """Machine, program (with its threads where that tells two apart) and n, in lines that leave room for the axis."""
     count = f"(n = {group.n})".replace(" ", "\u00a0")  # stays in one line
-    return "\n".join(textwrap.wrap(f"{names[group.machine]} {group.name} {count}", NAME))
-
-
-def empty(title: str, foot: list[str], body_height: float):
-    """A sheet for records of more than one machine: ``style.sheet`` is for one suite, which names its own machine."""
-    from matplotlib.figure import Figure
-
-    head = style.wrapped(title, style.TITLE * 1.09)
-    lines = [line for sentence in foot for line in style.wrapped(sentence, style.SMALL)]
-    step, small = style.TITLE * style.LINE / 72, style.SMALL * style.LINE / 72  # inches a line
-    head_height, foot_height = len(head) * step + style.MARGIN, len(lines) * small + style.MARGIN
-    height = body_height + head_height + foot_height
-    figure = Figure(figsize=(style.WIDTH, height), facecolor=style.WHITE)
-    for i, line in enumerate(head):
-        y = 1 - (style.MARGIN / 2 + i * step) / height
-        figure.text(style.MARGIN / style.WIDTH, y, line, size=style.TITLE, weight="bold", va="top")
-    for i, line in enumerate(reversed(lines)):
-        y = (style.MARGIN / 2 + i * small) / height
-        figure.text(style.MARGIN / style.WIDTH, y, line, size=style.SMALL, color="#404040", va="bottom")
-    return style.Sheet(figure, (foot_height / height, 1 - head_height / height), height)
+    return "\n".join(textwrap.wrap(f"{names[group.machine]} {group.title} {count}", NAME))
 
 
 def plural(count: int, noun: str) -> str:

@@ -6,6 +6,7 @@ workers, the bound falls away from the ideal line, and that gap is the machine's
 
 import math
 
+from bench import formulas
 from bench.report import comparison, stats
 from bench.report.figures import style
 
@@ -73,7 +74,9 @@ def speedup(result, role: str, count: int) -> tuple:
 
 def efficiency(result, role: str, count: int) -> tuple:
     """Speedup over the number of devices, in percent: (value, low, high)."""
-    return tuple(None if x is None else 100 * x / count for x in speedup(result, role, count))
+    return tuple(
+        None if x is None else 100 * formulas.scaling_efficiency(x, 1.0, count) for x in speedup(result, role, count)
+    )
 
 
 VALUES = {"images/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}

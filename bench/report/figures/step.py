@@ -1,13 +1,17 @@
 """Where the step goes: its phases as a stacked bar a mode, and below them the communication that is not hidden.
 
-A bar is as long as a step takes its slowest rank, averaged over the rounds, so that its phases add up to the step. The
-exposed communication of a mode is its step time less that of the same run without any exchange of gradients
-(`no_sync`), paired by round; what of the exchange runs beside the backward pass costs nothing and is not in it.
+A bar is as long as a step takes its slowest rank, averaged over the rounds, so that its phases add up to the step.
+Phases are the host's times on a CPU and times between CUDA events on a GPU. The wait for data is the host's time on
+both: on a GPU the device may still compute meanwhile, so only what the phases leave of the step is drawn of it.
+
+The exposed communication of a mode is what communication adds to the step: its step time less that of the same run
+without any exchange (`no_sync`), paired by round. Whatever goes away with the exchange is in it: DDP's broadcast of
+buffers, and on a CPU the cores that communication takes from computation.
 """
 
-import math
 import statistics
 
+from bench import formulas
 from bench.report import stats
 from bench.report.figures import style
 
@@ -29,11 +33,17 @@ def draw(suite_or_result):
     result = style.result_of(suite_or_result)
     suite = result.suite
     exposed = {role: exposed_comm(suite, role) for role in suite.roles if f"{role} {BARE}" in suite.roles}
-    key = "Mean over rounds of the slowest rank's steps; the host's times on a CPU, CUDA events on a GPU. "
-    key += "`no_sync`: the same run without any exchange of gradients."
+    key = "Mean over rounds of the slowest rank's steps; "
+    key += (
+        "CUDA events; the host's wait for data is cut to what the phases leave of the step. "
+        if suite.device == "cuda"
+        else "the host's times. "
+    )
+    key += "`no_sync`: the same run without any exchange."
     more = [key]
     if exposed:
-        more.append("Exposed communication: the step less its no_sync step, by round"
+        more.append("Exposed communication: what communication adds to the step, buffers and the cores that it takes "
+                    "included: the step less its no_sync step, by round"
                     + (" (dots), with its 95 % interval." if suite.n > 1 else "; one round: no interval."))  # fmt: skip
     heights = [ROW * len(suite.roles) + 0.95] + ([0.62 * len(exposed) + 0.65] if exposed else [])
     paper = style.sheet(suite, "Where the step goes", sum(heights), result.certificate, tuple(more))
@@ -48,13 +58,15 @@ def draw(suite_or_result):
 def draw_phases(axes, suite) -> None:
     """One stacked bar a role, phases in the order in which they happen."""
     split = {role: phases_ms(records) for role, records in suite.roles.items()}
-    for y, phases in enumerate(split.values()):
+    steps = {role: statistics.fmean(map(step_ms, records)) for role, records in suite.roles.items()}
+    for y, (role, phases) in enumerate(split.items()):
         left = 0.0
         for name, look in PHASES.items():
             axes.barh(y, phases[name], 0.66, left, facecolor=look.colour, edgecolor="black", linewidth=0.7,
                       hatch=look.hatch, label=name if y == 0 else None)  # fmt: skip
             left += phases[name]
-        axes.annotate(style.number(left), (left, y), (4, 0), textcoords="offset points", va="center", size=style.SMALL)
+        axes.annotate(style.number(steps[role]), (left, y), (4, 0), textcoords="offset points", va="center",
+                      size=style.SMALL)  # fmt: skip
     axes.set_yticks(range(len(split)), list(split))
     axes.set_ylim(len(split) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
@@ -104,21 +116,10 @@ def limits_of(suite, exposed: dict) -> tuple[float, float]:
 def exposed_comm(suite, role: str) -> tuple:
     """([ms of each round], mean, low, high) of a role's exposed communication; low and high None with one round."""
     pairs = zip(suite.roles[role], suite.roles[f"{role} {BARE}"], strict=True)
-    each = [step_ms(record) - step_ms(bare) for record, bare in pairs]
-    return each, *mean_interval(each)
-
-
-def mean_interval(values: list[float], confidence: float = 0.95) -> tuple:
-    """(mean, low, high) by Student's t; low and high None for one value.
-
-    >>> [round(x, 3) for x in mean_interval([1.0, 2.0, 3.0])]
-    [2.0, -0.484, 4.484]
-    """
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, None, None
-    half = stats.t_quantile(len(values) - 1, confidence) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+    each = [1e3 * formulas.exposed_comm_s(step_ms(record) / 1e3, step_ms(bare) / 1e3) for record, bare in pairs]
+    if len(each) < 2:
+        return each, each[0], None, None
+    return each, *formulas.mean_interval(each, stats.t_quantile(len(each) - 1, 0.95))
 
 
 def slowest(record: dict) -> dict:
@@ -138,15 +139,20 @@ def phases_ms(records: list[dict]) -> dict[str, float]:
 
 
 def phases_of(part: dict) -> dict[str, float]:
-    """Mean seconds of each phase in one rank's steps.
+    """Mean seconds of each phase in one rank's steps; they add up to the step.
+
+    The wait for data is cut to what the timed phases leave of the step. On a CPU it always fits; on a GPU the host
+    waits while the device still computes, and the same time would be in two phases.
 
     >>> part = {"step_time_s": [1.0, 2.0], "data_wait_s": [0.1, 0.1], "phase_time_s": {"forward": [0.3, 0.5]}}
     >>> {name: round(value, 3) for name, value in phases_of(part).items() if value}
     {'data wait': 0.1, 'forward': 0.4, 'other': 1.0}
+    >>> {name: round(value, 3) for name, value in phases_of(part | {"data_wait_s": [1.4, 1.4]}).items() if value}
+    {'data wait': 1.1, 'forward': 0.4}
     """
     timed = part.get("phase_time_s", {})
     found = {name: statistics.fmean(timed.get(name) or [0.0]) for name in PHASES}
-    found["data wait"] = statistics.fmean(part["data_wait_s"])
-    found["other"] = 0.0
-    found["other"] = max(0.0, statistics.fmean(part["step_time_s"]) - sum(found.values()))
+    left = max(0.0, statistics.fmean(part["step_time_s"]) - sum(found.values()))
+    found["data wait"] = min(left, statistics.fmean(part["data_wait_s"]))
+    found["other"] = left - found["data wait"]
     return found

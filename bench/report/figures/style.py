@@ -101,17 +101,20 @@ class Sheet:
     height: float  # inches, of the whole
 
 
-def sheet(suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = ()) -> Sheet:
+def sheet(
+    suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = (), n: str | None = None
+) -> Sheet:
     """An empty picture of ``body_height`` inches for axes, with a header and a footer beside them.
 
     The header is the title and, where ``certificate`` is not fair, the flag; the footer says where and on what the
-    records were taken, and ``more``, one sentence a line.
+    records were taken, and ``more``, one sentence a line. suite: None where records of many machines are drawn; then
+    ``more`` names them.
     """
     from matplotlib.figure import Figure
 
     head = [(line, TITLE, BLACK, "bold") for line in wrapped(title, TITLE, weight="bold")]
     head += [(line, TEXT, RED, "bold") for line in wrapped(flag(certificate), TEXT, weight="bold")]
-    foot = [line for sentence in (*more, *standing(suite)) for line in wrapped(sentence, SMALL)]
+    foot = [line for sentence in (*more, *standing(suite, n)) for line in wrapped(sentence, SMALL)]
     head_height = sum(size for _, size, _, _ in head) * LINE / 72 + MARGIN
     foot_height = len(foot) * SMALL * LINE / 72 + MARGIN
     height = body_height + head_height + foot_height
@@ -162,14 +165,18 @@ def flag(certificate) -> str:
     return f"NOT A FAIR COMPARISON: {', '.join(fact.name for fact in certificate.differences)}"
 
 
-def standing(suite) -> list[str]:
-    """What every picture says of itself: machine and versions, what stands for a device, n."""
+def standing(suite, n: str | None = None) -> list[str]:
+    """What every picture says of itself: machine and versions, what stands for a device, n (the suite's rounds).
+
+    Nothing without a suite.
+    """
+    if suite is None:
+        return []
     records = [record for records in suite.roles.values() for record in records] or suite.extra
     if not records:
         return [f"{suite.id}: no record that ended well"]
-    n = f"n = {suite.n} {'round' if suite.n == 1 else 'interleaved rounds'}"
-    if suite.n == 1:
-        n += ": no interval"
+    if n is None:
+        n = "n = 1 round: no interval" if suite.n == 1 else f"n = {suite.n} interleaved rounds"
     most = max(records, key=lambda record: record["config"]["num_devices"])
     return [tables.machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
 

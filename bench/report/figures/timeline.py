@@ -36,8 +36,14 @@ KEY = (
 
 
 @style.styled
-def draw(suite):
-    """A panel a mode, each on its own scale. Raises UserError when no run of the suite holds a timeline."""
+def draw(suite_or_result):
+    """A panel a mode, each on its own scale, with the flag of the suite's comparison.
+
+    Raises UserError when no run of the suite holds a timeline. A suite without a whole round has nothing to flag.
+    """
+    given = hasattr(suite_or_result, "pairs")
+    suite = suite_or_result.suite if given else suite_or_result
+    result = style.result_of(suite_or_result) if given or suite.roles else None
     records = latest(suite)
     if not records:
         raise UserError(f"{suite.id}: no profiled run holds a timeline")
@@ -52,7 +58,8 @@ def draw(suite):
             more.append(f"{role}: {' and '.join(missing)} could not be recorded.")
     handles = legend_of(layouts)
     legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
-    paper = style.sheet(suite, "One step of each mode: what runs when", sum(heights) + 0.3 + legend, None, (*more,))
+    paper = style.sheet(suite, "One step of each mode: what runs when", sum(heights) + 0.3 + legend,
+                        result and result.certificate, (*more,), "n = 1 step a mode")  # fmt: skip
     bottom, top = paper.body
     if handles:
         paper.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, top), ncols=COLUMNS,
@@ -190,17 +197,40 @@ def words(record: dict) -> str:
     text = f"{max(lengths):.{0 if max(lengths) >= 100 else 1}f} ms"
     shares = {rank: hidden_share(timeline["spans"]) for rank, timeline in found.items()}
     known = {rank: share for rank, share in shares.items() if share is not None}
-    parts = [s for t in found.values() for s in t["spans"] if s["lane"] == PARTS_LANE and s["name"] != "forward"]
+    parts = parts_ms(record)
     if known:
         each = ", ".join(f"{100 * share:.0f} % (rank {rank})" for rank, share in list(known.items())[:MOST_RANKS])
         text += f"; of communication, {each} lies under computation: no proof that it is free, no_sync is the bound"
     elif parts:
-        spent = sum(span["end_s"] - span["start_s"] for span in parts)
-        text += f"; scatter, replicate and gather take {100 * spent / sum(t['step_s'] for t in found.values()):.2g} %;"
-        text += " gradients are added up inside backward"
+        share = 100 * sum(parts.values()) / sum(lengths)
+        text += f"; scatter, replicate and gather take {share:.2g} %: {parts_words(parts)}"
+        text += "; gradients are added up inside backward"
     else:
         text += "; no communication" if len(found) == 1 else "; no communication was seen"
     return text
+
+
+def parts_ms(record: dict) -> dict[str, float]:
+    """What DataParallel does beside the forward pass, in milliseconds of the profiled step; empty for other modes."""
+    found = {}
+    for timeline in timelines(record).values():
+        for span in timeline["spans"]:
+            if span["lane"] == PARTS_LANE and span["name"] != "forward":
+                found[span["name"]] = found.get(span["name"], 0.0) + 1000 * (span["end_s"] - span["start_s"])
+    return found
+
+
+def parts_words(parts: dict[str, float]) -> str:
+    """The parts one by one; one that was not seen says so.
+
+    >>> parts_words({"scatter": 0.5, "gather": 12.34})
+    'scatter 0.5 ms, replicate not seen, gather 12.3 ms'
+    """
+    return ", ".join(
+        f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not seen"
+        for name in PARTS
+        if name != "forward"
+    )
 
 
 def hidden_share(spans: list[dict]) -> float | None:
