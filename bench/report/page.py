@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bench.config import RunConfig, variable_of
 from bench.errors import UserError
-from bench.report import comparison, figures, files, pool, stats, tables
+from bench.report import comparison, figures, files, pool, stats, tables, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
 from bench.report.suites import role_of
 from bench.report.words import span, with_span
@@ -312,25 +312,13 @@ def programs_grid(suite) -> Grid:
 def certificate_grids(certificate) -> list[Grid]:
     """The parity certificate in two tables: what is not equal, the unfair first, and what is equal."""
     order = sorted(certificate.facts, key=lambda fact: STATUS_ORDER.get(fact.status, 9))
-    unequal = [[f.name, f.status, grouped(f.values), f.why] for f in order if f.status in STATUS_ORDER]
-    equal = [[f.name, grouped(f.values)] for f in order if f.status not in STATUS_ORDER]
+    unequal = [[f.name, f.status, words.grouped(f.values), f.why] for f in order if f.status in STATUS_ORDER]
+    equal = [[f.name, words.grouped(f.values)] for f in order if f.status not in STATUS_ORDER]
     what, value = ("what", False), ("value", False)
     return [Grid([what, ("status", False), value, ("why", False)], unequal), Grid([what, value], equal)]
 
 
 STATUS_ORDER = {"differs": 0, "not recorded": 1, "inherent": 2}
-
-
-def grouped(values: dict[str, str]) -> str:
-    """Values with the roles that have them; a value that all have stands alone.
-
-    >>> grouped({"dp": "2", "ddp": "2"}), grouped({"dp": "1", "ddp": "2", "horovod": "2"})
-    ('2', 'dp: 1; ddp, horovod: 2')
-    """
-    roles = {}
-    for role, value in values.items():
-        roles.setdefault(value, []).append(role)
-    return next(iter(roles)) if len(roles) == 1 else "; ".join(f"{', '.join(r)}: {v}" for v, r in roles.items())
 
 
 def runs_grid(records: list[dict]) -> Grid:

@@ -120,8 +120,8 @@ def print_certificate(console: Console, certificate) -> None:
     console.print(f"  equal: {', '.join(equal)}", highlight=False)
     for fact in certificate.facts:
         if fact.status != "equal":
-            values = "; ".join(f"{role}: {value}" for role, value in fact.values.items())
-            console.print(f"  {fact.status}: {fact.name} ({values}): {fact.why}", highlight=False, markup=False)
+            said = f"  {fact.status}: {fact.name} ({words.grouped(fact.values)}): {fact.why}"
+            console.print(said, highlight=False, markup=False)
 
 
 def print_result(console: Console, result) -> None:

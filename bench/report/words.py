@@ -19,3 +19,15 @@ def with_span(value: float | None, low: float | None, high: float | None, form: 
     if value is None:
         return ""
     return f"{value:{form}}" + ("" if low is None else f" [{span(low, high, form)}]")
+
+
+def grouped(values: dict[str, str]) -> str:
+    """Values with the roles that have them; a value that all have stands alone.
+
+    >>> grouped({"dp": "2", "ddp": "2"}), grouped({"dp": "1", "ddp": "2", "horovod": "2"})
+    ('2', 'dp: 1; ddp, horovod: 2')
+    """
+    roles = {}
+    for role, value in values.items():
+        roles.setdefault(value, []).append(role)
+    return next(iter(roles)) if len(roles) == 1 else "; ".join(f"{', '.join(r)}: {v}" for v, r in roles.items())

@@ -1,0 +1,81 @@
+"""The committed records: they are read, they are fair, and what the README says of them follows from them."""
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from bench.report import stats
+from bench.report.comparison import compare_suite
+from bench.report.load import FOLDER, find_records
+from bench.report.suites import suites_of
+from tests.runs import ROOT
+
+REFERENCE = ROOT / "results" / "reference"
+README = " ".join((ROOT / "README.md").read_text().split())
+WINDOW = 8  # rounds of an ordinary comparison
+
+
+@pytest.fixture(scope="module")
+def suites():
+    """Every committed suite, by its id; no committed record is refused."""
+    records, refused = find_records(REFERENCE)
+    assert not refused
+    return {suite.id: suite for suite in suites_of(records)}
+
+
+def replays(suites, name: str) -> list:
+    """The committed replays whose programs differ in one option."""
+    found = []
+    for suite in suites.values():
+        if suite.kind == "replay":
+            fair, unfair = (records[0]["config"] for records in list(suite.roles.values())[1:])
+            if name in {key for key in fair if fair[key] != unfair[key] and key != "role"} or (
+                name == "nothing" and {key for key in fair if fair[key] != unfair[key]} == {"role"}
+            ):
+                found.append(suite)
+    return found
+
+
+def test_pictures_lie_beside_every_suite(suites):
+    for suite in suites.values():
+        pictures = Path(suite.first[FOLDER]).parent / "pictures"
+        assert {path.suffix for path in pictures.iterdir()} == {".svg", ".png"}, suite.id
+
+
+def test_the_committed_comparison_is_fair_and_the_readme_says_what_it_says(suites):
+    (suite,) = [suite for suite in suites.values() if suite.kind == "compare"]
+    result = compare_suite(suite)
+    assert result.certificate.fair and suite.n >= 8
+    for role in suite.roles:
+        row = [f"| {statistics.geometric_mean(suite.throughputs(role)):.1f} |"]
+        if role != result.base:
+            c = result.pair(result.base, role).comparison
+            row = [f"{row[0]} {c.ratio:.3f} [{c.low:.3f}–{c.high:.3f}] | {c.verdict} |"]
+        assert row[0] in README, role
+
+
+@pytest.mark.parametrize(("option", "verdict"), [("workers", "slower"), ("per_device_batch", "faster"),
+                                                 ("step_barrier", "slower"), ("compression", "slower")])  # fmt: skip
+def test_a_replayed_unfairness_moved_the_verdict_as_it_was_known_to(suites, option, verdict):
+    (suite,) = replays(suites, option)
+    _, fair, unfair = suite.roles
+    result = compare_suite(suite)
+    c = result.pair(fair, unfair).comparison
+    assert c.verdict == verdict
+    assert result.pair(fair, unfair).flagged
+    assert f"{c.ratio:.3f} [{c.low:.3f}–{c.high:.3f}]" in README
+
+
+def test_the_same_program_is_not_called_faster_than_itself(suites):
+    """Real A/A runs: every eight rounds in a row, every pair of three equal programs."""
+    (suite,) = replays(suites, "nothing")
+    assert compare_suite(suite).certificate.fair
+    values = [suite.throughputs(role) for role in suite.roles]
+    verdicts = [
+        stats.compare_rounds(values[a][start : start + WINDOW], values[b][start : start + WINDOW]).verdict
+        for start in range(suite.n - WINDOW + 1)
+        for a, b in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert len(verdicts) >= 15
+    assert sum(verdict in ("faster", "slower") for verdict in verdicts) <= 0.05 * len(verdicts)
