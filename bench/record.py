@@ -85,8 +85,14 @@ def frame(run_dir, config: RunConfig, status: str) -> dict:
             timespec="milliseconds"
         ),
         "command": make_command(config),
-        "config": to_dict(config),
+        "config": to_dict(config) | {"out": nameless(config.out)},
     }
+
+
+def nameless(folder: str) -> str:
+    """A folder without what only this machine's owner knows: below the working folder its path, else its last name."""
+    path = Path(folder).resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]) -> dict:

@@ -34,7 +34,7 @@ VARIABLES = (
 SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASS", re.IGNORECASE)
 SECRET_VALUE = re.compile(r"://[^/\s]*@")  # an address with a user and a password in it
 # What each start of Horovod fills in anew: ranks, and the addresses by which the processes meet.
-NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)$)")
+NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|TIMELINE$|(LOCAL_|CROSS_)?(RANK|SIZE)$)")
 
 
 def collect_environment() -> dict[str, Any]:

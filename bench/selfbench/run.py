@@ -90,11 +90,23 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         "rows": results,
         "imports_torch": importing,
         "loops": loops,
-        "programs": {n: {"argv": p.argv, "variables": p.variables, "samples": samples[n]} for n, p in used.items()},
+        "programs": {
+            name: {"argv": shown(program.argv), "variables": program.variables, "samples": samples[name]}
+            for name, program in used.items()
+        },
     }
     path.write_text(json.dumps(report, indent=1))
     print(f"selfbench: {path}", flush=True)
     return 0
+
+
+def shown(argv: list[str]) -> list[str]:
+    """A command without the folders of this machine.
+
+    >>> shown(["/home/ada/.venv/bin/python", "-m", "bench", "report", "/tmp/x1/first"])
+    ['python', '-m', 'bench', 'report', 'first']
+    """
+    return [Path(word).name if word.startswith("/") else word for word in argv]
 
 
 def chosen_parts(only: str | None) -> tuple[str, ...]:

@@ -67,6 +67,11 @@ def test_a_real_record_names_what_made_it(real_run, good):
     assert set(good["summary"]) <= {*good["provenance"], "command_to_first_timed_step_s"}
 
 
+def test_a_record_names_no_folder_of_its_owner(real_run, good):
+    assert good["config"]["out"] == real_run.out.name
+    assert str(real_run.out.parent) not in json.dumps(good)
+
+
 def test_a_truncated_record_is_refused(tmp_path, good):
     text = json.dumps(good)
     for length in (0, 1, len(text) // 2, len(text) - 1):
