@@ -104,7 +104,7 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     if threads > config.threads:
         notes.append(
             f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "
-            "a process cannot have less than one thread"
+            "a process, or a replica of dp, cannot have less than one thread"
         )
     return {
         "world_size": topology.world_size,

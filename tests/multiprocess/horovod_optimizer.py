@@ -11,6 +11,7 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
+from bench.config import RunConfig
 from bench.modes.horovod import Mode
 
 STEPS = 5
@@ -52,7 +53,8 @@ def main() -> None:
     model = copy.deepcopy(start)
     trained = torch.optim.Adam(model.parameters(), lr=0.01)
     train(model, trained, mine)
-    wrapped = Mode.wrap_optimizer(None, trained, model)  # it asks nothing of the mode itself
+    mode = Mode(RunConfig(mode="horovod", num_devices=hvd.size(), device="cpu"))
+    wrapped = mode.wrap_optimizer(trained, model)
     if hvd.rank() == 0:
         print(f"states kept: {len(wrapped.state)}", flush=True)
     hvd.shutdown()

@@ -241,7 +241,7 @@ def test_no_mode_gets_more_threads_than_single_unless_it_is_said(trained, name):
     assert topology["threads_allowed"] == COMMON["threads"]
     noted = any("compute threads" in note for note in topology["notes"])
     assert noted == (topology["threads_total"] > topology["threads_allowed"])
-    assert noted == (topology["world_size"] > COMMON["threads"])
+    assert noted == (topology["num_devices"] > COMMON["threads"])  # a process a device, or a replica in a thread
 
 
 # --- Epochs ---------------------------------------------------------------------------------------------------------
