@@ -49,7 +49,7 @@ class Comparison:
     def sentence(self, name_a: str, name_b: str) -> str:
         """The verdict in words, with its numbers."""
         if self.verdict == "no interval":
-            return "one round: no interval"
+            return f"{name_b} against {name_a}: × {self.ratio:.2f} in one round: no interval"
         if self.verdict == "faster":
             return f"{name_b} is faster than {name_a} by {percent_range(self.low - 1, self.high - 1)} (n = {self.n})"
         if self.verdict == "slower":

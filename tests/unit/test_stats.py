@@ -173,7 +173,10 @@ BASE = stats.Comparison(8, 1.04, 1.031, 1.052, 1.04, 1.03, 1.05, 0.96, 0.01, "fa
             {"verdict": "too noisy", "low": 0.95, "rounds_needed": 21},
             "too noisy to say (ddp against dp: −5.0 to +5.2 %, n = 8; about 21 rounds would be needed)",
         ),
-        ({"verdict": "no interval", "n": 1, "low": None, "high": None}, "one round: no interval"),
+        (
+            {"verdict": "no interval", "n": 1, "ratio": 1.5, "low": None, "high": None},
+            "ddp against dp: × 1.50 in one round: no interval",
+        ),
     ],
 )
 def test_sentences(changes, sentence):
@@ -184,7 +187,7 @@ def test_one_round():
     found = stats.compare_rounds([100.0], [110.0])
     assert (found.low, found.high, found.hl_low, found.hl_confidence, found.rounds_needed) == (None,) * 5
     assert (found.ratio, found.hl_ratio, found.p) == pytest.approx((1.1, 1.1, 1.0))
-    assert found.sentence("a", "b") == "one round: no interval"
+    assert found.sentence("a", "b") == "b against a: × 1.10 in one round: no interval"
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.0, "tie"), (1.01, "tie"), (1.5, "faster"), (0.5, "slower")])
