@@ -43,7 +43,9 @@ class Mode(base.Mode):
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=config.gradient_as_bucket_view,  # a gradient is stored once, inside its bucket
-            static_graph=config.static_graph,  # no bookkeeping of parameters that a step might not use
+            # No bookkeeping of parameters that a step might not use. It is learnt in a first step that exchanges,
+            # so not with SYNC=0, where DDP would fail.
+            static_graph=config.static_graph and config.sync,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
         )

@@ -44,9 +44,11 @@ def test_compression_is_lossy_recorded_and_keeps_replicas_equal(tmp_path, plain,
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
 
 
-@pytest.mark.parametrize("options", [DDP, pytest.param(HOROVOD, marks=needs_horovod)], ids=lambda o: o["mode"])
+@pytest.mark.parametrize(
+    "options", [DDP | {"tuned": 1}, pytest.param(HOROVOD, marks=needs_horovod)], ids=lambda o: o["mode"]
+)
 def test_without_sync_nothing_is_exchanged(tmp_path, plain, options):
-    result = run(tmp_path, **COMMON, **options, sync=0)
+    result = run(tmp_path, **COMMON | {"batch": 6}, **options, sync=0)
     assert np.abs(weights(result) - plain).max() > 1e-4
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 2  # the replicas drift apart
     assert {f["gradient"] for f in facts(result)} == {"each process its own"}
