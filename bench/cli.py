@@ -18,10 +18,10 @@ def main(argv: list[str] | None = None) -> int:
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # `bench report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OSError as error:  # a full disk, a folder that may not be written to
-        if isinstance(error, BrokenPipeError):  # `bench report | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
         print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -126,6 +126,10 @@ class RunConfig:
         return 1 if MODES[self.mode].one_process else self.num_devices
 
 
+# What every option is when nobody gives it.
+UNSET = {f.name: f.default for f in dataclasses.fields(RunConfig)}
+
+
 def flag_of(f: dataclasses.Field) -> str:
     """The command line's name of a field: ``--gpus``. The Makefile's is the same in capitals: ``GPUS``."""
     return "--" + (f.metadata["flag"] or f.name).replace("_", "-")
@@ -244,16 +248,19 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
         most = DIGITS_TRAIN_IMAGES // config.num_devices if device == "cpu" else TUNED_BATCH[device]
         defaults["per_device_batch"] = min(TUNED_BATCH[device], most)
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
-    if config.tuned:
-        tuned = MODES[config.mode].tuned.items()
-        unset = {f.name: f.default for f in dataclasses.fields(config)}
-        changes |= {name: value for name, value in tuned if getattr(config, name) == unset[name]}
+    changes |= tuned_options(config, config.mode)
     changes["device"] = device
     changes["threads"] = config.threads or usable_cores
     if config.launcher == "auto":
         file_url = config.dist_url and config.dist_url.startswith("file:")
         changes["launcher"] = "spawn" if file_url else MODES[config.mode].launchers[0]
     return dataclasses.replace(config, **changes)
+
+
+def tuned_options(config: RunConfig, mode: str) -> dict:
+    """What TUNED=1 sets for a mode, less what the user has set otherwise; nothing without it."""
+    tuned = MODES[mode].tuned if config.tuned else {}
+    return {name: value for name, value in tuned.items() if getattr(config, name) == UNSET[name]}
 
 
 def base_type(f: dataclasses.Field) -> type:

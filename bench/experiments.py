@@ -10,12 +10,11 @@ from pathlib import Path
 
 from bench import rounds as running
 from bench import suites
-from bench.config import RunConfig, variable_of
+from bench.config import UNSET, RunConfig, variable_of
 from bench.errors import UserError
 from bench.launch.run import resolve_here
 from bench.modes import MODES
 from bench.report import tables
-from bench.report.certificate import certify
 from bench.report.comparison import compare_suite
 from bench.report.load import find_records
 from bench.report.suites import suite_of
@@ -38,14 +37,11 @@ def compare(asked: RunConfig, rounds: int | None, quick: bool, strict: bool, rep
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
     roles = suites.comparison(config, available(console))
 
-    def refuse_if_unfair(records):
-        ways = {r["config"]["role"]: [r] for r in records if r["config"]["role"] not in suites.BOUNDS}
-        certificate = certify(ways)
-        if strict and not certificate.fair:
-            tables.print_certificate(console, certificate)
-            raise UserError(f"STRICT=1: {certificate.sentence()}")
+    def after_first_round(records):
+        suite = suite_of(records[0]["config"]["suite"], records)
+        refuse_unfair(console, compare_suite(suite), records[0]["config"]["out"])
 
-    folder = run(console, "compare", roles, rounds, quick, asked.out, refuse_if_unfair)
+    folder = run(console, "compare", roles, rounds, quick, asked.out, after_first_round if strict else None)
     return finish(console, [folder], strict=strict)
 
 
@@ -58,8 +54,7 @@ def compare_replay(asked: RunConfig, rounds: int | None, quick: bool, name: str)
     missing = [mode for mode in (case.base, case.program) if mode not in available(console)]
     if missing:
         raise UserError(f"REPLAY={name} needs MODE={missing[0]}, which cannot run here: run `bench doctor`")
-    unset = {f.name: f.default for f in dataclasses.fields(asked)}
-    common = {name: value for name, value in case.common.items() if getattr(asked, name) == unset[name]}
+    common = {name: value for name, value in case.common.items() if getattr(asked, name) == UNSET[name]}
     asked = dataclasses.replace(asked, **common)
     config = prepare(console, dataclasses.replace(asked, mode=case.program))
     console.print(f"replayed on purpose: {case.change}")
@@ -104,6 +99,13 @@ def refuse(asked: RunConfig, *names: str) -> None:
     for f in dataclasses.fields(asked):
         if f.name in names and getattr(asked, f.name) != f.default:
             raise UserError(f"{variable_of(f)} belongs to single runs (`make bench`): leave it out")
+
+
+def refuse_unfair(console, result, folder) -> None:
+    """STRICT=1: raise UserError, after the certificate, when something differed."""
+    if not result.certificate.fair:
+        tables.print_certificate(console, result.certificate)
+        raise UserError(f"STRICT=1: {result.certificate.sentence()}; the records are in {folder}")
 
 
 def prepare(console, asked: RunConfig) -> RunConfig:
@@ -152,13 +154,12 @@ def finish(console, folders: list[Path], replay=None, strict: bool = False) -> i
         records, bad = find_records(folder)
         suite = suite_of(folder.name, records)
         result = compare_suite(suite)
-        if strict and not result.certificate.fair:
-            tables.print_certificate(console, result.certificate)
-            raise UserError(f"STRICT=1: {result.certificate.sentence()}; the records are in {folder}")
+        if strict:
+            refuse_unfair(console, result, folder)
         tables.print_result(console, result)
         if replay:
             tables.print_replay(console, result, replay)
-        for name, figure in figures.figures_of(suite).items():
+        for name, figure in figures.figures_of(result).items():
             figures.save(figure, folder / "pictures", name)
         found.append(suite)
         refused += bad

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import config as cfg
 from bench import suites
-from bench.config import RunConfig
+from bench.config import KNOBS, UNSET, RunConfig
 from bench.errors import BenchError, UserError
 from bench.launch.run import launch, resolve_here
 from bench.measure.nvml import visible_gpus
@@ -26,8 +25,7 @@ def run(asked: RunConfig) -> int:
     if not gpus:
         raise UserError("gpu-check needs a GPU, and none is visible here: `bench doctor` says why")
     machine = re.sub(r"[^a-z0-9]+", "-", f"{len(gpus)}x-{gpus[0].name}".lower()).strip("-")
-    default_out = next(f.default for f in dataclasses.fields(RunConfig) if f.name == "out")
-    out = f"results/reference/{machine}" if asked.out == default_out else asked.out
+    out = f"results/reference/{machine}" if asked.out == UNSET["out"] else asked.out
     console, records, findings = Console(width=140), [], []
     base = dataclasses.replace(asked, out=out, device="cuda", mode="ddp", launcher="auto", num_devices=1)
     for config in suites.gpu_check(resolve_here(base), len(gpus)):
@@ -50,9 +48,8 @@ def run(asked: RunConfig) -> int:
 
 def name_of(config: RunConfig) -> str:
     """Mode, devices, precision, and the options that are not at their defaults."""
-    options = {f.name for f in dataclasses.fields(config)} & (cfg.KNOBS | {"profile", "share_gpu"})
-    changed = [f"{n}={suites.shown(getattr(config, n))}" for n in sorted(options)
-               if getattr(config, n) != getattr(RunConfig, n, None)]  # fmt: skip
+    options = sorted(KNOBS | {"profile", "share_gpu"})
+    changed = [f"{n}={suites.shown(getattr(config, n))}" for n in options if getattr(config, n) != UNSET[n]]
     return ", ".join([f"{config.mode} × {config.num_devices}", config.precision, *changed])
 
 

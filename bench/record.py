@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bench import formulas
-from bench.config import RunConfig, base_type, make_command, to_dict
+from bench.config import UNSET, RunConfig, base_type, make_command, to_dict
 from bench.errors import BenchError
 from bench.modes import MODES
 
@@ -198,8 +198,7 @@ def migrate(record, where) -> dict:
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise BadRecord(f"{where}: schema version {version}, this program reads 1 to {SCHEMA_VERSION}")
     if version == 1 and isinstance(record.get("config"), dict):
-        defaults = {f.name: f.default for f in dataclasses.fields(RunConfig)}
-        record |= {"schema_version": 2, "config": defaults | record["config"]}
+        record |= {"schema_version": 2, "config": UNSET | record["config"]}
     return record
 
 

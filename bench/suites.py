@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config import KNOBS, RunConfig
+from bench.config import KNOBS, UNSET, RunConfig, tuned_options
 from bench.errors import UserError
 from bench.modes import MODES
 
@@ -33,10 +33,8 @@ def in_mode(config: RunConfig, mode: str) -> RunConfig:
     """
     info = MODES[mode]
     changes = {"mode": mode, "launcher": info.launchers[0], "dist_url": None}
-    changes |= {f.name: f.default for f in dataclasses.fields(config) if f.name in KNOBS and f.name not in info.knobs}
-    if config.tuned:
-        unset = {f.name: f.default for f in dataclasses.fields(config)}
-        changes |= {n: v for n, v in info.tuned.items() if getattr(config, n) == unset[n]}
+    changes |= {name: UNSET[name] for name in KNOBS - info.knobs.keys()}
+    changes |= tuned_options(config, mode)
     if info.one_process:
         changes["share_gpu"] = False
     if info.max_devices == 1:

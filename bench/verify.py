@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import suites
-from bench.config import RunConfig
+from bench.config import UNSET, RunConfig
 from bench.errors import UserError
 from bench.launch.run import launch, resolve_here
 from bench.record import load
@@ -48,8 +48,7 @@ def run(asked: RunConfig) -> int:
     devices = asked.num_devices if asked.num_devices > 1 else 2
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
     common |= {"snapshots": ",".join(map(str, STEPS)), "fault": None, "epochs": 0, "precision": "fp32"}
-    default_lr = next(f.default for f in dataclasses.fields(RunConfig) if f.name == "lr")
-    common["lr"] = VERIFY_LR if asked.lr == default_lr else asked.lr
+    common["lr"] = VERIFY_LR if asked.lr == UNSET["lr"] else asked.lr
     model = asked.model or "resnet18"
     asked = dataclasses.replace(asked, **common, mode="ddp", launcher="auto", model=model, dist_url=None)
     ddp = resolve_here(asked)

@@ -12,6 +12,15 @@ import torch
 PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch is there
 
 
+def moment(device: torch.device):
+    """Now: seconds of a monotonic clock, or on a GPU an event on the device's current stream, to be read later."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
 class StepClock:
     """Times of the timed steps of one rank."""
 
@@ -32,12 +41,8 @@ class StepClock:
         self.data_wait_s = []
 
     def now(self):
-        """A point between two steps: an event on the GPU's stream, or seconds."""
-        if not self.on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        """A point between two steps or phases."""
+        return moment(self.device)
 
     def phase_done(self, phase: str) -> None:
         """A phase of the current step has been issued; phase: one of PHASES, in that order."""

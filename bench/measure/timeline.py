@@ -25,6 +25,8 @@ from pathlib import Path
 
 import torch
 
+from bench.measure.clock import moment
+
 MARK = "bench: clock mark"  # our own range: it says which thread is ours, and what torch's clock shows
 BEGIN, END = "bench.timeline.begin", "bench.timeline.end"  # our own reductions in Horovod's file
 GAP_S = 1e-4  # compute spans that are no further apart are one
@@ -213,11 +215,7 @@ class StepTimeline:
 
     def now(self):
         """A moment: seconds of perf_counter, or an event on the device's current stream."""
-        if not self.on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
-        return event
+        return moment(self.device)
 
     def since(self, moment) -> float:
         """Seconds from the start of the step to a moment of ``now``, or to seconds of perf_counter."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
-from bench.config import RunConfig
+from bench.config import UNSET
 from bench.errors import UserError
 from bench.report import stats, words
 from bench.report.certificate import UNKNOWN, certify
@@ -38,8 +38,7 @@ WORKLOAD = (
     "model", "data", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "epochs", "lr", "momentum",
     "weight_decay", "optimizer", "norm", "precision", "seed", "workers", "device", "storage_ms", "snapshots", "fault",
 )  # fmt: skip
-DEFAULTS = {f.name: f.default for f in dataclasses.fields(RunConfig)}
-FIELDS = [name for name in DEFAULTS if name not in (*APART, *MACHINE)]
+FIELDS = [name for name in UNSET if name not in (*APART, *MACHINE)]
 PROGRAM = [name for name in FIELDS if name not in WORKLOAD]  # the mode, its devices, its launcher and engine options
 KEY = [*FIELDS, "threads_total"]  # of a group
 
@@ -86,14 +85,7 @@ class Difference:
         """The verdict in words, with its numbers."""
         if self.verdict == "no interval":
             return f"one record on a side: no interval ({self.numbers})"
-        if self.verdict == "faster":
-            return f"B is faster than A by {stats.percent_range(self.low - 1, self.high - 1)} ({self.numbers})"
-        if self.verdict == "slower":
-            return f"B is slower than A by {stats.percent_range(1 - self.high, 1 - self.low)} ({self.numbers})"
-        span = f"B against A: {stats.signed(self.low - 1)} to {stats.signed(self.high - 1)} %, {self.numbers}"
-        if self.verdict == "tie":
-            return f"tie: within ±{100 * TIE_MARGIN:g} % ({span})"
-        return f"too noisy to say ({span}; about {self.needed} records a side would be needed)"
+        return stats.verdict_words(self, "A", "B", self.numbers, TIE_MARGIN, f"{self.needed} records a side")
 
     def against(self, bound: float) -> str:
         """Where the interval lies to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
@@ -170,7 +162,7 @@ def groups(records: list[dict], parted: set[tuple] = frozenset()) -> dict[tuple,
     """
     found = {}
     for record in sorted(records, key=lambda r: r["started_at"]):
-        values = [record["config"].get(name, DEFAULTS[name]) for name in FIELDS]
+        values = [record["config"].get(name, UNSET[name]) for name in FIELDS]
         key = (*(json.dumps(v) if isinstance(v, list | dict) else v for v in values), None)
         key = (*key[:-1], threads_of(record)) if key in parted else key
         found.setdefault(key, []).append(record)
@@ -199,7 +191,7 @@ def label(values: dict) -> str:
     options = [
         f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value}"  # a switch is written 0 or 1
         for name, value in values.items()
-        if name in PROGRAM and name not in ("mode", "num_devices", "launcher") and value != DEFAULTS[name]
+        if name in PROGRAM and name not in ("mode", "num_devices", "launcher") and value != UNSET[name]
     ]
     return " ".join([values["mode"], str(values["num_devices"]), *options])
 

@@ -50,14 +50,7 @@ class Comparison:
         """The verdict in words, with its numbers."""
         if self.verdict == "no interval":
             return f"{name_b} against {name_a}: × {self.ratio:.2f} in one round: no interval"
-        if self.verdict == "faster":
-            return f"{name_b} is faster than {name_a} by {percent_range(self.low - 1, self.high - 1)} (n = {self.n})"
-        if self.verdict == "slower":
-            return f"{name_b} is slower than {name_a} by {percent_range(1 - self.high, 1 - self.low)} (n = {self.n})"
-        span = f"{name_b} against {name_a}: {signed(self.low - 1)} to {signed(self.high - 1)} %, n = {self.n}"
-        if self.verdict == "tie":
-            return f"tie: within ±{100 * self.tie_margin:g} % ({span})"
-        return f"too noisy to say ({span}; about {self.rounds_needed} rounds would be needed)"
+        return verdict_words(self, name_a, name_b, f"n = {self.n}", self.tie_margin, f"{self.rounds_needed} rounds")
 
 
 @dataclass(frozen=True)
@@ -122,6 +115,19 @@ def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
     if low > 1:
         return "faster"
     return "slower" if high < 1 else "too noisy"
+
+
+def verdict_words(found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: str) -> str:
+    """A verdict with an interval in words. found: has verdict, low and high; counted: its n; needed: what more would
+    give a verdict, as in "about 20 rounds"."""
+    if found.verdict == "faster":
+        return f"{name_b} is faster than {name_a} by {percent_range(found.low - 1, found.high - 1)} ({counted})"
+    if found.verdict == "slower":
+        return f"{name_b} is slower than {name_a} by {percent_range(1 - found.high, 1 - found.low)} ({counted})"
+    span = f"{name_b} against {name_a}: {signed(found.low - 1)} to {signed(found.high - 1)} %, {counted}"
+    if found.verdict == "tie":
+        return f"tie: within ±{100 * tie_margin:g} % ({span})"
+    return f"too noisy to say ({span}; about {needed} would be needed)"
 
 
 def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:

@@ -8,7 +8,6 @@ from bench.modes import MODES
 from bench.report.tables import machine_line
 
 REPLAYED = ("base", "fair", "unfair")
-KINDS = ("compare", "replay", "weak", "strong", "breakdown", "knobs")
 
 
 @dataclass(frozen=True)

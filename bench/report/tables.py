@@ -133,7 +133,7 @@ def print_result(console: Console, result) -> None:
     for role, rounds in result.outliers.items():
         console.print(f"outlier (kept): {role}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
-        console.print(f"left out: {record['run_id']}, a round that is not whole")
+        console.print(f"left out: {record['run_id']}, repeated or of a round that is not whole")
     for line in result.answer():
         console.print(line, highlight=False, markup=False)
 

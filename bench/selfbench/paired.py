@@ -8,7 +8,6 @@ loss for the progress bar, the mode's methods. The memory sampler is started for
 
 import json
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def main() -> None:
     data, _ = load_data(config, topology.device)
     model = mode.wrap_model(build_model(config, data.num_classes, topology.rank))
     optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
-    status = StatusWriter(Path(tempfile.mkdtemp()), topology.rank)
+    status = StatusWriter(out, topology.rank)
     trainer = Trainer(config, mode, model, optimizer, status, out)
     harness_stream = iter(batches(config, topology, data, config.warmup_steps + pairs * config.timed_steps))
     bare_stream = global_batches(len(data), config.seed, config.global_batch)

@@ -4,9 +4,7 @@ Light is fast and dark is slow, also in grey. A cell says its value, the ratio a
 colour needs to be read exactly.
 """
 
-import dataclasses
-
-from bench.config import KNOBS, RunConfig
+from bench.config import KNOBS, UNSET
 from bench.report import stats, words
 from bench.report.figures import style
 
@@ -50,8 +48,7 @@ def knobs_of(role: str) -> tuple[str, dict[str, str]]:
 def base_words(suite, base: str) -> str:
     """What the base is: the settings of the run, and which of them are not the engine's default."""
     config = suite.roles[base][0]["config"]
-    defaults = {f.name: f.default for f in dataclasses.fields(RunConfig)}
-    given = [name for name in defaults if name in KNOBS and config.get(name, defaults[name]) != defaults[name]]
+    given = [name for name in UNSET if name in KNOBS and config.get(name, UNSET[name]) != UNSET[name]]
     listed = ", ".join(
         f"{n}={config[n]:g}" if isinstance(config[n], int | float) else f"{n}={config[n]}" for n in given
     )
