@@ -1,0 +1,88 @@
+"""The learning rate of a step, as a pure function of the images seen. No imports but the standard library's.
+
+Progress is counted in images and not in steps: a step is larger on more devices, an image is not. So a run that is
+resumed with another number of devices goes on at the same place of its schedule.
+"""
+
+import math
+
+SCHEDULES = ("constant", "step", "cosine", "cyclic")
+WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm-up: small, and not 0
+
+
+def scaled_lr(lr: float, global_batch: int, lr_batch: int | None) -> float:
+    """The learning rate for a global batch when ``lr`` was chosen for ``lr_batch`` images: the linear scaling rule.
+
+    A batch k times as large takes a k times larger step: lr x global_batch / lr_batch (Goyal et al. 2017, "Accurate,
+    Large Minibatch SGD", https://arxiv.org/abs/1706.02677, section 2.1, which starts it with a warm-up). With
+    lr_batch None the learning rate is left as it is.
+
+    >>> scaled_lr(0.1, global_batch=1024, lr_batch=256), scaled_lr(0.1, global_batch=1024, lr_batch=None)
+    (0.4, 0.1)
+    """
+    return lr if lr_batch is None else lr * global_batch / lr_batch
+
+
+def learning_rate(
+    images_seen: int,
+    lr: float,
+    images_per_epoch: int,
+    epochs: int,
+    schedule: str,
+    schedule_epochs: int,
+    schedule_factor: float,
+    lr_warmup_images: int,
+) -> float:
+    """The learning rate of the step that begins after ``images_seen`` images of all devices together.
+
+    Over the first lr_warmup_images it rises linearly, from step to step, from WARMUP_START x to 1 x what the schedule
+    says (Goyal et al. 2017, section 2.2). The schedules:
+
+    - "constant": lr;
+    - "step": lr x schedule_factor every schedule_epochs epochs, counted from the run's first image;
+    - "cosine": half a cosine from lr at the end of the warm-up to 0 at the end of ``epochs`` (Loshchilov and Hutter
+      2017, https://arxiv.org/abs/1608.03983, equation 5, without restarts);
+    - "cyclic": from schedule_factor x lr up to lr and back in straight lines, one cycle every schedule_epochs epochs,
+      counted from the end of the warm-up (Smith 2017, https://arxiv.org/abs/1506.01186, the triangular policy). The
+      warm-up leads to schedule_factor x lr.
+
+    Arguments that a schedule does not name have no influence on it. Raises ValueError on an unknown schedule, and for
+    "cosine" when the warm-up leaves nothing of the epochs.
+
+    Steps of 256 images, 512 of them warm-up, then half a cosine over the other 1024 of two epochs:
+
+    >>> cosine = (768, 2, "cosine", 1, 1.0, 512)
+    >>> [round(learning_rate(seen, 0.1, *cosine), 4) for seen in (0, 256, 512, 1024, 1536)]
+    [0.01, 0.055, 0.1, 0.05, 0.0]
+
+    Divided by 10 every 30 of 90 epochs, in the steps that begin epochs 1, 30, 31 and 61:
+
+    >>> step = (1000, 90, "step", 30, 0.1, 0)
+    >>> [round(learning_rate(1000 * epochs_done, 0.1, *step), 6) for epochs_done in (0, 29, 30, 60)]
+    [0.1, 0.1, 0.01, 0.001]
+
+    Two epochs up from a quarter and down again, at 0, 1/2, 1, 3/2 and 2 epochs:
+
+    >>> cyclic = (100, 10, "cyclic", 2, 0.25, 0)
+    >>> [learning_rate(seen, 0.4, *cyclic) for seen in (0, 50, 100, 150, 200)]
+    [0.1, 0.25, 0.4, 0.25, 0.1]
+    """
+    after_warmup = max(0, images_seen - lr_warmup_images)
+    period = schedule_epochs * images_per_epoch  # images between two drops, or of one cycle
+    if schedule == "constant":
+        share = 1.0
+    elif schedule == "step":
+        share = schedule_factor ** (images_seen // period)
+    elif schedule == "cosine":
+        annealed = epochs * images_per_epoch - lr_warmup_images
+        if annealed <= 0:
+            raise ValueError(f"a warm-up of {lr_warmup_images} images leaves none of {epochs} epochs for the cosine")
+        share = (1 + math.cos(math.pi * min(1, after_warmup / annealed))) / 2
+    elif schedule == "cyclic":
+        height = 1 - abs(2 * (after_warmup % period) / period - 1)  # 0 at either end of a cycle, 1 in its middle
+        share = schedule_factor + (1 - schedule_factor) * height
+    else:
+        raise ValueError(f"unknown schedule {schedule!r}: one of {', '.join(SCHEDULES)}")
+    if images_seen < lr_warmup_images:
+        share *= WARMUP_START + (1 - WARMUP_START) * images_seen / lr_warmup_images
+    return lr * share
