@@ -9,23 +9,21 @@ that suits the device (``resolve``), or a ``UserError`` that names the option an
 
 import argparse
 import dataclasses
-import re
 from dataclasses import dataclass, field
 
+from bench import checks
 from bench.errors import UserError
 from bench.modes import LAUNCHERS, MODES
 
-DATASETS = ("digits", "synthetic")
-PRECISIONS = ("fp32", "tf32", "bf16")
-NORMS = ("batch", "none")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+NORMS = ("batch", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("constant", "step", "cosine", "cyclic")
+TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
-FAULT_KINDS = ("raise", "kill", "hang")
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 LABELS = ("suite", "role", "round")  # where a run belongs, not what it does
-
-DIGITS_TRAIN_IMAGES = 1437  # scikit-learn's 1797 digits, less the 360 held out for validation
-
+CACHE = "~/.cache/data-parallel-bench/data"
 
 # Every option that only some modes have: the union of the table's.
 KNOBS = {name for info in MODES.values() for name in info.knobs}
@@ -44,22 +42,68 @@ class RunConfig:
     mode: str = option("ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
     num_devices: int = option(1, "GPUs to use; on a machine without GPUs, CPU workers", flag="gpus", minimum=1)
     model: str | None = option(None, "torchvision classification model (cpu: resnet18, gpu: resnet50)")
-    data: str | None = option(None, "cpu: digits, gpu: synthetic", choices=DATASETS)
-    image_size: int | None = option(None, "pixels a side (cpu: 16, gpu: 224)", minimum=8)
+    data: str | None = option(
+        None,
+        "digits, synthetic, fashionmnist, cifar10, imagefolder:PATH, tar:PATH, or a URL as s3://BUCKET/PREFIX "
+        "(cpu: digits, gpu: synthetic)",
+    )
+    image_size: int | None = option(None, "pixels a side (by data; digits 16, photographs cpu 64, gpu 224)", minimum=8)
     per_device_batch: int | None = option(
-        None, "images per device per step (cpu: 32, gpu: 64)", flag="batch", minimum=1
+        None, "images per device per forward pass (cpu: 32, gpu: 64)", flag="batch", minimum=1
+    )
+    accumulate: int = option(
+        1, "forward and backward passes a step: the global batch is BATCH x devices x this", minimum=1
     )
     warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0)
     timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
     epochs: int = option(0, "train so many epochs instead, and validate after each", minimum=0)
     lr: float = option(0.05, "learning rate", exclusive_minimum=0)
     momentum: float = option(0.9, "momentum of sgd", minimum=0)
+    nesterov: bool = option(False, "sgd with Nesterov's momentum")
     weight_decay: float = option(0.0, "weight decay", minimum=0)
     optimizer: str = option("sgd", "the optimizer", choices=OPTIMIZERS)
-    norm: str = option("batch", "'none': every batch norm becomes a scale and a shift", choices=NORMS)
-    precision: str = option("fp32", "arithmetic of the step", choices=PRECISIONS)
-    seed: int = option(0, "seed of weights and of data order", minimum=0)
-    workers: int = option(0, "data loader workers in TOTAL, shared out over the processes", minimum=0)
+    schedule: str = option("constant", "how the learning rate falls", choices=SCHEDULES)
+    schedule_epochs: float = option(30.0, "step: epochs between two falls; cyclic: of a cycle", exclusive_minimum=0)
+    schedule_factor: float = option(
+        0.1, "step: what a fall multiplies by; cyclic: lowest over highest", exclusive_minimum=0
+    )
+    lr_batch: int | None = option(None, "LR is meant for this global batch: scaled linearly to the run's", minimum=1)
+    lr_warmup_steps: int = option(0, "linear warm-up of the learning rate over so many steps", minimum=0)
+    lr_warmup_epochs: float = option(0.0, "the same in epochs", minimum=0)
+    clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0)
+    loss_guard: float | None = option(
+        None,
+        "all ranks skip a step whose loss is not finite, or above this many times its running mean",
+        exclusive_minimum=1,
+    )
+    norm: str = option(
+        "batch", "'none': every batch norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS
+    )
+    precision: str = option("fp32", "arithmetic of the step; fp16 scales the loss", choices=PRECISIONS)
+    allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)")
+    channels_last: bool = option(False, "images and weights in memory as N H W C")
+    compile: bool = option(False, "torch.compile the model")
+    pretrained: str | None = option(None, "start from these weights: a file, or 'torchvision'")
+    freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*")
+    train_only: str | None = option(None, "train no parameters but those of these names, as in fc*")
+    trust: bool = option(False, "read a weights file that may run code of its maker's")
+    augment: bool | None = option(None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
+    in_memory: bool | None = option(None, "decode every image once and hold it (by size)")
+    skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error")
+    data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged")
+    checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)")
+    checkpoint_steps: int | None = option(None, "and after every so many steps", minimum=1)
+    resume: str | None = option(None, "go on from a checkpoint: a file, a run's folder, or a folder of runs")
+    evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED")
+    target: float | None = option(None, "top-1 accuracy to take the time to, as in 0.98", exclusive_minimum=0)
+    track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS)
+    copy_to: str | None = option(None, "URL to which the run's folder is copied at the end")
+    seed: int = option(0, "seed of weights, of data order and of augmentation", minimum=0)
+    workers: int | None = option(
+        None,
+        "data loader workers in TOTAL, shared out over the processes (files: one a process, gpu: one a core)",
+        minimum=0,
+    )
     threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1)
     launcher: str = option(
         "auto", "how the processes are started (ddp: torchrun or spawn)", choices=("auto", *LAUNCHERS)
@@ -96,29 +140,13 @@ class RunConfig:
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
-            check_value(f, getattr(self, f.name))
-        check_launcher(self)
-        check_knobs(self)
-        most = MODES[self.mode].max_devices
-        if most and self.num_devices > most:
-            raise UserError(
-                f"MODE={self.mode} is one device, but GPUS={self.num_devices}: use GPUS=1, or MODE=dp, ddp or horovod"
-            )
-        if self.seed >= 2**63:
-            raise UserError(f"SEED={self.seed} is too large: below 2**63")
-        if self.data == "synthetic" and self.workers:
-            raise UserError("DATA=synthetic comes from memory and has no loader: leave WORKERS at 0")
-        if self.data == "digits" and self.per_device_batch:
-            check_batch(self)
-        if self.fault:
-            parse_fault(self.fault, self.num_processes)
-        if self.snapshots:
-            parse_snapshots(self.snapshots)
+            checks.check_value(f, getattr(self, f.name))
+        checks.check(self, KNOBS)
 
     @property
     def global_batch(self) -> int:
         """Images per step over all devices."""
-        return self.per_device_batch * self.num_devices
+        return self.per_device_batch * self.accumulate * self.num_devices
 
     @property
     def num_processes(self) -> int:
@@ -130,107 +158,16 @@ class RunConfig:
 UNSET = {f.name: f.default for f in dataclasses.fields(RunConfig)}
 
 
-def flag_of(f: dataclasses.Field) -> str:
-    """The command line's name of a field: ``--gpus``. The Makefile's is the same in capitals: ``GPUS``."""
-    return "--" + (f.metadata["flag"] or f.name).replace("_", "-")
-
-
-def variable_of(f: dataclasses.Field) -> str:
-    """The Makefile's name of a field, used in messages: ``GPUS``."""
-    return (f.metadata["flag"] or f.name).upper()
-
-
-def check_value(f: dataclasses.Field, value) -> None:
-    """Raise UserError when a value is not of its field's type, choices or range. None is always allowed."""
-    if value is None:
-        return
-    meta, name = f.metadata, variable_of(f)
-    if meta["choices"] and value not in meta["choices"]:
-        raise UserError(f"unknown {name}={value}: choose one of {', '.join(meta['choices'])}")
-    if meta["min"] is not None and not value >= meta["min"]:
-        raise UserError(f"{name}={value} is too small: at least {meta['min']}")
-    if meta["above"] is not None and not value > meta["above"]:
-        raise UserError(f"{name}={value} must be above {meta['above']}")
-    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
-        raise UserError(f"{name}={value} is not a finite number")
-
-
-def check_launcher(config: RunConfig) -> None:
-    """Raise UserError when the launcher cannot start this mode, or the rendezvous cannot serve the launcher."""
-    allowed = MODES[config.mode].launchers
-    if config.launcher != "auto" and config.launcher not in allowed:
-        raise UserError(f"LAUNCHER={config.launcher} cannot start MODE={config.mode}: use {' or '.join(allowed)}")
-    if config.share_gpu and MODES[config.mode].one_process:
-        raise UserError(f"SHARE_GPU=1 is for modes of several processes, and MODE={config.mode} is one: leave it out")
-    if config.dist_url is None:
-        return
-    if "torchrun" not in allowed:
-        raise UserError(f"DIST_URL is for modes that rendezvous through torch.distributed, not MODE={config.mode}")
-    if not re.fullmatch(r"tcp://[^:/]+:\d+|file:///.+", config.dist_url):
-        raise UserError(f"DIST_URL={config.dist_url}: write tcp://HOST:PORT or file:///PATH")
-    port = config.dist_url.rpartition(":")[2]
-    if config.dist_url.startswith("tcp:") and not 0 < int(port) < 65536:
-        raise UserError(f"DIST_URL={config.dist_url}: a port lies between 1 and 65535")
-    if config.dist_url.startswith("file:") and config.launcher not in ("auto", "spawn"):
-        raise UserError("a file:// DIST_URL needs LAUNCHER=spawn: torchrun brings its own rendezvous")
-
-
-def check_knobs(config: RunConfig) -> None:
-    """Raise UserError when an option of an engine is given to a mode that has no such thing."""
-    mine = MODES[config.mode].knobs
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if value == f.default or f.name not in KNOBS:
-            continue
-        owners = [name for name, info in MODES.items() if f.name in info.knobs]
-        if f.name not in mine:
-            raise UserError(f"{variable_of(f)} is an option of MODE={' and '.join(owners)}, not of {config.mode}")
-    if config.compression not in ("none", *mine.get("compression", ())):
-        allowed = ", ".join(("none", *mine["compression"]))
-        raise UserError(f"MODE={config.mode} has no COMPRESSION={config.compression}: choose one of {allowed}")
-    if not config.overlap and config.compression != "none":
-        raise UserError("OVERLAP=0 sends plain gradients after the backward pass: leave COMPRESSION out")
-    if config.adasum and not (config.overlap and config.sync):
-        raise UserError("ADASUM=1 is a reduction of its own: leave OVERLAP and SYNC out")
-    if config.storage_ms and config.data == "synthetic":
-        raise UserError("STORAGE_MS is a wait in the loader, and DATA=synthetic has none: use DATA=digits")
-
-
-def check_batch(config: RunConfig) -> None:
-    """Raise UserError when one step would need more images than the data set has."""
-    if config.global_batch > DIGITS_TRAIN_IMAGES:
-        raise UserError(
-            f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images a "
-            f"step, and DATA=digits has {DIGITS_TRAIN_IMAGES}: use "
-            f"BATCH={DIGITS_TRAIN_IMAGES // config.num_devices} or less, or DATA=synthetic"
-        )
-
-
-def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
-    """``kill:1:3`` -> ("kill", rank 1, step 3). Raise UserError for anything else."""
-    match = re.fullmatch(rf"({'|'.join(FAULT_KINDS)}):(\d+):(\d+)", text)
-    if not match or int(match[2]) >= num_processes:
-        raise UserError(
-            f"FAULT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with RANK below {num_processes}, the "
-            "processes that this MODE and GPUS give"
-        )
-    return match[1], int(match[2]), int(match[3])
-
-
-def parse_snapshots(text: str) -> list[int]:
-    """``1,5,20`` -> [1, 5, 20]. Raise UserError for anything else."""
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
-    return [int(step) for step in text.split(",")]
-
-
 # Defaults by device. A CPU laptop finishes a run in seconds; a GPU gets the workload of the field.
 DEFAULTS = {
-    "cpu": {"model": "resnet18", "data": "digits", "image_size": 16, "per_device_batch": 32, "warmup_steps": 3,
-            "timed_steps": 10, "baselines": True},
-    "cuda": {"model": "resnet50", "data": "synthetic", "image_size": 224, "per_device_batch": 64, "warmup_steps": 20,
-             "timed_steps": 100, "baselines": False},
+    "cpu": {"model": "resnet18", "data": "digits", "per_device_batch": 32, "warmup_steps": 3, "timed_steps": 10,
+            "baselines": True},
+    "cuda": {"model": "resnet50", "data": "synthetic", "per_device_batch": 64, "warmup_steps": 20, "timed_steps": 100,
+             "baselines": False},
 }  # fmt: skip
+IMAGE_SIZES = {"digits": 16, "fashionmnist": 28, "cifar10": 32}  # the data's own, but for digits, which have 8
+OTHER_SIZE = {"cpu": 64, "cuda": 224}  # photographs
+SYNTHETIC_SIZE = {"cpu": 16, "cuda": 224}
 
 # TUNED=1: a larger batch per device gives each all-reduce more computation to be paid by (its cost does not grow
 # with the batch). The engines' own settings are in bench/modes/__init__.py.
@@ -244,13 +181,21 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
     Raises UserError when a default makes the config impossible (a batch larger than the data).
     """
     defaults = dict(DEFAULTS[device])
+    kind = checks.data_kind(config.data or defaults["data"])[0]
     if config.tuned:
-        most = DIGITS_TRAIN_IMAGES // config.num_devices if device == "cpu" else TUNED_BATCH[device]
-        defaults["per_device_batch"] = min(TUNED_BATCH[device], most)
+        most = checks.DIGITS_TRAIN_IMAGES // (config.num_devices * config.accumulate)
+        defaults["per_device_batch"] = min(TUNED_BATCH[device], most if kind == "digits" else TUNED_BATCH[device])
+    files = kind not in checks.IN_MEMORY_SETS
+    defaults |= {
+        "image_size": SYNTHETIC_SIZE[device] if kind == "synthetic" else IMAGE_SIZES.get(kind, OTHER_SIZE[device]),
+        "workers": (usable_cores if device == "cuda" else config.num_processes) if files else 0,
+        "augment": kind not in ("digits", "synthetic"),
+        "checkpoint": config.epochs > 0 and not MODES[config.mode].baseline,
+        "threads": usable_cores,
+    }
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
     changes |= tuned_options(config, config.mode)
     changes["device"] = device
-    changes["threads"] = config.threads or usable_cores
     if config.launcher == "auto":
         file_url = config.dist_url and config.dist_url.startswith("file:")
         changes["launcher"] = "spawn" if file_url else MODES[config.mode].launchers[0]
@@ -276,12 +221,12 @@ def parse_value(f: dataclasses.Field, text: str):
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
-        raise UserError(f"{variable_of(f)}={text}: write 1 or 0")
+        raise UserError(f"{checks.variable_of(f)}={text}: write 1 or 0")
     try:
         return kind(text)
     except ValueError:
         word = "whole number" if kind is int else "number"
-        raise UserError(f"{variable_of(f)}={text} is not a {word}") from None
+        raise UserError(f"{checks.variable_of(f)}={text} is not a {word}") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -292,9 +237,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default = f" [{f.default}]" if f.default is not None and f.default is not False else ""
         switch = {"nargs": "?", "const": "1"} if base_type(f) is bool else {}
         group.add_argument(
-            flag_of(f),
+            checks.flag_of(f),
             dest=f.name,
-            metavar=variable_of(f),
+            metavar=checks.variable_of(f),
             help=f.metadata["help"] + choices + default,
             **switch,
         )
@@ -326,7 +271,7 @@ def from_dict(values: dict) -> RunConfig:
 def make_command(config: RunConfig) -> str:
     """The make command that repeats this run: only what differs from the defaults is named."""
     words = [
-        f"{variable_of(f)}={int(v) if isinstance(v, bool) else v}"
+        f"{checks.variable_of(f)}={int(v) if isinstance(v, bool) else v}"
         for f in dataclasses.fields(config)
         if (v := getattr(config, f.name)) != f.default and f.name not in ("out", *LABELS)
     ]

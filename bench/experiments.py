@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bench import rounds as running
 from bench import suites
-from bench.config import UNSET, RunConfig, variable_of
+from bench.checks import variable_of
+from bench.config import UNSET, RunConfig
 from bench.errors import UserError
 from bench.launch.run import resolve_here
 from bench.modes import MODES

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.config import RunConfig, parse_fault, parse_snapshots
+from bench.checks import parse_fault, parse_snapshots
+from bench.config import RunConfig
 from bench.measure.clock import LossPeek, StepClock
 from bench.progress import StatusWriter
 

@@ -25,6 +25,8 @@ class ModeInfo:
     baseline: bool = False
     max_devices: int | None = None
     needs: str | None = None  # a package beyond torch
+    sync_norm: bool = True  # batch norm over the global batch can be had
+    compiles: bool = True  # torch.compile can be had
     knobs: dict = field(default_factory=dict)
     tuned: dict = field(default_factory=dict)
 
@@ -43,12 +45,14 @@ HOROVOD_TUNED = {"cycle_time_ms": 25.0}
 
 MODES = {
     "single": ModeInfo("one process, one device", ("in-process",), one_process=True, max_devices=1),
-    "dp": ModeInfo("nn.DataParallel: one process, one thread a device", ("in-process",), one_process=True),
+    "dp": ModeInfo("nn.DataParallel: one process, one thread a device", ("in-process",), one_process=True,
+                   sync_norm=False, compiles=False),
     "ddp": ModeInfo("DistributedDataParallel: one process a device", ("torchrun", "spawn"), knobs=DDP_KNOBS,
                     tuned=DDP_TUNED),
     "horovod": ModeInfo("Horovod: one process a device", ("horovodrun",), needs="horovod", knobs=HOROVOD_KNOBS,
                         tuned=HOROVOD_TUNED),
-    "independent": ModeInfo("one process a device, no communication: the bound", ("torchrun", "spawn"), baseline=True),
+    "independent": ModeInfo("one process a device, no communication: the bound", ("torchrun", "spawn"), baseline=True,
+                            sync_norm=False),
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.config import RunConfig, variable_of
+from bench.checks import variable_of
+from bench.config import RunConfig
 from bench.errors import UserError
 from bench.report import comparison, figures, files, pool, stats, tables, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config import RunConfig, flag_of
+from bench.checks import flag_of
+from bench.config import RunConfig
 from bench.errors import RunFailed
 from bench.modes import MODES
 from bench.record import load

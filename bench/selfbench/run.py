@@ -30,8 +30,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import config as cfg
 from bench import formulas
+from bench.checks import variable_of
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launch.run import resolve_here
@@ -120,7 +120,7 @@ def check(asked: RunConfig) -> RunConfig:
     """CPU workers, two unless more are asked for. Raises UserError for an option that would be ignored."""
     for f in dataclasses.fields(asked):
         if f.name not in TAKES and getattr(asked, f.name) != f.default:
-            raise UserError(f"selfbench sets {cfg.variable_of(f)} itself: leave it out")
+            raise UserError(f"selfbench sets {variable_of(f)} itself: leave it out")
     if asked.device == "cuda":
         raise UserError("selfbench measures the harness on CPU workers: leave DEVICE=cuda out")
     return dataclasses.replace(asked, num_devices=max(2, asked.num_devices), device="cpu", baselines=False)

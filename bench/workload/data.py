@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from bench.config import DIGITS_TRAIN_IMAGES, RunConfig
+from bench.checks import DIGITS_TRAIN_IMAGES
+from bench.config import RunConfig
 from bench.errors import UserError
 from bench.workload import sharding
 

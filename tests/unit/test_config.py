@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bench import checks
 from bench import config as cfg
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -46,7 +47,7 @@ def below(f: dataclasses.Field):
 def test_unknown_choice_is_refused_with_the_choices(name):
     f = FIELDS[name]
     message = refused(RunConfig, **{name: "nonsense"})
-    assert f"{cfg.variable_of(f)}=nonsense" in message
+    assert f"{checks.variable_of(f)}=nonsense" in message
     assert all(choice in message for choice in f.metadata["choices"])
 
 
@@ -55,33 +56,33 @@ def test_number_outside_its_range_is_refused(name):
     f = FIELDS[name]
     bad = below(f)
     assert bad is not None, f"{name} has no lower bound"
-    assert f"{cfg.variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
+    assert f"{checks.variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
 
 
 @pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,5"])
 @pytest.mark.parametrize("name", [f.name for f in NUMBERS])
 def test_text_that_is_no_number_is_refused(name, text):
     f = FIELDS[name]
-    message = refused(parse, **{cfg.flag_of(f)[2:]: text})
-    assert message.startswith(f"{cfg.variable_of(f)}={text} is not a")
+    message = refused(parse, **{checks.flag_of(f)[2:]: text})
+    assert message.startswith(f"{checks.variable_of(f)}={text} is not a")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
 @pytest.mark.parametrize("name", [f.name for f in NUMBERS if cfg.base_type(f) is float])
 def test_numbers_that_are_not_finite_are_refused(name, text):
     f = FIELDS[name]
-    assert cfg.variable_of(f) in refused(parse, **{cfg.flag_of(f)[2:]: text})
+    assert checks.variable_of(f) in refused(parse, **{checks.flag_of(f)[2:]: text})
 
 
 @pytest.mark.parametrize("name", [f.name for f in NUMBERS if cfg.base_type(f) is int])
 def test_a_fraction_is_no_whole_number(name):
     f = FIELDS[name]
-    assert "is not a whole number" in refused(parse, **{cfg.flag_of(f)[2:]: "2.5"})
+    assert "is not a whole number" in refused(parse, **{checks.flag_of(f)[2:]: "2.5"})
 
 
 @pytest.mark.parametrize("name", [f.name for f in FIELDS.values() if cfg.base_type(f) is bool])
 def test_a_switch_is_read_from_words(name):
-    flag = cfg.flag_of(FIELDS[name])[2:]
+    flag = checks.flag_of(FIELDS[name])[2:]
     mode = next((mode for mode, info in MODES.items() if name in info.knobs), "ddp")  # one that has such a thing
     for text in ("1", "true", "YES", "on"):
         assert getattr(parse(mode=mode, **{flag: text}), name) is True
@@ -173,7 +174,20 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     assert (config.device, config.threads, config.launcher) == (device, 6, "torchrun")
     left_open = {name for name in FIELDS if getattr(config, name) is None}
     engine = {"bucket_cap_mb", "fusion_mb", "cycle_time_ms"}  # None: the engine's own default
-    assert left_open == {"dist_url", "snapshots", "fault", "suite", "role", "round"} | engine
+    training = {
+        "lr_batch",
+        "clip_norm",
+        "loss_guard",
+        "pretrained",
+        "freeze",
+        "train_only",
+        "checkpoint_steps",
+        "resume",
+        "target",
+        "copy_to",
+    }  # fmt: skip  None: without
+    by_size = {"in_memory"}  # the worker looks at the data first
+    assert left_open == {"dist_url", "snapshots", "fault", "suite", "role", "round"} | engine | training | by_size
 
 
 def test_what_was_asked_for_stays():
@@ -242,7 +256,7 @@ OF_SUITES = ("ROUNDS", "QUICK", "STRICT", "REPLAY", "MAX_GPUS")  # not options o
 def test_the_makefile_has_every_option_and_no_other():
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     (listed,) = re.findall(r"^RUN_VARIABLES := (.*)$", makefile, re.MULTILINE)
-    assert sorted(listed.split()) == sorted([*map(cfg.variable_of, FIELDS.values()), *OF_SUITES])
+    assert sorted(listed.split()) == sorted([*map(checks.variable_of, FIELDS.values()), *OF_SUITES])
 
 
 def test_every_option_says_what_it_is():

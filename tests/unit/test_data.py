@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench.config import DIGITS_TRAIN_IMAGES, RunConfig, resolve
+from bench.checks import DIGITS_TRAIN_IMAGES
+from bench.config import RunConfig, resolve
 from bench.errors import UserError
 from bench.modes.base import Topology
 from bench.workload import data

@@ -17,7 +17,8 @@ ALLOWED = {
     "bench.formulas": [],
     "bench.schedule": [],
     "bench.modes.__init__": [],
-    "bench.config": ["bench.errors", "bench.modes.__init__"],
+    "bench.checks": ["bench.errors", "bench.modes.__init__"],
+    "bench.config": ["bench.checks", "bench.errors", "bench.modes.__init__"],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
@@ -28,8 +29,8 @@ ALLOWED = {
         "bench.measure.nvml", "bench.measure.environment", "bench.modes.__init__",
     ],
     "bench.modes": ["bench.modes", "bench.config", "bench.errors"],
-    "bench.workload": ["bench.workload", "bench.config", "bench.errors"],
-    "bench.train": ["bench.config", "bench.measure.clock", "bench.progress"],
+    "bench.workload": ["bench.workload", "bench.checks", "bench.config", "bench.errors"],
+    "bench.train": ["bench.checks", "bench.config", "bench.measure.clock", "bench.progress"],
     "bench.worker": [
         "bench.config", "bench.guard", "bench.measure", "bench.modes", "bench.progress", "bench.record", "bench.train",
         "bench.workload",
@@ -37,7 +38,8 @@ ALLOWED = {
     "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
     "bench.report": [
-        "bench.report", "bench.config", "bench.errors", "bench.formulas", "bench.record", "bench.modes.__init__",
+        "bench.report", "bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.record",
+        "bench.modes.__init__",
     ],
     "bench.install": ["bench.install", "bench.errors"],
 }  # fmt: skip
