@@ -25,7 +25,7 @@ class ModeInfo:
     baseline: bool = False
     max_devices: int | None = None
     needs: str | None = None  # a package beyond torch
-    sync_norm: bool = True  # batch norm over the global batch can be had
+    sync_norm: bool = True  # takes NORM=sync
     compiles: bool = True  # torch.compile can be had
     knobs: dict = field(default_factory=dict)
     tuned: dict = field(default_factory=dict)
@@ -51,8 +51,7 @@ MODES = {
                     tuned=DDP_TUNED),
     "horovod": ModeInfo("Horovod: one process a device", ("horovodrun",), needs="horovod", knobs=HOROVOD_KNOBS,
                         tuned=HOROVOD_TUNED),
-    "independent": ModeInfo("one process a device, no communication: the bound", ("torchrun", "spawn"), baseline=True,
-                            sync_norm=False),
+    "independent": ModeInfo("one process a device, no communication: the bound", ("torchrun", "spawn"), baseline=True),
 }  # fmt: skip
 
 

@@ -61,6 +61,14 @@ class Mode:
         self.config = config
         self.topology = Topology(0, 0, 1, 1, device_of(config, 0))
 
+    def sync_norms(self, model: nn.Module) -> nn.Module:
+        """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch.
+
+        One process on one device sees the global batch anyhow, and a bound without communication keeps its own norms.
+        A mode that the table in bench/modes says has no NORM=sync is not asked.
+        """
+        return model
+
     def wrap_model(self, model: nn.Module) -> nn.Module:
         """The model the loop calls. It lies on the topology's device already."""
         return model
@@ -70,15 +78,26 @@ class Mode:
         return optimizer
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
-        """Round forward and backward: this step's gradients are exchanged with nobody."""
+        """Round forward and backward: these gradients are exchanged with nobody, or not yet.
+
+        With ACCUMULATE=k round all but the last of a step's k passes, whose exchange is then that of their sum; with
+        SYNC=0 round every pass.
+        """
         return contextlib.nullcontext()
 
     def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
         """After backward: when this returns, the gradients are final."""
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the optimizer's step with final gradients."""
-        optimizer.step()
+    def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Take the optimizer's step with final gradients.
+
+        scaler: with PRECISION=fp16, what scaled the loss. It leaves the step out when a gradient is not finite. All
+        ranks then do, for a gradient that is not finite on one rank is so in the mean that every rank holds.
+        """
+        if scaler:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         """What this mode does with gradients and buffers, read from its live objects, for the record."""

@@ -17,6 +17,7 @@ What to notice:
 """
 
 import contextlib
+import functools
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.config import RunConfig
-from bench.modes import base, group
+from bench.modes import base, group, sync_norm
 
 
 class Mode(base.Mode):
@@ -37,15 +38,24 @@ class Mode(base.Mode):
         if config.share_gpu and config.device == "cuda":
             self.label = "all ranks share one GPU, over Gloo: for learning, not a measurement of DDP"
 
+    def sync_norms(self, model: nn.Module) -> nn.Module:
+        if self.topology.device.type == "cuda":
+            return sync_norm.replace_norms(model, nn.SyncBatchNorm)
+        self.label = sync_norm.LABEL
+        sum_over_ranks = functools.partial(group.reduce, op="sum")
+        if self.timeline:
+            sum_over_ranks = self.timeline.wrapped(sum_over_ranks, "communication", "norm statistics", None)
+        return sync_norm.replace_norms(model, functools.partial(sync_norm.ReducedBatchNorm2d, sum_over_ranks))
+
     def wrap_model(self, model: nn.Module) -> nn.Module:
         config, device = self.config, self.topology.device
         self.ddp = DistributedDataParallel(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=config.gradient_as_bucket_view,  # a gradient is stored once, inside its bucket
-            # No bookkeeping of parameters that a step might not use. It is learnt in a first step that exchanges,
-            # so not with SYNC=0, where DDP would fail.
-            static_graph=config.static_graph and config.sync,
+            # No bookkeeping of parameters that a step might not use. It is learnt in a first pass that exchanges:
+            # where the first pass does not, DDP would fail.
+            static_graph=config.static_graph and config.sync and config.accumulate == 1,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
         )
@@ -64,15 +74,19 @@ class Mode(base.Mode):
         return model.no_sync()
 
     @property
-    def sends_buffers(self) -> bool:
-        """Whether rank 0's buffers go to all before each forward: DDP leaves that out, too, under ``no_sync``."""
-        return self.ddp.broadcast_buffers and self.config.sync
+    def buffers(self) -> str:
+        """Whose buffers a rank works with. DDP sends rank 0's before a forward pass, but not after one that was under
+        ``no_sync``: with ACCUMULATE before the first pass of a step, and with SYNC=0 before the first step alone."""
+        if not (self.ddp.broadcast_buffers and self.config.sync):
+            return "each rank's own"
+        return f"rank 0's, sent every {'forward' if self.config.accumulate == 1 else 'step'}"
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         return {
             "gradient": "mean over the global batch" if self.config.sync else "each process its own",
             "compression": self.config.compression if self.hook and self.config.overlap else "none",
-            "buffers": "rank 0's, sent every forward" if self.sends_buffers else "each rank's own",
+            "buffers": self.buffers,
+            "static_graph": self.ddp.static_graph,
         }
 
     def reduce(self, value, op):

@@ -18,6 +18,7 @@ What to notice:
 """
 
 import copy
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -41,7 +42,7 @@ class Mode(base.Mode):
         if self.topology.device.type == "cpu":
             model = CpuDataParallel(model, self.config.num_devices, self.config.threads)
         else:
-            model = nn.DataParallel(model, device_ids=[d.index for d in self.topology.devices])
+            model = DataParallel(model, device_ids=[d.index for d in self.topology.devices])
         if self.timeline:
             self.timeline.watch_parts(model)
         return model
@@ -55,6 +56,29 @@ class Mode(base.Mode):
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module
+
+
+class DataParallel(nn.DataParallel):
+    """``nn.DataParallel`` whose replicas compute in the precision that the caller's autocast has.
+
+    PyTorch hands over to a replica's thread that autocast is on, but not its dtype, which belongs to the thread as
+    well: under a bf16 autocast the replicas would compute in fp16, a thread's default, and without a scaled loss.
+    """
+
+    def parallel_apply(self, replicas, inputs, kwargs):
+        device_type = self.src_device_obj.type
+        return super().parallel_apply([in_this_autocast(r, device_type) for r in replicas], inputs, kwargs)
+
+
+def in_this_autocast(replica: Callable, device_type: str) -> Callable:
+    """``replica`` to be called in any thread, under the autocast that this thread is in now."""
+    enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+
+    def call(*inputs, **options):
+        with torch.autocast(device_type, enabled=enabled, dtype=dtype):
+            return replica(*inputs, **options)
+
+    return call
 
 
 class CpuDataParallel(nn.Module):
@@ -110,17 +134,13 @@ class CpuDataParallel(nn.Module):
 
     def parallel_apply(self, replicas: list[nn.Module], chunks: list[torch.Tensor]) -> list[torch.Tensor]:
         """One thread a replica. Gradient mode and autocast belong to a thread, so they are handed over."""
-        grad, autocast, dtype = (
-            torch.is_grad_enabled(),
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
-        )
+        grad = torch.is_grad_enabled()
 
         def apply(replica, chunk):
-            with torch.set_grad_enabled(grad), torch.autocast("cpu", enabled=autocast, dtype=dtype):
+            with torch.set_grad_enabled(grad):
                 return replica(chunk)
 
-        return list(self.pool.map(apply, replicas, chunks))
+        return list(self.pool.map(apply, [in_this_autocast(r, "cpu") for r in replicas], chunks))
 
     def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
         """[global_batch, classes] on device 0."""

@@ -15,10 +15,12 @@ What to notice, and two traps that every tutorial walks into:
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
     off. A fresh optimizer has no state to send, so here it is called only when there is some (after a resume);
   - ``zero_grad(set_to_none=True)`` raises; plain ``zero_grad()`` lets Horovod keep its gradients in place;
-  - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics.
+  - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics, which
+    are the same everywhere with NORM=sync alone.
 """
 
 import contextlib
+import functools
 
 import horovod.torch as hvd
 import torch
@@ -26,7 +28,7 @@ from torch import nn
 
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.modes import base
+from bench.modes import base, sync_norm
 
 REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
@@ -44,6 +46,12 @@ class Mode(base.Mode):
             )
         device = base.device_of(config, hvd.local_rank())
         self.topology = base.Topology(hvd.rank(), hvd.local_rank(), hvd.size(), 1, device)
+
+    def sync_norms(self, model: nn.Module) -> nn.Module:
+        if self.topology.device.type == "cuda":
+            return sync_norm.replace_norms(model, hvd.SyncBatchNorm)
+        self.label = sync_norm.LABEL
+        return sync_norm.replace_norms(model, functools.partial(sync_norm.ReducedBatchNorm2d, sum_over_ranks))
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -64,6 +72,9 @@ class Mode(base.Mode):
             named_parameters=model.named_parameters(),
             compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
             op=hvd.Adasum if config.adasum else hvd.Average,
+            # The hooks count backward passes and send at the last one what the gradients have summed up to by then. So
+            # ``no_sync`` has nothing to do here, and keeps its default.
+            backward_passes_per_step=config.accumulate,
         )
         if before["state"]:  # after a resume; wrapping makes a new optimizer, without the old one's state
             optimizer.load_state_dict(before)
@@ -77,10 +88,10 @@ class Mode(base.Mode):
             gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             hvd.grouped_allreduce_(gradients, op=hvd.Average, name="gradients")
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
         waited = hasattr(optimizer, "skip_synchronize") and not self.config.adasum  # Adasum reduces inside its step
         with optimizer.skip_synchronize() if waited else contextlib.nullcontext():
-            optimizer.step()
+            super().step(optimizer, scaler)
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         compression = getattr(optimizer, "_compression", hvd.Compression.none)
@@ -88,7 +99,7 @@ class Mode(base.Mode):
             "gradient": "Adasum" if self.config.adasum
             else "mean over the global batch" if self.config.sync else "each process its own",
             "compression": "none" if compression is hvd.Compression.none else "fp16",
-            "buffers": "each rank's own",
+            "buffers": "each rank's own" + (", of the global batch" if self.config.norm == "sync" else ""),
         }  # fmt: skip
 
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
@@ -102,3 +113,9 @@ class Mode(base.Mode):
 
     def close(self) -> None:
         hvd.shutdown()
+
+
+def sum_over_ranks(value: torch.Tensor) -> torch.Tensor:
+    """``value`` summed over all ranks. Horovod matches tensors by name, and remembers what it agreed on for a name: one
+    name for each size keeps that memory useful, where unnamed tensors get a new name every time."""
+    return hvd.allreduce(value, name=f"batch norm {value.numel()}", op=hvd.Sum)

@@ -1,12 +1,13 @@
 """CpuDataParallel of bench/modes/dp.py does on CPU replicas what nn.DataParallel does on GPUs."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
-from bench.modes.dp import CpuDataParallel
+from bench.modes.dp import CpuDataParallel, DataParallel, in_this_autocast
 
 
 def network(norm: bool) -> nn.Module:
@@ -167,3 +168,56 @@ def test_an_error_in_a_replica_reaches_the_caller(replicated):
     model = replicated(network(norm=False), 2)
     with pytest.raises(RuntimeError):
         model(torch.randn(4, 3, 5, 5))
+
+
+# --- Autocast in nn.DataParallel's threads --------------------------------------------------------------------------
+
+OTHER = torch.float16  # than a CPU thread's default, bfloat16
+
+
+def in_a_fresh_thread(function, *arguments):
+    """What a function returns in a thread that has seen nothing before."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def test_autocasts_dtype_belongs_to_a_thread():
+    """The reason for ``in_this_autocast``: PyTorch's threads enter autocast, with the dtype that is theirs."""
+
+    def as_pytorch_does(x):
+        with torch.autocast("cpu", enabled=True):
+            return (x @ x).dtype
+
+    with torch.autocast("cpu", dtype=OTHER):
+        assert in_a_fresh_thread(as_pytorch_does, torch.ones(2, 2)) == torch.bfloat16
+
+
+def test_a_replica_computes_in_the_callers_precision():
+    x = torch.ones(2, 2)
+
+    def dtype(a, b):
+        return (a @ b).dtype
+
+    with torch.autocast("cpu", dtype=OTHER):
+        reduced = in_this_autocast(dtype, "cpu")
+    plain = in_this_autocast(dtype, "cpu")
+    assert in_a_fresh_thread(reduced, x, x) == OTHER
+    with torch.autocast("cpu", dtype=OTHER):
+        assert plain(x, x) == torch.float32
+
+
+def test_dataparallel_hands_its_replicas_the_callers_precision(monkeypatch):
+    """Its threads are PyTorch's, which need GPUs; here a stand-in starts them."""
+
+    def threads(self, replicas, inputs, kwargs):
+        calls = zip(replicas, inputs, kwargs, strict=True)
+        return [in_a_fresh_thread(lambda r=r, i=i, k=k: r(*i, **k)) for r, i, k in calls]
+
+    monkeypatch.setattr(nn.DataParallel, "parallel_apply", threads)
+    plain = nn.Linear(2, 2)
+    model = DataParallel(plain)
+    assert model.module is plain
+    model.src_device_obj = torch.device("cpu")
+    with torch.autocast("cpu", dtype=OTHER):
+        outputs = model.parallel_apply([plain, plain], [(torch.ones(1, 2),)] * 2, [{}] * 2)
+    assert [output.dtype for output in outputs] == [OTHER] * 2

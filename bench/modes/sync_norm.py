@@ -1,0 +1,98 @@
+"""NORM=sync: batch norm with the statistics of the global batch, in the modes of one process a device.
+
+A batch norm subtracts the mean of its batch and divides by its deviation. Its batch is what one process sees: with 256
+images on 8 devices, 32. NORM=sync makes the statistics those of all 256, so that N processes compute what one process
+on the joined batch would, batch norm included. The price: every layer waits for all ranks, twice in forward and twice
+in backward, for a few hundred numbers each time. Gradients hide behind backward; these sums cannot.
+
+On GPUs each library's own layer is taken: ``nn.SyncBatchNorm`` and ``hvd.SyncBatchNorm``. Both take GPU input alone, so
+on CPUs the modes use ``ReducedBatchNorm2d``: the same mathematics written out.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.errors import UserError
+
+LABEL = "batch norm over all ranks by ReducedBatchNorm2d, this bench's own: the libraries' layers take GPU input alone"
+
+
+def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Module:
+    """Put ``layer(channels, eps, momentum, affine, track_running_stats)`` in place of every ``BatchNorm2d``.
+
+    The new layers hold the old ones' parameters and buffers, the very same tensors, under the same names. Raises
+    UserError for a batch norm of another class, for it may do more than normalise.
+    """
+    for name, norm in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(norm, _BatchNorm):
+            continue
+        if type(norm) is not nn.BatchNorm2d:
+            raise UserError(
+                f"NORM=sync knows nn.BatchNorm2d, and {name} of this model is a {type(norm).__name__}: "
+                "use NORM=batch or another MODEL"
+            )
+        synced = layer(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        synced._parameters, synced._buffers = norm._parameters, norm._buffers
+        model.set_submodule(name, synced.train(norm.training))
+    return model
+
+
+class ReducedBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm whose mean and variance are of all ranks' images, by sums over the ranks.
+
+    sum_over_ranks: a tensor -> its sum over all ranks, the same on each. Every rank must call it equally often, so
+    all train with the same layers; how many images each has may differ. Evaluation uses the running statistics and
+    asks nobody. The other arguments are ``nn.BatchNorm2d``'s.
+    """
+
+    def __init__(self, sum_over_ranks: Callable[[torch.Tensor], torch.Tensor], *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.sum_over_ranks = sum_over_ranks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [batch, channels, H, W] -> the same shape and type."""
+        if not self.training:
+            return super().forward(x)
+        values = x.to(torch.promote_types(x.dtype, torch.float32))
+        mine = values.new_tensor([values.numel() / values.shape[1]])
+        totals = SumOverRanks.apply(torch.cat([values.sum((0, 2, 3)), mine]), self.sum_over_ranks)  # [channels + 1]
+        count = totals[-1].detach()  # values a channel, over all ranks
+        mean = totals[:-1] / count
+        # The deviations are summed once the mean is known. E[x²] - mean² would take one sum, and lose all digits where
+        # the mean is large beside the deviation.
+        centred = values - mean[:, None, None]
+        variance = SumOverRanks.apply(centred.square().sum((0, 2, 3)), self.sum_over_ranks) / count
+        if self.track_running_stats:
+            self.remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+        result = centred * (variance + self.eps).rsqrt()[:, None, None]
+        if self.affine:
+            result = result * self.weight[:, None, None] + self.bias[:, None, None]
+        return result.to(x.dtype)
+
+    def remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Move the running statistics towards those of this batch; variance: the unbiased one. Both: [channels]."""
+        self.num_batches_tracked += 1
+        share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
+
+
+class SumOverRanks(torch.autograd.Function):
+    """y = x_0 + … + x_{N-1}, on every rank. The backward pass sums the gradients of y over the ranks as well.
+
+    Rank s's x goes into every rank's y, and so into every rank's loss: d(L_0 + … + L_{N-1})/dx_s = sum over r of
+    dL_r/dy. With it backward gives each rank its share of the gradient of the SUM of the ranks' losses; ddp and horovod
+    then take the mean over ranks: that is the gradient of (L_0 + … + L_{N-1}) / N, the mean over the joined batch.
+    """
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, sum_over_ranks) -> torch.Tensor:
+        ctx.sum_over_ranks = sum_over_ranks
+        return sum_over_ranks(x)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        return ctx.sum_over_ranks(gradient.contiguous()), None
