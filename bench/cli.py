@@ -113,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args) -> int:
     """One run, and on a CPU the two baselines that decide whether distribution paid at all."""
-    from bench import record, suites
+    from bench import record, storage, suites
     from bench.launch.run import resolve_here
     from bench.report import tables
 
@@ -122,10 +122,14 @@ def run(args) -> int:
     announce(console, config)
     path = run_live(console, config, config.mode)
     baselines = []
-    if config.baselines and config.num_devices > 1:
+    if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
         baselines = [record.load(run_live(console, b, b.mode)) for b in suites.baselines(config, path.parent)]
     tables.print_run(console, record.load(path), baselines)
-    print(f"record: {path}", flush=True)
+    try:
+        if config.copy_to:
+            print(f"copied to: {storage.copy_back(path.parent, config.copy_to, config.timeout)}")
+    finally:
+        print(f"record: {path}", flush=True)
     return 0
 
 
@@ -146,6 +150,7 @@ def announce(console, config: cfg.RunConfig) -> None:
             "host's."
         )
     steps = f"{config.epochs} epochs" if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
+    steps = "validation alone" if config.evaluate else steps
     console.print(
         f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {config.data} at "
         f"{config.image_size} px, {config.per_device_batch} images a device a step, {steps}, {config.precision}, "

@@ -22,9 +22,7 @@ from bench.report.suites import suite_of
 
 ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5}
 QUICK_ROUNDS = 2
-NOT_HERE = (
-    "epochs", "fault", "snapshots", "baselines", "profile", "suite", "role", "round", "launcher", "dist_url",
-)  # fmt: skip
+NOT_HERE = (*suites.MEASURED_ONLY, "baselines", "profile", "suite", "role", "round", "launcher", "dist_url")
 
 
 def compare(asked: RunConfig, rounds: int | None, quick: bool, strict: bool, replay: str | None) -> int:

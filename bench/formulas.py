@@ -90,6 +90,17 @@ def mean_interval(values: list[float], t_quantile: float) -> tuple[float, float,
     return mean, mean - half, mean + half
 
 
+def time_to_accuracy_s(rows: list[dict], target: float) -> float | None:
+    """Seconds from the first step to the end of the first validation with top-1 at or above target; None: never.
+
+    rows: one an epoch, with elapsed_s and top1. Training and validation count, as in MLPerf Training.
+
+    >>> time_to_accuracy_s([{"elapsed_s": 9.0, "top1": 0.96}, {"elapsed_s": 18.5, "top1": 0.981}], target=0.98)
+    18.5
+    """
+    return next((row["elapsed_s"] for row in rows if row.get("top1", -1.0) >= target), None)
+
+
 def gib(num_bytes: float) -> float:
     """Bytes to GiB (2**30 bytes).
 

@@ -12,9 +12,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-PHASES = ("starting", "joining the group", "building the model", "waiting for data", "forward", "backward",
-          "synchronize", "optimizer step", "validating", "collecting results", "done", "raised",
-          "terminated")  # fmt: skip
+PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
+          "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "collecting results",
+          "done", "raised", "terminated")  # fmt: skip
 LAYOUT = struct.Struct("<qqqqd")  # pid, phase, step, total steps, loss
 
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bench import formulas
+from bench.checks import data_kind
 from bench.config import UNSET, RunConfig, base_type, make_command, to_dict
 from bench.errors import BenchError
 from bench.modes import MODES
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+PATHS = ("out", "data_dir", "pretrained", "resume")  # options that are a path on this machine
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 PROVENANCE = {
@@ -33,11 +35,14 @@ PROVENANCE = {
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
     "throughput_images_per_s": "images of all timed steps over the slowest rank's time for them",
     "independent_throughput_images_per_s": "sum over processes of own images over own time: none waits",
+    "top1": "counted over the validation set, each image once, by the plain model with rank 0's batch-norm statistics",
     "peak_memory_gib": {
         "cpu": "sampled PSS of each process and its loader workers; rss_hwm: the kernel's peak, shared pages counted",
         "cuda": "NVML device and process figures sampled; torch's allocated and reserved: the allocator's exact peaks",
     },
 }
+
+BEFORE_3 = {"augment": False, "checkpoint": False, "in_memory": True}  # in effect before they were options
 
 
 class BadRecord(BenchError):
@@ -50,7 +55,7 @@ def write_record(
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
     topology: this rank's ``Topology``. parts: one dict a rank, in rank order, as gathered. Raises BadRecord when the
-    result does not fit the schema, OSError when it cannot be written.
+    result does not fit the schema, OSError when it cannot be written. accuracy: one row an epoch.
     """
     record = {
         **frame(run_dir, config, "ok"),
@@ -61,11 +66,17 @@ def write_record(
         "provenance": provenance_of(config),
     }
     if accuracy:
-        record["accuracy"] = {
-            "epochs": accuracy,
-            **{k: accuracy[-1][k] for k in ("top1", "top5") if k in accuracy[-1]},
-        }
+        record["accuracy"] = summarise_accuracy(config.target, accuracy)
     save(run_dir, record)
+
+
+def write_evaluation(run_dir, config: RunConfig, topology, environment: dict, result: dict, notes: list[str]) -> None:
+    """Rank 0 of a run that only validated (EVALUATE=1): there are no steps, so there is nothing but the accuracy."""
+    record = frame(run_dir, config, "evaluated") | {"environment": environment, "samples": [], "summary": {}}
+    record["topology"] = {"world_size": topology.world_size, "num_devices": topology.num_devices, "notes": notes}
+    record["accuracy"] = {"top1": result["top1"], "top5": result["top5"], "epochs": [{"epoch": 0, "steps": 0,
+                          "elapsed_s": 0.0, **result}]}  # fmt: skip
+    save(run_dir, record | {"provenance": {"top1": PROVENANCE["top1"]}})
 
 
 def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: dict) -> None:
@@ -76,6 +87,7 @@ def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: 
 
 def frame(run_dir, config: RunConfig, status: str) -> dict:
     """The head that every record has."""
+    public = without_names(config)
     started = float(os.environ.get("BENCH_STARTED_AT", "0")) or datetime.datetime.now().timestamp()
     return {
         "schema_version": SCHEMA_VERSION,
@@ -84,27 +96,49 @@ def frame(run_dir, config: RunConfig, status: str) -> dict:
         "started_at": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(
             timespec="milliseconds"
         ),
-        "command": make_command(config),
-        "config": to_dict(config) | {"out": nameless(config.out)},
+        "command": make_command(public),
+        "config": to_dict(public),
     }
 
 
-def nameless(folder: str) -> str:
-    """A folder without what only this machine's owner knows: below the working folder its path, else its last name."""
-    path = Path(folder).resolve()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+def without_names(config: RunConfig) -> RunConfig:
+    """A config whose paths say nothing of this machine's owner: below the working folder as they are, else the last
+    name of each."""
+    kind, place = data_kind(config.data)
+    changes = {name: nameless(getattr(config, name)) for name in PATHS if getattr(config, name)}
+    if place and kind != "url":
+        changes["data"] = f"{kind}:{nameless(place)}"
+    return dataclasses.replace(config, **changes)
+
+
+def nameless(path: str) -> str:
+    """A folder or file below the working folder: its path from there. Elsewhere: its name; ~ stays.
+
+    >>> nameless("/somewhere/else/flowers"), nameless("~/.cache/data")
+    ('flowers', '~/.cache/data')
+    """
+    if path.startswith("~") or "://" in path:
+        return path
+    whole = Path(path).resolve()
+    return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else whole.name
 
 
 def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]) -> dict:
     """Where the processes sat, what stood for a device, and what could not be made equal."""
     threads = sum(part["threads"] for part in parts)
     notes = [label] if label else []
+    notes += parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
         notes.append(f"no GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices")
     if threads > config.threads:
         notes.append(
             f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "
             "a process, or a replica of dp, cannot have less than one thread"
+        )
+    unreadable = sorted({name for part in parts for name in part.get("skipped_images", [])})
+    if unreadable:
+        notes.append(
+            f"{len(unreadable)} images could not be read and were left out (SKIP_BAD=1): {names_of(unreadable)}"
         )
     return {
         "world_size": topology.world_size,
@@ -117,6 +151,26 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
         "global_batch": config.global_batch,
         "notes": notes,
     }
+
+
+def names_of(names: list[str], most: int = 5) -> str:
+    """The first few names of a list.
+
+    >>> names_of(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summarise_accuracy(target: float | None, rows: list[dict]) -> dict:
+    """What a table shows of the epochs. rows: one an epoch; without a validation set they have no top1."""
+    found = {"epochs": rows, **{name: rows[-1][name] for name in ("top1", "top5") if name in rows[-1]}}
+    if "top1" in rows[-1]:
+        found["best_top1"] = max(row["top1"] for row in rows)
+    if target is not None:
+        found |= {"target": target, "time_to_accuracy_s": formulas.time_to_accuracy_s(rows, target)}
+    return found
 
 
 def summarise(config: RunConfig, parts: list[dict]) -> dict:
@@ -154,6 +208,7 @@ def provenance_of(config: RunConfig) -> dict:
         "data_wait_s": PROVENANCE["data_wait_s"],
         "throughput_images_per_s": PROVENANCE[f"{independent}throughput_images_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
+        **({"top1": PROVENANCE["top1"]} if config.epochs else {}),
     }
 
 
@@ -191,14 +246,14 @@ def load(path: Path) -> dict:
 def migrate(record, where) -> dict:
     """Bring a record of an older schema version up to this one, in place. BadRecord for one that is not known.
 
-    1 -> 2: options that did not exist get the value they had in effect, their default; facts and phase times were not
-    recorded and stay absent.
+    Options that did not exist get the value they had in effect, their default. 1 -> 2: facts and phase times were not
+    recorded and stay absent. 2 -> 3: options of training; runs that only validated.
     """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise BadRecord(f"{where}: schema version {version}, this program reads 1 to {SCHEMA_VERSION}")
-    if version == 1 and isinstance(record.get("config"), dict):
-        record |= {"schema_version": 2, "config": UNSET | record["config"]}
+    if version < SCHEMA_VERSION and isinstance(record.get("config"), dict):
+        record |= {"schema_version": SCHEMA_VERSION, "config": UNSET | BEFORE_3 | record["config"]}
     return record
 
 
@@ -255,13 +310,17 @@ def check_samples(record: dict, where) -> None:
 def check_summary(record: dict, where) -> None:
     """Raise BadRecord when a figure of the summary does not follow from the samples: somebody edited the record."""
     config = SimpleNamespace(mode=record["config"]["mode"], global_batch=record["topology"]["global_batch"])
-    asked = record["config"]["per_device_batch"] * record["config"]["num_devices"]
+    asked = record["config"]["per_device_batch"] * record["config"]["accumulate"] * record["config"]["num_devices"]
     if config.global_batch != asked:
         raise BadRecord(f"{where}: edited: topology/global_batch is {config.global_batch}, by config it was {asked}")
     expected = summarise(config, record["samples"])
     for name, value in expected.items():
         if name != "command_to_first_timed_step_s" and not agree(value, record["summary"].get(name)):
             raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")
+    if accuracy := record.get("accuracy"):
+        follows = summarise_accuracy(record["config"]["target"], accuracy["epochs"])
+        if any(not agree(follows.get(name), value) for name, value in accuracy.items()):
+            raise BadRecord(f"{where}: edited: accuracy does not follow from its epochs")
 
 
 def agree(a, b) -> bool:

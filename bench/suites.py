@@ -42,16 +42,17 @@ def in_mode(config: RunConfig, mode: str) -> RunConfig:
     return dataclasses.replace(config, **changes)
 
 
+# Options of training that a run which only measures steps does without.
+MEASURED_ONLY = {name: UNSET[name] for name in (
+    "epochs", "lr_warmup_epochs", "fault", "snapshots", "checkpoint", "checkpoint_steps", "resume", "evaluate",
+    "target", "track", "copy_to",
+)}  # fmt: skip
+
+
 def baselines(config: RunConfig, run_dir: Path) -> list[RunConfig]:
     """What decides whether distribution paid at all: one process with all the threads on the same global batch, and N
     processes without communication (the bound). Their records go below the run's own folder."""
-    plain = {
-        "out": str(run_dir / "baselines"),
-        "baselines": False,
-        "epochs": 0,
-        "fault": None,
-        "snapshots": None,
-    }
+    plain = MEASURED_ONLY | {"out": str(run_dir / "baselines"), "baselines": False}
     config = dataclasses.replace(config, **plain)
     return [in_mode(config, mode) for mode in ("single", "independent") if mode != config.mode]
 

@@ -1,9 +1,12 @@
 """The only training loop there is. Every mode, launcher and workload goes through ``train_steps``."""
 
 import contextlib
+import functools
+import math
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,83 +17,148 @@ from bench.checks import parse_fault, parse_snapshots
 from bench.config import RunConfig
 from bench.measure.clock import LossPeek, StepClock
 from bench.progress import StatusWriter
+from bench.schedule import learning_rate, scaled_lr
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The config's optimizer over the model's parameters."""
-    options = {"lr": config.lr, "weight_decay": config.weight_decay}
+    """The config's optimizer over the model's parameters that are trained."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), momentum=config.momentum, **options)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer](model.parameters(), **options)
+        return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **options)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer](parameters, **options)
+
+
+def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:
+    """A function: the learning rate of the step that begins after so many images (0 for the first step)."""
+    steps = config.warmup_steps + config.timed_steps
+    warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
+    return functools.partial(
+        learning_rate,
+        lr=scaled_lr(config.lr, config.global_batch, config.lr_batch),
+        images_per_epoch=num_images,
+        epochs=config.epochs or steps * config.global_batch / num_images,
+        schedule=config.schedule,
+        schedule_epochs=config.schedule_epochs,
+        schedule_factor=config.schedule_factor,
+        lr_warmup_images=warmup,
+    )
 
 
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
     """Set TF32 on or off, the same for every mode; return the context in which the forward pass runs."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
-    return torch.autocast(config.device, dtype=torch.bfloat16, enabled=config.precision == "bf16")
+    short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+    return torch.autocast(config.device, dtype=short or torch.bfloat16, enabled=short is not None)
 
 
 class Trainer:
-    """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped."""
+    """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped.
 
-    def __init__(self, config: RunConfig, mode, model: nn.Module, optimizer, status: StatusWriter, run_dir: Path):
-        self.config, self.mode, self.model, self.optimizer, self.status = (
-            config,
-            mode,
-            model,
-            optimizer,
-            status,
-        )
+    to_float: makes numbers of images on the device. lr_of: the learning rate of a step, by images seen before it.
+    """
+
+    def __init__(
+        self, config: RunConfig, mode, model: nn.Module, optimizer, to_float, lr_of: Callable[[int], float],
+        status: StatusWriter, run_dir: Path,
+    ):  # fmt: skip
+        self.config, self.mode, self.model, self.optimizer = config, mode, model, optimizer
+        self.to_float, self.lr_of, self.status, self.run_dir = to_float, lr_of, status, run_dir
         self.device = mode.topology.device
-        self.clock = StepClock(self.device)
+        self.clock = StepClock(self.device, passes=config.accumulate)
         self.peek = LossPeek(self.device)
         self.autocast = set_precision(config)
+        # Gradients below 6e-8 are zero in fp16: the loss is multiplied, and the gradients divided before the step.
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
+        self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
         self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
-        self.run_dir = run_dir
+        self.on_loss = None  # called with (step, loss) whenever a loss is known
         self.step = 0
+        self.images_seen = 0  # over all processes
+        self.skipped_steps = 0
+        self.skipped_images = set()  # names of those that this process could not read
+        self.loss_sum = torch.zeros((), device=self.device)  # since the epoch began, without waiting for the device
 
     def train_steps(self, batches, count: int) -> None:
-        """Take ``count`` steps from an iterator of (images [b, 3, H, W], labels [b]), never waiting for the device."""
+        """Take ``count`` steps from an iterator of (images [b, 3, H, W], labels [b], unreadable names), never waiting
+        for the device."""
         for _ in range(count):
             self.status.step(self.step)
             self.status.phase("waiting for data")
             asked = time.perf_counter()
-            images, labels = next(batches)
+            images, labels, unreadable = next(batches)
             waited = time.perf_counter() - asked
-            images = images.to(self.device, non_blocking=True)
-            labels = labels.to(self.device, non_blocking=True)
+            self.skipped_images.update(unreadable)
             if self.fault:
                 self.break_on_purpose()
 
-            loss = self.take_step(images, labels)
+            loss = self.take_step(self.prepare(images), labels.to(self.device, non_blocking=True))
             if self.config.item_sync or self.config.step_barrier:
                 self.be_unfair(loss)
             self.clock.step_done(waited)
             known = self.peek.offer(loss)
             if known is not None:
                 self.status.loss(known)
+                if self.on_loss:
+                    self.on_loss(self.step, known)
             self.step += 1
+            self.images_seen += self.config.global_batch
             if self.step in self.snapshots:
                 self.save_snapshot()
 
+    def prepare(self, images: torch.Tensor) -> torch.Tensor:
+        """Images on the device, as numbers, in the memory order of the model."""
+        images = self.to_float(images.to(self.device, non_blocking=True))
+        return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
+
     def take_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One step on this process's images [b, 3, H, W] and labels [b]; returns the loss, a mean over them."""
-        exchange = contextlib.nullcontext() if self.config.sync else self.mode.no_sync(self.model)
+        """One step on this process's images [b, 3, H, W] and labels [b]; returns the loss, a mean over them.
+
+        With ACCUMULATE=k the batch goes through in k passes, and gradients are exchanged in the last one alone. A pass's
+        loss is a mean over a k-th of the batch, so it is divided by k, and the gradients of the passes add up.
+        """
+        passes = self.config.accumulate
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr_of(self.images_seen)
         self.begin("forward", after="start")
         self.optimizer.zero_grad()
-        with exchange:
-            with self.autocast:
-                outputs = self.model(images)  # [b, classes]
-                loss = nn.functional.cross_entropy(outputs, labels)
-            self.begin("backward", after="forward")
-            loss.backward()
+        total = 0.0
+        for number, (some, theirs) in enumerate(zip(images.chunk(passes), labels.chunk(passes), strict=True), 1):
+            last = number == passes
+            with contextlib.nullcontext() if last and self.config.sync else self.mode.no_sync(self.model):
+                if last and passes > 1:
+                    self.begin("forward", after="passes before")
+                with self.autocast:
+                    outputs = self.model(some)  # [b / passes, classes]
+                    loss = nn.functional.cross_entropy(outputs, theirs) / passes
+                if last:
+                    self.begin("backward", after="forward")
+                self.scaler.scale(loss).backward()
+            total = total + loss.detach()
         self.begin("synchronize", after="backward")
         self.mode.synchronize(self.optimizer)
         self.begin("optimizer step", after="synchronize")
-        self.mode.step(self.optimizer)
+        self.update(total)
         self.clock.phase_done("optimizer")
-        return loss.detach()
+        self.loss_sum += total
+        return total
+
+    def update(self, loss: torch.Tensor) -> None:
+        """The optimizer's step with final gradients, unless the guard or the scaler finds that it would do harm. What
+        they look at is the same on every rank, so all ranks skip the same step."""
+        if self.guard and not self.guard.accepts(self.mode.reduce(loss.nan_to_num(nan=math.inf), "max").item()):
+            self.skipped_steps += 1
+            return
+        if self.config.clip_norm:
+            self.scaler.unscale_(self.optimizer)
+            trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
+        self.mode.step(self.optimizer, self.scaler)
+        if self.scaler.is_enabled():
+            before = self.scaler.get_scale()
+            self.scaler.update()
+            self.skipped_steps += self.scaler.get_scale() < before  # it found a gradient that is not finite
 
     def begin(self, phase: str, after: str) -> None:
         """A phase of the step begins, and the one before it ends: for the clock, and for whoever watches the run."""
@@ -105,28 +173,6 @@ class Trainer:
             self.mode.barrier()
             for _ in range(3):  # loss, top-1, top-5
                 self.mode.reduce(loss, "mean").item()
-
-    @torch.no_grad()
-    def validate(self, dataset) -> dict:
-        """Top-1 and top-5 accuracy over a held-out set: each process counts its share, and the COUNTS are summed.
-
-        Rank r takes images r, r + N, r + 2N, …: none twice, none left out, whatever the sizes. It runs on the plain
-        model, for shares may differ by one batch and DDP's forward is a collective.
-        """
-        self.status.phase("validating")
-        topology, model = self.mode.topology, self.mode.unwrap(self.model)
-        model.eval()
-        counts = torch.zeros(3, dtype=torch.float64, device=self.device)  # top-1, top-5, images
-        mine = torch.arange(topology.rank, len(dataset), topology.world_size)
-        for indices in mine.split(self.config.per_device_batch):
-            images, labels = (t.to(self.device) for t in dataset[indices.numpy()])
-            with self.autocast:
-                top5 = model(images).topk(5).indices  # [b, 5]
-            hits = top5 == labels[:, None]
-            counts += torch.stack([hits[:, 0].sum(), hits.sum(), torch.tensor(len(labels), device=self.device)])
-        model.train()
-        top1, top5, images = self.mode.reduce(counts, "sum").tolist()
-        return {"top1": top1 / images, "top5": top5 / images, "images": int(images)}
 
     def save_snapshot(self) -> None:
         """Write this rank's buffers, and from rank 0 its parameters, to RUN_DIR/rank<r>-step<n>.npz."""
@@ -146,3 +192,23 @@ class Trainer:
             os.kill(os.getpid(), signal.SIGKILL)
         while kind == "hang":
             time.sleep(1)
+
+
+class LossGuard:
+    """LOSS_GUARD=f: skip a step whose loss is not finite, or above f times the running mean of the accepted ones.
+
+    It is asked with the largest loss of any rank, which all ranks know, so they skip together: one that stepped alone
+    would have other weights from then on. That costs a reduction and a wait for the device every step, and the record's
+    facts say that it is on.
+    """
+
+    def __init__(self, factor: float):
+        self.factor = factor
+        self.mean = None  # of the accepted losses: the newest weighs a tenth
+
+    def accepts(self, loss: float) -> bool:
+        """Whether the step may be taken."""
+        if not math.isfinite(loss) or (self.mean is not None and loss > self.factor * self.mean):
+            return False
+        self.mean = loss if self.mean is None else 0.9 * self.mean + 0.1 * loss
+        return True

@@ -47,7 +47,7 @@ def run(asked: RunConfig) -> int:
     console = terminal()
     devices = asked.num_devices if asked.num_devices > 1 else 2
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
-    common |= {"snapshots": ",".join(map(str, STEPS)), "fault": None, "epochs": 0, "precision": "fp32"}
+    common |= suites.MEASURED_ONLY | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32"}
     common["lr"] = VERIFY_LR if asked.lr == UNSET["lr"] else asked.lr
     model = asked.model or "resnet18"
     asked = dataclasses.replace(asked, **common, mode="ddp", launcher="auto", model=model, dist_url=None)

@@ -7,6 +7,7 @@ from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.e
 import functools
 import gc
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -29,21 +30,20 @@ def main() -> None:
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Join, build, warm up, time, collect, write."""
+    """Join, build, train, collect, write."""
     moments = {"worker_started": time.time()}
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     import torch
 
+    from bench.epochs import Epochs, validate
     from bench.measure.environment import collect_environment
     from bench.measure.facts import collect_facts
-    from bench.measure.memory import MemorySampler
-    from bench.measure.timeline import PROFILED_STEPS, StepTimeline, share_communication
+    from bench.measure.timeline import share_communication
     from bench.modes import load_mode
-    from bench.record import write_record
-    from bench.train import Trainer, build_optimizer
-    from bench.workload.data import batches, load_data
-    from bench.workload.models import build_model
-    from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint, steps_of_epochs
+    from bench.record import write_evaluation, write_record
+    from bench.trackers import open_tracker
+    from bench.train import Trainer, build_optimizer, learning_rates
+    from bench.workload import data, place
 
     torch.set_num_threads(threads_per_process(config))
     status.phase("joining the group")
@@ -51,38 +51,110 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     topology = mode.topology
     moments["joined"] = time.time()
 
+    status.phase("preparing the data")
+    train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode))
+    val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
-    train_set, val_set = load_data(config, topology.device)
-    model = build_model(config, train_set.num_classes, topology.rank).to(topology.device)
+    model, checkpoint, notes = prepare_model(config, mode, train_set.num_classes, status)
+    optimizer = mode.wrap_optimizer(build_optimizer(config, mode.unwrap(model)), model)
+    to_float, lr_of = data.ToFloat(train_set, topology.device), learning_rates(config, len(train_set))
+    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, run_dir)
+    gc.freeze()  # the collector is on from here, and leaves alone what the imports made
+    gc.enable()
+    if config.evaluate:
+        result = validate(trainer, val_batches)
+        if topology.rank == 0:
+            write_evaluation(run_dir, config, topology, collect_environment(), result, notes)
+        return leave(mode, status)
+
+    tracker = open_tracker(config.track, run_dir, config.__dict__, topology.rank)
+    epochs = Epochs(trainer, len(train_set), val_batches, tracker)
+    if checkpoint:
+        epochs.resume(*checkpoint)
+    start_hash = weights_hash(mode.unwrap(model))
+    facts = collect_facts(config, mode, trainer)
+    seen = measure(trainer, epochs, train_set, moments)
+    tracker.close()
+    part = {
+        "rank": topology.rank,
+        "pid": os.getpid(),
+        "threads": mode.compute_threads(),
+        "facts": facts,
+        "moments": moments,
+        "initial_weights_sha256": start_hash,
+        "final_weights_sha256": weights_hash(mode.unwrap(model)),
+        "skipped_images": sorted(trainer.skipped_images),
+        "notes": [*notes, *epochs.notes],
+        **seen,
+    }
+    parts = mode.gather(part)
+    if topology.rank == 0:
+        share_communication(parts)
+        write_record(run_dir, config, topology, mode.label, collect_environment(), parts, epochs.rows)
+    leave(mode, status)
+
+
+def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWriter) -> tuple:
+    """The wrapped model; the checkpoint to go on from with its path, or None; and what is to be noted in the record.
+
+    What changes the model's modules, its weights or what is trained comes before the wrapper, which looks at them once.
+    """
+    import torch
+
+    from bench import checkpoint as files
+    from bench.measure.timeline import StepTimeline
+    from bench.workload.models import build_model, train_mode
+
+    topology, checkpoint, notes = mode.topology, None, []
+    model = build_model(config, num_classes, topology.rank, notes.append)
+    if config.resume:
+        path = files.find(config.resume)
+        state = files.read(path)
+        files.check(state, path)
+        files.load_weights(model, state["model"], path)
+        checkpoint = state, path
+    if config.norm == "sync":
+        model = mode.sync_norms(model)
+    model = model.to(topology.device, memory_format=torch.channels_last if config.channels_last else None)
+    train_mode(model)
+    if config.compile:
+        model.compile()
     if config.profile:
         mode.timeline = StepTimeline(topology.device, topology.devices)
         mode.timeline.watch_phases(status)
-    model = mode.wrap_model(model)
-    optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
-    trainer = Trainer(config, mode, model, optimizer, status, run_dir)
-    gc.freeze()  # the collector is on from here, and leaves alone what the imports made
-    gc.enable()
-    start_hash = weights_hash(mode.unwrap(model))
-    facts = collect_facts(config, mode, model, optimizer, trainer.autocast)
+    return mode.wrap_model(model), checkpoint, notes
 
-    ends = steps_of_epochs(len(train_set), config.epochs, config.global_batch)
-    timed_steps = ends[-1] if ends else config.timed_steps
-    loader = batches(config, topology, train_set, config.warmup_steps + timed_steps + PROFILED_STEPS * config.profile)
-    data_hash = hashlib.sha256(b"".join(i.tobytes() for i in loader.sampler)).hexdigest()
-    status.total(config.warmup_steps + timed_steps)
-    stream = iter(loader)
-    memory = MemorySampler(topology.devices)
+
+def measure(trainer, epochs, train_set, moments: dict) -> dict:
+    """Warm up, train and time; then what was measured: times, memory, and which images it was."""
+    from bench.measure.memory import MemorySampler
+    from bench.measure.timeline import PROFILED_STEPS
+    from bench.workload.data import plain_errors, training_batches
+    from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
+
+    config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
+    ends = epochs.ends()
+    last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
+    timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
+    steps = last - first + PROFILED_STEPS * config.profile
+    loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen)
+    status.total(last)
+    stream = plain_errors(iter(loader))
+    memory = MemorySampler(mode.topology.devices)
     memory.start()
-    trainer.train_steps(stream, config.warmup_steps)
-    memory.mark("timed")
-    mode.barrier()  # all ranks enter the timed steps together
-    moments["first_timed_step"] = time.time()
-    trainer.clock.start()
-    accuracy = []
+
+    def start_timing() -> None:
+        memory.mark("timed")
+        mode.barrier()  # all ranks enter the timed steps together
+        moments["first_timed_step"] = time.time()
+        trainer.clock.start()
+
     if ends:
-        accuracy = train_epochs(trainer, stream, ends, val_set, moments)
+        epochs.train(stream, timed_from, start_timing)
     else:
-        trainer.train_steps(stream, timed_steps)
+        trainer.train_steps(stream, config.warmup_steps)
+        start_timing()
+        trainer.train_steps(stream, config.timed_steps)
     clock = trainer.clock
     times = {
         "step_time_s": clock.step_time_s(),
@@ -91,51 +163,24 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     }
     memory.mark("end")
     moments["last_timed_step"] = time.time()
-
-    devices = memory.stop()  # what a profiler needs is not the training's
-    if mode.timeline:
+    seen = {"loader_workers": loader.num_workers, **times, "devices": memory.stop()}
+    if mode.timeline:  # what a profiler needs is not the training's
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
-    del stream  # its loader workers end here
+        seen["timeline"] = mode.timeline.result(trainer.step - 1)
+    stream.close()  # its loader workers end here
     status.phase("collecting results")
-    part = {
-        "rank": topology.rank,
-        "pid": os.getpid(),
-        "threads": mode.compute_threads(),
-        "loader_workers": loader.num_workers,
-        **times,
-        "facts": facts,
-        "moments": moments,
-        "initial_weights_sha256": start_hash,
-        "first_indices": loader.sampler[0].tolist(),
-        "batch_fingerprints": [fingerprint(indices) for indices in loader.sampler[:FINGERPRINTED_STEPS]],
-        "indices_sha256": data_hash,
-        "final_weights_sha256": weights_hash(mode.unwrap(model)),
-        "devices": devices,
+    indices = [draws % len(train_set) for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
+    return seen | {
+        "first_indices": indices[0].tolist(),
+        "batch_fingerprints": [fingerprint(batch) for batch in indices],
+        "indices_sha256": hash_of(draws.tobytes() for draws in loader.sampler),
     }
-    if mode.timeline:
-        part["timeline"] = mode.timeline.result(trainer.step - 1)
-    parts = mode.gather(part)
-    if topology.rank == 0:
-        share_communication(parts)
-        environment = collect_environment()
-        write_record(run_dir, config, topology, mode.label, environment, parts, accuracy)
+
+
+def leave(mode, status: StatusWriter) -> None:
+    """The end of a life that went well."""
     status.phase("done")
     mode.close()
-
-
-def train_epochs(trainer, stream, ends: list[int], val_set, moments: dict) -> list[dict]:
-    """Train from epoch end to epoch end, validating after each. Validation is not timed: the clock's samples of a step
-    end before it, and the step after it starts anew."""
-    accuracy, done = [], 0
-    for epoch, end in enumerate(ends, start=1):
-        trainer.train_steps(stream, end - done)
-        done = end
-        row = {"epoch": epoch, "steps": end}
-        if val_set is not None:
-            row |= trainer.validate(val_set)
-        accuracy.append(row | {"elapsed_s": time.time() - moments["first_timed_step"]})
-        trainer.clock.resume()
-    return accuracy
 
 
 def threads_per_process(config: RunConfig) -> int:
@@ -145,9 +190,14 @@ def threads_per_process(config: RunConfig) -> int:
 
 def weights_hash(model) -> str:
     """sha256 of all parameters' bytes, in order: two replicas agree when these agree."""
+    return hash_of(parameter.detach().cpu().contiguous().numpy().tobytes() for parameter in model.parameters())
+
+
+def hash_of(pieces) -> str:
+    """sha256 of bytes in pieces."""
     digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().numpy().tobytes())
+    for piece in pieces:
+        digest.update(piece)
     return digest.hexdigest()
 
 

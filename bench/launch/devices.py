@@ -5,6 +5,9 @@ from bench.errors import UserError
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import visible_gpus
 
+# Flags of a CPU that computes in a short format: x86, ARM.
+SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
+
 
 def choose_device(config: RunConfig) -> str:
     """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS."""
@@ -16,10 +19,11 @@ def choose_device(config: RunConfig) -> str:
             raise UserError("SHARE_GPU=1 needs a GPU, and none is visible: leave it out")
         if config.precision == "tf32":
             raise UserError("PRECISION=tf32 is arithmetic of NVIDIA GPUs, and none is used: use fp32")
-        if config.precision == "bf16" and not {"avx512_bf16", "amx_bf16", "bf16"} & set(cpu_flags()):
+        needed = SHORT.get(config.precision)
+        if needed and not needed & set(cpu_flags()) and not config.allow_slow:
             raise UserError(
-                "PRECISION=bf16: this CPU has no bf16 instructions, and without them bf16 is 6 to 40 times slower: "
-                "use fp32"
+                f"PRECISION={config.precision}: this CPU has no {config.precision} instructions, and without them it "
+                "is 6 to 40 times slower: use fp32, or ALLOW_SLOW=1 to see it"
             )
         return "cpu"
     needed = 1 if config.share_gpu else config.num_devices

@@ -43,21 +43,30 @@ def launch(config: RunConfig, watch=None) -> Path:
         supervise.run(argv, environment, run_dir, config.num_processes, config.timeout, watch)
         if not (run_dir / "record.json").exists():
             raise supervise.failed("launcher", None, "every process ended well, but there is no record", run_dir)
-    except UserError:
-        shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
+    except UserError as error:
+        if any(run_dir.glob("*.pt")):  # it trained, until it met an image that cannot be read, say
+            fail(run_dir, config, started, {"rank": None, "kind": "raised", "message": str(error), "traceback": ""})
+        else:
+            shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
         raise
     except RunFailed as error:
-        os.environ["BENCH_STARTED_AT"] = str(started)
-        with contextlib.suppress(OSError):
-            write_failure(run_dir, config, collect_machine(), error.failure)
+        fail(run_dir, config, started, error.failure)
         raise
     finally:
-        for leftover in [*run_dir.glob(".rank*"), run_dir / ".rendezvous", run_dir / "config.json"]:
+        leftovers = [*run_dir.glob(".rank*"), *run_dir.glob("*.tmp"), run_dir / ".rendezvous", run_dir / "config.json"]
+        for leftover in leftovers:
             leftover.unlink(missing_ok=True)
         shutil.rmtree(run_dir / ".torchrun", ignore_errors=True)
         if meeting:
             meeting.unlink(missing_ok=True)
     return run_dir / "record.json"
+
+
+def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> None:
+    """Leave a record that says how the run failed, where the disk lets us."""
+    os.environ["BENCH_STARTED_AT"] = str(started)
+    with contextlib.suppress(OSError):
+        write_failure(run_dir, config, collect_machine(), failure)
 
 
 def make_run_dir(config: RunConfig) -> Path:

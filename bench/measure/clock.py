@@ -10,6 +10,7 @@ import time
 import torch
 
 PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch is there
+ACCUMULATED = ("start", "passes before", "forward", *PHASES[2:])  # all passes but the last one of a step
 
 
 def moment(device: torch.device):
@@ -24,12 +25,13 @@ def moment(device: torch.device):
 class StepClock:
     """Times of the timed steps of one rank."""
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, passes: int = 1):
         self.device = device
         self.on_gpu = device.type == "cuda"
+        self.names = ACCUMULATED if passes > 1 else PHASES
         self.spans = []  # finished stretches of steps
         self.boundaries = []  # the current one: events or seconds, one more than there are steps
-        self.phases = {phase: [] for phase in PHASES}  # one boundary a step: where that phase ended
+        self.phases = {phase: [] for phase in self.names}  # one boundary a step: where that phase ended
         self.data_wait_s = []
 
     def start(self) -> None:
@@ -37,7 +39,7 @@ class StepClock:
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
         self.spans, self.boundaries = [], [self.now()]
-        self.phases = {phase: [] for phase in PHASES}
+        self.phases = {phase: [] for phase in self.names}
         self.data_wait_s = []
 
     def now(self):
@@ -45,7 +47,7 @@ class StepClock:
         return moment(self.device)
 
     def phase_done(self, phase: str) -> None:
-        """A phase of the current step has been issued; phase: one of PHASES, in that order."""
+        """A phase of the current step has been issued; phase: one of its names, in that order."""
         self.phases[phase].append(self.now())
 
     def step_done(self, data_wait_s: float) -> None:
@@ -67,7 +69,7 @@ class StepClock:
         """Seconds of each phase in each step; what is left of a step is data and the loop itself."""
         return {
             phase: self.between(zip(self.phases[before], self.phases[phase], strict=True))
-            for before, phase in itertools.pairwise(PHASES)
+            for before, phase in itertools.pairwise(self.names)
         }
 
     def between(self, pairs) -> list[float]:

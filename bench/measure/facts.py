@@ -10,26 +10,52 @@ import torch
 from torch import nn
 
 
-def collect_facts(config, mode, model: nn.Module, optimizer: torch.optim.Optimizer, autocast: torch.autocast) -> dict:
-    """One flat, JSON-able dict. model, optimizer, autocast: as the loop uses them. ``lr`` is that of the next step."""
-    plain, group = mode.unwrap(model), optimizer.param_groups[0]
+def collect_facts(config, mode, trainer) -> dict:
+    """One flat, JSON-able dict, of what the loop uses. ``lr`` is the schedule's highest."""
+    plain, optimizer, autocast = mode.unwrap(trainer.model), trainer.optimizer, trainer.autocast
+    group = optimizer.param_groups[0]
     return {
         "norm": norm_of(plain),
         "parameters": sum(p.numel() for p in plain.parameters()),
         "trained_parameters": sum(p.numel() for p in plain.parameters() if p.requires_grad),
         "parameter_dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in plain.parameters()})),
         "autocast": str(autocast.fast_dtype).removeprefix("torch.") if autocast._enabled else "off",
+        "loss_scaling": trainer.scaler.is_enabled(),
+        "memory_format": "channels_last" if channels_last(plain) else "contiguous",
+        "compiled": plain._compiled_call_impl is not None,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "optimizer": type(optimizer).__name__,
         "lr": group["lr"],
         "momentum": group.get("momentum"),
+        "nesterov": group.get("nesterov"),
         "weight_decay": group["weight_decay"],
+        "schedule": schedule_of(config),
+        "accumulate": config.accumulate,
+        "clip_norm": config.clip_norm,
+        "loss_guard": trainer.guard.factor if trainer.guard else None,
+        "augment": config.augment,
         **mode.facts(optimizer),
         "overlap": config.overlap,
         "step_barrier": config.step_barrier,
         "item_sync": config.item_sync,
         "storage_ms": config.storage_ms,
     }
+
+
+def channels_last(model: nn.Module) -> bool:
+    """Whether the weights of the convolutions lie in memory as N H W C."""
+    weights = [p for p in model.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    return bool(weights) and all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
+
+
+def schedule_of(config) -> str:
+    """The learning rate's way in words: "cosine, warm-up over 5 epochs"."""
+    settings = {"step": f" × {config.schedule_factor:g} every {config.schedule_epochs:g} epochs",
+                "cyclic": f" {config.schedule_factor:g} to 1 every {config.schedule_epochs:g} epochs"}  # fmt: skip
+    text = config.schedule + settings.get(config.schedule, "")
+    if config.lr_warmup_steps:
+        return f"{text}, warm-up over {config.lr_warmup_steps} steps"
+    return text + (f", warm-up over {config.lr_warmup_epochs:g} epochs" if config.lr_warmup_epochs else "")
 
 
 def norm_of(model: nn.Module) -> str:

@@ -30,13 +30,18 @@ CONFIDENCE = 0.95
 EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
 
 # Where a run belongs and what surrounds it, not what it does.
-APART = ("suite", "role", "round", "baselines", "timeout", "out", "dist_url")
+APART = (
+    "suite", "role", "round", "baselines", "timeout", "out", "dist_url", "data_dir", "trust", "checkpoint",
+    "checkpoint_steps", "resume", "evaluate", "target", "track", "copy_to", "allow_slow",
+)  # fmt: skip
 # Chosen by the machine where the user leaves it open: two machines differ in it, and the output says so.
 MACHINE = ("threads",)
 # What is computed. Two sets that differ here are not compared.
 WORKLOAD = (
-    "model", "data", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "epochs", "lr", "momentum",
-    "weight_decay", "optimizer", "norm", "precision", "seed", "workers", "device", "storage_ms", "snapshots", "fault",
+    "model", "data", "image_size", "per_device_batch", "accumulate", "warmup_steps", "timed_steps", "epochs", "lr",
+    "momentum", "nesterov", "weight_decay", "optimizer", "schedule", "schedule_epochs", "schedule_factor", "lr_batch",
+    "lr_warmup_steps", "lr_warmup_epochs", "pretrained", "freeze", "train_only", "augment", "skip_bad", "norm",
+    "precision", "seed", "workers", "device", "storage_ms", "snapshots", "fault",
 )  # fmt: skip
 FIELDS = [name for name in UNSET if name not in (*APART, *MACHINE)]
 PROGRAM = [name for name in FIELDS if name not in WORKLOAD]  # the mode, its devices, its launcher and engine options
@@ -313,7 +318,7 @@ def read_side(text: str, name: str) -> tuple[list[dict], list[str]]:
         found, refused = find_records(path)
     good = usable(found)
     said = [f"refused: {sentence}" for sentence in refused]
-    failed, profiled = sum(r["status"] != "ok" for r in found), sum(bool(r["config"].get("profile")) for r in found)
+    failed, profiled = sum(r["status"] == "failed" for r in found), sum(bool(r["config"].get("profile")) for r in found)
     said += [f"note: {failed} failed runs in {name} are left out"] if failed else []
     said += [f"note: {profiled} profiled runs in {name} are left out: the profiler slows them"] if profiled else []
     if not good:

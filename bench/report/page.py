@@ -86,7 +86,7 @@ def page(suites: list, others: list[dict], refused: list[str]) -> str:
     order = sorted(shown, key=lambda key: (list(KINDS).index(key.kind) if key.kind in KINDS else len(KINDS), key))
     twins = Counter(key[:2] for key in order)
     lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
-    failed = [r for r in others if r["status"] != "ok"] + [r for suite in suites for r in suite.failed]
+    failed = [r for r in others if r["status"] == "failed"] + [r for suite in suites for r in suite.failed]
     runs = [r for r in others if r["status"] == "ok"]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined,

@@ -25,7 +25,7 @@ CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 OPTIONS = (
     "model", "data", "image_size", "precision", "optimizer", "lr", "momentum", "weight_decay", "norm", "workers",
-    "storage_ms", "epochs", "warmup_steps", "timed_steps",
+    "accumulate", "augment", "storage_ms", "epochs", "warmup_steps", "timed_steps",
 )  # fmt: skip
 
 
@@ -122,6 +122,8 @@ def workload_of(record: dict) -> str:
     parts += [f"{name} {values[name]:g}" for name in ("lr", "momentum", "weight_decay") if values[name]]
     parts += ["no batch norm"] if values["norm"] == "none" else []
     parts += [f"{name} {values[name]:g}" for name in ("workers", "storage_ms", "epochs") if values[name]]
+    parts += [f"{values['accumulate']} passes a step"] if (values["accumulate"] or 1) > 1 else []
+    parts += ["augmented"] if values["augment"] else []
     parts += [f"{values['warmup_steps']} + {values['timed_steps']} steps"]
     return ", ".join(parts)
 

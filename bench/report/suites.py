@@ -82,7 +82,7 @@ def suite_of(name: str, records: list[dict]) -> Suite:
         {role: [table[role][n] for n in rounds] for role in order} if rounds else {},
         rounds,
         [r for r in good if r["config"]["profile"]],
-        [r for r in records if r["status"] != "ok"],
+        [r for r in records if r["status"] == "failed"],
         [r for by_round in table.values() for n, r in by_round.items() if n not in whole] + repeated,
     )
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bench.report import words
 
+ACCURACY = {"train_loss": "training loss", "loss": "loss", "top1": "top-1", "top5": "top-5"}
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 
 
@@ -43,8 +44,10 @@ def row(record: dict) -> list[str]:
     """The cells of one record; a failed one says so."""
     config, topology, summary = record["config"], record["topology"], record["summary"]
     name = config["mode"] + (" tuned" if config.get("tuned") else "")
-    if record["status"] != "ok":
+    if record["status"] == "failed":
         return [name, str(config["num_devices"]), "", "", f"failed: {record['failure']['kind']}", "", "", ""]
+    if record["status"] == "evaluated":
+        return [name, str(config["num_devices"]), "", "", f"evaluated: {record['accuracy']['top1']:.4f}", "", "", ""]
     step = summary["step_time_s"]
     return [
         name,
@@ -96,9 +99,22 @@ def print_run(console: Console, record: dict, baselines: list[dict]) -> None:
             "note: single is one process with all the threads on the same global batch; independent is the bound "
             "without communication. One run each, no interval."
         )
-    for epoch in record.get("accuracy", {}).get("epochs", []):
-        top = f"top-1 {epoch['top1']:.4f}, top-5 {epoch['top5']:.4f}, " if "top1" in epoch else ""
-        console.print(f"epoch {epoch['epoch']}: {top}{epoch['elapsed_s']:.1f} s")
+    print_accuracy(console, record)
+
+
+def print_accuracy(console: Console, record: dict) -> None:
+    """One line an epoch, and the time to the target where one was given."""
+    accuracy = record.get("accuracy", {})
+    for row in accuracy.get("epochs", []):
+        parts = [f"{name} {row[key]:.4f}" for key, name in ACCURACY.items() if key in row]
+        skipped = [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
+        took = [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} images"]
+        head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
+        console.print(f"{head}: {', '.join(parts + skipped + took)}")
+    if "target" in accuracy:
+        seconds = accuracy["time_to_accuracy_s"]
+        reached = "not reached" if seconds is None else f"reached after {seconds:.1f} s of training and validation"
+        console.print(f"top-1 {accuracy['target']:g}: {reached}")
 
 
 def print_records(console: Console, records: list[dict], most: int = 40) -> None:

@@ -88,7 +88,7 @@ def train(config: RunConfig, model, optimizer, rank: int, processes: int, barrie
             barrier()
             ready = time.time()
             ends = [time.perf_counter()]
-        images, labels = digits[next(stream)[rank::processes]]
+        images, labels, _ = digits[next(stream)[rank::processes]]
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()

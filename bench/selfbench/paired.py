@@ -17,9 +17,9 @@ from bench.config import from_dict
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
 from bench.progress import StatusWriter
-from bench.train import Trainer, build_optimizer
-from bench.workload.data import batches, load_data
-from bench.workload.models import build_model
+from bench.train import Trainer, build_optimizer, learning_rates
+from bench.worker import prepare_model
+from bench.workload.data import ToFloat, load_data, training_batches
 from bench.workload.sharding import global_batches
 
 
@@ -28,12 +28,13 @@ def main() -> None:
     config, pairs, out = from_dict(json.loads(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     mode = load_mode(config.mode)(config)
     topology = mode.topology
-    data, _ = load_data(config, topology.device)
-    model = mode.wrap_model(build_model(config, data.num_classes, topology.rank))
-    optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
     status = StatusWriter(out, topology.rank)
-    trainer = Trainer(config, mode, model, optimizer, status, out)
-    harness_stream = iter(batches(config, topology, data, config.warmup_steps + pairs * config.timed_steps))
+    data, _ = load_data(config, topology.device)
+    model, _, _ = prepare_model(config, mode, data.num_classes, status)
+    optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
+    to_float, lr_of = ToFloat(data, topology.device), learning_rates(config, len(data))
+    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, out)
+    harness_stream = iter(training_batches(config, topology, data, config.warmup_steps + pairs * config.timed_steps))
     bare_stream = global_batches(len(data), config.seed, config.global_batch)
 
     def harness() -> float:
@@ -50,7 +51,7 @@ def main() -> None:
         mode.barrier()
         start = time.perf_counter()
         for _ in range(config.timed_steps):
-            images, labels = data[next(bare_stream)[topology.rank :: topology.world_size]]
+            images, labels, _ = data[next(bare_stream)[topology.rank :: topology.world_size]]
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()

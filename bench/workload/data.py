@@ -1,11 +1,14 @@
 """Data sets, and the batches a process sees.
 
-A data set answers one question: the images and labels of these indices, as tensors. ``batches`` asks it for the
-indices that fall to this process.
+A data set answers one question: the images and labels of these draws (see sharding.py), as tensors, and the names of
+images that could not be read. ``training_batches`` and ``validation_batches`` ask it for those that fall to this
+process. Photographs come as bytes, [B, 3, H, W] of uint8, and ``ToFloat`` makes numbers of them on the device: a
+quarter of what must be sent from process to process and to a GPU.
 """
 
 import gzip
 import importlib.util
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from bench.checks import DIGITS_TRAIN_IMAGES
+from bench.checks import DIGITS_TRAIN_IMAGES, data_kind
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.workload import sharding
@@ -30,6 +33,7 @@ class Digits:
     """
 
     num_classes = 10
+    mean = std = None  # numbers already
 
     def __init__(self, image_size: int, train: bool):
         table = read_digits()  # [1797, 65]: 64 pixels of 0..16, then the label
@@ -43,12 +47,12 @@ class Digits:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B] indices -> images [B, 3, image_size, image_size], labels [B]."""
-        index = torch.from_numpy(indices)
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """[B] draws -> images [B, 3, image_size, image_size], labels [B], nothing unreadable."""
+        index = torch.from_numpy(draws % len(self))
         size = (self.image_size, self.image_size)
         images = torch.nn.functional.interpolate(self.images[index], size, mode="bilinear", align_corners=False)
-        return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index]
+        return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
 
 
 def read_digits() -> np.ndarray:
@@ -68,6 +72,7 @@ class Synthetic:
     """Random images and labels, drawn once, on the device: batches cost an index, so the step is measured alone."""
 
     num_classes = 1000
+    mean = std = None  # numbers already
 
     def __init__(self, image_size: int, device: torch.device):
         generator = torch.Generator().manual_seed(0)  # the same pool in every process
@@ -78,10 +83,10 @@ class Synthetic:
     def __len__(self) -> int:
         return SYNTHETIC_IMAGES
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B] indices -> images [B, 3, image_size, image_size], labels [B], on the device."""
-        index = torch.from_numpy(indices % SYNTHETIC_POOL).to(self.labels.device, non_blocking=True)
-        return self.images[index], self.labels[index]
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """[B] draws -> images [B, 3, image_size, image_size], labels [B], on the device; nothing unreadable."""
+        index = torch.from_numpy(draws % SYNTHETIC_POOL).to(self.labels.device, non_blocking=True)
+        return self.images[index], self.labels[index], []
 
 
 class SlowStorage:
@@ -89,46 +94,113 @@ class SlowStorage:
 
     def __init__(self, dataset, milliseconds: float):
         self.dataset, self.milliseconds, self.num_classes = dataset, milliseconds, dataset.num_classes
+        self.mean, self.std = dataset.mean, dataset.std
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
         """As the data set's own, later."""
-        time.sleep(self.milliseconds * len(indices) / 1000)
-        return self.dataset[indices]
+        time.sleep(self.milliseconds * len(draws) / 1000)
+        return self.dataset[draws]
 
 
-def load_data(config: RunConfig, device: torch.device):
-    """The training set and the validation set of a config; synthetic data have no validation set (None)."""
-    if config.data == "synthetic":
+def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder: Path | None = None):
+    """The training set and the validation set of a config; synthetic data have no validation set (None).
+
+    kind, folder: what DATA turned out to be, and where its files lie on this machine (``workload.place.find``). Raises
+    UserError for files that are missing or cannot be used, and when one step needs more images than there are.
+    """
+    kind = kind or data_kind(config.data)[0]
+    if kind == "synthetic":
         return Synthetic(config.image_size, device), None
-    train_set = Digits(config.image_size, train=True)
+    if kind == "digits":
+        train_set, val_set = Digits(config.image_size, train=True), Digits(config.image_size, train=False)
+    else:
+        train_set, val_set = file_sets(config, kind, folder)  # noqa: F821
     if config.storage_ms:
         train_set = SlowStorage(train_set, config.storage_ms)
-    return train_set, Digits(config.image_size, train=False)
+    if len(train_set) < config.global_batch:
+        raise UserError(
+            f"a step of {config.global_batch} images (BATCH x GPUS x ACCUMULATE) is more than the {len(train_set)} "
+            f"that DATA={config.data} has: use a smaller BATCH"
+        )
+    return train_set, val_set
 
 
-def process_indices(config: RunConfig, topology, num_images: int) -> Iterator[np.ndarray]:
-    """The indices of each step that fall to this process: [per_device_batch x devices_per_process], endless."""
-    first = topology.rank * topology.devices_per_process
-    for batch in sharding.global_batches(num_images, config.seed, config.global_batch):
-        yield sharding.shard(batch, first, topology.devices_per_process, topology.num_devices)
+class Draws:
+    """A sampler: for each step the draws of this process, [per_device_batch x accumulate x devices_per_process].
 
-
-def batches(config: RunConfig, topology, dataset, steps: int) -> DataLoader:
-    """``steps`` batches for this process: images [b, 3, H, W] and labels [b]; b = per_device_batch x its devices.
-
-    WORKERS is the total over all processes; rank r gets its share. A loader of whole index arrays: the data set
-    makes a batch at once.
+    Of a step's global batch each pass (ACCUMULATE) takes one part after the other, and each part is shared out over the
+    devices. It can be walked more than once.
     """
+
+    def __init__(self, config: RunConfig, topology, num_images: int, steps: int, first: int = 0):
+        self.config, self.topology, self.num_images, self.steps, self.first = config, topology, num_images, steps, first
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        config, topology = self.config, self.topology
+        stream = sharding.global_batches(self.num_images, config.seed, config.global_batch, self.first)
+        device = topology.rank * topology.devices_per_process
+        for batch in itertools.islice(stream, self.steps):
+            passes = np.split(batch, config.accumulate)
+            shares = [
+                sharding.shard(part, device, topology.devices_per_process, topology.num_devices) for part in passes
+            ]
+            yield np.concatenate(shares)
+
+
+def training_batches(config: RunConfig, topology, dataset, steps: int, first: int = 0) -> DataLoader:
+    """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as ``Draws`` says.
+
+    first: images seen before. A loader of whole arrays of draws: the data set makes a batch at once.
+    """
+    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first), keep=True)
+
+
+def validation_batches(config: RunConfig, topology, dataset) -> DataLoader:
+    """This process's share of a validation set, once: rank r takes images r, r + N, r + 2N, …: none twice, none left
+    out, whatever the sizes. Images [≤ per_device_batch, 3, H, W], labels, unreadable names."""
+    mine = np.arange(topology.rank, len(dataset), topology.world_size)
+    shares = [mine[i : i + config.per_device_batch] for i in range(0, len(mine), config.per_device_batch)]
+    return loader(config, topology, dataset, shares, keep=False)
+
+
+def loader(config: RunConfig, topology, dataset, draws, keep: bool) -> DataLoader:
+    """Two batches ahead in each worker, in pinned memory for a GPU. WORKERS is the total over all processes; rank r
+    gets its share. keep: whether the workers live on after the last batch."""
     share = config.workers // topology.world_size + (topology.rank < config.workers % topology.world_size)
-    stream = process_indices(config, topology, len(dataset))
     return DataLoader(
         dataset,
         batch_size=None,
-        sampler=[next(stream) for _ in range(steps)],
+        sampler=draws,
         num_workers=share,
-        persistent_workers=share > 0,
+        persistent_workers=keep and share > 0,
         pin_memory=topology.device.type == "cuda" and config.data != "synthetic",
+        generator=torch.Generator(),  # its own: the training process's random numbers are left alone
     )
+
+
+def plain_errors(batches: Iterator) -> Iterator:
+    """The batches; a UserError that a loader worker raised has its own one line again (torch adds a traceback)."""
+    try:
+        yield from batches
+    except UserError as error:
+        raise UserError(str(error).strip().splitlines()[-1].removeprefix("bench.errors.UserError: ")) from None
+
+
+class ToFloat:
+    """Pixels of 0..255, [B, 3, H, W] uint8, to numbers of mean 0 and deviation 1 by a data set's ``mean`` and ``std``
+    (of pixels in 0..1, one a channel). Images that are numbers already pass through."""
+
+    def __init__(self, dataset, device: torch.device):
+        if dataset.mean is not None:
+            mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (dataset.mean, dataset.std))
+            self.scale, self.shift = 1 / (255 * std), -mean / std
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """images on the device -> float32 there."""
+        return images if images.is_floating_point() else images.float().mul_(self.scale).add_(self.shift)

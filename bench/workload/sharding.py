@@ -4,6 +4,10 @@ One permutation an epoch, from the seed. The epochs follow each other in one str
 image is lost to a remainder and none is seen twice in an epoch. Device d of D takes every D-th index of a global
 batch. So the union of a step's batches is the same set in every mode, and DP's chunk for device d holds exactly the
 images that DDP's rank d sees.
+
+A draw is a number that names an image and the epoch in which it is seen: epoch x num_images + index. So a random crop
+can be drawn from (seed, draw) alone: it is another one every epoch, and the same one in every mode, on whatever rank
+and in whatever loader worker.
 """
 
 from collections.abc import Iterator
@@ -18,13 +22,17 @@ def epoch_permutation(num_images: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(num_images)
 
 
-def global_batches(num_images: int, seed: int, global_batch: int) -> Iterator[np.ndarray]:
-    """An endless stream of [global_batch] indices. An epoch's remainder begins the next epoch's first batch."""
-    epoch, rest = 0, np.empty(0, dtype=np.int64)
+def global_batches(num_images: int, seed: int, global_batch: int, first: int = 0) -> Iterator[np.ndarray]:
+    """An endless stream of [global_batch] draws. An epoch's remainder begins the next epoch's first batch.
+
+    first: images seen before, in this or an earlier run: the stream goes on from there, whatever the batch was then.
+    """
+    epoch, begun = divmod(first, num_images)
+    rest = np.empty(0, dtype=np.int64)
     while True:
         while len(rest) < global_batch:
-            rest = np.concatenate([rest, epoch_permutation(num_images, seed, epoch)])
-            epoch += 1
+            rest = np.concatenate([rest, epoch_permutation(num_images, seed, epoch)[begun:] + epoch * num_images])
+            epoch, begun = epoch + 1, 0
         yield rest[:global_batch]
         rest = rest[global_batch:]
 
@@ -40,13 +48,17 @@ def shard(batch: np.ndarray, first_device: int, devices: int, num_devices: int) 
     return np.concatenate([batch[d::num_devices] for d in range(first_device, first_device + devices)])
 
 
-def steps_of_epochs(num_images: int, epochs: int, global_batch: int) -> list[int]:
+def steps_of_epochs(num_images: int, epochs: int, global_batch: int, step: int = 0, images_seen: int = 0) -> list[int]:
     """The step after which each epoch ends, rounded up to whole steps.
+
+    step, images_seen: where a resumed run stands. An epoch that had ended by then gets a step before it, or that one.
 
     >>> steps_of_epochs(num_images=100, epochs=3, global_batch=40)    # 2.5 steps an epoch
     [3, 5, 8]
+    >>> steps_of_epochs(100, 3, global_batch=80, step=3, images_seen=120)    # resumed with twice the batch
+    [3, 4, 6]
     """
-    return [-(-num_images * epoch // global_batch) for epoch in range(1, epochs + 1)]
+    return [step - (images_seen - num_images * epoch) // global_batch for epoch in range(1, epochs + 1)]
 
 
 def fingerprint(indices: np.ndarray) -> int:

@@ -1,5 +1,7 @@
 """bench/workload/data.py: what the data sets hold, and the batches a process is given."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -25,8 +27,8 @@ def place(rank=0, world_size=1, devices=1) -> Topology:
 
 def all_batches(config, topology, dataset, steps):
     """The batches of a process as one pair of tensors: images [steps, b, 3, H, W], labels [steps, b]."""
-    pairs = list(data.batches(config, topology, dataset, steps))
-    return torch.stack([images for images, _ in pairs]), torch.stack([labels for _, labels in pairs])
+    pairs = list(data.training_batches(config, topology, dataset, steps))
+    return torch.stack([images for images, _, _ in pairs]), torch.stack([labels for _, labels, _ in pairs])
 
 
 def test_digits_have_the_sizes_they_say():
@@ -38,7 +40,7 @@ def test_digits_have_the_sizes_they_say():
 
 @pytest.mark.parametrize("size", [8, 16, 33])
 def test_digits_are_enlarged_and_have_three_equal_channels(size):
-    images, labels = data.Digits(size, train=True)[np.arange(5)]
+    images, labels, _ = data.Digits(size, train=True)[np.arange(5)]
     assert images.shape == (5, 3, size, size) and images.dtype == torch.float32
     assert labels.shape == (5,) and labels.dtype == torch.int64
     assert torch.equal(images[:, 0], images[:, 1]) and torch.equal(images[:, 0], images[:, 2])
@@ -77,7 +79,7 @@ def test_digits_without_scikit_learn_are_a_users_error(monkeypatch):
 def test_synthetic_data_are_the_same_in_every_process():
     a, b = data.Synthetic(16, CPU), data.Synthetic(16, CPU)
     indices = np.array([0, 5, 511, 512, 65_535])
-    (images, labels), (again, labels_again) = a[indices], b[indices]
+    (images, labels, _), (again, labels_again, _) = a[indices], b[indices]
     assert torch.equal(images, again) and torch.equal(labels, labels_again)
     assert images.shape == (5, 3, 16, 16) and torch.equal(images[0], images[3])  # 512 comes round to 0
 
@@ -126,4 +128,50 @@ def test_loader_workers_change_nothing():
 def test_workers_are_shared_out_in_total(workers, shares):
     dataset = data.Digits(8, train=True)
     config = config_of(num_devices=3, workers=workers)
-    assert [data.batches(config, place(r, 3), dataset, 1).num_workers for r in range(3)] == shares
+    assert [data.training_batches(config, place(r, 3), dataset, 1).num_workers for r in range(3)] == shares
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_each_pass_of_an_accumulated_step_is_a_part_of_the_global_batch(world_size):
+    """Pass j of the processes together is the j-th part: as if it were a step of its own with a third of the batch."""
+    many = config_of(num_devices=world_size, accumulate=3)
+    small = config_of(mode="single", per_device_batch=6 * world_size)
+    assert many.global_batch == 18 * world_size
+    shares = [list(data.Draws(many, place(r, world_size), 100, 4)) for r in range(world_size)]
+    parts = list(data.Draws(small, place(), 100, 12))
+    for step in range(4):
+        for j in range(3):
+            seen = np.concatenate([share[step][6 * j : 6 * j + 6] for share in shares])
+            assert sorted(seen) == sorted(parts[3 * step + j])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("images", [1, 5, 12, 360])
+def test_validation_shares_hold_every_image_once(world_size, images):
+    config = config_of(num_devices=world_size)
+    loaders = [data.validation_batches(config, place(r, world_size), range(images)) for r in range(world_size)]
+    shares = [[int(i) for draws in loader.sampler for i in draws] for loader in loaders]
+    assert sorted(i for share in shares for i in share) == list(range(images))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_bytes_become_numbers_of_the_data_sets_mean_and_deviation():
+    photographs = SimpleNamespace(mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 1.0))
+    images = torch.tensor([0, 127, 255], dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 3, 2, 2)
+    numbers = data.ToFloat(photographs, CPU)(images)
+    expected = (images / 255 - torch.tensor(photographs.mean)[:, None, None]) / torch.tensor(photographs.std)[
+        :, None, None
+    ]
+    assert numbers.dtype == torch.float32 and torch.allclose(numbers, expected, atol=1e-6)
+
+
+def test_numbers_stay_what_they_are():
+    images = torch.randn(2, 3, 8, 8)
+    assert data.ToFloat(data.Digits(8, train=True), CPU)(images) is images
+
+
+def test_a_step_larger_than_the_data_is_refused():
+    config = config_of(per_device_batch=500, num_devices=2, accumulate=1)
+    with pytest.raises(UserError, match=r"BATCH=700 .* DATA=digits has 1437"):
+        config_of(per_device_batch=700, num_devices=3)
+    assert len(data.load_data(config, CPU)[0]) == 1437

@@ -22,18 +22,24 @@ ALLOWED = {
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
-    "bench.record": ["bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
+    "bench.record": ["bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [
         "bench.launch", "bench.config", "bench.errors", "bench.guard", "bench.progress", "bench.record",
         "bench.measure.nvml", "bench.measure.environment", "bench.modes.__init__",
     ],
     "bench.modes": ["bench.modes", "bench.config", "bench.errors"],
-    "bench.workload": ["bench.workload", "bench.checks", "bench.config", "bench.errors"],
-    "bench.train": ["bench.checks", "bench.config", "bench.measure.clock", "bench.progress"],
+    "bench.workload": [
+        "bench.workload", "bench.checks", "bench.checkpoint", "bench.config", "bench.errors", "bench.storage",
+    ],
+    "bench.train": ["bench.checks", "bench.config", "bench.measure.clock", "bench.progress", "bench.schedule"],
+    "bench.epochs": [
+        "bench.checkpoint", "bench.config", "bench.errors", "bench.train", "bench.workload.models",
+        "bench.workload.sharding",
+    ],
     "bench.worker": [
-        "bench.config", "bench.guard", "bench.measure", "bench.modes", "bench.progress", "bench.record", "bench.train",
-        "bench.workload",
+        "bench.checkpoint", "bench.config", "bench.epochs", "bench.guard", "bench.measure", "bench.modes",
+        "bench.progress", "bench.record", "bench.trackers", "bench.train", "bench.workload",
     ],
     "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
@@ -53,7 +59,15 @@ MAY_ASK = {
 }
 
 # What a machine without torch can load: all but what lives in the worker.
-HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.train", "bench.measure", "bench.selfbench", "bench.labs"]
+HEAVY_ROOMS = [
+    "bench.modes",
+    "bench.workload",
+    "bench.train",
+    "bench.epochs",
+    "bench.measure",
+    "bench.selfbench",
+    "bench.labs",
+]
 LIGHT_EXCEPTIONS = ["bench.modes.__init__", "bench.measure.nvml", "bench.measure.environment"]
 NO_MODULE = ["bench.__main__"]  # it runs the command when it is imported
 

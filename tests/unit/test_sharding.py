@@ -37,8 +37,17 @@ def test_an_epoch_loses_no_image_and_repeats_none(num_images, global_batch):
     steps = sharding.steps_of_epochs(num_images, 3, global_batch)[-1]
     stream = np.concatenate(take(num_images, 0, global_batch, steps))
     for epoch in range(3):
-        seen = stream[epoch * num_images : (epoch + 1) * num_images]
-        assert sorted(seen) == list(range(num_images))
+        draws = stream[epoch * num_images : (epoch + 1) * num_images]
+        assert sorted(draws % num_images) == list(range(num_images))
+        assert set(draws // num_images) == {epoch}
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+@pytest.mark.parametrize("seen", [0, 1, 7, 250])
+def test_a_stream_goes_on_where_it_was_left_whatever_the_batch(num_images, global_batch, seen):
+    whole = np.concatenate(take(num_images, 5, 10, 200))
+    rest = list(itertools.islice(sharding.global_batches(num_images, 5, global_batch, first=seen), 20))
+    assert np.concatenate(rest).tolist() == whole[seen : seen + 20 * global_batch].tolist()
 
 
 @pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
@@ -65,3 +74,17 @@ def test_an_epochs_last_step_holds_its_last_image(num_images, global_batch):
 
 def test_no_epochs_have_no_steps():
     assert sharding.steps_of_epochs(100, 0, 10) == []
+
+
+@pytest.mark.parametrize(("num_images", "global_batch"), SIZES)
+@pytest.mark.parametrize("before", [1, 3, 10])
+def test_epochs_of_a_resumed_run_end_where_their_last_image_is(num_images, global_batch, before):
+    """A run of ``before`` steps of 7 images goes on with another batch."""
+    seen = before * 7
+    ends = sharding.steps_of_epochs(num_images, 4, global_batch, step=before, images_seen=seen)
+    for epoch, end in enumerate(ends, 1):
+        images = seen + (end - before) * global_batch
+        if num_images * epoch <= seen:
+            assert end <= before
+        else:
+            assert num_images * epoch <= images < num_images * epoch + global_batch

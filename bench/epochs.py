@@ -1,0 +1,272 @@
+"""Training by epochs: what happens between two stretches of steps, and is not timed.
+
+From stop to stop: after an epoch validation, its row for the record, a checkpoint; after every CHECKPOINT_STEPS another
+checkpoint. The steps themselves are bench/train.py's.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bench import checkpoint
+from bench.config import RunConfig, to_dict
+from bench.errors import UserError
+from bench.train import Trainer
+from bench.workload.models import train_mode
+from bench.workload.sharding import steps_of_epochs
+
+LATEST, BEST = "latest.pt", "best.pt"
+
+
+class Epochs:
+    """The epochs of one run: where each ends, what each gave, and what a checkpoint must hold of them.
+
+    num_images: of the training set. val_batches: this process's share of the validation set, or None. tracker: takes
+    each epoch's row.
+    """
+
+    def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None, tracker):
+        self.trainer, self.num_images, self.val_batches, self.tracker = trainer, num_images, val_batches, tracker
+        self.config: RunConfig = trainer.config
+        self.rows = []  # one an epoch, as the record has them
+        self.elapsed_before_s = 0.0  # in the runs that this one goes on from
+        self.notes = []  # what a resumed run does otherwise than the one before
+        self.rng = None  # the random numbers' state, to be put back when training begins
+        trainer.on_loss = lambda step, loss: tracker.log(step, {"train/loss": loss})
+
+    @property
+    def best_top1(self) -> float:
+        """The best top-1 so far; -1 before any."""
+        return max((row["top1"] for row in self.rows if "top1" in row), default=-1.0)
+
+    def ends(self) -> list[int]:
+        """The step after which each epoch ends that is still to be trained."""
+        trainer, config = self.trainer, self.config
+        ends = steps_of_epochs(self.num_images, config.epochs, config.global_batch, trainer.step, trainer.images_seen)
+        return ends[len(self.rows) :]
+
+    def train(self, stream: Iterator, timed_from: int, start_timing) -> None:
+        """Train to the end of the last epoch. start_timing: called when step ``timed_from`` is about to begin."""
+        trainer, ends = self.trainer, self.ends()
+        saves = self.saves(ends[-1])
+        if self.rng is not None:
+            put_rng(self.rng, trainer.device)
+        self.began, timing = time.perf_counter(), False
+        for stop in sorted({*ends, *saves, timed_from}):
+            trainer.train_steps(stream, stop - trainer.step)
+            if stop in ends:
+                self.end_epoch()
+            elif stop in saves:
+                self.write_checkpoint()
+            if stop == timed_from:
+                start_timing()
+                timing = True
+            elif timing:
+                trainer.clock.resume()
+
+    def saves(self, end: int) -> range:
+        """The steps before ``end`` after which a checkpoint is asked for, beside the epochs' ends."""
+        every = self.config.checkpoint_steps or end
+        return range((self.trainer.step // every + 1) * every, end, every)
+
+    def end_epoch(self) -> None:
+        """Validate, keep the row, write the checkpoint."""
+        trainer = self.trainer
+        steps = trainer.step - (self.rows[-1]["steps"] if self.rows else 0)
+        row = {"epoch": len(self.rows) + 1, "steps": trainer.step, "images_seen": trainer.images_seen,
+               "train_loss": trainer.mode.reduce(trainer.loss_sum / steps, "mean").item(),
+               "lr": trainer.lr_of(trainer.images_seen - self.config.global_batch)}  # fmt: skip
+        trainer.loss_sum.zero_()
+        trained_s = self.elapsed_s()
+        if self.val_batches is not None:
+            row |= validate(trainer, self.val_batches)
+        row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
+                "skipped_steps": trainer.skipped_steps}  # fmt: skip
+        best = row.get("top1", 0.0) > self.best_top1
+        self.rows.append(row)
+        self.tracker.log(trainer.step, {f"epoch/{name}": value for name, value in row.items()})
+        if self.config.checkpoint:
+            self.write_checkpoint(best)
+
+    def elapsed_s(self) -> float:
+        """Seconds since the first step, over all runs that this one goes on from."""
+        return self.elapsed_before_s + time.perf_counter() - self.began
+
+    # --- checkpoints ------------------------------------------------------------------------------------------
+
+    def write_checkpoint(self, best: bool = False) -> None:
+        """Rank 0 writes RUN_DIR/latest.pt whole or not at all; ``best``: it becomes best.pt, too."""
+        trainer = self.trainer
+        trainer.status.phase("writing a checkpoint")
+        model = trainer.mode.unwrap(trainer.model)
+        mine = {"buffers": dict(model.named_buffers()), "rng": get_rng(trainer.device)}
+        ranks = trainer.mode.gather(to_cpu(mine))  # batch norm's statistics may be each rank's own
+        if trainer.mode.topology.rank == 0:
+            latest = trainer.run_dir / LATEST
+            checkpoint.save(latest, self.state(model) | {"ranks": ranks})
+            if best:
+                checkpoint.keep_best(latest, trainer.run_dir / BEST)
+        trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
+
+    def state(self, model: nn.Module) -> dict:
+        """Everything that going on needs, but for what each rank has of its own."""
+        trainer = self.trainer
+        return {
+            "format": checkpoint.FORMAT,
+            "version": checkpoint.VERSION,
+            "model": model.state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
+            "scaler": trainer.scaler.state_dict(),
+            "step": trainer.step,
+            "images_seen": trainer.images_seen,
+            "loss_sum": trainer.loss_sum.item(),
+            "guard": trainer.guard.mean if trainer.guard else None,
+            "skipped_steps": trainer.skipped_steps,
+            "elapsed_s": self.elapsed_s(),
+            "accuracy": self.rows,
+            "best_top1": self.best_top1,
+            "num_images": self.num_images,
+            "world_size": trainer.mode.topology.world_size,
+            "config": to_dict(self.config),
+        }
+
+    def resume(self, state: dict, path: Path) -> None:
+        """Go on from a checkpoint. The weights were loaded before the model was wrapped; the rest is put back here.
+
+        Raises UserError when the checkpoint is of other data, or its optimizer is another one.
+        """
+        trainer, rank = self.trainer, self.trainer.mode.topology.rank
+        self.check_resumable(state, path)
+        load_optimizer(trainer.optimizer, state["optimizer"], path)
+        if trainer.scaler.is_enabled() and state["scaler"]:
+            trainer.scaler.load_state_dict(state["scaler"])
+        if trainer.guard:
+            trainer.guard.mean = state["guard"]
+        trainer.step, trainer.images_seen = state["step"], state["images_seen"]
+        trainer.skipped_steps = state["skipped_steps"]
+        trainer.loss_sum.fill_(state["loss_sum"])
+        self.elapsed_before_s, self.rows = state["elapsed_s"], list(state["accuracy"])
+        same = state["world_size"] == trainer.mode.topology.world_size
+        if same:
+            load_buffers(trainer.mode.unwrap(trainer.model), state["ranks"][rank]["buffers"])
+        if same or rank == 0:
+            self.rng = state["ranks"][rank]["rng"]
+        self.notes = list(differences(state, self.config, trainer.mode.topology.world_size))
+
+    def check_resumable(self, state: dict, path: Path) -> None:
+        """The data order can go on only over the same images, and epochs must be left to train."""
+        if state["num_images"] != self.num_images:
+            raise UserError(
+                f"RESUME: {path} was trained on {state['num_images']} images, and DATA={self.config.data} has "
+                f"{self.num_images}: use the same data, or start anew from its weights with PRETRAINED={path}"
+            )
+        if state["config"]["optimizer"] != self.config.optimizer:
+            raise UserError(
+                f"RESUME: {path} was trained with OPTIMIZER={state['config']['optimizer']}, and its state is of no use "
+                f"to {self.config.optimizer}: use the same, or start anew with PRETRAINED={path}"
+            )
+        if len(state["accuracy"]) >= self.config.epochs:
+            raise UserError(
+                f"RESUME: {path} has done {len(state['accuracy'])} epochs, and EPOCHS={self.config.epochs} counts all "
+                f"of them: use EPOCHS={len(state['accuracy']) + 1} or more"
+            )
+
+
+def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:
+    """What is not as in the run that wrote the checkpoint, and what comes of it."""
+    before, now = state["config"], to_dict(config)
+    epoch, images = divmod(state["images_seen"], state["num_images"])
+    yield f"resumed after step {state['step']}, {images} images into epoch {epoch + 1}"
+    if state["world_size"] != world_size:
+        yield (f"resumed with {world_size} processes, begun with {state['world_size']}: every rank starts from rank "
+               "0's batch-norm statistics, and all but rank 0 from new random numbers")  # fmt: skip
+    batches = [global_batch_of(c) for c in (before, now)]
+    if batches[0] != batches[1]:
+        yield (f"the global batch is {batches[1]}, it was {batches[0]}: the images go on in the same order, cut into "
+               "other steps; LR is scaled only where LR_BATCH is given")  # fmt: skip
+    kept = ("mode", "model", "data", "image_size", "precision", "norm", "seed", "lr", "momentum", "weight_decay",
+            "schedule", "epochs", "augment")  # fmt: skip
+    changed = [f"{name} {before[name]} → {now[name]}" for name in kept if before.get(name) != now[name]]
+    if changed:
+        yield f"not as before: {', '.join(changed)}"
+
+
+def global_batch_of(config: dict) -> int:
+    """The global batch of a config as a dict."""
+    return config["per_device_batch"] * config["accumulate"] * config["num_devices"]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict, path: Path) -> None:
+    """The optimizer's state from a checkpoint; its settings (learning rate, decay) stay those of this run.
+
+    Raises UserError when it does not fit.
+    """
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(state)
+    except (ValueError, KeyError) as error:
+        raise UserError(
+            f"RESUME: the optimizer's state in {path} does not fit ({error}): was FREEZE another?"
+        ) from None
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+
+
+@torch.no_grad()
+def validate(trainer: Trainer, batches: Iterable) -> dict:
+    """Loss, top-1 and top-5 accuracy over a held-out set: each process counts its share, and the COUNTS are summed.
+
+    A share is never padded, so no image counts twice, whatever the sizes. It runs on the plain model, for shares may
+    differ by a batch and DDP's forward is a collective. Batch norm's statistics may differ by rank; the model that is
+    judged is one, rank 0's, as a checkpoint would hold it.
+    """
+    trainer.status.phase("validating")
+    mode, model = trainer.mode, trainer.mode.unwrap(trainer.model)
+    own = to_cpu(dict(model.named_buffers()))
+    load_buffers(model, mode.gather(own)[0])
+    model.eval()
+    counts = torch.zeros(4, dtype=torch.float64, device=trainer.device)  # loss, top-1, top-5, images
+    for images, labels, unreadable in batches:
+        trainer.skipped_images.update(unreadable)
+        if len(labels) == 0:
+            continue
+        labels = labels.to(trainer.device)
+        with trainer.autocast:
+            outputs = model(trainer.prepare(images)).float()  # [b, classes]
+        loss = nn.functional.cross_entropy(outputs, labels, reduction="sum")
+        hits = outputs.topk(min(5, outputs.shape[1])).indices == labels[:, None]  # [b, 5]
+        counts += torch.stack([loss, hits[:, 0].sum(), hits.sum(), torch.tensor(len(labels), device=trainer.device)])
+    load_buffers(model, own)
+    train_mode(model)
+    loss, top1, top5, images = mode.reduce(counts, "sum").tolist()
+    if not images:
+        raise UserError("the validation set has no image that can be read")
+    return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images, "images": int(images)}
+
+
+def load_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
+    """Put tensors into a model's buffers, in place."""
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def to_cpu(item):
+    """A copy of nested dicts of tensors on the CPU."""
+    return {k: to_cpu(v) for k, v in item.items()} if isinstance(item, dict) else item.detach().cpu().clone()
+
+
+def get_rng(device: torch.device) -> dict[str, torch.Tensor]:
+    """This process's random numbers: those of the CPU and of its device (dropout)."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def put_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    """The opposite of ``get_rng``; a device that the checkpoint does not have keeps its own."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)
