@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from bench import checks
 from bench.errors import UserError
 from bench.modes import LAUNCHERS, MODES
+from bench.schedule import SCHEDULES
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 NORMS = ("batch", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("constant", "step", "cosine", "cyclic")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")

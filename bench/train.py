@@ -15,6 +15,7 @@ from torch import nn
 
 from bench.checks import parse_fault, parse_snapshots
 from bench.config import RunConfig
+from bench.errors import UserError
 from bench.measure.clock import LossPeek, StepClock
 from bench.progress import StatusWriter
 from bench.schedule import learning_rate, scaled_lr
@@ -30,10 +31,13 @@ def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimize
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:
-    """A function: the learning rate of the step that begins after so many images (0 for the first step)."""
+    """A function: the learning rate of the step that begins after so many images (0 for the first step).
+
+    Raises UserError when the warm-up leaves nothing for the schedule.
+    """
     steps = config.warmup_steps + config.timed_steps
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
-    return functools.partial(
+    lr_of = functools.partial(
         learning_rate,
         lr=scaled_lr(config.lr, config.global_batch, config.lr_batch),
         images_per_epoch=num_images,
@@ -43,6 +47,13 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
         schedule_factor=config.schedule_factor,
         lr_warmup_images=warmup,
     )
+    try:
+        lr_of(0)
+    except ValueError as error:
+        raise UserError(
+            f"SCHEDULE={config.schedule}: {error}: use a shorter LR_WARMUP_STEPS or LR_WARMUP_EPOCHS"
+        ) from None
+    return lr_of
 
 
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
@@ -115,8 +126,8 @@ class Trainer:
     def take_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """One step on this process's images [b, 3, H, W] and labels [b]; returns the loss, a mean over them.
 
-        With ACCUMULATE=k the batch goes through in k passes, and gradients are exchanged in the last one alone. A pass's
-        loss is a mean over a k-th of the batch, so it is divided by k, and the gradients of the passes add up.
+        With ACCUMULATE=k the batch goes through in k passes, and gradients are exchanged in the last one alone. A pass
+        has the mean loss over a k-th of the batch, so it is divided by k, and the gradients of the passes add up.
         """
         passes = self.config.accumulate
         for group in self.optimizer.param_groups:

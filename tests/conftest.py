@@ -1,5 +1,9 @@
 """What all tests share: the made-up NVML driver, and one real record."""
 
+import os
+import shutil
+import subprocess
+
 import pytest
 
 from tests import runs
@@ -13,3 +17,27 @@ def real_run(tmp_path_factory):
     result = runs.run(tmp_path_factory.mktemp("real"), mode="single", steps=3)
     assert result.code == 0, result.stderr
     return result
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Makes a file system of a few pages of 4 KiB. Skips where this process may not mount one."""
+    mounted = []
+
+    def make(pages: int):
+        folder = tmp_path / f"disk{pages}"
+        folder.mkdir()
+        options = f"size={pages * 4}k"
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if (
+            shutil.which("mount") is None
+            or os.geteuid() != 0
+            or subprocess.run(command, capture_output=True).returncode
+        ):
+            pytest.skip("a full disk needs the right to mount a small one: run as root, outside a sandbox")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -1,10 +1,7 @@
 """What goes wrong is told in one line, with the rank and the cause, in a failed record; and nobody is left behind."""
 
-import os
-import shutil
 import signal
 import socket
-import subprocess
 import time
 
 import pytest
@@ -220,30 +217,6 @@ def test_bench_itself_is_killed(name, tmp_path):
 
 
 # --- The disk is full -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Makes a file system of a few pages of 4 KiB. Skips where this process may not mount one."""
-    mounted = []
-
-    def make(pages: int):
-        folder = tmp_path / f"disk{pages}"
-        folder.mkdir()
-        options = f"size={pages * 4}k"
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if (
-            shutil.which("mount") is None
-            or os.geteuid() != 0
-            or subprocess.run(command, capture_output=True).returncode
-        ):
-            pytest.skip("a full disk needs the right to mount a small one: run as root, outside a sandbox")
-        mounted.append(folder)
-        return folder
-
-    yield make
-    for folder in mounted:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_disk_that_is_full_from_the_start(small_disk):

@@ -18,7 +18,7 @@ ALLOWED = {
     "bench.schedule": [],
     "bench.modes.__init__": [],
     "bench.checks": ["bench.errors", "bench.modes.__init__"],
-    "bench.config": ["bench.checks", "bench.errors", "bench.modes.__init__"],
+    "bench.config": ["bench.checks", "bench.errors", "bench.modes.__init__", "bench.schedule"],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
@@ -32,7 +32,9 @@ ALLOWED = {
     "bench.workload": [
         "bench.workload", "bench.checks", "bench.checkpoint", "bench.config", "bench.errors", "bench.storage",
     ],
-    "bench.train": ["bench.checks", "bench.config", "bench.measure.clock", "bench.progress", "bench.schedule"],
+    "bench.train": [
+        "bench.checks", "bench.config", "bench.errors", "bench.measure.clock", "bench.progress", "bench.schedule",
+    ],
     "bench.epochs": [
         "bench.checkpoint", "bench.config", "bench.errors", "bench.train", "bench.workload.models",
         "bench.workload.sharding",

@@ -1,0 +1,283 @@
+"""Training by epochs through `bench run`: checkpoints, resume, the load/save matrix, faults, guards, freezing."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runs import needs_horovod, run
+
+# Six steps an epoch of 1437 digits; a checkpoint in the middle of each. The kill comes after the one at step 8.
+EPOCHS = {"epochs": 2, "checkpoint_steps": 4, "image_size": 8, "warmup": 1, "lr": 0.02, "schedule": "cosine",
+          "lr_warmup_steps": 2, "weight_decay": 1e-4, "seed": 3, "track": "none", "target": 0.05}  # fmt: skip
+MODES = {
+    "single": {"mode": "single", "gpus": 1, "batch": 240},
+    "dp": {"mode": "dp", "gpus": 2, "batch": 120},
+    "ddp": {"mode": "ddp", "gpus": 2, "batch": 120},
+    "horovod": {"mode": "horovod", "gpus": 2, "batch": 120},
+}
+TIMES = ("elapsed_s", "validate_s")
+EVERY_MODE = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in MODES]
+SEVERAL = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in ("ddp", "horovod")]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """``trained(mode)``: two epochs without a break."""
+    done = {}
+
+    def get(name):
+        if name not in done:
+            done[name] = run(tmp_path_factory.mktemp(name), **EPOCHS, **MODES[name])
+            assert done[name].code == 0, done[name].stderr
+        return done[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """``resumed(mode)``: the same, killed (SIGKILL) at step 9 and gone on with from what was on the disk."""
+    done = {}
+
+    def get(name):
+        if name not in done:
+            options, folder = EPOCHS | MODES[name], tmp_path_factory.mktemp(f"{name}-killed")
+            rank = 0 if name in ("single", "dp") else 1
+            killed = run(folder / "first", **options, fault=f"kill:{rank}:9")
+            assert killed.code == 1 and "killed" in killed.last_error_line, killed.stderr
+            done[name] = run(folder / "second", **options, resume=killed.run_dir)
+            assert done[name].code == 0, done[name].stderr
+        return done[name]
+
+    return get
+
+
+def checkpoint(result, name="latest.pt") -> dict:
+    """What a run's checkpoint holds; reading it runs no code."""
+    return torch.load(result.run_dir / name, map_location="cpu", weights_only=True)
+
+
+def largest_difference(a: dict, b: dict) -> float:
+    """Of two state dicts with the same keys."""
+    assert a.keys() == b.keys()
+    return max(float((a[key].double() - b[key].double()).abs().max()) for key in a)
+
+
+def rows(result) -> list[dict]:
+    """The epochs of a record without what a clock says."""
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in result.record["accuracy"]["epochs"]]
+
+
+# --- Stopped and resumed --------------------------------------------------------------------------------------------
+
+
+def test_one_process_stopped_and_resumed_is_bit_for_bit_the_unbroken_run(trained, resumed):
+    whole, after = trained("single"), resumed("single")
+    assert after.record["samples"][0]["final_weights_sha256"] == whole.record["samples"][0]["final_weights_sha256"]
+    assert rows(after) == rows(whole)
+    assert largest_difference(checkpoint(after)["model"], checkpoint(whole)["model"]) == 0.0
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_ranks_stopped_and_resumed_agree_with_the_unbroken_run(name, trained, resumed):
+    whole, after = checkpoint(trained(name)), checkpoint(resumed(name))
+    assert largest_difference(after["model"], whole["model"]) < 1e-4
+    for mine, theirs in zip(after["ranks"], whole["ranks"], strict=True):
+        assert largest_difference(mine["buffers"], theirs["buffers"]) < 1e-4
+    assert after["accuracy"][-1]["top1"] == pytest.approx(whole["accuracy"][-1]["top1"], abs=2 / 360)
+
+
+@pytest.mark.parametrize("name", ["single", *SEVERAL])
+def test_a_resumed_run_says_where_it_went_on(name, resumed):
+    result = resumed(name)
+    assert "resumed after step 8, 483 images into epoch 2" in result.record["topology"]["notes"]
+    assert len(result.record["samples"][0]["step_time_s"]) == 3  # 12 steps in all, 8 before, 1 to warm up
+
+
+def test_random_numbers_go_on_where_they_were(tmp_path):
+    """Dropout: with other random numbers the weights would be others."""
+    options = {"mode": "single", "model": "squeezenet1_1", "image_size": 24, "batch": 240, "seed": 3, "lr": 0.01}
+    whole = run(tmp_path / "whole", **options, epochs=2)
+    half = run(tmp_path / "half", **options, epochs=1)
+    after = run(tmp_path / "after", **options, epochs=2, resume=half.run_dir)
+    assert [r.code for r in (whole, half, after)] == [0, 0, 0], after.stderr
+    finals = [r.record["samples"][0]["final_weights_sha256"] for r in (whole, after)]
+    assert finals[0] == finals[1]
+
+
+@needs_horovod
+def test_another_world_size_may_go_on_and_what_changes_is_said(tmp_path, trained):
+    options = EPOCHS | MODES["ddp"] | {"gpus": 3, "batch": 60, "epochs": 3}
+    result = run(tmp_path, **options, resume=trained("horovod").run_dir)
+    assert result.code == 0, result.stderr
+    notes = "\n".join(result.record["topology"]["notes"])
+    assert "resumed with 3 processes, begun with 2" in notes and "global batch is 180, it was 240" in notes
+    assert "mode horovod → ddp" in notes and "epochs 2 → 3" in notes
+    assert [row["epoch"] for row in result.record["accuracy"]["epochs"]] == [1, 2, 3]
+    assert rows(result)[:2] == rows(trained("horovod"))
+    assert rows(result)[2]["images_seen"] == 2880 + 8 * 180  # 12 steps of 240, then up to the 3 × 1437th image
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 2}, "has done 2 epochs, and EPOCHS=2 counts all of them"),
+        ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, and its state is of no use to adamw"),
+        ({"epochs": 3, "model": "resnet34"}, "does not fit this model: missing layer1.2"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, trained, options, words):
+    result = run(tmp_path, **EPOCHS | MODES["single"] | options, resume=trained("single").run_dir)
+    assert result.code == 2 and words in result.last_error_line and not result.run_dirs, result.stderr
+
+
+# --- Saved in one mode, loaded in another ---------------------------------------------------------------------------
+
+LOADING = {"single": ("single", 1), "dp": ("dp", 3), "ddp": ("ddp", 3), "horovod": ("horovod", 3)}
+
+
+@pytest.mark.parametrize("saved", EVERY_MODE)
+@pytest.mark.parametrize("loaded", EVERY_MODE)
+def test_what_one_mode_saved_another_validates_exactly(tmp_path, trained, saved, loaded):
+    """360 images do not divide by three ranks of batches of seven: none is counted twice, none left out."""
+    before = trained(saved)
+    mode, gpus = LOADING[loaded]
+    result = run(tmp_path, mode=mode, gpus=gpus, batch=7, evaluate=1, resume=before.run_dir, threads=3)
+    assert result.code == 0, result.stderr
+    found, expected = result.record["accuracy"]["epochs"][0], before.record["accuracy"]["epochs"][-1]
+    assert result.record["status"] == "evaluated" and found["images"] == expected["images"] == 360
+    assert (found["top1"], found["top5"]) == (expected["top1"], expected["top5"])
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", EVERY_MODE)
+def test_epochs_are_whole_and_recorded(trained, name):
+    record = trained(name).record
+    found = record["accuracy"]["epochs"]
+    assert [(row["epoch"], row["steps"], row["images_seen"]) for row in found] == [(1, 6, 1440), (2, 12, 2880)]
+    assert all(row["images"] == 360 and row["train_loss"] > 0 and row["loss"] > 0 for row in found)
+    assert found[0]["lr"] > found[1]["lr"] > 0  # a cosine
+    assert found[0]["elapsed_s"] < found[1]["elapsed_s"]
+    assert record["accuracy"]["best_top1"] == max(row["top1"] for row in found)
+    assert record["accuracy"]["time_to_accuracy_s"] == found[0]["elapsed_s"]  # guessing reaches 5 %
+    assert len(record["samples"][0]["step_time_s"]) == 11  # one warms up
+    assert not list(trained(name).run_dir.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("name", EVERY_MODE)
+def test_a_checkpoint_fits_the_plain_model(trained, name):
+    state = checkpoint(trained(name))
+    assert not any(key.startswith(("module.", "_orig_mod.")) for key in state["model"])
+    assert (state["step"], state["images_seen"], len(state["ranks"])) == (
+        12,
+        2880,
+        MODES[name]["gpus"] if name not in ("single", "dp") else 1,
+    )
+    best = max(state["accuracy"], key=lambda row: row["top1"])
+    assert checkpoint(trained(name), "best.pt")["step"] == best["steps"]
+
+
+def test_the_modes_train_alike(trained):
+    """Same start, images and steps: only batch norm and rounding differ."""
+    losses = [rows(trained(name))[0]["train_loss"] for name in ("single", "dp", "ddp")]
+    assert max(losses) / min(losses) < 1.1
+
+
+# --- A disk that fills up -------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk):
+    out = small_disk(pages=1100)  # one checkpoint of 3 MB and its record, and not a second one beside it
+    options = {"mode": "single", "model": "shufflenet_v2_x0_5", "image_size": 24, "batch": 480, "epochs": 3}
+    result = run(out, **options)
+    assert result.code == 1 and "cannot save" in result.last_error_line, result.stderr
+    assert "No space left on device" in result.last_error_line and "latest.pt" in result.last_error_line
+    assert "earlier one there is whole" in result.last_error_line
+    assert checkpoint(result)["step"] == 3 and not list(result.run_dir.glob("*.tmp"))
+
+
+# --- What guards a step ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["single", *SEVERAL])
+def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(tmp_path, name):
+    """The first step is taken with a mad learning rate; no loss after it is acceptable."""
+    result = run(tmp_path, **MODES[name] | {"batch": 48}, image_size=8, lr=1e4, momentum=0.0, loss_guard=2, epochs=1)
+    assert result.code == 0, result.stderr
+    steps = math.ceil(1437 / 48 / MODES[name]["gpus"])
+    assert rows(result)[0]["skipped_steps"] >= steps - 2
+    assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
+    assert {part["facts"]["loss_guard"] for part in result.record["samples"]} == {2.0}
+
+
+def snapshots(result, *steps: int) -> list[np.ndarray]:
+    """All parameters of rank 0 after these steps, as one vector each."""
+    assert result.code == 0, result.stderr
+    files = [np.load(result.run_dir / f"rank0-step{step}.npz") for step in steps]
+    return [np.concatenate([file[name].ravel() for name in sorted(file)]) for file in files]
+
+
+STEPS = {"norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0, "lr": 0.05}
+
+
+@pytest.mark.parametrize("name", ["single", *SEVERAL])
+def test_clipping_bounds_the_update(tmp_path, name):
+    options = STEPS | MODES[name] | {"batch": 6, "clip_norm": 0.01, "snapshots": "1,2,3,4"}
+    vectors = snapshots(run(tmp_path, **options), 1, 2, 3, 4)
+    for before, after in itertools.pairwise(vectors):
+        assert np.linalg.norm(after - before) == pytest.approx(0.05 * 0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", EVERY_MODE)
+def test_passes_of_a_third_are_one_batch(tmp_path, name):
+    options = STEPS | MODES[name] | {"snapshots": "4"}
+    whole = snapshots(run(tmp_path / "whole", **options | {"batch": 9}), 4)[0]
+    thirds = run(tmp_path / "thirds", **options | {"batch": 3, "accumulate": 3})
+    assert np.abs(snapshots(thirds, 4)[0] - whole).max() < 1e-5
+    assert thirds.record["topology"]["global_batch"] == 9 * MODES[name]["gpus"]
+    assert set(thirds.record["samples"][0]["phase_time_s"]) > {"passes before"}
+
+
+@pytest.mark.parametrize("name", EVERY_MODE)
+def test_fp16_scales_the_loss_and_keeps_replicas_equal(tmp_path, name):
+    result = run(tmp_path, **MODES[name] | {"batch": 12}, steps=4, precision="fp16", allow_slow=1)
+    assert result.code == 0, result.stderr
+    parts = result.record["samples"]
+    assert {(p["facts"]["autocast"], p["facts"]["loss_scaling"]) for p in parts} == {("float16", True)}
+    assert len({p["final_weights_sha256"] for p in parts}) == 1
+    assert parts[0]["final_weights_sha256"] != parts[0]["initial_weights_sha256"]
+
+
+# --- Fine-tuning ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_frozen_parameters_and_their_statistics_stay(tmp_path, trained, name):
+    before = trained("single")
+    options = EPOCHS | MODES[name] | {"epochs": 1, "checkpoint_steps": None}
+    result = run(tmp_path, **options, pretrained=before.run_dir / "best.pt", train_only="fc*,layer4.1.*")
+    assert result.code == 0, result.stderr
+    old, new = checkpoint(before, "best.pt")["model"], checkpoint(result)["model"]
+    moved = {key for key in old if not torch.equal(old[key], new[key])}
+    assert moved and all(key.startswith(("fc.", "layer4.1.")) for key in moved)
+    assert "layer4.1.bn1.running_mean" in moved and "fc.weight" in moved
+    assert any("are frozen" in note for note in result.record["topology"]["notes"])
+
+
+# --- Trackers -------------------------------------------------------------------------------------------------------
+
+
+def test_rank_0_alone_tells_the_tracker(tmp_path):
+    result = run(tmp_path, **EPOCHS | MODES["ddp"] | {"epochs": 1, "track": "tensorboard"})
+    assert result.code == 0, result.stderr
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = result.run_dir.rglob("events.out.tfevents*")
+    events = EventAccumulator(str(file)).Reload()
+    top1 = events.Scalars("epoch/top1")
+    assert [event.value for event in top1] == pytest.approx([result.record["accuracy"]["top1"]])
+    assert json.dumps(result.record)  # and the record is there as ever
