@@ -34,6 +34,7 @@ ALLOWED = {
         "bench.config", "bench.guard", "bench.measure", "bench.modes", "bench.progress", "bench.record", "bench.train",
         "bench.workload",
     ],
+    "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
     "bench.report": [
         "bench.report", "bench.config", "bench.errors", "bench.formulas", "bench.record", "bench.modes.__init__",

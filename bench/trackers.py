@@ -1,0 +1,207 @@
+"""Sending a run's curves to a tracker: TensorBoard, or Weights & Biases.
+
+``open_tracker`` gives an object with ``log`` and ``close``. Rank 0 alone tracks; every other rank, and TRACK=none, gets
+one that does nothing. What to notice:
+
+- a step never waits for a tracker: ``log`` puts the values into a queue, and a thread writes them;
+- a tracker never ends a run: what goes wrong after it was opened is one line in the rank's log, and the rest of the
+  values is dropped. The record does not depend on it;
+- nothing is sent anywhere and everything lies under the run's folder, unless WANDB_MODE=online is in the environment.
+  A key alone (WANDB_API_KEY) sends nothing. An offline run is sent later by ``wandb sync RUN_DIR/wandb/offline-run-*``.
+
+A tracker holds up to about a second of values; a process that leaves by os._exit without ``close`` loses those.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from bench.errors import UserError
+
+CLOSE_S = 30.0  # for what is still in the queue, and for wandb's service to end
+END_S = 3.0  # from killing that service to its being gone
+FLUSH_S = 1  # a killed run loses at most about so much
+
+# What wandb is told, where the user's environment says nothing else. By variables, for a wandb that does not know one
+# ignores it; a doubled underscore is one of its private settings.
+WANDB_ENVIRONMENT = {
+    "WANDB_MODE": "offline",
+    "WANDB_ERROR_REPORTING": "false",  # wandb 0.31 calls its makers' server with it, even from offline runs
+    "WANDB_SILENT": "true",
+    "WANDB_CONSOLE": "off",  # the rank's output is the rank log's
+    "WANDB_DISABLE_GIT": "true",  # what a run ran on is in the record
+    "WANDB_DISABLE_CODE": "true",
+    "WANDB__DISABLE_META": "true",
+    "WANDB__DISABLE_MACHINE_INFO": "true",
+    "WANDB__DISABLE_STATS": "true",  # a process that samples the machine would be in the measurement
+    "WANDB__TRANSACTION_LOG_FLUSH_INTERVAL": str(FLUSH_S),  # 15 s by default, and a killed run loses what is unwritten
+    "WANDB_INIT_TIMEOUT": "30",
+}
+
+
+class NoTracker:
+    """Tracks nothing."""
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Tracker:
+    """Values go through a queue to a thread, which gives them to a sink: TensorBoard or Wandb below."""
+
+    def __init__(self, sink):
+        self.sink, self.values, self.closed = sink, queue.SimpleQueue(), False
+        self.thread = threading.Thread(target=self.drain, name="tracker", daemon=True)
+        self.thread.start()
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Note numbers by name at a step; steps must not go back. No tensors: to read one waits for its device."""
+        if not self.closed:
+            self.values.put((step, dict(values)))
+
+    def close(self) -> None:
+        """Write what is left and end what the tracker started, within CLOSE_S + END_S seconds. Twice does no harm."""
+        if self.closed:
+            return
+        self.closed = True
+        self.values.put(None)
+        self.thread.join(CLOSE_S)
+        if self.thread.is_alive():
+            complain(f"not closed after {CLOSE_S:g} s: its last values may be missing")
+        self.sink.end()
+
+    def drain(self) -> None:
+        """The thread: write until ``close``."""
+        try:
+            while (item := self.values.get()) is not None:
+                self.sink.write(*item)
+            self.sink.finish()
+        except Exception as error:
+            complain(f"{type(error).__name__}: {error}; no more values are written")
+
+
+class TensorBoard:
+    """Event files in RUN_DIR/tensorboard, the config as their one text."""
+
+    def __init__(self, run_dir: Path, config: dict):
+        require("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(run_dir / "tensorboard", flush_secs=FLUSH_S)
+        self.writer.add_text("config", f"```\n{json.dumps(config, indent=2, default=str)}\n```")
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def finish(self) -> None:
+        self.writer.close()
+
+    def end(self) -> None:
+        """Nothing was started but a daemon thread."""
+
+
+class Wandb:
+    """A wandb run in RUN_DIR/wandb. wandb does its work in a service process, wandb-core, which ends with the run: by
+    ``finish``; by ``end`` when it does not; and by itself within a second of this process's end, however that came."""
+
+    def __init__(self, run_dir: Path, config: dict):
+        folder = run_dir.absolute() / "wandb"
+        for name, value in (WANDB_ENVIRONMENT | {"WANDB_CACHE_DIR": str(folder / "cache")}).items():
+            os.environ.setdefault(name, value)
+        os.environ.pop("WANDB_SERVICE", None)  # another program's service would not end with this run
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        # While it is imported, wandb makes temporary folders that only an ordinary end of Python would remove.
+        before, tempfile.tempdir = tempfile.tempdir, str(self.scratch)
+        try:
+            self.wandb = require("wandb", "wandb")
+        finally:
+            tempfile.tempdir = before
+        others = set(children())
+        try:
+            self.run = self.wandb.init(
+                dir=run_dir.absolute(), project="data-parallel-bench", name=run_dir.name, config=config
+            )
+        except Exception as error:
+            kill([p for p in children() if p not in others])
+            asked, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
+            hint = "leave TRACK out" if asked == "offline" else "leave WANDB_MODE out to track offline"
+            raise UserError(f"TRACK=wandb with WANDB_MODE={asked} does not start ({why}): {hint}") from error
+        self.services = [p for p in children() if p not in others]
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=step)
+
+    def finish(self) -> None:
+        self.run.finish()
+        self.wandb.teardown()
+
+    def end(self) -> None:
+        """Kill the service where it is still there."""
+        kill(self.services)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+SINKS = {"none": None, "tensorboard": TensorBoard, "wandb": Wandb}
+
+
+def open_tracker(kind: str, run_dir: Path, config: dict, rank: int) -> NoTracker | Tracker:
+    """The tracker of a run; ``log(step, values)`` and ``close()`` it.
+
+    kind: "none", "tensorboard" or "wandb". run_dir: the run's folder, under which everything is written. config: the
+    run's options by name. Raises UserError on an unknown kind, a missing package, or a wandb that does not start.
+    """
+    if kind not in SINKS:
+        raise UserError(f"unknown TRACK={kind}: choose one of {', '.join(SINKS)}")
+    if kind == "none" or rank != 0:
+        return NoTracker()
+    return Tracker(SINKS[kind](Path(run_dir), config))
+
+
+def require(package: str, kind: str):
+    """Import an optional package. Raises UserError when it is missing, or does not load.
+
+    A folder called like the package in the working directory (``./wandb``, which wandb itself leaves behind) can be
+    imported, too, as an empty package: the real one has a version.
+    """
+    why = ""
+    try:
+        module = importlib.import_module(package)
+        if hasattr(module, "__version__"):
+            return module
+    except ImportError as error:
+        why = "" if error.name == package else f" ({str(error).partition(chr(10))[0]})"
+    raise UserError(f"TRACK={kind} needs {package}{why}: pip install 'data-parallel-bench[track]'")
+
+
+def children() -> list:
+    """The processes that this one has started, as psutil.Process."""
+    import psutil
+
+    return psutil.Process().children()
+
+
+def kill(processes: list) -> None:
+    """End processes at once, and wait for their end, for END_S at most."""
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=END_S)
+
+
+def complain(text: str) -> None:
+    """One line in the rank's log."""
+    print(f"tracker: {text}", file=sys.stderr, flush=True)
