@@ -135,9 +135,9 @@ class Wandb:
             )
         except Exception as error:
             kill([p for p in children() if p not in others])
-            mode, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
-            hint = "leave WANDB_MODE out to track offline" if mode != "offline" else "leave TRACK out to run without it"
-            raise UserError(f"TRACK=wandb with WANDB_MODE={mode} does not start ({why}): {hint}") from error
+            asked, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
+            hint = "leave TRACK out" if asked == "offline" else "leave WANDB_MODE out to track offline"
+            raise UserError(f"TRACK=wandb with WANDB_MODE={asked} does not start ({why}): {hint}") from error
         self.services = [p for p in children() if p not in others]
 
     def write(self, step: int, values: dict[str, float]) -> None:

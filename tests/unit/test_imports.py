@@ -32,17 +32,6 @@ ALLOWED = {
     "bench.workload": [
         "bench.workload", "bench.checks", "bench.checkpoint", "bench.config", "bench.errors", "bench.storage",
     ],
-    "bench.train": [
-        "bench.checks", "bench.config", "bench.errors", "bench.measure.clock", "bench.progress", "bench.schedule",
-    ],
-    "bench.epochs": [
-        "bench.checkpoint", "bench.config", "bench.errors", "bench.train", "bench.workload.models",
-        "bench.workload.sharding",
-    ],
-    "bench.worker": [
-        "bench.checkpoint", "bench.config", "bench.epochs", "bench.guard", "bench.measure", "bench.modes",
-        "bench.progress", "bench.record", "bench.trackers", "bench.train", "bench.workload",
-    ],
     "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
     "bench.report": [

@@ -378,6 +378,48 @@ def test_modes_that_differ_by_the_margin_are_called_equivalent_in_one_of_twenty(
     assert found == pytest.approx(0.05, abs=monte_carlo(0.05))
 
 
+def test_the_published_interval_is_scipys_at_95_percent():
+    d = np.random.default_rng(9).normal(0.002, 0.01, 7)
+    found = stats.equivalence(d.tolist(), 0.01)
+    interval = scipy_stats.ttest_1samp(d, 0).confidence_interval(0.95)
+    assert (found.low95, found.high95) == pytest.approx((interval.low, interval.high))
+    assert found.mean_difference == pytest.approx(d.mean())
+
+
+@pytest.mark.parametrize("n", [3, 6, 12])
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("sd", [0.002, 0.01])
+def test_a_difference_as_large_as_the_margin_is_called_equivalent_in_at_most_one_of_twenty(n, side, sd):
+    d = np.random.default_rng([n, side + 1]).normal(side * 0.01, sd, size=(4000, n)).tolist()
+    found = [stats.equivalence(x, 0.01) for x in d]
+    assert np.mean([e.verdict == "equivalent within ±0.01" for e in found]) <= 0.05 + monte_carlo(0.05, 4000)
+
+
+def test_equal_modes_are_called_different_in_at_most_one_of_twenty():
+    """A margin too small to be shown, so that no difference is hidden by equivalence."""
+    d = np.random.default_rng(10).normal(0, 0.01, size=(DRAWS, 6)).tolist()
+    found = np.mean([stats.equivalence(x, 1e-6).verdict == "different" for x in d])
+    assert found == pytest.approx(0.05, abs=monte_carlo(0.05))
+
+
+def test_different_exactly_when_scipys_t_test_rejects_and_equivalence_is_not_shown():
+    draws = np.random.default_rng(11).normal(0.01, 0.01, size=(500, 5))
+    found = [stats.equivalence(d.tolist(), 0.015) for d in draws]
+    rejected = [scipy_stats.ttest_1samp(d, 0).pvalue < 0.05 for d in draws]
+    assert [e.verdict == "different" for e in found] == [
+        r and not e.equivalent for r, e in zip(rejected, found, strict=True)
+    ]
+    assert {e.verdict for e in found} == {"different", "equivalent within ±0.015", "not shown"}
+    assert any(r and e.equivalent for r, e in zip(rejected, found, strict=True))  # shown to exist, and to be small
+
+
+def test_equal_accuracies_are_shown_and_so_is_their_turning_round():
+    a, b = [0.97, 0.96, 0.98, 0.97], [0.968, 0.963, 0.979, 0.972]
+    one, other = stats.equivalent(a, b, 0.01), stats.equivalent(b, a, 0.01)
+    assert one.verdict == other.verdict == "equivalent within ±0.01"
+    assert (one.low95, one.high95, one.p) == pytest.approx((-other.high95, -other.low95, other.p))
+
+
 @pytest.mark.parametrize(("difference", "expected"), [(0.0, (0.0, True)), (0.5, (1.0, False)), (1.0, (1.0, False))])
 def test_equivalence_without_any_variance(difference, expected):
     found = stats.equivalent([1.0] * 3, [1.0 + difference] * 3, 0.5)
@@ -387,12 +429,19 @@ def test_equivalence_without_any_variance(difference, expected):
 def test_one_pair_shows_no_equivalence():
     found = stats.equivalent([0.9], [0.9], 0.01)
     assert (found.low, found.high, found.p, found.equivalent) == (None, None, None, False)
+    assert (found.low95, found.high95, found.verdict) == (None, None, "not shown")
 
 
 @pytest.mark.parametrize(("a", "b", "margin"), [([1.0], [], 1), ([], [], 1), ([math.nan], [1.0], 1), ([1.0], [1.0], 0)])
 def test_what_cannot_be_equivalent_is_an_error(a, b, margin):
     with pytest.raises(ValueError, match="got"):
         stats.equivalent(a, b, margin)
+
+
+@pytest.mark.parametrize(("d", "margin"), [([], 1), ([math.inf], 1), ([0.0, math.nan], 1), ([0.0], 0), ([0.0], -1)])
+def test_differences_that_cannot_be_tested_are_an_error(d, margin):
+    with pytest.raises(ValueError, match="need finite differences and margin > 0"):
+        stats.equivalence(d, margin)
 
 
 def test_importing_it_loads_no_large_library():
