@@ -1,0 +1,465 @@
+"""bench/checkpoint.py: files that are whole whatever happens, and weights from whatever people have saved."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torchvision.models as tv
+from torch import nn
+
+from bench import checkpoint
+from bench.errors import BenchError, UserError
+from tests.runs import ROOT
+
+
+def network(classes=3) -> nn.Module:
+    """A small classifier with a batch norm; other weights each time."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, classes))
+
+
+def full_state(model=None) -> dict:
+    """A checkpoint of the bench with everything in it."""
+    model = model or network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+    return {
+        "format": checkpoint.FORMAT,
+        "version": checkpoint.VERSION,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scaler": None,
+        "step": 7,
+        "images_seen": 448,
+        "accuracy": [{"epoch": 1, "top1": 0.5}],
+        "best_top1": 0.5,
+        "guard": {"mean": 1.5},
+        "config": {"mode": "ddp", "lr": 0.1, "pretrained": None},
+        "num_images": 1437,
+        "ranks": [{"buffers": dict(model.named_buffers()), "rng": torch.get_rng_state()}],
+    }
+
+
+def same(a: dict, b: dict) -> bool:
+    """Whether two state dicts are equal, names and bits."""
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def the_line(call, *args, error=UserError, **options) -> str:
+    """The one line with which a call is refused."""
+    with pytest.raises(error) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def group():
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+# Writing
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path):
+    state = full_state()
+    checkpoint.save(tmp_path / "latest.pt", state)
+    back = checkpoint.read(tmp_path / "latest.pt")
+    checkpoint.check(back, tmp_path / "latest.pt")
+    assert same(back["model"], state["model"])
+    assert same(back["ranks"][0]["buffers"], state["ranks"][0]["buffers"])
+    assert torch.equal(back["ranks"][0]["rng"], state["ranks"][0]["rng"])
+    momenta = [s["optimizer"]["state"][0]["momentum_buffer"] for s in (back, state)]
+    assert torch.equal(*momenta)
+    plain = ("step", "images_seen", "accuracy", "best_top1", "guard", "config", "num_images", "scaler")
+    assert [back[key] for key in plain] == [state[key] for key in plain]
+    assert os.listdir(tmp_path) == ["latest.pt"]
+
+
+KILLED = """
+import os, signal, random, sys, time
+from pathlib import Path
+import torch
+from bench import checkpoint
+
+torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+folder = Path(sys.argv[1])
+latest = folder / "latest.pt"
+def state(step):
+    return {"step": step, "model": {f"layer{i}": torch.full((100_000,), float(step)) for i in range(8)}}  # 3.2 MB
+checkpoint.save(latest, state(0))
+random.seed(0)
+half_written = 0
+for trial in range(20):
+    child = os.fork()
+    while child == 0:
+        for step in range(1, 10_000):
+            checkpoint.save(latest, state(step))
+    time.sleep(random.uniform(0.005, 0.06))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    half_written += (folder / "latest.pt.tmp").exists()
+    content = checkpoint.read(latest)
+    for layer in content["model"].values():
+        assert bool((layer == content["step"]).all()), f"trial {trial}: layers of different steps"
+print(half_written, content["step"])
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
+    """Twenty times SIGKILL while a process saves; what counts is that some hit it in the middle."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    half_written, steps = map(int, result.stdout.split())
+    assert half_written > 0 and steps > 0
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import torch
+from bench import checkpoint
+from bench.errors import BenchError
+
+folder = Path(sys.argv[1])
+checkpoint.save(folder / "latest.pt", {"step": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+for name in ("latest.pt", "other.pt"):
+    try:
+        checkpoint.save(folder / name, {"step": 2, "model": {f"layer{i}": torch.zeros(100_000) for i in range(8)}})
+    except BenchError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_else(tmp_path):
+    """A limit on the size of a file stands for a full disk: the write fails in the middle in the same way."""
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        f"cannot save {tmp_path}/latest.pt (File too large): the earlier one there is whole",
+        f"cannot save {tmp_path}/other.pt (File too large): there was no earlier one",
+    ]
+    assert checkpoint.read(tmp_path / "latest.pt") == {"step": 1}
+    assert os.listdir(tmp_path) == ["latest.pt"]
+
+
+def test_what_cannot_be_pickled_leaves_the_old_checkpoint(tmp_path):
+    checkpoint.save(tmp_path / "latest.pt", {"step": 1})
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        checkpoint.save(tmp_path / "latest.pt", {"step": lambda: 2})
+    assert checkpoint.read(tmp_path / "latest.pt") == {"step": 1}
+    assert os.listdir(tmp_path) == ["latest.pt"]
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+    line = the_line(checkpoint.save, tmp_path / "none" / "latest.pt", {}, error=BenchError)
+    assert line.startswith(f"cannot save {tmp_path}/none/latest.pt (No such file or directory)")
+
+
+def refuse_links(*_):
+    """os.link on a file system without hard links."""
+    raise OSError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_best_stays_when_latest_goes_on(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    latest, best = tmp_path / "latest.pt", tmp_path / "best.pt"
+    for step in (1, 2):
+        checkpoint.save(latest, {"step": step})
+        checkpoint.keep_best(latest, best)
+    assert os.path.samefile(latest, best) == links
+    checkpoint.save(latest, {"step": 3})
+    assert (checkpoint.read(latest), checkpoint.read(best)) == ({"step": 3}, {"step": 2})
+    assert sorted(os.listdir(tmp_path)) == ["best.pt", "latest.pt"]
+
+
+def test_the_same_checkpoint_twice_the_best_leaves_nothing_behind(tmp_path):
+    """rename() of two names of one file does nothing, and would leave the temporary name."""
+    latest, best = tmp_path / "latest.pt", tmp_path / "best.pt"
+    checkpoint.save(latest, {"step": 1})
+    checkpoint.keep_best(latest, best)
+    checkpoint.keep_best(latest, best)
+    assert sorted(os.listdir(tmp_path)) == ["best.pt", "latest.pt"]
+
+
+def test_best_of_nothing_is_one_line(tmp_path):
+    line = the_line(checkpoint.keep_best, tmp_path / "latest.pt", tmp_path / "best.pt", error=BenchError)
+    assert "best.pt (No such file or directory)" in line
+    assert os.listdir(tmp_path) == []
+
+
+# Which checkpoint
+
+
+def test_find_takes_a_file_a_run_or_the_newest_of_many(tmp_path):
+    runs = tmp_path / "runs"
+    for age, name in enumerate(["b", "c", "a"]):  # a is the newest
+        (runs / name).mkdir(parents=True)
+        checkpoint.save(runs / name / "latest.pt", {"step": age})
+        os.utime(runs / name / "latest.pt", (1000 + age, 1000 + age))
+    (runs / "d").mkdir()  # a run without a checkpoint
+    assert checkpoint.find(str(runs / "b" / "latest.pt")) == runs / "b" / "latest.pt"
+    assert checkpoint.find(str(runs / "c")) == runs / "c" / "latest.pt"
+    assert checkpoint.find(str(runs)) == runs / "a" / "latest.pt"
+    assert checkpoint.find(str(tmp_path)) == runs / "a" / "latest.pt"
+    assert "no latest.pt in that folder" in the_line(checkpoint.find, str(runs / "d"))
+    assert f"RESUME={tmp_path}/e is not there" in the_line(checkpoint.find, f"{tmp_path}/e")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": None}, "not a checkpoint of this bench: PRETRAINED=x.pt"),
+        ({"version": 2}, "version 2, and 1 is read here: a newer bench wrote it"),
+        ({"version": "one"}, "version one, and 1 is read here"),
+        ({"optimizer": ..., "ranks": ...}, "a checkpoint without optimizer, ranks"),
+    ],
+)
+def test_resume_refuses_what_it_cannot_resume(change, message):
+    state = full_state() | change
+    state = {key: value for key, value in state.items() if value is not ...}
+    assert message in the_line(checkpoint.check, state, "x.pt")
+
+
+def test_resume_refuses_bare_weights():
+    for content in (network().state_dict(), network()):
+        assert "PRETRAINED=x.pt" in the_line(checkpoint.check, content, "x.pt")
+
+
+# Reading
+
+
+def test_what_is_no_checkpoint_is_one_line_that_names_it(tmp_path):
+    path = tmp_path / "a.pt"
+    assert the_line(checkpoint.read, path) == f"{path} is not there"
+    assert "is a folder" in the_line(checkpoint.read, tmp_path)
+    checkpoint.save(path, full_state())
+    whole = path.read_bytes()
+    for length in (0, 3, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        for trust in (False, True):
+            line = the_line(checkpoint.read, path, trust)
+            assert re.match(rf"{path} is (cut short or damaged|not a checkpoint)", line), line
+            assert "TRUST" not in line
+    path.write_text("hello, this is a text\n")
+    assert f"{path} is not a checkpoint" in the_line(checkpoint.read, path)
+    path.write_bytes(pickle.dumps({"step": 1}))
+    assert f"{path} is not a checkpoint" in the_line(checkpoint.read, path)
+
+
+def test_older_files_of_torch_are_read_too(tmp_path):
+    path, weights = tmp_path / "a.pth", network().state_dict()
+    torch.save(weights, path, _use_new_zipfile_serialization=False)
+    assert same(checkpoint.read(path), weights)
+    path.write_bytes(path.read_bytes()[:-500])
+    assert "cut short" in the_line(checkpoint.read, path)
+
+
+class Malicious:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.folder),)
+
+
+def test_no_code_of_a_file_runs_unless_it_is_trusted(tmp_path):
+    path, made = tmp_path / "a.pt", tmp_path / "made"
+    torch.save({"model": Malicious(made)}, path)
+    line = the_line(checkpoint.read, path)
+    assert line.startswith(f"{path} holds more than tensors and plain values: reading it runs code")
+    assert "mkdir" in line and "TRUST=1" in line
+    assert not made.exists()
+    checkpoint.read(path, trust=True)  # it would have run
+    assert made.exists()
+
+
+class Gone(nn.Linear):
+    """A class that its file outlives."""
+
+
+def test_a_module_whose_code_is_gone_is_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "a.pt"
+    torch.save(Gone(1, 1), path)
+    assert isinstance(checkpoint.read(path, trust=True), Gone)
+    monkeypatch.delattr(sys.modules[__name__], "Gone")
+    assert "needs code that is not here" in the_line(checkpoint.read, path, trust=True)
+
+
+def test_the_device_a_file_was_saved_from_does_not_matter(tmp_path, monkeypatch):
+    """The file says cuda:63, which no machine has: what a GPU would have written, without a GPU."""
+    path, state = tmp_path / "a.pt", full_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:63")
+        checkpoint.save(path, state)
+    with pytest.raises(RuntimeError, match="CUDA"):
+        torch.load(path, weights_only=True)
+    back = checkpoint.read(path)
+    assert same(back["model"], state["model"])
+    assert {t.device.type for t in back["model"].values()} == {"cpu"}
+
+
+def test_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch", reason="safetensors comes with timm")
+    path, weights = tmp_path / "a.safetensors", network().state_dict()
+    safetensors.save_file(weights, path)
+    assert same(checkpoint.weights_in(checkpoint.read(path), path), weights)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "cut short or no safetensors file" in the_line(checkpoint.read, path)
+
+
+# Weights
+
+
+WRAPPERS = {
+    "plain": lambda model: model,
+    "dp": nn.DataParallel,
+    "ddp": nn.parallel.DistributedDataParallel,
+    "compiled": torch.compile,
+    "ddp of compiled": lambda model: nn.parallel.DistributedDataParallel(torch.compile(model)),
+    "compiled ddp": lambda model: torch.compile(nn.parallel.DistributedDataParallel(model)),
+    "dp of dp": lambda model: nn.DataParallel(nn.DataParallel(model)),
+}
+FORMS = {
+    "state dict": lambda wrapped: wrapped.state_dict(),
+    "under state_dict": lambda wrapped: {"epoch": 3, "state_dict": wrapped.state_dict()},
+    "under model": lambda wrapped: {"model": wrapped.state_dict(), "args": {"lr": 0.1}},
+    "under model_state_dict": lambda wrapped: {"model_state_dict": wrapped.state_dict(), "loss": 0.5},
+    "nested": lambda wrapped: {"model": {"state_dict": wrapped.state_dict(), "step": 1}},
+    "parameters": lambda wrapped: dict(wrapped.named_parameters()) | dict(wrapped.named_buffers()),
+    "whole module": lambda wrapped: wrapped,
+    "whole module under model": lambda wrapped: {"model": wrapped, "epoch": 3},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_every_form_loads_into_the_plain_model(tmp_path, group, wrapper, form):
+    """Saved in a process that has a group, read after it is gone."""
+    path, saved, model = tmp_path / "a.pt", network(), network()
+    torch.save(FORMS[form](WRAPPERS[wrapper](saved)), path)
+    dist.destroy_process_group()
+    assert not same(model.state_dict(), saved.state_dict())
+    content = checkpoint.read(path, trust="whole" in form)
+    assert checkpoint.load_weights(model, checkpoint.weights_in(content, path), path) == []
+    assert same(model.state_dict(), saved.state_dict())
+
+
+def test_a_wrapped_model_is_loaded_through_its_plain_one(group):
+    """single to many: the plain model inside a wrapper is where weights go."""
+    saved, wrapped = network(), nn.parallel.DistributedDataParallel(network())
+    checkpoint.load_weights(wrapped.module, saved.state_dict(), "x.pt")
+    images = torch.randn(2, 3, 8, 8)
+    assert torch.equal(wrapped.eval()(images), saved.eval()(images))
+
+
+def test_a_checkpoint_of_the_bench_holds_weights_too(tmp_path):
+    state = full_state()
+    checkpoint.save(tmp_path / "a.pt", state)
+    found = checkpoint.weights_in(checkpoint.read(tmp_path / "a.pt"), tmp_path / "a.pt")
+    assert same(found, state["model"])
+
+
+def test_a_prefix_that_not_all_keys_carry_is_a_name():
+    weights = {"module.weight": torch.zeros(1), "fc.weight": torch.zeros(1)}
+    assert list(checkpoint.weights_in(weights, "x.pt")) == ["module.weight", "fc.weight"]
+
+
+@pytest.mark.parametrize("content", [{}, {"epoch": 3, "net": {}}, {"model": {}}, [torch.zeros(1)], torch.zeros(1)])
+def test_a_file_without_weights_is_one_line(content):
+    assert "x.pt holds" in the_line(checkpoint.weights_in, content, "x.pt")
+
+
+def test_keys_that_do_not_fit_are_named_and_nothing_is_loaded():
+    model = network()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    weights = network().state_dict()
+    del weights["3.bias"]
+    weights["0.weight"] = torch.zeros(4, 3, 5, 5)
+    weights |= {f"extra{i}": torch.zeros(1) for i in range(5)}
+    line = the_line(checkpoint.load_weights, model, weights, "x.pt", new_head=True)
+    assert "missing 3.bias; unexpected extra0, extra1, extra2, … (5 in all)" in line
+    assert "of another shape 0.weight [4, 3, 5, 5] for [4, 3, 3, 3]" in line
+    assert same(model.state_dict(), before)
+
+
+def test_a_half_stripped_prefix_does_not_pass_silently():
+    """The mistake that strict=False hides: no key fits, and the model would stay as it was."""
+    weights = {f"module.{key}": value for key, value in network().state_dict().items()}
+    line = the_line(checkpoint.load_weights, network(), weights, "x.pt")
+    assert "missing 0.weight" in line and "unexpected module.0.weight" in line
+
+
+def test_another_number_of_classes_needs_a_new_head():
+    saved, model = network(classes=5), network(classes=3)
+    head = model[3].weight.clone()
+    line = the_line(checkpoint.load_weights, model, saved.state_dict(), "x.pt")
+    assert "of another shape 3.weight [5, 144] for [3, 144], 3.bias [5] for [3]" in line
+    notes = checkpoint.load_weights(model, saved.state_dict(), "x.pt", new_head=True)
+    assert notes == [
+        "3.weight [3, 144] stays fresh: x.pt has it [5, 144]",
+        "3.bias [3] stays fresh: x.pt has it [5]",
+    ]
+    assert torch.equal(model[3].weight, head)
+    assert torch.equal(model[0].weight, saved[0].weight)
+    assert torch.equal(model[1].running_mean, saved[1].running_mean)
+
+
+def test_a_head_that_fits_is_loaded_even_if_it_might_be_new():
+    saved, model = network(), network()
+    assert checkpoint.load_weights(model, saved.state_dict(), "x.pt", new_head=True) == []
+    assert same(model.state_dict(), saved.state_dict())
+
+
+def test_only_the_head_may_be_new():
+    saved = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2))
+    line = the_line(checkpoint.load_weights, model, saved.state_dict(), "x.pt", new_head=True)
+    assert "0.weight [6, 4] for [5, 4]" in line and "1.weight" not in line
+
+
+def test_files_without_counters_of_batch_norms_load_and_say_so():
+    """torchvision's older files have none."""
+    saved, model = network(), network()
+    weights = {k: v for k, v in saved.state_dict().items() if not k.endswith("num_batches_tracked")}
+    assert checkpoint.load_weights(model, weights, "x.pt") == [
+        "x.pt has no num_batches_tracked: 1 counters of batch norms stay as they are"
+    ]
+    assert torch.equal(model[0].weight, saved[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("resnet18", "fc"),
+        ("alexnet", "classifier.6"),
+        ("squeezenet1_1", "classifier.1"),
+        ("densenet121", "classifier"),
+        ("mobilenet_v3_small", "classifier.3"),
+        ("vit_b_16", "heads.head"),
+        ("swin_t", "head"),
+        ("googlenet", "fc"),
+        ("convnext_tiny", "classifier.2"),
+    ],
+)
+def test_the_head_of_torchvisions_classifiers(name, head):
+    options = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    with torch.device("meta"):
+        assert checkpoint.head_of(tv.get_model(name, weights=None, num_classes=7, **options)) == head
