@@ -20,6 +20,7 @@ ALLOWED = {
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
+    "bench.storage": ["bench.errors"],
     "bench.record": ["bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [
