@@ -1,0 +1,527 @@
+"""Data sets and results behind a URL: s3://bucket/prefix, file:///folder, or any other that fsspec knows.
+
+``stage`` copies everything below a URL into a cache folder and returns the copy; ``copy_back`` copies a run's folder to
+a URL. What the cache holds of one URL:
+
+    <name>-<digest>.lock            held while a run stages it
+    <name>-<digest>/data/           the copy
+    <name>-<digest>/manifest.json   {url, files: {path: {size, version, sha256, mtime_ns}}}; there while data/ is whole
+    <name>-<digest>/journal.jsonl   the same, a line a file, while data/ is not whole
+    <name>-<digest>/parts/          files that are being fetched
+
+``version`` is what the storage calls the state of a file: S3's ETag, else the time it was changed. Endpoint and keys of
+S3 come from the ordinary AWS_* variables, which s3fs reads; no credential is printed or written.
+"""
+
+import concurrent.futures
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from bench.errors import UserError
+
+PIECE_BYTES = 8 << 20  # one request; what an interruption costs at most
+THREADS = 16  # files at once, each with one piece in memory
+PAUSES_S = (0.5, 1, 2, 4)  # between five attempts
+SAY_EVERY_S = 10
+
+# The libraries' own retries would multiply ours and take minutes: Remote.call is the only place that tries again.
+S3_CONFIG = {
+    "connect_timeout": 5,
+    "read_timeout": 20,  # seconds without one byte
+    "retries": {"total_max_attempts": 1},
+    "max_pool_connections": THREADS,
+}
+S3_OPTIONS, LOCAL_OPTIONS = {"config_kwargs": S3_CONFIG}, {"auto_mkdir": True}
+OPTIONS = {"s3": S3_OPTIONS, "s3a": S3_OPTIONS, "file": LOCAL_OPTIONS, "local": LOCAL_OPTIONS}
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "mtime", "created")
+# Errors that may pass, by class (botocore's, aiohttp's and Python's own, by name: none is imported here) and number.
+MAY_PASS = {"ConnectionError", "TimeoutError", "FSTimeoutError", "HTTPClientError", "ClientError", "ClientPayloadError",
+            "IncompleteReadError", "ResponseStreamingError", "ResponseParserError"}  # fmt: skip
+MAY_PASS_ERRNO = {errno.EIO, errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+def is_url(text: str) -> bool:
+    """Whether a text begins with a scheme of at least two characters and ``://``.
+
+    >>> is_url("s3://bucket/prefix"), is_url("/data/images"), is_url("C://images")
+    (True, False, False)
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
+
+
+def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> Path:
+    """The local folder that holds a whole copy of everything below ``url``, with its relative paths.
+
+    The storage is listed at every call. What is in the cache and has not changed there is kept, the rest is fetched, a
+    file whose fetching was interrupted from where it stopped; what is gone there is removed here. A URL of one file
+    gives a folder with that file. Another process that stages the same URL is waited for. ``limit_s``: seconds for the
+    whole call, waiting included; ``say`` is given sentences about the progress.
+
+    Raises UserError when the storage does not answer, refuses, or holds nothing there; when the time is over; when the
+    cache cannot be written or is full. What has been fetched by then is used by the next call.
+    """
+    remote = Remote(url, limit_s)
+    copy = Copy(Path(cache) / folder_name(url))
+    try:
+        copy.folder.mkdir(parents=True, exist_ok=True)
+        with locked(copy, remote, say):
+            mirror(remote, copy, say)
+    except OSError as error:  # of this machine: those of the storage have become UserError
+        if error.errno in NO_SPACE:
+            raise no_space(copy, error.strerror) from None
+        raise UserError(
+            f"{copy.folder}: cannot be used as a cache ({one_line(error)}): choose another cache folder"
+        ) from None
+    return copy.data
+
+
+def copy_back(folder: Path, url: str, limit_s: float) -> str:
+    """Copy a finished run's folder to ``url``/<its name>/ within ``limit_s`` seconds; returns that URL.
+
+    Names that start with a dot and ``*.tmp`` are left out. ``record.json`` goes last: where it is, all the rest is.
+    Raises UserError when the storage does not answer or refuses; the folder stays as it is.
+    """
+    folder = Path(folder).resolve()
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_result(path.relative_to(folder))]
+    if not files:
+        raise UserError(f"{folder} holds no files to copy to {without_credentials(url)}")
+    remote = Remote(f"{url.rstrip('/')}/{folder.name}", limit_s)
+    for path in sorted(files, key=lambda path: path == folder / "record.json"):
+        remote.write(path, path.relative_to(folder).as_posix())
+    return remote.url
+
+
+def is_result(path: Path) -> bool:
+    """Whether a file, named below its run's folder, is to be copied."""
+    return path.suffix != ".tmp" and not any(part.startswith(".") for part in path.parts)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file as the storage lists it."""
+
+    path: str  # in the storage
+    size: int  # bytes
+    version: str  # empty where the storage tells none
+    md5: str | None  # what S3 gives as the ETag of a file that was written at once
+
+
+class Remote:
+    """What lies below one URL. Every request ends within the time limit and raises nothing but UserError.
+
+    A folder's (file://) requests are the operating system's, which has its own limits: ours is looked at between them.
+    """
+
+    def __init__(self, url: str, limit_s: float):
+        self.url, self.limit_s = without_credentials(url), limit_s
+        self.deadline = time.monotonic() + limit_s
+        self.stop = threading.Event()  # one thread has failed: the others need not go on
+        protocol = url.partition("://")[0].lower()
+        self.is_s3, self.is_local = protocol in ("s3", "s3a"), protocol in ("file", "local")
+        self.check = f"{'AWS_ENDPOINT_URL, the credentials' if self.is_s3 else 'the address'} and the network"
+        try:
+            import fsspec  # not for runs whose data lie on this machine
+
+            self.fs, self.root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **OPTIONS.get(protocol, {}))
+        except ImportError as error:
+            package = "fsspec" if error.name == "fsspec" else "s3fs" if self.is_s3 else None
+            if package:
+                raise UserError(f"{self.url} needs {package}: pip install 'data-parallel-bench[data]'") from None
+            raise UserError(f"{self.url} needs a package that is not installed: {one_line(error)}") from None
+        except Exception as error:
+            raise UserError(f"{self.url} cannot be opened: {one_line(error)}; use s3://… or file://…") from None
+        if self.is_s3:
+            self.fs.retries = 1
+
+    def left_s(self) -> float:
+        """Seconds until the time limit. Raises UserError when there are none."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise self.over()
+        return left
+
+    def over(self) -> UserError:
+        """The error for a limit that has been reached."""
+        return UserError(
+            f"{self.url}: not done within the limit of {self.limit_s:g} s; what was copied is kept: "
+            f"run again, allow more time, or check {self.check}"
+        )
+
+    def call(self, what: str, method, *arguments, **options):
+        """A request's answer. One that did not get through is made again after a pause, a few times."""
+        started = time.monotonic()
+        for pause in (*PAUSES_S, None):
+            left = self.left_s()
+            if self.stop.is_set():
+                raise UserError(f"{self.url}: stopped")
+            try:
+                return method(*arguments, **options, **({"timeout": left} if self.fs.async_impl else {}))
+            except Exception as error:
+                if not may_pass(error):
+                    raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
+                reason = one_line(error)
+                if type(error).__name__ == "FSTimeoutError":  # cut off by us, perhaps while all went well
+                    raise self.over() from None
+            if pause is None or time.monotonic() + pause >= self.deadline:
+                break
+            self.stop.wait(pause)
+        seconds = time.monotonic() - started
+        raise UserError(f"{self.url}: {what}: no success in {seconds:.0f} s ({reason}); check {self.check}")
+
+    def advice(self, error: Exception) -> str:
+        """What to do about an error that repeating does not mend."""
+        if isinstance(error, FileNotFoundError):
+            return "check the name of the bucket and the folder"
+        if http_status(error) == 416:  # no such range
+            return "it changed while it was fetched: run again when nobody writes there"
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            return "free some space there"
+        if self.is_s3:
+            return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and what the key may do there"
+        return "check the address and the permissions"
+
+    def files(self) -> dict[str, RemoteFile]:
+        """Everything below the URL: relative path -> file. Raises UserError when a path has no place in a folder."""
+        self.fs.invalidate_cache()
+        walks = not self.fs.async_impl or "http" in self.fs.protocol
+        strict = {"on_error": "raise"} if walks else {}  # a walk leaves out unsaid what it cannot list
+        found = self.call("listing", self.fs.find, self.root, detail=True, **strict)
+        root = self.root.rstrip("/")
+        files = {}
+        for path, info in found.items():
+            if path.endswith("/"):  # the empty object that stands for a folder
+                continue
+            name = path.rpartition("/")[2] if path == root else path[len(root) + 1 :]
+            size, version = info.get("size"), version_of(info)
+            if size is None:
+                raise UserError(f"{self.url}: the storage does not tell the size of {name}: copy it by other means")
+            md5 = version if self.is_s3 and re.fullmatch(r"[0-9a-f]{32}", version) else None
+            files[name] = RemoteFile(path, size, version, md5)
+        folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+        for name in files:
+            if name in folders or {"", ".", ".."} & set(name.split("/")) or "\0" in name:
+                raise UserError(f"{self.url}: {name!r} cannot be a file in a folder: rename it in the storage")
+        if not files:
+            raise UserError(f"{self.url}: nothing is stored there; check the name of the bucket and the folder")
+        return files
+
+    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
+        """Bytes ``start`` to ``end`` (exclusive) of a file."""
+        piece = self.call(f"reading {file.path}", self.fs.cat_file, file.path, start=start, end=end)
+        if len(piece) != end - start:
+            raise self.changed(file)
+        return piece
+
+    def check_unchanged(self, file: RemoteFile) -> None:
+        """Raise UserError when a file is no longer the one that was listed."""
+        self.fs.invalidate_cache()
+        info = self.call(f"looking at {file.path}", self.fs.info, file.path)
+        if (info["size"], version_of(info)) != (file.size, file.version):
+            raise self.changed(file)
+
+    def etag_is_md5(self, file: RemoteFile) -> bool:
+        """Whether the ETag, which looks like an MD5, is one. It is not for a file encrypted with a key of KMS or of the
+        user, nor in a directory bucket (S3's API reference, Object, ETag). Raises UserError when the file has changed.
+        """
+        bucket, _, key = file.path.partition("/")
+        head = self.call(f"looking at {file.path}", self.fs.call_s3, "head_object", Bucket=bucket, Key=key)
+        if version_of(head) != file.version:
+            raise self.changed(file)
+        encrypted = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
+        return not encrypted and not bucket.endswith("--x-s3")
+
+    def changed(self, file: RemoteFile) -> UserError:
+        """The error for a file that is replaced while it is fetched."""
+        return UserError(f"{self.url}: {file.path} changed while it was fetched: run again when nobody writes there")
+
+    def write(self, source: Path, name: str) -> None:
+        """Store a local file under a relative path, whole or not at all."""
+        what, target = f"writing {name}", f"{self.root}/{name}"
+        if not self.is_local:  # an object appears when all of it has arrived
+            self.call(what, self.fs.put_file, str(source), target)
+            return
+        self.call(what, self.fs.put_file, str(source), f"{target}.part")
+        self.call(what, synchronise, f"{target}.part")
+        self.call(what, self.fs.mv, f"{target}.part", target)
+
+
+class Copy:
+    """The cache's folder of one URL; the head of this file says what lies in it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.data, self.parts = folder, folder / "data", folder / "parts"
+        self.manifest, self.journal = folder / "manifest.json", folder / "journal.jsonl"
+
+    def known(self) -> dict[str, dict]:
+        """The entries of all files that were complete once: path -> {size, version, sha256, mtime_ns}."""
+        known = {}
+        with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            known |= json.loads(self.manifest.read_text())["files"]
+        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):  # the last line may have been cut off
+            for line in self.journal.read_text().splitlines():
+                known |= json.loads(line)
+        return known
+
+    def present(self) -> dict[str, os.stat_result]:
+        """What lies in data/ now."""
+        paths = [Path(folder, name) for folder, _, names in os.walk(self.data) for name in names]
+        return {path.relative_to(self.data).as_posix(): path.lstat() for path in paths}
+
+    def remove(self, names) -> None:
+        """Remove files of data/, and every folder that is empty then: a loader would take it for a class."""
+        for name in names:
+            (self.data / name).unlink()
+        for folder, _, _ in os.walk(self.data, topdown=False):
+            with contextlib.suppress(OSError):  # it holds something
+                os.rmdir(folder)
+
+    def may_hold(self, name: str, file: RemoteFile, known: dict) -> bool:
+        """Whether data/ holds a file of the size and the name that this version had: its bytes must tell."""
+        path = self.data / name
+        return same_version(known.get(name), file) and path.is_file() and path.stat().st_size == file.size
+
+    def part(self, file: RemoteFile) -> Path:
+        """Where this version of a file is fetched to. Another version has another name: the two are never joined."""
+        identity = json.dumps([file.path, file.size, file.version])
+        return self.parts / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.part"
+
+
+def mirror(remote: Remote, copy: Copy, say) -> None:
+    """Make data/ hold what the storage holds. The lock is held."""
+    wanted, known, present = remote.files(), copy.known(), copy.present()
+    good = {name: known[name] for name, file in wanted.items() if is_good(known.get(name), file, present.get(name))}
+    if wanted.keys() == good.keys() == known.keys() == present.keys() and copy.manifest.exists():
+        say(f"{remote.url} is in {copy.data} already: {len(good)} files")
+        return
+
+    write_whole(copy.journal, "".join(journal_line(*item) for item in good.items()))
+    copy.manifest.unlink(missing_ok=True)
+    copy.remove(present.keys() - wanted.keys())
+    copy.data.mkdir(exist_ok=True)
+    copy.parts.mkdir(exist_ok=True)
+    for name, entry in bring_all(remote, copy, {n: f for n, f in wanted.items() if n not in good}, known, say):
+        good[name] = entry
+    write_whole(copy.manifest, json.dumps({"url": remote.url, "files": dict(sorted(good.items()))}))
+    copy.journal.unlink()
+    shutil.rmtree(copy.parts)
+
+
+def bring_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], known: dict, say):
+    """Bring files into data/, several at once; yields (path, entry) as they are done and writes them to the journal."""
+    total, needed = len(todo), prepare_parts(copy, {n: f for n, f in todo.items() if not copy.may_hold(n, f, known)})
+    say(f"staging {remote.url} into {copy.data}: {total} files, {needed / 2**30:.2f} GiB to fetch")
+    done, done_bytes, said = 0, 0, time.monotonic()
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS, "stage")
+    try:
+        names = {pool.submit(bring, remote, copy, name, file, known): name for name, file in todo.items()}
+        with copy.journal.open("a") as journal:
+            for future in concurrent.futures.as_completed(names):
+                name, entry = names[future], future.result()
+                journal.write(journal_line(name, entry))
+                journal.flush()
+                yield name, entry
+                done, done_bytes = done + 1, done_bytes + entry["size"]
+                if time.monotonic() - said > SAY_EVERY_S or done == total:
+                    said = time.monotonic()
+                    say(f"staging {remote.url}: {done} of {total} files, {done_bytes / 2**30:.2f} GiB")
+    finally:
+        if done < total:
+            remote.stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def prepare_parts(copy: Copy, todo: dict[str, RemoteFile]) -> int:
+    """Remove parts of versions that are gone; returns the bytes to fetch. Raises UserError when there is no room."""
+    parts = {copy.part(file) for file in todo.values()}
+    here = list(copy.parts.iterdir())
+    for part in here:
+        if part not in parts:
+            part.unlink()
+    needed = sum(file.size for file in todo.values()) - sum(part.stat().st_size for part in here if part in parts)
+    free = shutil.disk_usage(copy.folder).free
+    if needed > free:
+        raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, {free / 2**30:.2f} are free")
+    return needed
+
+
+def bring(remote: Remote, copy: Copy, name: str, file: RemoteFile, known: dict) -> dict:
+    """Bring one file into data/; returns its entry for the manifest."""
+    target, sha256 = copy.data / name, None
+    if copy.may_hold(name, file, known):
+        sha256 = digests(target)[0].hexdigest()  # its time has changed: have its bytes, too?
+    if sha256 is None or sha256 != known[name].get("sha256"):
+        part = copy.part(file)
+        sha256 = fetch(remote, file, part)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.replace(target)
+    mtime_ns = target.stat().st_mtime_ns
+    return {"size": file.size, "version": file.version, "sha256": sha256, "mtime_ns": mtime_ns}
+
+
+def fetch(remote: Remote, file: RemoteFile, part: Path) -> str:
+    """Fetch a file into ``part``, going on from what is there, and check it; returns its SHA-256."""
+    for _ in range(2):
+        sha256, md5 = download(remote, file, part)
+        if md5 == file.md5:
+            return sha256
+        if file.md5 is None:
+            remote.check_unchanged(file)
+            return sha256
+        if not remote.etag_is_md5(file):
+            return sha256
+        part.unlink()
+    raise UserError(f"{remote.url}: {file.path} arrived twice with another MD5 than its ETag says: store it there anew")
+
+
+def download(remote: Remote, file: RemoteFile, part: Path) -> tuple[str, str]:
+    """The bytes of a file that ``part`` lacks, piece by piece; returns SHA-256 and MD5 of the whole."""
+    if not file.version or (part.exists() and part.stat().st_size > file.size):
+        part.unlink(missing_ok=True)
+    with part.open("ab") as out:
+        sha256, md5 = digests(part)
+        for start in range(out.tell(), file.size, PIECE_BYTES):
+            piece = remote.read(file, start, min(start + PIECE_BYTES, file.size))
+            out.write(piece)
+            out.flush()
+            sha256.update(piece)
+            md5.update(piece)
+        os.fsync(out.fileno())
+    return sha256.hexdigest(), md5.hexdigest()
+
+
+def digests(path: Path):
+    """The SHA-256 and the MD5 of a file's bytes, both open for more. MD5 is only compared with S3's, never trusted."""
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            sha256.update(block)
+            md5.update(block)
+    return sha256, md5
+
+
+def is_good(known: dict | None, file: RemoteFile, present: os.stat_result | None) -> bool:
+    """Whether the file that is present is the one that was fetched, and the storage still has that version."""
+    if present is None or not same_version(known, file):
+        return False
+    return (present.st_size, present.st_mtime_ns) == (file.size, known.get("mtime_ns"))
+
+
+def same_version(known: dict | None, file: RemoteFile) -> bool:
+    """Whether a manifest's entry is of the version that the storage has now; one without a name is never the same."""
+    if not isinstance(known, dict) or not file.version:
+        return False
+    return (known.get("size"), known.get("version")) == (file.size, file.version)
+
+
+@contextlib.contextmanager
+def locked(copy: Copy, remote: Remote, say):
+    """Hold a copy alone; wait for another run's staging to end. Raises UserError when the time limit is reached."""
+    import fcntl
+
+    waited = False
+    with copy.folder.with_name(f"{copy.folder.name}.lock").open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > remote.deadline:
+                    raise UserError(
+                        f"{remote.url}: another run has not ended staging it within the limit of {remote.limit_s:g} s "
+                        f"(it holds {file.name}); wait for it, or allow more time"
+                    ) from None
+            if not waited:
+                say(f"another run is staging {remote.url}: waiting for it")
+            waited = True
+            time.sleep(0.1)
+        yield
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: to a temporary name, then renamed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def synchronise(path: str) -> None:
+    """Have the operating system write a file to its disk."""
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def journal_line(name: str, entry: dict) -> str:
+    """A line of the journal."""
+    return json.dumps({name: entry}) + "\n"
+
+
+def version_of(info: dict) -> str:
+    """What a storage calls the state of a file, from its listing; empty where it tells nothing."""
+    return next((str(info[key]).strip('"') for key in VERSION_KEYS if info.get(key)), "")
+
+
+def http_status(error: Exception) -> int | None:
+    """The status that S3 answered with, if it did. s3fs raises its own errors, with botocore's as their cause."""
+    response = getattr(error.__cause__ or error, "response", None)
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether a request that failed so is worth another attempt."""
+    status = http_status(error)
+    if status:
+        return status >= 500 or status in (408, 429)
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & MAY_PASS) or getattr(error, "errno", None) in MAY_PASS_ERRNO
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, in one line, without a credential."""
+    text = " ".join(str(error).split())
+    for value in filter(None, map(os.environ.get, SECRETS)):
+        text = text.replace(value, "…")
+    kind = "" if text and isinstance(error, OSError) else f"{type(error).__name__}: "
+    return f"{kind}{without_user(text)}"[:250]
+
+
+def without_user(text: str) -> str:
+    """A text without the user:password@ of its URLs.
+
+    >>> without_user("sftp://me:secret@host/data")
+    'sftp://host/data'
+    """
+    return re.sub(r"://[^/\s]*@", "://", text)
+
+
+def without_credentials(url: str) -> str:
+    """A URL as it may be printed: without user, password, and the query, which may be a signature."""
+    return re.sub(r"(?<![:/])/+$", "", without_user(url).partition("?")[0])
+
+
+def folder_name(url: str) -> str:
+    """The name of a URL's folder in the cache: its last part, to be recognised, and a digest."""
+    address = without_user(url).rstrip("/")
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", without_credentials(url).rpartition("/")[2])[:40]
+    return f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
+
+
+def no_space(copy: Copy, reason: str) -> UserError:
+    """The error for a full disk."""
+    return UserError(f"no space left for {copy.folder} ({reason}): free some, or choose another cache folder")

@@ -1,0 +1,78 @@
+"""Real processes stage from a real S3 server: two at once, and one that is killed."""
+
+import collections
+import hashlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from bench import storage
+from tests.runs import ROOT, wait_for
+from tests.s3 import empty_bucket, needs_s3, running_server
+
+pytestmark = needs_s3
+
+CODE = "import sys; from bench import storage; print(storage.stage(sys.argv[1], sys.argv[2], 60, print))"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server, request, monkeypatch):
+    return empty_bucket(server, request.node.name, monkeypatch)
+
+
+def start_staging(url: str, cache) -> subprocess.Popen:
+    """A process that stages; it prints the sentences, then the folder."""
+    arguments = [sys.executable, "-u", "-W", "error", "-c", CODE, url, str(cache)]
+    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_at_once_make_one_whole_copy(bucket, tmp_path):
+    wanted = {f"class{n % 3}/{n}": hashlib.shake_256(bytes([n])).digest(1000) for n in range(40)}
+    for name, value in wanted.items():
+        bucket.put(f"set/{name}", value)
+    bucket.server.requests.clear()
+    both_have_begun = threading.Event()
+    bucket.server.fault = lambda r: both_have_begun.wait(60) and None if r.range else None
+    processes = [start_staging(bucket.url("set"), tmp_path) for _ in range(2)]
+    first = "".join(process.stdout.readline() for process in processes)  # one fetches, the other waits for it
+    both_have_begun.set()
+    ends = [process.communicate(timeout=90) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ends
+    assert [stderr for _, stderr in ends] == ["", ""]
+    folders = {stdout.splitlines()[-1] for stdout, _ in ends}
+    assert len(folders) == 1
+    data = tmp_path / folders.pop()
+    assert {p.relative_to(data).as_posix(): p.read_bytes() for p in data.rglob("*") if p.is_file()} == wanted
+    fetched = collections.Counter(r.path for r in bucket.server.requests if r.range)
+    assert len(fetched) == 40 and set(fetched.values()) == {1}
+    said = first + "".join(stdout for stdout, _ in ends)
+    assert said.count("another run is staging") == 1 and said.count("already") == 1
+
+
+def test_a_process_that_was_killed_leaves_what_the_next_one_goes_on_from(bucket, tmp_path):
+    size = 3 * storage.PIECE_BYTES + 1000
+    big = hashlib.shake_256(b"big").digest(size)
+    bucket.put_in_parts("set/big", big)
+    bucket.server.requests.clear()
+    last = 2 * storage.PIECE_BYTES
+    bucket.server.fault = lambda r: (time.sleep(0.5), (503, b""))[1] if r.range and r.range[0] >= last else None
+    process = start_staging(bucket.url("set"), tmp_path)
+    wait_for(lambda: any(start >= last for start, _ in bucket.server.reads()), "the third piece is asked for")
+    process.kill()
+    process.communicate()
+    assert not list(tmp_path.rglob("manifest.json")) and not list(tmp_path.rglob("data/big"))
+
+    bucket.server.fault = lambda r: None
+    bucket.server.requests.clear()
+    data = storage.stage(bucket.url("set"), tmp_path, 60)
+    assert (data / "big").read_bytes() == big
+    assert bucket.server.reads() == [(last, last + storage.PIECE_BYTES), (last + storage.PIECE_BYTES, size)]
