@@ -125,8 +125,14 @@ def check_training(config) -> None:
     if config.compile and not MODES[config.mode].compiles:
         raise UserError(f"MODE={config.mode} has no COMPILE=1: it copies the model every step, and PyTorch does not "
                         "compile such copies; use ddp or horovod")  # fmt: skip
-    if not config.sync and config.loss_guard:
-        raise UserError("SYNC=0 exchanges nothing, and LOSS_GUARD asks all ranks: leave one of them out")
+    if not config.sync and (config.loss_guard or config.norm == "sync"):
+        raise UserError("SYNC=0 exchanges nothing, and LOSS_GUARD and NORM=sync ask all ranks: leave one of them out")
+    if config.precision == "fp16" and config.compression == "powersgd":
+        raise UserError("COMPRESSION=powersgd keeps what it left out for the next step, and one overflow of fp16 would "
+                        "stay in it for ever: use PRECISION=bf16")  # fmt: skip
+    if config.adasum and (config.precision == "fp16" or config.clip_norm or config.loss_guard):
+        raise UserError("ADASUM=1 reduces inside the optimizer's step: PRECISION=fp16, CLIP_NORM and LOSS_GUARD, which "
+                        "look at the gradients before it, cannot be had with it")  # fmt: skip
 
 
 def check_value(f: dataclasses.Field, value) -> None:

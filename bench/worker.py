@@ -4,6 +4,7 @@ What comes in: RUN_DIR/config.json, and a rank from the launcher's environment. 
 from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
 """
 
+import contextlib
 import functools
 import gc
 import hashlib
@@ -73,8 +74,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         epochs.resume(*checkpoint)
     start_hash = weights_hash(mode.unwrap(model))
     facts = collect_facts(config, mode, trainer)
-    seen = measure(trainer, epochs, train_set, moments)
-    tracker.close()
+    with contextlib.closing(tracker):
+        seen = measure(trainer, epochs, train_set, moments)
     part = {
         "rank": topology.rank,
         "pid": os.getpid(),
@@ -108,20 +109,20 @@ def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWrite
     topology, checkpoint, notes = mode.topology, None, []
     model = build_model(config, num_classes, topology.rank, notes.append)
     if config.resume:
-        path = files.find(config.resume)
+        path = Path(mode.gather(str(files.find(config.resume)))[0])  # one file, also while another run writes there
         state = files.read(path)
         files.check(state, path)
         files.load_weights(model, state["model"], path)
         checkpoint = state, path
+    if config.profile:  # before the norms, whose sums over ranks it shows
+        mode.timeline = StepTimeline(topology.device, topology.devices)
+        mode.timeline.watch_phases(status)
     if config.norm == "sync":
         model = mode.sync_norms(model)
     model = model.to(topology.device, memory_format=torch.channels_last if config.channels_last else None)
     train_mode(model)
     if config.compile:
         model.compile()
-    if config.profile:
-        mode.timeline = StepTimeline(topology.device, topology.devices)
-        mode.timeline.watch_phases(status)
     return mode.wrap_model(model), checkpoint, notes
 
 

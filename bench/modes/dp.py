@@ -124,8 +124,8 @@ class CpuDataParallel(nn.Module):
         """
         replicas = [self.module, *self.shells[: count - 1]]
         for replica in replicas[1:]:
-            replica.train(self.module.training)
             for original, shell in zip(self.module.modules(), replica.modules(), strict=True):
+                shell.training = original.training  # one by one: frozen batch norms stay in eval mode
                 for name, parameter in original._parameters.items():
                     shell._parameters[name] = None if parameter is None else parameter.clone()
                 for name, buffer in original._buffers.items():

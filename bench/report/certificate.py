@@ -167,7 +167,9 @@ def norm_images(record: dict) -> str | None:
     kind = of_facts("norm")(record)
     if kind is None or kind == "none":
         return kind
-    return f"{kind} over {global_batch(record) // record['topology']['num_devices']} images"
+    passes = global_batch(record) // record["config"]["accumulate"]
+    joined = record["config"]["norm"] == "sync"
+    return f"{kind} over {passes if joined else passes // record['topology']['num_devices']} images"
 
 
 def revision(record: dict) -> str | None:

@@ -21,8 +21,12 @@ from bench.checks import DIGITS_TRAIN_IMAGES, data_kind
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.workload import sharding
+from bench.workload.place import cache
 
 SYNTHETIC_IMAGES = 65_536  # the length that synthetic data pretend to have
+HELD_GIB = 1.0  # decoded images of up to so much are held, where IN_MEMORY does not say
+SMALL_SETS = {"fashionmnist": "FashionMnist", "cifar10": "Cifar10"}
+MEAN, STD = 0.305, 0.376  # of the digits' pixels, in 0..1
 SYNTHETIC_POOL = 512  # images that are really drawn; index i is pool image i % 512
 
 
@@ -30,19 +34,20 @@ class Digits:
     """scikit-learn's 1797 real handwritten digits, 8x8, grey: real data that need no download.
 
     Images are enlarged to image_size and repeated over three channels. 360 images, always the same, are held out.
+    augment: each image is moved by up to one of its 8 pixels, anew every epoch.
     """
 
     num_classes = 10
     mean = std = None  # numbers already
 
-    def __init__(self, image_size: int, train: bool):
+    def __init__(self, image_size: int, train: bool, augment: bool = False, seed: int = 0):
         table = read_digits()  # [1797, 65]: 64 pixels of 0..16, then the label
         order = np.random.default_rng(1797).permutation(len(table))
         table = table[order[:DIGITS_TRAIN_IMAGES] if train else order[DIGITS_TRAIN_IMAGES:]]
         pixels = torch.from_numpy(table[:, :64]).reshape(-1, 1, 8, 8) / 16
-        self.images = (pixels - 0.305) / 0.376  # mean and deviation of the data set's pixels
+        self.images = (pixels - MEAN) / STD
         self.labels = torch.from_numpy(table[:, 64]).long()
-        self.image_size = image_size
+        self.image_size, self.augment, self.seed = image_size, augment, seed
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,7 +56,12 @@ class Digits:
         """[B] draws -> images [B, 3, image_size, image_size], labels [B], nothing unreadable."""
         index = torch.from_numpy(draws % len(self))
         size = (self.image_size, self.image_size)
-        images = torch.nn.functional.interpolate(self.images[index], size, mode="bilinear", align_corners=False)
+        images = self.images[index]
+        if self.augment:
+            from bench.workload.augment import crop_and_flip, example_seeds  # torchvision takes half a second
+
+            images = crop_and_flip(images, 1, example_seeds(self.seed, draws), flip=False, fill=-MEAN / STD)
+        images = torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
 
 
@@ -115,9 +125,12 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
     if kind == "synthetic":
         return Synthetic(config.image_size, device), None
     if kind == "digits":
-        train_set, val_set = Digits(config.image_size, train=True), Digits(config.image_size, train=False)
+        train_set = Digits(config.image_size, train=True, augment=config.augment, seed=config.seed)
+        val_set = Digits(config.image_size, train=False)
+    elif kind in SMALL_SETS:
+        train_set, val_set = (small_set(config, kind, train) for train in (True, False))
     else:
-        train_set, val_set = file_sets(config, kind, folder)  # noqa: F821
+        train_set, val_set = image_sets(config, kind, folder)
     if config.storage_ms:
         train_set = SlowStorage(train_set, config.storage_ms)
     if len(train_set) < config.global_batch:
@@ -126,6 +139,30 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
             f"that DATA={config.data} has: use a smaller BATCH"
         )
     return train_set, val_set
+
+
+def small_set(config: RunConfig, kind: str, train: bool):
+    """FashionMNIST or CIFAR-10."""
+    from bench.workload import small_sets  # torchvision takes half a second
+
+    options = {"augment": config.augment, "seed": config.seed} if train else {}
+    return getattr(small_sets, SMALL_SETS[kind])(cache(config), config.image_size, train, **options)
+
+
+def image_sets(config: RunConfig, kind: str, folder: Path) -> tuple:
+    """Training and validation images of a folder of class folders, or of two tars."""
+    from bench.workload import held, images
+
+    sources = [
+        images.TarSource(folder, train, cache(config)) if kind == "tar" else images.FolderSource(folder, train)
+        for train in (True, False)
+    ]
+    hold = config.in_memory
+    if hold is None:  # what is decoded once must be seen again, and fit beside everything else
+        hold = config.epochs > 1 and sum(map(held.hold_size_gib, sources)) <= HELD_GIB
+    options = {"skip_bad": config.skip_bad, "hold": cache(config) / "decoded" if hold else None}
+    train_set = images.ImageSet(sources[0], config.image_size, True, config.augment, config.seed, **options)
+    return train_set, images.ImageSet(sources[1], config.image_size, False, **options)
 
 
 class Draws:

@@ -23,7 +23,7 @@ ALLOWED = {
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
     "bench.storage": ["bench.errors"],
-    "bench.record": ["bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
+    "bench.record": ["bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [
         "bench.launch", "bench.config", "bench.errors", "bench.guard", "bench.progress", "bench.record",
