@@ -40,7 +40,7 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
     "scaling": ROUNDS | QUICK | {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to so many [4]"}},
     "breakdown": ROUNDS | QUICK,
     "knobs": ROUNDS | QUICK,
-    "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "loop, overhead, horovod, bound or startup [all]"}},
+    "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "loop, overhead, horovod, bound, startup, input"}},
 }  # fmt: skip
 
 

@@ -58,6 +58,12 @@ def paired(config: RunConfig, pairs: int) -> Program:
     return Program(starter(config, script), {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
+def batches(images: Path, image_size: int, pairs: int) -> Program:
+    """The harness's batches of photographs and those of torchvision's recipe in turns, in the same loader worker."""
+    script = ["-m", "bench.selfbench.input", str(images), str(image_size), str(pairs), "OUT"]
+    return Program([sys.executable, *script], dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), read_blocks)
+
+
 def join(config: RunConfig) -> Program:
     """The bare start of a mode's engine."""
     starter = {"ddp": torchrun, "horovod": horovodrun}[config.mode]

@@ -10,7 +10,8 @@ Parts:
 - horovod: MODE=horovod against Horovod's own way to run, a plain script under horovodrun;
 - bound: ddp and horovod against processes that do not communicate, with default settings and with TUNED=1;
 - startup: from the command to the first timed step, against the same engine starting a script that only joins the
-  group, and against the bare loop's own first step; and the commands that must be instant.
+  group, and against the bare loop's own first step; and the commands that must be instant;
+- input: batches of photographs from JPEG files against torchvision's plain recipe, in turns, in one loader worker.
 
 Throughput is taken at the MEDIAN step: on a shared machine a single disturbed step moves the mean of a short run by
 more than the one percent that is asked about. The ratio over all steps, which also holds what happens only now and
@@ -40,14 +41,15 @@ from bench.modes import MODES
 from bench.report import stats
 from bench.report.tables import terminal
 from bench.selfbench import programs as progs
+from bench.selfbench.input import write_photographs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 from bench.suites import order
 
-PARTS = ("loop", "overhead", "horovod", "bound", "startup")
+PARTS = ("loop", "overhead", "horovod", "bound", "startup", "input")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip
 STEPS, TUNED_STEPS, WARMUP = 14, 4, 2  # some seconds each on two cores
-PAIRS, BLOCK = 24, 4  # of the part "loop": blocks of each kind, and steps a block
+PAIRS, BLOCK = 24, 4  # of the parts "loop" and "input": blocks of each kind; of "loop": steps a block
 START = {"warmup_steps": 0, "timed_steps": 1}
 
 
@@ -64,7 +66,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     started = datetime.datetime.now().astimezone()
     with tempfile.TemporaryDirectory(prefix="bench-selfbench-") as folder:
         first = Path(folder) / "first"
-        programs = all_programs(asked, first)  # none for the part "loop"
+        programs = all_programs(asked, first)  # none for the parts "loop" and "input"
         rows = [row for row in all_rows() if row.part in parts and row.program in programs]
         used = {name: programs[name] for row in rows for name in (row.program, row.against) if name in programs}
         console.print(f"{len(used)} programs, {rounds} rounds")
@@ -74,8 +76,10 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         samples = run_rounds(console, used, rounds, Path(folder)) if used else {}
         importing = [name for name in used if name.startswith("bench ") and imports_torch(used[name].argv)]
         loops = paired_loops(console, asked, Path(folder)) if "loop" in parts else {}
+        inputs = paired_inputs(console, Path(folder)) if "input" in parts else {}
     results = [judge_loop(name, sample) for name, sample in loops.items()]
     results += [judge(row, used, samples) for row in rows]
+    results += [line for size, sample in inputs.items() for line in judge_input(size, sample)]
     machine = collect_machine()
     print_table(console, machine, results, rounds)
     for name in importing:
@@ -90,6 +94,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         "rows": results,
         "imports_torch": importing,
         "loops": loops,
+        "inputs": inputs,
         "programs": {
             name: {"argv": shown(program.argv), "variables": program.variables, "samples": samples[name]}
             for name, program in used.items()
@@ -162,12 +167,36 @@ def paired_loops(console: Console, asked: RunConfig, folder: Path) -> dict[str, 
     return samples
 
 
+def paired_inputs(console: Console, folder: Path) -> dict[int, dict]:
+    """One paired program an image size; size -> its blocks, in seconds."""
+    write_photographs(folder / "photographs")
+    samples = {}
+    for size in (224, 64):
+        program = progs.batches(folder / "photographs", size, PAIRS)
+        samples[size] = progs.execute(f"input of {size} pixels", program, folder / f"input-{size}")
+        console.print(f"input of {size} pixels: {PAIRS} pairs")
+    return samples
+
+
 def judge_loop(mode: str, sample: dict) -> dict:
-    """A line of the part "loop": the bare blocks' time over the harness's."""
-    quantile = stats.t_quantile(PAIRS - 1, 0.95)
-    ratio, low, high = formulas.log_ratio_interval(sample["harness_s"], sample["bare_s"], quantile)
+    """A line of the part "loop"."""
     row = Row("loop", f"{mode} loop / bare loop, same process", mode, "bare", "throughput", 0.99)
-    line = dataclasses.asdict(row) | {"ratio": ratio, "low": low, "high": high, "n": len(sample["bare_s"])}
+    return judge_pairs(row, sample["harness_s"], sample["bare_s"])
+
+
+def judge_input(size: int, sample: dict) -> list[dict]:
+    """Two lines of the part "input": by the clock, and by the worker's CPU time, which others hardly disturb."""
+    name, pair = f"input / torchvision's, {size} pixels", ("harness", "torchvision", "throughput")
+    clock = judge_pairs(Row("input", name, *pair, 1.3), sample["harness_s"], sample["torchvision_s"])
+    cpu = Row("input", f"{name}, CPU time", *pair, None)
+    return [clock, judge_pairs(cpu, sample["harness_cpu_s"], sample["torchvision_cpu_s"])]
+
+
+def judge_pairs(row: Row, harness_s: list[float], other_s: list[float]) -> dict:
+    """The line of blocks that took turns: the other's time over the harness's."""
+    quantile = stats.t_quantile(len(other_s) - 1, 0.95)
+    ratio, low, high = formulas.log_ratio_interval(harness_s, other_s, quantile)
+    line = dataclasses.asdict(row) | {"ratio": ratio, "low": low, "high": high, "n": len(other_s)}
     return line | {"verdict": verdict(row, low, high)}
 
 

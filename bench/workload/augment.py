@@ -1,0 +1,65 @@
+"""What happens to an image on its way into a batch, and where its random numbers come from.
+
+Everything works on bytes: uint8 in, uint8 out. Scaling to 0..1 and normalising are done later, on the device, for a
+whole batch at once.
+"""
+
+import numpy as np
+import torch
+from torchvision.transforms import RandomResizedCrop, v2
+from torchvision.transforms.v2.functional import resized_crop_image
+
+
+def example_seeds(seed: int, draws: np.ndarray) -> np.ndarray:
+    """A seed for each example's own random stream: draws [B] int64 -> [B] uint32.
+
+    A draw is epoch x length + index, so no two examples of a run share one, whatever rank or worker makes them, and a
+    resumed run goes on where it was. torch's CPU generator keeps only 32 bits of a seed. Two 64-bit mixes would often
+    meet in them, so the mixing is one-to-one in 32 bits: of a run's first 2^32 draws no two get the same seed.
+
+    >>> len(set(example_seeds(7, np.arange(100_000)).tolist()))
+    100000
+    """
+    low, high = draws.astype(np.uint64).astype(np.uint32), (draws >> 32).astype(np.uint32)
+    key = mix(np.array([seed & 0xFFFFFFFF, ~seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], dtype=np.uint32))
+    return mix(mix(low ^ key[0]) ^ key[1] ^ key[2] ^ high)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """MurmurHash3's 32-bit finaliser (Appleby 2011) on an array of uint32: one-to-one."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> np.uint32(16))
+
+
+def random_part(image_size: int, image: torch.Tensor) -> torch.Tensor:
+    """[3, H, W] uint8 -> [3, S, S] uint8: a random part of the image, 8 to 100 % of its area, mirrored or not.
+
+    What v2.RandomResizedCrop(S) and v2.RandomHorizontalFlip() do in a row, to the bit, from the same numbers of torch's
+    own generator; without their general machinery, which takes as long as a small image's resize.
+    """
+    top, left, height, width = RandomResizedCrop.get_params(image, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
+    part = resized_crop_image(image, top, left, height, width, [image_size, image_size], antialias=True)
+    return part.flip(-1) if torch.rand(1) < 0.5 else part
+
+
+def middle(image_size: int, image: torch.Tensor) -> torch.Tensor:
+    """[3, H, W] uint8 -> [3, S, S] uint8: the short side resized to S x 256 / 224, then the middle."""
+    image = v2.functional.resize(image, [image_size * 256 // 224], antialias=True)
+    return v2.functional.center_crop(image, [image_size, image_size])
+
+
+def crop_and_flip(images: torch.Tensor, padding: int, seeds: np.ndarray) -> torch.Tensor:
+    """The augmentation of small images: a black border, then a window of the old size at random, mirrored or not.
+
+    images [B, C, H, W], seeds [B] uint32 -> [B, C, H, W]. The same distribution as v2.RandomCrop(padding=…) and
+    v2.RandomHorizontalFlip, for the whole batch at once: the places are digits of each example's seed.
+    """
+    height, width = images.shape[-2:]
+    places = 2 * padding + 1
+    seeds = torch.from_numpy(seeds.astype(np.int64))
+    flip, top, left = seeds % 2, seeds // 2 % places, seeds // (2 * places) % places
+    padded = torch.nn.functional.pad(images, [padding] * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [B, C, places, places, H, W], a view
+    images = windows[torch.arange(len(images)), :, top, left]  # [B, C, H, W]
+    return torch.where(flip.bool()[:, None, None, None], images.flip(-1), images)

@@ -1,0 +1,113 @@
+"""FashionMNIST and CIFAR-10: read by torchvision, held in memory as bytes.
+
+``FashionMnist(data_dir, image_size, train, augment=True, seed=0)`` and ``Cifar10(…)`` make a ``SmallSet``.
+"""
+
+import contextlib
+import functools
+import pickle
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torchvision
+from torchvision.transforms import v2
+
+from bench.errors import UserError
+from bench.workload.augment import crop_and_flip, example_seeds
+from bench.workload.decode import quiet
+from bench.workload.once import locked
+
+SILENT_S = 30.0  # after which a server that says nothing is given up
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs from set to set."""
+
+    torchvision_class: str
+    folder: str  # below DATA_DIR
+    files: str  # wanted there
+    padding: int  # of the random crop
+    mean: tuple[float, float, float]  # of the training pixels in 0..1
+    std: tuple[float, float, float]
+
+
+FASHION_MNIST = Kind(
+    "FashionMNIST", "FashionMNIST/raw",
+    "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz",
+    2, (0.2860,) * 3, (0.3530,) * 3,
+)  # fmt: skip
+CIFAR10 = Kind("CIFAR10", ".", "cifar-10-python.tar.gz", 4, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
+
+class SmallSet:
+    """A data set that fits into memory as bytes: uint8 [n, 1 or 3, H, H].
+
+    Training takes a window of the image with a black border, mirrored or not; ``augment=False`` and validation take the
+    image. Both are resized where image_size is another. Raises UserError when the files are neither in data_dir nor
+    can be downloaded, or cannot be read.
+    """
+
+    def __init__(self, kind: Kind, data_dir: str | Path, image_size: int, train: bool, augment=True, seed: int = 0):
+        self.kind, self.image_size, self.seed, self.augment = kind, image_size, seed, train and augment
+        self.mean, self.std = kind.mean, kind.std
+        stored = read(kind, Path(data_dir), train)
+        pixels = torch.as_tensor(stored.data)  # [n, H, W] or [n, H, W, 3]
+        self.images = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+        self.labels = torch.as_tensor(stored.targets).long()
+        self.classes, self.num_classes = list(stored.classes), len(stored.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """[B] draws -> images [B, 3, S, S] uint8, labels [B], []. A draw is epoch x length + index."""
+        index = torch.from_numpy(draws % len(self))
+        images = self.images[index]
+        if self.augment:
+            images = crop_and_flip(images, self.kind.padding, example_seeds(self.seed, draws))
+        images = v2.functional.resize(images, [self.image_size] * 2, antialias=True)  # the same size: unchanged
+        return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
+
+
+FashionMnist = functools.partial(SmallSet, FASHION_MNIST)
+Cifar10 = functools.partial(SmallSet, CIFAR10)
+
+
+def read(kind: Kind, data_dir: Path, train: bool):
+    """torchvision's data set: from local files, else downloaded. One process at a time. Raises UserError."""
+    reader = getattr(torchvision.datasets, kind.torchvision_class)
+    try:
+        with writing_alone(data_dir), quiet():
+            try:
+                return reader(data_dir, train=train)
+            except RuntimeError:  # not there, or only as the archives that a person has downloaded
+                return download(reader, data_dir, train)
+    except (RuntimeError, OSError, ValueError, AssertionError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        said, folder = " ".join(str(error).split()) or type(error).__name__, data_dir / kind.folder
+        wanted = f"{kind.files} into {folder}, anew if they are damaged"
+        raise UserError(f"no {kind.torchvision_class} ({said}): put {wanted}") from None
+
+
+def download(reader, data_dir: Path, train: bool):
+    """The same with torchvision's download, which checks checksums and first looks for archives already there."""
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(SILENT_S)
+    try:
+        return reader(data_dir, train=train, download=True)
+    finally:
+        socket.setdefaulttimeout(patience)
+
+
+@contextlib.contextmanager
+def writing_alone(data_dir: Path):
+    """Hold the folder's lock, so that nobody reads what another process is still writing; a folder that cannot be
+    written to needs none."""
+    lock = contextlib.ExitStack()
+    with contextlib.suppress(OSError):
+        lock.enter_context(locked(data_dir / ".download.lock"))
+    with lock:
+        yield

@@ -1,0 +1,240 @@
+"""bench/workload/small_sets.py: FashionMNIST and CIFAR-10 from small files in their true formats.
+
+The checksums of the real files cannot fit small ones, so the lists of them, public attributes of torchvision's classes,
+are replaced.
+"""
+
+import gzip
+import hashlib
+import http.server
+import multiprocessing
+import pickle
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torchvision.transforms import v2
+
+from bench.errors import UserError
+from bench.workload.augment import crop_and_flip, example_seeds
+from bench.workload.small_sets import Cifar10, FashionMnist
+
+N_TRAIN, N_TEST = 20, 10
+RAW = Path("FashionMNIST", "raw")
+
+
+def md5(data: bytes) -> str:
+    """A checksum as torchvision's lists hold it."""
+    return hashlib.md5(data).hexdigest()
+
+
+def fashion_arrays(train: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Images [n, 28, 28] and labels [n]."""
+    rng, n = np.random.default_rng(train), N_TRAIN if train else N_TEST
+    return rng.integers(0, 256, (n, 28, 28), dtype=np.uint8), np.arange(n, dtype=np.uint8) % 10
+
+
+def fashion_files() -> dict[str, bytes]:
+    """FashionMNIST's four files, not compressed: two zeros, type 8 (bytes), dimensions, sizes, bytes."""
+    files = {}
+    for split, train in (("train", True), ("t10k", False)):
+        images, labels = fashion_arrays(train)
+        for name, array in ((f"{split}-images-idx3-ubyte", images), (f"{split}-labels-idx1-ubyte", labels)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+            files[name] = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+    return files
+
+
+def write_all(folder: Path, files: dict[str, bytes]) -> None:
+    """Files by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+@pytest.fixture
+def fashion(tmp_path) -> Path:
+    """A data_dir with FashionMNIST."""
+    write_all(tmp_path / RAW, fashion_files())
+    return tmp_path
+
+
+@pytest.fixture
+def archives(monkeypatch) -> dict[str, bytes]:
+    """FashionMNIST's files as they are downloaded; torchvision takes their checksums for the real ones."""
+    files = {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in fashion_files().items()}
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", [(n, md5(d)) for n, d in files.items()])
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", ["http://127.0.0.1:9/"])  # nobody answers
+    return files
+
+
+def cifar_arrays(train: bool) -> tuple[np.ndarray, list[int]]:
+    """Images [n, 3, 32, 32] and labels."""
+    rng, n = np.random.default_rng(10 + train), N_TRAIN if train else N_TEST
+    return rng.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8), [i % 10 for i in range(n)]
+
+
+def cifar_files() -> dict[str, bytes]:
+    """CIFAR-10's seven files: pickled batches and the names of the classes."""
+    files = {}
+    (images, labels), (test_images, test_labels) = cifar_arrays(True), cifar_arrays(False)
+    for b in range(5):
+        part = slice(4 * b, 4 * b + 4)
+        files[f"data_batch_{b + 1}"] = {"data": images[part].reshape(4, -1), "labels": labels[part]}
+    files["test_batch"] = {"data": test_images.reshape(N_TEST, -1), "labels": test_labels}
+    files["batches.meta"] = {"label_names": [f"class{i}" for i in range(10)]}
+    return {name: pickle.dumps(content, protocol=2) for name, content in files.items()}
+
+
+@pytest.fixture
+def cifar(tmp_path, monkeypatch) -> Path:
+    """A data_dir with CIFAR-10."""
+    files = cifar_files()
+    sums = {name: md5(data) for name, data in files.items()}
+    known = torchvision.datasets.CIFAR10
+    monkeypatch.setattr(known, "train_list", [[f"data_batch_{b}", sums[f"data_batch_{b}"]] for b in range(1, 6)])
+    monkeypatch.setattr(known, "test_list", [["test_batch", sums["test_batch"]]])
+    monkeypatch.setattr(known, "meta", {**known.meta, "md5": sums["batches.meta"]})
+    monkeypatch.setattr(known, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    write_all(tmp_path / "cifar-10-batches-py", files)
+    return tmp_path
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_fashion_mnist_is_what_the_files_hold(fashion, train):
+    images, labels = fashion_arrays(train)
+    dataset = FashionMnist(fashion, 28, train, augment=False)
+    assert (len(dataset), dataset.num_classes, dataset.classes[9]) == (len(labels), 10, "Ankle boot")
+    pixels, got, skipped = dataset[np.array([3, 0, 3])]
+    assert (pixels.dtype, pixels.is_contiguous(), got.dtype, skipped) == (torch.uint8, True, torch.int64, [])
+    expected = np.repeat(images[[3, 0, 3], None], 3, axis=1)
+    assert np.array_equal(pixels.numpy(), expected) and got.tolist() == labels[[3, 0, 3]].tolist()
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_cifar10_is_what_the_files_hold(cifar, train):
+    images, labels = cifar_arrays(train)
+    dataset = Cifar10(cifar, 32, train, augment=False)
+    assert (len(dataset), dataset.classes) == (len(labels), [f"class{i}" for i in range(10)])
+    pixels, got, _ = dataset[np.arange(len(labels))]
+    assert np.array_equal(pixels.numpy(), images) and got.tolist() == labels
+    assert pixels.is_contiguous() and len(dataset.mean) == len(dataset.std) == 3
+
+
+def test_other_sizes_are_resized(fashion, cifar):
+    for dataset in (FashionMnist(fashion, 16, False), Cifar10(cifar, 48, False)):
+        pixels, _, _ = dataset[np.arange(4)]
+        size = dataset.image_size
+        expected = v2.functional.resize(dataset.images[:4], [size, size], antialias=True).expand(-1, 3, -1, -1)
+        assert pixels.shape == (4, 3, size, size) and torch.equal(pixels, expected)
+
+
+@pytest.mark.parametrize("padding", [2, 4])
+def test_training_takes_a_window_and_perhaps_mirrors_it(padding):
+    image = torch.arange(1, 65, dtype=torch.uint8).reshape(1, 1, 8, 8)  # no pixel occurs twice, none is black
+    padded = v2.functional.pad(image, [padding])
+    places = [(top, left) for top in range(2 * padding + 1) for left in range(2 * padding + 1)]
+    windows = [v2.functional.crop(padded, top, left, 8, 8) for top, left in places]
+    windows += [v2.functional.horizontal_flip(window) for window in windows]
+    numbers = {window.numpy().tobytes(): number for number, window in enumerate(windows)}
+    draws = 400 * len(windows)
+    made = crop_and_flip(image.expand(draws, -1, -1, -1), padding, example_seeds(5, np.arange(draws)))
+    counts = np.bincount([numbers[one.numpy().tobytes()] for one in made], minlength=len(windows))
+    assert abs(counts - 400).max() < 5 * 20  # every window as often: within five deviations
+
+
+def test_an_example_is_the_same_in_any_batch_and_new_in_each_epoch(cifar):
+    dataset = Cifar10(cifar, 32, True, seed=4)
+    epochs = [dataset[epoch * N_TRAIN + np.arange(N_TRAIN)][0] for epoch in range(3)]
+    again = torch.cat([dataset[np.array([N_TRAIN + i])][0] for i in range(N_TRAIN)])
+    assert torch.equal(again, epochs[1])
+    assert not torch.equal(epochs[0], epochs[1]) and not torch.equal(epochs[1], epochs[2])
+    assert not torch.equal(Cifar10(cifar, 32, True, seed=5)[np.arange(N_TRAIN)][0], epochs[0])
+
+
+def test_archives_downloaded_by_hand_are_taken(tmp_path, archives):
+    write_all(tmp_path / RAW, archives)
+    assert len(FashionMnist(tmp_path, 28, True)) == N_TRAIN
+
+
+def test_cifars_archive_downloaded_by_hand_is_taken(cifar, monkeypatch):
+    archive = cifar / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(cifar / "cifar-10-batches-py", "cifar-10-batches-py")
+    (cifar / "cifar-10-batches-py").rename(cifar / "away")
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", md5(archive.read_bytes()))
+    assert len(Cifar10(cifar, 32, False)) == N_TEST
+
+
+def test_files_that_are_not_there_are_one_line_that_names_them(tmp_path, archives):
+    with pytest.raises(UserError) as caught:
+        FashionMnist(tmp_path / "none", 28, True)
+    said = str(caught.value)
+    assert "\n" not in said and str(tmp_path / "none" / RAW) in said and all(name in said for name in archives)
+
+
+def test_cifar_that_is_not_there_or_damaged_is_one_line(cifar, tmp_path):
+    (cifar / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"damaged")
+    for folder in (cifar, tmp_path / "none"):
+        with pytest.raises(UserError) as caught:
+            Cifar10(folder, 32, True)
+        said = str(caught.value)
+        assert "\n" not in said and str(folder) in said and "cifar-10-python.tar.gz" in said
+
+
+def test_a_truncated_file_is_one_line(fashion, archives):
+    path = fashion / RAW / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"FashionMNIST.*damaged") as caught:
+        FashionMnist(fashion, 28, True)
+    assert "\n" not in str(caught.value)
+
+
+def length_in_process(data_dir, out):
+    """What one process of several does."""
+    Path(out).write_text(str(len(FashionMnist(data_dir, 28, True))))
+
+
+def test_one_of_several_processes_downloads(tmp_path, archives, monkeypatch):
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            data = archives[self.path.strip("/")]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_HEAD(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        mirror = f"http://127.0.0.1:{server.server_port}/"
+        monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [mirror])
+        assert len(FashionMnist(tmp_path / "alone", 28, True)) == N_TRAIN
+        alone, outs = len(asked), [tmp_path / f"out{i}" for i in range(3)]
+        fork = multiprocessing.get_context("fork")
+        processes = [fork.Process(target=length_in_process, args=(tmp_path / "data", out)) for out in outs]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+        server.shutdown()
+    assert [out.read_text() for out in outs] == [str(N_TRAIN)] * 3
+    assert alone >= 4 and len(asked) == 2 * alone  # three asked for no more than one does
+
+
+def test_the_files_are_read_where_nothing_may_be_written(fashion):
+    (fashion / ".download.lock").mkdir()  # a lock cannot be made here
+    assert len(FashionMnist(fashion, 28, True)) == N_TRAIN
