@@ -49,17 +49,20 @@ def middle(image_size: int, image: torch.Tensor) -> torch.Tensor:
     return v2.functional.center_crop(image, [image_size, image_size])
 
 
-def crop_and_flip(images: torch.Tensor, padding: int, seeds: np.ndarray) -> torch.Tensor:
-    """The augmentation of small images: a black border, then a window of the old size at random, mirrored or not.
+def crop_and_flip(
+    images: torch.Tensor, padding: int, seeds: np.ndarray, flip: bool = True, fill: float = 0
+) -> torch.Tensor:
+    """The augmentation of small images: a border of ``fill``, then a window of the old size at random, mirrored or not.
 
-    images [B, C, H, W], seeds [B] uint32 -> [B, C, H, W]. The same distribution as v2.RandomCrop(padding=…) and
-    v2.RandomHorizontalFlip, for the whole batch at once: the places are digits of each example's seed.
+    flip=False: never mirrored (digits). images [B, C, H, W], seeds [B] uint32 -> [B, C, H, W]. The same distribution as
+    v2.RandomCrop(padding=…) and v2.RandomHorizontalFlip, for the whole batch at once: the places are digits of each
+    example's seed.
     """
     height, width = images.shape[-2:]
     places = 2 * padding + 1
     seeds = torch.from_numpy(seeds.astype(np.int64))
-    flip, top, left = seeds % 2, seeds // 2 % places, seeds // (2 * places) % places
-    padded = torch.nn.functional.pad(images, [padding] * 4)
+    mirrored, top, left = seeds % 2, seeds // 2 % places, seeds // (2 * places) % places
+    padded = torch.nn.functional.pad(images, [padding] * 4, value=fill)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [B, C, places, places, H, W], a view
     images = windows[torch.arange(len(images)), :, top, left]  # [B, C, H, W]
-    return torch.where(flip.bool()[:, None, None, None], images.flip(-1), images)
+    return torch.where(mirrored.bool()[:, None, None, None], images.flip(-1), images) if flip else images

@@ -175,3 +175,15 @@ def test_a_step_larger_than_the_data_is_refused():
     with pytest.raises(UserError, match=r"BATCH=700 .* DATA=digits has 1437"):
         config_of(per_device_batch=700, num_devices=3)
     assert len(data.load_data(config, CPU)[0]) == 1437
+
+
+def test_augmented_digits_move_and_are_the_same_for_everybody():
+    plain, moved = data.Digits(8, train=True), data.Digits(8, train=True, augment=True, seed=5)
+    first, second = np.arange(50), np.arange(50) + len(plain)  # the same images an epoch later
+    still, _, _ = plain[first]
+    (a, labels, _), (b, _, _) = moved[first], moved[second]
+    assert torch.equal(labels, plain[first][1])
+    changed = sum(not torch.equal(x, y) for x, y in zip(still, a, strict=True))
+    assert 30 < changed < 50 and not torch.equal(a, b)  # one in nine stays where it was
+    assert torch.equal(torch.cat([moved[first[i::2]][0] for i in (0, 1)]), torch.cat([a[0::2], a[1::2]]))  # two ranks
+    assert float(a.min()) == float(plain.images.min())  # what comes in at the border is background
