@@ -52,8 +52,12 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     topology = mode.topology
     moments["joined"] = time.time()
 
+    def say(sentence: str) -> None:
+        print(sentence, flush=True)
+        status.phase("preparing the data")  # it goes on
+
     status.phase("preparing the data")
-    train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode))
+    train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode, say))
     val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
     model, checkpoint, notes = prepare_model(config, mode, train_set.num_classes, status)
