@@ -123,7 +123,8 @@ def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWrite
         mode.timeline.watch_phases(status)
     if config.norm == "sync":
         model = mode.sync_norms(model)
-    model = model.to(topology.device, memory_format=torch.channels_last if config.channels_last else None)
+    last = config.channels_last and mode.channels_last_weights
+    model = model.to(topology.device, memory_format=torch.channels_last if last else None)
     train_mode(model)
     if config.compile:
         model.compile()
