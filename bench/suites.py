@@ -147,6 +147,20 @@ def breakdown(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return runs | {f"{mode} no_sync": dataclasses.replace(runs[mode], sync=False) for mode in silent}
 
 
+def accuracy(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Every way to train, trained to the end; single first. The bound trains no model."""
+    return {mode: in_mode(even_threads(config), mode) for mode in modes}
+
+
+def own_seed(config: RunConfig, number: int) -> RunConfig:
+    """A config in round ``number``, counted from 0: every round has a seed of its own, the same for all programs.
+
+    >>> own_seed(RunConfig(seed=40), 2).seed
+    42
+    """
+    return dataclasses.replace(config, seed=config.seed + number)
+
+
 def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """One run a mode whose last step goes through torch.profiler: the timeline of a step."""
     return {mode: dataclasses.replace(in_mode(even_threads(config), mode), profile=True) for mode in modes}

@@ -82,11 +82,12 @@ def is_bound(suite: Suite, role: str) -> bool:
 def compare_suite(suite: Suite, base: str | None = None) -> Result:
     """Compare the roles of a suite. base: a role; the first one otherwise.
 
-    Raises UserError when the suite has no whole round, or when its records are of different workloads: the message
-    names what differs.
+    Raises UserError when the suite has no whole round, when its records are of different workloads (the message names
+    what differs), and when it is about accuracy: bench/report/accuracy.py compares that.
     """
-    if not suite.roles:
-        raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
+    require_rounds(suite)
+    if suite.kind == "accuracy":
+        raise UserError(f"suite {suite.id} is about accuracy: its throughputs are not compared")
     base = base or next(iter(suite.roles))
     if suite.kind == "replay" and [role.partition(":")[0] for role in suite.roles] != list(REPLAYED):
         raise UserError(f"suite {suite.id} has lost one of its programs ({', '.join(REPLAYED)}): run it again")
@@ -112,6 +113,12 @@ def compare_pair(suite: Suite, a: str, b: str) -> Pair:
 def of_bound(fact: Fact) -> Fact:
     """A line of a certificate in which the bound differs because it is the bound."""
     return dataclasses.replace(fact, status="inherent", why="the bound exchanges nothing: it is no way to train")
+
+
+def require_rounds(suite: Suite) -> None:
+    """Raise UserError when nothing of a suite can be paired."""
+    if not suite.roles:
+        raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
 
 
 def require_one_workload(suite: Suite) -> None:

@@ -19,6 +19,7 @@ SUITES = {
     "breakdown": records.breakdown_programs(),
     "knobs": records.knob_programs(),
     "replay": records.replay_programs(),
+    "accuracy": records.accuracy_programs(),
 }
 EXPECTED = {
     "compare": ["ratios", "throughput", "memory", "memory-over-time"],
@@ -27,6 +28,7 @@ EXPECTED = {
     "breakdown": ["step", "memory"],
     "knobs": ["knobs"],
     "replay": ["replay"],
+    "accuracy": ["accuracy"],
 }
 
 
@@ -109,7 +111,7 @@ def test_one_round_says_that_there_is_no_interval():
     drawn = figures.figures_of(suite)
     assert all("n = 1 round: no interval" in text_of(figure) for figure in drawn.values())
     assert "interval of" not in text_of(drawn["ratios"])
-    for kind in ("weak", "breakdown", "knobs", "replay"):
+    for kind in ("weak", "breakdown", "knobs", "replay", "accuracy"):
         for figure in figures.figures_of(records.suite(kind, SUITES[kind], rounds=1)).values():
             assert "no interval" in text_of(figure)
 

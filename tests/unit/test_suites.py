@@ -30,6 +30,15 @@ def test_a_comparison_gives_every_mode_the_same():
         assert other.global_batch == 16 and other.workers == 2
 
 
+def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
+    roles = suites.accuracy(config(epochs=2, seed=7), suites.WAYS)
+    assert list(roles) == ["single", "dp", "ddp", "horovod"]  # and not the bound, which trains no model
+    for role in roles.values():
+        assert differing(roles["ddp"], role) <= LABELS and role.epochs == 2
+        assert [suites.own_seed(role, n).seed for n in range(3)] == [7, 8, 9]
+        assert differing(role, suites.own_seed(role, 1)) == {"seed"}
+
+
 def test_on_gpus_the_bound_is_left_out():
     assert "independent" not in suites.comparison(config("cuda", num_devices=4), suites.WAYS)
 
