@@ -67,7 +67,7 @@ breakdown: $(READY) ## where the step and the memory go, with the timeline of on
 	@$(BENCH) install-horovod >&2 || true
 	@$(BENCH) breakdown $(FLAGS)
 
-knobs: $(READY) ## the settings of one engine against its defaults: MODE=ddp|horovod GPUS=2
+knobs: $(READY) ## each setting against the defaults: of an engine, MODE=ddp|horovod GPUS=2; of training, MODE=single|dp
 	@$(BENCH) install-horovod >&2 || true
 	@$(BENCH) knobs $(FLAGS)
 

@@ -68,7 +68,11 @@ def build_parser() -> argparse.ArgumentParser:
         ("compare", compare, "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page"),
         ("scaling", scaling, "weak and strong scaling of every mode, with the bound without communication"),
         ("breakdown", breakdown, "where the step and the memory go: phases, exposed communication, timeline of a step"),
-        ("knobs", knobs, "the settings of MODE=ddp or horovod, each against the defaults"),
+        (
+            "knobs",
+            knobs,
+            "the settings of MODE=ddp or horovod, or of training with MODE=single or dp, each against the run's",
+        ),
         ("accuracy", accuracy, "every mode trained to the end, paired by seed: do all reach the same accuracy?"),
         ("verify", verify, "show that all modes compute the same update on this machine"),
         ("gpu-check", gpu_check, "run what only a GPU can prove; leaves records for results/reference/"),

@@ -13,6 +13,7 @@ from bench import suites
 from bench.checks import variable_of
 from bench.config import ACCURACY_GLOBAL_BATCH, UNSET, RunConfig
 from bench.errors import UserError
+from bench.launch.devices import choose_device
 from bench.launch.run import resolve_here
 from bench.modes import MODES
 from bench.report import accuracy as accuracies
@@ -20,6 +21,7 @@ from bench.report import tables
 from bench.report.comparison import compare_suite
 from bench.report.load import find_records
 from bench.report.suites import suite_of
+from bench.report.words import COMPILE_NOTE
 
 ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5}
 QUICK_ROUNDS = 2
@@ -89,10 +91,20 @@ def breakdown(asked: RunConfig, rounds: int | None, quick: bool) -> int:
 
 
 def knobs(asked: RunConfig, rounds: int | None, quick: bool) -> int:
-    """The settings of one engine."""
+    """The settings of one engine, or of training: those that this machine can have."""
     console = tables.terminal()
-    config = prepare(console, asked)
-    return finish(console, [run(console, "knobs", suites.knobs(config), rounds, quick, asked.out)])
+    config, roles = prepare(console, asked), {}
+    for role, setting in suites.knobs(config).items():
+        try:
+            choose_device(setting)
+            roles[role] = setting
+        except UserError as error:
+            console.print(f"left out: {role}: {error}", markup=False)
+    if any(setting.compile for setting in roles.values()):
+        if not config.warmup_steps:
+            raise UserError("WARMUP=0 would time the compiler: give untimed steps, as in WARMUP=3")
+        console.print(COMPILE_NOTE)
+    return finish(console, [run(console, "knobs", roles, rounds, quick, asked.out)])
 
 
 def accuracy(asked: RunConfig, seeds: int | None, quick: bool) -> int:

@@ -166,7 +166,10 @@ def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return {mode: dataclasses.replace(in_mode(even_threads(config), mode), profile=True) for mode in modes}
 
 
-SWEEPS = {  # a grid for the heat map, and single settings
+FORMATS = [{"channels_last": True}, {"precision": "bf16"}, {"channels_last": True, "precision": "bf16"}]
+SWEEPS = {  # a grid for the heat map, if any, and single settings; one process has no engine, but options of training
+    "single": ({}, [*FORMATS, {"compile": True}, {"compile": True, "precision": "bf16"}]),
+    "dp": ({}, FORMATS),  # what it copies every step cannot be compiled
     "ddp": (
         {"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
         [{"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
@@ -180,14 +183,14 @@ SWEEPS = {  # a grid for the heat map, and single settings
 
 
 def knobs(config: RunConfig) -> dict[str, RunConfig]:
-    """The settings of one engine, each as a role of its own; the defaults are the base.
+    """The settings of one engine, or of training where there is none, each as a role of its own, after the run's own.
 
     Raises UserError when the mode has no settings.
     """
     if config.mode not in SWEEPS:
-        raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={' or '.join(SWEEPS)}")
+        raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={', '.join(SWEEPS)}")
     grid, single = SWEEPS[config.mode]
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()) if grid]
     return {config.mode: config} | {
         f"{config.mode} {' '.join(f'{name}={shown(value)}' for name, value in point.items())}":
         dataclasses.replace(config, **point)

@@ -287,6 +287,22 @@ def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> d
     }  # fmt: skip
 
 
+def format_programs() -> dict[str, dict]:
+    """The programs of a sweep of training options, which has no grid."""
+    several = {
+        "channels_last=1": 99.0,
+        "precision=bf16": 60.0,
+        "channels_last=1 precision=bf16": 130.0,
+        "compile=1": 120.0,
+    }
+    programs = {"single": {"mode": "single", "num_devices": 1, "throughput": 100.0}}
+    for words, speed in several.items():
+        options = {"channels_last": "channels_last" in words, "compile": "compile" in words}
+        bf16 = {"precision": "bf16", "facts": {"autocast": "bfloat16"}} if "bf16" in words else {}
+        programs[f"single {words}"] = programs["single"] | options | bf16 | {"throughput": speed}
+    return programs
+
+
 def replay_programs() -> dict[str, dict]:
     """A replayed unfairness: ddp is faster than dp, and with a barrier every step it seems slower."""
     return {

@@ -252,13 +252,21 @@ INHERENT = {
     "device set": ("one device is not several", number_of_devices),
 }
 
+
+def settings(*names: str):
+    """Another: which of these options the role's name sets, as in ``single precision=bf16``, and to what."""
+    return lambda record: tuple(word for word in role(record).split(" ") if word.partition("=")[0] in names)
+
+
 # Facts that a kind of suite varies on purpose, likewise.
 GROWS = ("it grows with the number of devices", number_of_devices)
 STUDIED = {
     "weak": {"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS},
     "strong": {"threads in total": GROWS},
     "knobs": {"gradient compression": ("it is the setting under study", role),
-              "buffers": ("they are the setting under study", role)},
+              "buffers": ("they are the setting under study", role),
+              "precision": ("it is the setting under study", settings("precision")),
+              "memory format, compiler": ("it is the setting under study", settings("channels_last", "compile"))},
     "breakdown": {"gradient": ("a run without exchange shows what the exchange costs", role)},
 }  # fmt: skip
 

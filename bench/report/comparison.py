@@ -12,6 +12,7 @@ from bench.report.suites import REPLAYED, Suite
 
 # Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
 WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
+STUDIED = {"knobs": ("precision",)}  # but for what a kind of suite is about: the certificate looks at it then
 OF_BOUND = ("gradient", "initial weights")
 
 
@@ -124,7 +125,8 @@ def require_rounds(suite: Suite) -> None:
 def require_one_workload(suite: Suite) -> None:
     """Raise UserError naming all the options in which a suite's records differ and must not."""
     records = [record for records in suite.roles.values() for record in records]
-    seen = {name: sorted({str(record["config"].get(name)) for record in records}) for name in WORKLOAD}
+    same = [name for name in WORKLOAD if name not in STUDIED.get(suite.kind, ())]
+    seen = {name: sorted({str(record["config"].get(name)) for record in records}) for name in same}
     differing = [f"{name} is {' and '.join(values)}" for name, values in seen.items() if len(values) > 1]
     if differing:
         raise UserError(f"suite {suite.id} compares different workloads: {'; '.join(differing)}")

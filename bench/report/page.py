@@ -29,7 +29,7 @@ KINDS = {
     "weak": ("Weak scaling", "How much more is done with more devices, the batch of each fixed?", "scaling"),
     "strong": ("Strong scaling", "How much sooner is the same batch done with more devices?", "scaling"),
     "breakdown": ("Where the step goes", "What does a step spend its time on, and what is not hidden?", "breakdown"),
-    "knobs": ("Knobs", "Which setting of an engine makes it faster?", "knobs"),
+    "knobs": ("Knobs", "Which setting makes it faster?", "knobs"),
     "accuracy": ("Accuracy", "Do all modes reach the same accuracy?", "accuracy"),
 }
 # The option that a replay changes -> its name as REPLAY=.
@@ -184,6 +184,7 @@ def notes(suite) -> list[str]:
         found.append(f"{len(suite.left_out)} runs of rounds that are not whole are left out of every figure.")
     if suite.failed:
         found.append(f"{len(suite.failed)} runs failed: see below.")
+    found += knobs.compile_note(suite)
     return found + list(dict.fromkeys(note for record in [suite.first] for note in record["topology"]["notes"]))
 
 

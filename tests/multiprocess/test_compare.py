@@ -114,3 +114,19 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path):
     assert not list(folder.rglob("*.pt"))  # no checkpoints
     assert {path.name for path in (folder / "pictures").iterdir()} == {"accuracy.svg", "accuracy.png"}
     assert "Do all modes reach the same accuracy?" in (folder / "report.html").read_text()
+
+
+def test_a_sweep_of_training_options(tmp_path):
+    """Precision bf16 runs where the processor has it, and is left out with a sentence where it has not."""
+    result = suite("knobs", tmp_path, mode="single", gpus=1, rounds=1)
+    assert result.code == 0, result.stderr
+    records = {r["config"]["role"]: r for r in records_of(tmp_path)}
+    assert {"single", "single channels_last=1", "single compile=1"} <= set(records)
+    assert (
+        records["single compile=1"]["config"]["compile"]
+        and records["single channels_last=1"]["config"]["channels_last"]
+    )
+    for role in ("single precision=bf16", "single compile=1 precision=bf16"):
+        assert (role in records) != (f"left out: {role}: PRECISION=bf16: this CPU" in " ".join(result.stdout.split()))
+    assert "torch.compile works during the first untimed step" in result.stdout
+    assert "parity certificate: fair" in result.stdout

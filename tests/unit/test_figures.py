@@ -368,6 +368,27 @@ def test_a_sweep_without_settings_says_so():
     assert "no role of this suite sets a knob" in text_of(knobs.draw(suite))
 
 
+def test_settings_without_a_grid_are_ratios_with_their_rounds():
+    suite = records.suite("knobs", records.format_programs(), rounds=4)
+    result = comparison.compare_suite(suite)
+    assert result.certificate.fair, result.certificate.sentence()
+    figure = knobs.draw(result)
+    drawn = [sorted(line.get_xdata()) for line in figure.axes[0].get_lines() if line.get_linewidth() == 4]
+    against_base = [pair.comparison for pair in result.pairs if pair.a == "single"]
+    assert drawn == [[found.low, found.high] for found in against_base] and len(drawn) == 4
+    said = text_of(figure)
+    assert "single: the settings of the run, fp32." in said and "no timed step has any of it" in said
+    assert "single precision=bf16 is slower than single" in said
+
+
+def test_one_combination_of_two_knobs_is_no_grid():
+    programs = records.knob_programs() | {"ddp overlap=0 static_graph=1": {"mode": "ddp", "throughput": 91.0}}
+    suite = records.suite("knobs", programs, rounds=2)
+    figure = knobs.draw(suite)
+    assert sum(len(axes.patches) for axes in figure.axes) == len(programs) - 1
+    assert "overlap + static_graph" in text_of(figure)
+
+
 # --- replay ---------------------------------------------------------------------------------------------------------
 
 

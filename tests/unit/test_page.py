@@ -201,6 +201,15 @@ def test_a_sweep_says_what_its_base_is_and_what_chance_does():
     assert "12 settings compared, each at 95 %" in said
 
 
+def test_a_sweep_of_training_options_says_what_it_found_and_how_to_repeat_it():
+    suite = records.suite("knobs", records.format_programs(), rounds=3)
+    said = plain(page.page([suite], [], []))
+    assert "Knobs: single" in said and "single channels_last=1 precision=bf16 is faster than single by" in said
+    assert "no timed step has any of it" in said
+    assert page.suite_command(suite).startswith("make knobs GPUS=1 ROUNDS=3 MODE=single ")
+    assert "PRECISION" not in page.suite_command(suite) and "COMPILE" not in page.suite_command(suite)
+
+
 def test_what_failed_and_what_was_refused_is_shown(text):
     said = plain(text)
     assert "Failed runs" in said and "rank 0 was killed" in said

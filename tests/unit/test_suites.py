@@ -9,6 +9,7 @@ from bench.config import RunConfig, resolve
 from bench.errors import UserError
 from bench.modes import MODES
 
+TRAINING = ("channels_last", "precision", "compile")
 LABELS = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
 
 
@@ -83,13 +84,22 @@ def test_a_sweep_changes_one_engines_settings_and_says_so_in_the_role(mode):
     assert roles.pop(mode) == base
     for role, c in roles.items():
         named = dict(word.split("=") for word in role.split()[1:])
-        assert differing(base, c) <= set(named) <= set(MODES[mode].knobs), role
+        assert differing(base, c) <= set(named) <= {*MODES[mode].knobs, *TRAINING}, role
         assert {name: suites.shown(getattr(c, name)) for name in named} == named
 
 
 def test_a_mode_without_settings_has_no_sweep():
-    with pytest.raises(UserError, match="MODE=single has no settings to sweep: use MODE=ddp or horovod"):
-        suites.knobs(config(mode="single", num_devices=1))
+    with pytest.raises(UserError, match="MODE=independent has no settings to sweep: use MODE=single, dp, ddp, horovod"):
+        suites.knobs(config(mode="independent"))
+
+
+def test_without_an_engine_options_of_training_are_swept():
+    roles = suites.knobs(config(mode="single", num_devices=1))
+    assert [role.partition(" ")[2] for role in roles] == [
+        "", "channels_last=1", "precision=bf16", "channels_last=1 precision=bf16", "compile=1",
+        "compile=1 precision=bf16",
+    ]  # fmt: skip
+    assert not any(c.compile for c in suites.knobs(config(mode="dp")).values())
 
 
 @pytest.mark.parametrize("name", suites.REPLAYS)
