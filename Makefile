@@ -17,7 +17,7 @@ RUN_VARIABLES := MODE GPUS MODEL DATA IMAGE_SIZE BATCH ACCUMULATE WARMUP STEPS E
   DEVICE SHARE_GPU TUNED BUCKET_CAP_MB GRADIENT_AS_BUCKET_VIEW STATIC_GRAPH BROADCAST_BUFFERS OVERLAP COMPRESSION \
   FUSION_MB CYCLE_TIME_MS AUTOTUNE ADASUM SYNC STEP_BARRIER ITEM_SYNC STORAGE_MS PROFILE BASELINES TIMEOUT OUT \
   SNAPSHOTS FAULT SUITE ROLE ROUND \
-  ROUNDS QUICK STRICT REPLAY MAX_GPUS
+  ROUNDS QUICK STRICT REPLAY MAX_GPUS SEEDS
 
 on_command_line = $(filter command,$(firstword $(origin $1)))
 GIVEN := $(foreach v,$(RUN_VARIABLES),$(if $(call on_command_line,$v),$v))
@@ -47,7 +47,7 @@ BENCH := $(PY) -m bench
 RUNS  := $(if $(call on_command_line,OUT),"$$OUT",results/runs)
 
 .DEFAULT_GOAL := help
-.PHONY: bench compare scaling breakdown knobs report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
+.PHONY: bench compare scaling breakdown knobs accuracy report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
 
 bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
 ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
@@ -67,9 +67,13 @@ breakdown: $(READY) ## where the step and the memory go, with the timeline of on
 	@$(BENCH) install-horovod >&2 || true
 	@$(BENCH) breakdown $(FLAGS)
 
-knobs: $(READY) ## the settings of one engine against its defaults: MODE=ddp|horovod GPUS=2
+knobs: $(READY) ## each setting against the defaults: of an engine, MODE=ddp|horovod GPUS=2; of training, MODE=single|dp
 	@$(BENCH) install-horovod >&2 || true
 	@$(BENCH) knobs $(FLAGS)
+
+accuracy: $(READY) ## do all modes reach the same accuracy? trained to the end, paired by seed: GPUS=2 [SEEDS=5 QUICK=1]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) accuracy $(FLAGS)
 
 report: $(READY) ## one self-contained page from the records below OUT (default results/runs)
 	@$(BENCH) report $(RUNS) --html

@@ -40,8 +40,11 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
     "scaling": ROUNDS | QUICK | {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to so many [4]"}},
     "breakdown": ROUNDS | QUICK,
     "knobs": ROUNDS | QUICK,
+    "accuracy": {"--seeds": {"metavar": "SEEDS", "help": "seeds, one a round, from SEED on [5]"}} | QUICK,
     "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "loop, overhead, horovod, bound, startup, input"}},
 }  # fmt: skip
+
+OWN_DEFAULTS = {"accuracy": cfg.ACCURACY}  # command -> options that it has another default for
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,13 +68,18 @@ def build_parser() -> argparse.ArgumentParser:
         ("compare", compare, "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page"),
         ("scaling", scaling, "weak and strong scaling of every mode, with the bound without communication"),
         ("breakdown", breakdown, "where the step and the memory go: phases, exposed communication, timeline of a step"),
-        ("knobs", knobs, "the settings of MODE=ddp or horovod, each against the defaults"),
+        (
+            "knobs",
+            knobs,
+            "the settings of MODE=ddp or horovod, or of training with MODE=single or dp, each against the run's",
+        ),
+        ("accuracy", accuracy, "every mode trained to the end, paired by seed: do all reach the same accuracy?"),
         ("verify", verify, "show that all modes compute the same update on this machine"),
         ("gpu-check", gpu_check, "run what only a GPU can prove; leaves records for results/reference/"),
         ("selfbench", selfbench, "measure what the harness itself costs, against bare scripts"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
-        cfg.add_arguments(sub)
+        cfg.add_arguments(sub, OWN_DEFAULTS.get(name))
         sub.set_defaults(command=function)
         for flag, options in SUITE_FLAGS.get(name, {}).items():
             sub.add_argument(flag, **options)
@@ -284,6 +292,14 @@ def knobs(args) -> int:
     from bench import experiments
 
     return experiments.knobs(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick))
+
+
+def accuracy(args) -> int:
+    """Whether all modes learn the same."""
+    from bench import experiments
+
+    seeds = None if args.seeds is None else whole("SEEDS", args.seeds, at_least=1)
+    return experiments.accuracy(cfg.from_arguments(args), seeds, is_on("QUICK", args.quick))
 
 
 def rounds_of(args, at_least: int = 1) -> int | None:

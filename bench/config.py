@@ -173,6 +173,12 @@ SYNTHETIC_SIZE = {"cpu": 16, "cuda": 224}
 # with the batch). The engines' own settings are in bench/modes/__init__.py.
 TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
+# What `bench accuracy` trains where the user says nothing: on two idle CPU cores a minute to a minute and a half a run.
+# A recipe is for one global batch, so that is shared out to the devices.
+ACCURACY = {"model": "resnet18", "data": "digits", "epochs": 8, "lr": 0.05, "schedule": "cosine",
+            "weight_decay": 5e-4, "augment": True, "target": 0.98}  # fmt: skip
+ACCURACY_GLOBAL_BATCH = 64
+
 
 def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
     """Fill in every option that was left open.
@@ -229,17 +235,23 @@ def parse_value(f: dataclasses.Field, text: str):
         raise UserError(f"{checks.variable_of(f)}={text} is not a {word}") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser one flag for each field. Values stay text until ``from_arguments`` reads them."""
+def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None) -> None:
+    """Give a parser one flag for each field. Values stay text until ``from_arguments`` reads them.
+
+    own: option -> what it is for this command where nobody gives it.
+    """
+    own = own or {}
     group = parser.add_argument_group("the run (in make: the same names in capitals, GPUS=4)")
     for f in dataclasses.fields(RunConfig):
         choices = f"; one of {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
-        default = f" [{f.default}]" if f.default is not None and f.default is not False else ""
+        value = own.get(f.name, f.default)
+        default = f" [{value}]" if value is not None and value is not False else ""
         switch = {"nargs": "?", "const": "1"} if base_type(f) is bool else {}
         group.add_argument(
             checks.flag_of(f),
             dest=f.name,
             metavar=checks.variable_of(f),
+            default=str(own[f.name]) if f.name in own else None,
             help=f.metadata["help"] + choices + default,
             **switch,
         )

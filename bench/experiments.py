@@ -1,6 +1,6 @@
 """The commands that compare: suites in interleaved rounds, then certificate, verdict, pictures and a page.
 
-compare (and its replays), scaling, breakdown, knobs. Each makes its roles in bench/suites.py, runs them by
+compare (and its replays), scaling, breakdown, knobs, accuracy. Each makes its roles in bench/suites.py, runs them by
 bench/rounds.py, and says what came of it by bench/report: this file holds no measurement and no figure.
 """
 
@@ -11,17 +11,21 @@ from pathlib import Path
 from bench import rounds as running
 from bench import suites
 from bench.checks import variable_of
-from bench.config import UNSET, RunConfig
+from bench.config import ACCURACY_GLOBAL_BATCH, UNSET, RunConfig
 from bench.errors import UserError
+from bench.launch.devices import choose_device
 from bench.launch.run import resolve_here
 from bench.modes import MODES
+from bench.report import accuracy as accuracies
 from bench.report import tables
 from bench.report.comparison import compare_suite
 from bench.report.load import find_records
 from bench.report.suites import suite_of
+from bench.report.words import COMPILE_NOTE
 
-ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5}
+ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5}
 QUICK_ROUNDS = 2
+OF_TRAINING = ("epochs", "lr_warmup_epochs", "target")
 NOT_HERE = (*suites.MEASURED_ONLY, "baselines", "profile", "suite", "role", "round", "launcher", "dist_url")
 
 
@@ -87,10 +91,40 @@ def breakdown(asked: RunConfig, rounds: int | None, quick: bool) -> int:
 
 
 def knobs(asked: RunConfig, rounds: int | None, quick: bool) -> int:
-    """The settings of one engine."""
+    """The settings of one engine, or of training: those that this machine can have."""
     console = tables.terminal()
-    config = prepare(console, asked)
-    return finish(console, [run(console, "knobs", suites.knobs(config), rounds, quick, asked.out)])
+    config, roles = prepare(console, asked), {}
+    for role, setting in suites.knobs(config).items():
+        try:
+            choose_device(setting)
+            roles[role] = setting
+        except UserError as error:
+            console.print(f"left out: {role}: {error}", markup=False)
+    if any(setting.compile for setting in roles.values()):
+        if not config.warmup_steps:
+            raise UserError("WARMUP=0 would time the compiler: give untimed steps, as in WARMUP=3")
+        console.print(COMPILE_NOTE)
+    return finish(console, [run(console, "knobs", roles, rounds, quick, asked.out)])
+
+
+def accuracy(asked: RunConfig, seeds: int | None, quick: bool) -> int:
+    """Every mode trained to the end, once a seed: do all reach the same accuracy? asked: with the recipe's options."""
+    refuse(asked, "mode", "timed_steps", "warmup_steps")
+    console = tables.terminal()
+    if asked.per_device_batch is None:
+        share = max(1, ACCURACY_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
+        asked = dataclasses.replace(asked, per_device_batch=share)
+    config = prepare(console, dataclasses.replace(asked, mode="ddp"), trains=True)
+    config = dataclasses.replace(config, checkpoint=False)
+    roles = suites.accuracy(config, available(console))
+    console.print(f"margin, fixed now: {accuracies.margin_words()}, against {next(iter(roles))}, paired by seed")
+    folder = run(console, "accuracy", roles, seeds, quick, asked.out, in_round=suites.own_seed, say=last_top1)
+    return finish(console, [folder])
+
+
+def last_top1(record: dict) -> str:
+    """What is said of a training while its suite goes on."""
+    return f"{100 * record['accuracy']['top1']:.2f} %" if "top1" in record["accuracy"] else "not validated"
 
 
 def refuse(asked: RunConfig, *names: str) -> None:
@@ -107,15 +141,21 @@ def refuse_unfair(console, result, folder) -> None:
         raise UserError(f"STRICT=1: {result.certificate.sentence()}; the records are in {folder}")
 
 
-def prepare(console, asked: RunConfig) -> RunConfig:
-    """Refuse what would be ignored, fill in this machine's defaults, and say what will run. Raises UserError."""
-    refuse(asked, *NOT_HERE)
+def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
+    """Refuse what would be ignored, fill in this machine's defaults, and say what will run. Raises UserError.
+
+    trains: by epochs and not by steps.
+    """
+    refuse(asked, *(name for name in NOT_HERE if not (trains and name in OF_TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
     if config.device == "cpu":
         console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
+    work = f"{config.warmup_steps} + {config.timed_steps} steps"
+    if trains:
+        work = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
     console.print(
         f"{config.model}, {config.data} at {config.image_size} px, {config.per_device_batch} images a device, "
-        f"{config.warmup_steps} + {config.timed_steps} steps, {config.precision}, seed {config.seed}"
+        f"{work}, {config.precision}, seed {config.seed}"
     )
     return config
 
@@ -132,13 +172,13 @@ def available(console) -> list[str]:
     return modes
 
 
-def run(console, kind, roles, rounds, quick, out, after_round=None, suite=None) -> Path:
-    """Run a suite and return its folder. rounds: None for the default."""
+def run(console, kind, roles, rounds, quick, out, after_round=None, suite=None, **each) -> Path:
+    """Run a suite and return its folder. rounds: None for the default. each: as ``run_rounds`` takes it."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS[kind])
     if quick:
         console.print(f"[bold]QUICK: {rounds} rounds. Intervals will be wide; do not quote them.[/]")
     console.print(f"{kind}: {len(roles)} programs, {rounds} rounds")
-    return running.run_rounds(console, suite or running.new_suite(kind), roles, rounds, out, after_round)
+    return running.run_rounds(console, suite or running.new_suite(kind), roles, rounds, out, after_round, **each)
 
 
 def finish(console, folders: list[Path], replay=None, strict: bool = False) -> int:
@@ -147,15 +187,16 @@ def finish(console, folders: list[Path], replay=None, strict: bool = False) -> i
     Raises UserError when ``strict`` is given and something differed after all.
     """
     from bench.report import figures, page
+    from bench.report.figures import style
 
     found, refused = [], []
     for folder in folders:
         records, bad = find_records(folder)
         suite = suite_of(folder.name, records)
-        result = compare_suite(suite)
+        result = style.result_of(suite)
         if strict:
             refuse_unfair(console, result, folder)
-        tables.print_result(console, result)
+        (tables.print_accuracy_result if suite.kind == "accuracy" else tables.print_result)(console, result)
         if replay:
             tables.print_replay(console, result, replay)
         for name, figure in figures.figures_of(result).items():

@@ -18,9 +18,23 @@ def new_suite(kind: str) -> str:
     return f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def run_rounds(console, suite: str, roles: dict[str, RunConfig], rounds: int, out: str, after_round=None) -> Path:
+def images_per_s(record: dict) -> str:
+    """What is said of a run while its suite goes on."""
+    return f"{record['summary']['throughput_images_per_s']:.1f} images/s"
+
+
+def as_it_is(config: RunConfig, number: int) -> RunConfig:
+    """A config in round ``number``: the same in every round."""
+    return config
+
+
+def run_rounds(
+    console, suite: str, roles: dict[str, RunConfig], rounds: int, out: str, after_round=None, in_round=as_it_is,
+    say=images_per_s,
+) -> Path:  # fmt: skip
     """Run every role once a round, in a rotated order, into OUT/<suite>/; returns that folder.
 
+    in_round: a role's config and the number of a round, from 0 -> its config there. say: a record in a few words.
     after_round: called with the records of the first round, to stop early by an exception. Raises UserError when a
     role cannot run here, RunFailed when one does not end well: the records so far stay.
     """
@@ -28,11 +42,12 @@ def run_rounds(console, suite: str, roles: dict[str, RunConfig], rounds: int, ou
     for number in range(rounds):
         said, records = {}, []
         for role in suites.order(list(roles), number):
-            record = run_one(console, suite, role, roles[role], number, folder, f"round {number + 1}/{rounds} {role}")
-            said[role] = record["summary"]["throughput_images_per_s"]
+            config, title = in_round(roles[role], number), f"round {number + 1}/{rounds} {role}"
+            record = run_one(console, suite, role, config, number, folder, title)
+            said[role] = say(record)
             records.append(record)
-        row = ", ".join(f"{role} {said[role]:.1f}" for role in roles)
-        console.print(f"round {number + 1} of {rounds} ({time.monotonic() - started:.0f} s): {row} images/s")
+        row = ", ".join(f"{role} {said[role]}" for role in roles)
+        console.print(f"round {number + 1} of {rounds} ({time.monotonic() - started:.0f} s): {row}")
         if number == 0 and after_round:
             after_round(records)
     return folder

@@ -147,12 +147,29 @@ def breakdown(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return runs | {f"{mode} no_sync": dataclasses.replace(runs[mode], sync=False) for mode in silent}
 
 
+def accuracy(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Every way to train, trained to the end; single first. The bound trains no model."""
+    return {mode: in_mode(even_threads(config), mode) for mode in modes}
+
+
+def own_seed(config: RunConfig, number: int) -> RunConfig:
+    """A config in round ``number``, counted from 0: every round has a seed of its own, the same for all programs.
+
+    >>> own_seed(RunConfig(seed=40), 2).seed
+    42
+    """
+    return dataclasses.replace(config, seed=config.seed + number)
+
+
 def profiled(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """One run a mode whose last step goes through torch.profiler: the timeline of a step."""
     return {mode: dataclasses.replace(in_mode(even_threads(config), mode), profile=True) for mode in modes}
 
 
-SWEEPS = {  # a grid for the heat map, and single settings
+FORMATS = [{"channels_last": True}, {"precision": "bf16"}, {"channels_last": True, "precision": "bf16"}]
+SWEEPS = {  # a grid for the heat map, if any, and single settings; one process has no engine, but options of training
+    "single": ({}, [*FORMATS, {"compile": True}, {"compile": True, "precision": "bf16"}]),
+    "dp": ({}, FORMATS),  # what it copies every step cannot be compiled
     "ddp": (
         {"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
         [{"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
@@ -166,14 +183,14 @@ SWEEPS = {  # a grid for the heat map, and single settings
 
 
 def knobs(config: RunConfig) -> dict[str, RunConfig]:
-    """The settings of one engine, each as a role of its own; the defaults are the base.
+    """The settings of one engine, or of training where there is none, each as a role of its own, after the run's own.
 
     Raises UserError when the mode has no settings.
     """
     if config.mode not in SWEEPS:
-        raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={' or '.join(SWEEPS)}")
+        raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={', '.join(SWEEPS)}")
     grid, single = SWEEPS[config.mode]
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()) if grid]
     return {config.mode: config} | {
         f"{config.mode} {' '.join(f'{name}={shown(value)}' for name, value in point.items())}":
         dataclasses.replace(config, **point)

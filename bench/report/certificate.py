@@ -64,13 +64,15 @@ def certify(roles: dict[str, list[dict]], kind: str = "compare") -> Certificate:
     facts = []
     for name, read in FACTS.items():
         found = {role: [(read(record), record) for record in records] for role, records in roles.items()}
-        facts.append(judge(name, found, STUDIED.get(kind, {}).get(name) or INHERENT.get(name)))
+        allowed = STUDIED.get(kind, {}).get(name) or INHERENT.get(name)
+        facts.append(judge(name, found, allowed, by_round=name in BY_ROUND.get(kind, ())))
     return Certificate(facts)
 
 
-def judge(name: str, found: dict[str, list[tuple]], allowed: tuple | None) -> Fact:
+def judge(name: str, found: dict[str, list[tuple]], allowed: tuple | None, by_round: bool = False) -> Fact:
     """One line. found: role -> (value, record) of each round. allowed: None, or why the value may differ and a function
-    of a record: between records for which it gives the same, the value may not differ even so."""
+    of a record: between records for which it gives the same, the value may not differ even so. by_round: it is another
+    in every round, and must be the same in all programs of one round."""
     values = {role: said([value for value, _ in seen]) for role, seen in found.items()}
     everything = [pair for seen in found.values() for pair in seen]
     distinct = {value for value, _ in everything}
@@ -80,6 +82,10 @@ def judge(name: str, found: dict[str, list[tuple]], allowed: tuple | None) -> Fa
         return Fact(name, values, "differs", "the ranks of one run do not agree")
     if len(distinct) == 1:
         return Fact(name, values, "equal", "")
+    if by_round:
+        if all(len(set(values_of_round)) == 1 for values_of_round in each_round(found).values()):
+            return Fact(name, values, "equal", "")
+        return Fact(name, values, "differs", "in one round the programs did not get the same")
     if any(value != seen[0][0] for seen in found.values() for value, _ in seen):
         return Fact(name, values, "differs", "it changed from round to round")
     if allowed:
@@ -87,6 +93,14 @@ def judge(name: str, found: dict[str, list[tuple]], allowed: tuple | None) -> Fa
         if len({(group(record), value) for value, record in everything}) == len({group(r) for _, r in everything}):
             return Fact(name, values, "inherent", why)
     return Fact(name, values, "differs", WHY.get(name, "the programs did not get the same"))
+
+
+def each_round(found: dict[str, list[tuple]]) -> dict[int, list]:
+    """Round -> the value of every role in it."""
+    rounds = {}
+    for value, record in (pair for seen in found.values() for pair in seen):
+        rounds.setdefault(record["config"]["round"], []).append(value)
+    return rounds
 
 
 def said(seen: list) -> str:
@@ -210,6 +224,7 @@ def role(record: dict) -> str:
 
 FACTS = {
     "global batch": global_batch,
+    "seed": of_config("seed"),
     "images of the first steps": images_of_first_steps,
     "model": of_config("model", "image_size"),
     "parameters": of_facts("parameters", "trained_parameters"),
@@ -245,15 +260,26 @@ INHERENT = {
     "memory format": ("Horovod sends contiguous gradients alone, so its weights stay so", mode),
 }
 
+
+def settings(*names: str):
+    """Another: which of these options the role's name sets, as in ``single precision=bf16``, and to what."""
+    return lambda record: tuple(word for word in role(record).split(" ") if word.partition("=")[0] in names)
+
+
 # Facts that a kind of suite varies on purpose, likewise.
 GROWS = ("it grows with the number of devices", number_of_devices)
 STUDIED = {
     "weak": {"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS},
     "strong": {"threads in total": GROWS},
     "knobs": {"gradient compression": ("it is the setting under study", role),
-              "buffers": ("they are the setting under study", role)},
+              "buffers": ("they are the setting under study", role),
+              "precision": ("it is the setting under study", settings("precision")),
+              "memory format, compiler": ("it is the setting under study", settings("channels_last", "compile"))},
     "breakdown": {"gradient": ("a run without exchange shows what the exchange costs", role)},
 }  # fmt: skip
+
+# Facts that are another in every round of a kind of suite: they are compared round by round.
+BY_ROUND = {"accuracy": ("seed", "images of the first steps", "initial weights")}
 
 WHY = {
     "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",

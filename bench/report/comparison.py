@@ -12,6 +12,7 @@ from bench.report.suites import REPLAYED, Suite
 
 # Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
 WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
+STUDIED = {"knobs": ("precision",)}  # but for what a kind of suite is about: the certificate looks at it then
 OF_BOUND = ("gradient", "initial weights")
 
 
@@ -82,11 +83,12 @@ def is_bound(suite: Suite, role: str) -> bool:
 def compare_suite(suite: Suite, base: str | None = None) -> Result:
     """Compare the roles of a suite. base: a role; the first one otherwise.
 
-    Raises UserError when the suite has no whole round, or when its records are of different workloads: the message
-    names what differs.
+    Raises UserError when the suite has no whole round, when its records are of different workloads (the message names
+    what differs), and when it is about accuracy: bench/report/accuracy.py compares that.
     """
-    if not suite.roles:
-        raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
+    require_rounds(suite)
+    if suite.kind == "accuracy":
+        raise UserError(f"suite {suite.id} is about accuracy: its throughputs are not compared")
     base = base or next(iter(suite.roles))
     if suite.kind == "replay" and [role.partition(":")[0] for role in suite.roles] != list(REPLAYED):
         raise UserError(f"suite {suite.id} has lost one of its programs ({', '.join(REPLAYED)}): run it again")
@@ -114,10 +116,17 @@ def of_bound(fact: Fact) -> Fact:
     return dataclasses.replace(fact, status="inherent", why="the bound exchanges nothing: it is no way to train")
 
 
+def require_rounds(suite: Suite) -> None:
+    """Raise UserError when nothing of a suite can be paired."""
+    if not suite.roles:
+        raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
+
+
 def require_one_workload(suite: Suite) -> None:
     """Raise UserError naming all the options in which a suite's records differ and must not."""
     records = [record for records in suite.roles.values() for record in records]
-    seen = {name: sorted({str(record["config"].get(name)) for record in records}) for name in WORKLOAD}
+    same = [name for name in WORKLOAD if name not in STUDIED.get(suite.kind, ())]
+    seen = {name: sorted({str(record["config"].get(name)) for record in records}) for name in same}
     differing = [f"{name} is {' and '.join(values)}" for name, values in seen.items() if len(values) > 1]
     if differing:
         raise UserError(f"suite {suite.id} compares different workloads: {'; '.join(differing)}")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.checks import variable_of
-from bench.config import RunConfig
+from bench.config import ACCURACY, RunConfig
 from bench.errors import UserError
-from bench.report import comparison, figures, files, pool, stats, tables, words
+from bench.report import accuracy, comparison, figures, files, pool, stats, tables, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
 from bench.report.suites import role_of
 from bench.report.words import span, with_span
@@ -29,7 +29,8 @@ KINDS = {
     "weak": ("Weak scaling", "How much more is done with more devices, the batch of each fixed?", "scaling"),
     "strong": ("Strong scaling", "How much sooner is the same batch done with more devices?", "scaling"),
     "breakdown": ("Where the step goes", "What does a step spend its time on, and what is not hidden?", "breakdown"),
-    "knobs": ("Knobs", "Which setting of an engine makes it faster?", "knobs"),
+    "knobs": ("Knobs", "Which setting makes it faster?", "knobs"),
+    "accuracy": ("Accuracy", "Do all modes reach the same accuracy?", "accuracy"),
 }
 # The option that a replay changes -> its name as REPLAY=.
 REPLAYS = {
@@ -42,7 +43,8 @@ REPLAYS = {
 FULL = {"compare": 8, "replay": 6}  # rounds of a suite that a newer one with fewer does not replace; of others LOOK
 LOOK = 3  # rounds; with fewer it is a look, not a result
 # What a suite decides by itself for each of its programs, and labels: not part of the command that repeats it.
-NOT_IN_COMMAND = {"mode", "num_devices", "launcher", "out", "baselines", "suite", "role", "round", "profile", "sync"}
+NOT_IN_COMMAND = {"mode", "num_devices", "launcher", "out", "baselines", "suite", "role", "round", "profile", "sync",
+                  "checkpoint"}  # fmt: skip
 
 
 class Subject(NamedTuple):
@@ -156,7 +158,7 @@ def section(suite, twin: bool = False) -> dict:
         "environment": environment_grid(suite.first),
     }
     try:
-        result = comparison.compare_suite(suite)
+        result = style.result_of(suite)
     except UserError as error:
         return found | {"refusal": str(error)}
     return found | {
@@ -165,8 +167,7 @@ def section(suite, twin: bool = False) -> dict:
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
         "pictures": [picture(suite, name, figure) for name, figure in figures.figures_of(result).items()],
-        "pairs": pairs_grid(result),
-        "programs": programs_grid(suite),
+        "tables": TABLES.get(suite.kind, tables_compare)(result),
         "certificate": certificate_grids(result.certificate),
     }
 
@@ -183,6 +184,7 @@ def notes(suite) -> list[str]:
         found.append(f"{len(suite.left_out)} runs of rounds that are not whole are left out of every figure.")
     if suite.failed:
         found.append(f"{len(suite.failed)} runs failed: see below.")
+    found += knobs.compile_note(suite)
     return found + list(dict.fromkeys(note for record in [suite.first] for note in record["topology"]["notes"]))
 
 
@@ -248,7 +250,13 @@ def answer_knobs(result) -> list[str]:
     return lines + knobs.chance(suite)
 
 
+def answer_accuracy(result) -> list[str]:
+    """The verdict on each mode, and what the verdict means."""
+    return result.answer()
+
+
 ANSWERS = {
+    "accuracy": answer_accuracy,
     "compare": answer_compare,
     "replay": answer_replay,
     "weak": answer_scaling,
@@ -270,6 +278,23 @@ def picture(suite, name: str, figure) -> dict:
     text = re.sub(r'(xlink:href="|href="|url\()#', rf"\g<1>#{own}", text)
     label = f"{KINDS.get(suite.kind, (suite.kind,))[0]}: {name.replace('-', ' ')}"
     return {"name": label, "svg": text.replace("<svg ", '<svg role="img" ', 1)}
+
+
+def tables_compare(result) -> list[tuple[Grid, str]]:
+    """(table, caption) of a suite that compares throughput."""
+    flag = style.flag(result.certificate)
+    return [(pairs_grid(result), "Ratio of throughput, paired by round"),
+            (programs_grid(result.suite), "Each program" + (f": {flag}" if flag else ""))]  # fmt: skip
+
+
+def tables_accuracy(result) -> list[tuple[Grid, str]]:
+    """(table, caption) of a suite that compares accuracy: no throughput is in it."""
+    flag = style.flag(result.certificate)
+    grid = Grid(accuracy.heads(result), [accuracy.cells(result, row) for row in result.rows])
+    return [(grid, "Top-1 accuracy, paired by seed" + (f": {flag}" if flag else ""))]
+
+
+TABLES = {"accuracy": tables_accuracy}
 
 
 def pairs_grid(result) -> Grid:
@@ -387,13 +412,18 @@ def suite_command(suite) -> str:
     configs = [record["config"] for record in records_of(suite)]
     most = max(config["num_devices"] for config in configs)
     configs = [config for config in configs if config["num_devices"] == most]
-    words = ["make", target, f"{'MAX_GPUS' if target == 'scaling' else 'GPUS'}={most}", f"ROUNDS={max(1, suite.n)}"]
+    words = ["make", target, f"{'MAX_GPUS' if target == 'scaling' else 'GPUS'}={most}"]
+    words += [f"{'SEEDS' if suite.kind == 'accuracy' else 'ROUNDS'}={max(1, suite.n)}"]
     about = subject(suite).about
     words += [f"{'MODE' if suite.kind == 'knobs' else 'REPLAY'}={about}"] if about else []
+    decided, own = NOT_IN_COMMAND, {}
+    if suite.kind == "accuracy":  # its rounds' seeds go on from the first one
+        decided, own = decided | {"seed", "warmup_steps", "timed_steps"}, ACCURACY
+        words += [f"SEED={seed}" for seed in [min(config["seed"] for config in configs)] if seed]
     for f in dataclasses.fields(RunConfig):
         values = {str(config.get(f.name)) for config in configs}
         value = configs[0].get(f.name)
-        if f.name not in NOT_IN_COMMAND and len(values) == 1 and value is not None and value != f.default:
+        if f.name not in decided and len(values) == 1 and value is not None and value != own.get(f.name, f.default):
             words.append(f"{variable_of(f)}={int(value) if isinstance(value, bool) else value}")
     return " ".join(words)
 

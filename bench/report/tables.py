@@ -154,6 +154,24 @@ def print_result(console: Console, result) -> None:
         console.print(line, highlight=False, markup=False)
 
 
+def print_accuracy_result(console: Console, result) -> None:
+    """What a person sees after `bench accuracy`: where it ran, what was equal, one row a mode, the answer in words."""
+    from bench.report import accuracy
+
+    console.print(f"[bold]{result.suite.machine}[/]")
+    print_certificate(console, result.certificate)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, number in accuracy.heads(result):
+        table.add_column(escape(name), justify="right" if number else "left")
+    for row in result.rows:
+        table.add_row(*map(escape, accuracy.cells(result, row)))
+    console.print(table)
+    for record in result.suite.left_out:
+        console.print(f"left out: {record['run_id']}, repeated or of a round that is not whole")
+    for line in result.answer():
+        console.print(line, highlight=False, markup=False)
+
+
 def comparison_table(result) -> Table:
     """One row a role: throughput over rounds, and the ratio to the base with its interval and verdict."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,5 +1,10 @@
 """Figures in words, the same in every table and on the page."""
 
+COMPILE_NOTE = (
+    "torch.compile works during the first untimed step, a minute on a small CPU, and later rounds find its work in a "
+    "cache: no timed step has any of it."
+)
+
 
 def span(low: float | None, high: float | None, form: str = ".3f") -> str:
     """An interval. low, high: None where there is none.

@@ -93,3 +93,40 @@ def test_an_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     result = suite("compare", tmp_path / "file", gpus=2, quick=1)
     assert result.code == 2 and "cannot be written to" in result.last_error_line
+
+
+@needs_horovod
+def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path):
+    result = bench("accuracy", *flags(device="cpu", gpus=2, image_size=8, epochs=1, batch=256, seeds=2, seed=5),
+                   "--out", tmp_path, out=tmp_path, timeout=280)  # fmt: skip
+    assert result.code == 0, result.stderr
+    said = " ".join(result.stdout.split())
+    assert said.index("margin, fixed now: ±1 percentage point of top-1, against single") < said.index("round 1 of 2")
+    assert "parity certificate: fair" in said and "images/s" not in said
+    (folder,) = tmp_path.iterdir()
+    records = records_of(folder)
+    seeds = {(r["config"]["round"], r["config"]["role"]): r["config"]["seed"] for r in records}
+    assert seeds == {(n, mode): 5 + n for n in (0, 1) for mode in ("single", "dp", "ddp", "horovod")}
+    for number in (0, 1):
+        first = [r["samples"][0]["initial_weights_sha256"] for r in records if r["config"]["round"] == number]
+        assert len(set(first)) == 1
+    assert all(r["accuracy"]["epochs"][-1]["images"] == 360 and r["accuracy"]["target"] == 0.98 for r in records)
+    assert not list(folder.rglob("*.pt"))  # no checkpoints
+    assert {path.name for path in (folder / "pictures").iterdir()} == {"accuracy.svg", "accuracy.png"}
+    assert "Do all modes reach the same accuracy?" in (folder / "report.html").read_text()
+
+
+def test_a_sweep_of_training_options(tmp_path):
+    """Precision bf16 runs where the processor has it, and is left out with a sentence where it has not."""
+    result = suite("knobs", tmp_path, mode="single", gpus=1, rounds=1)
+    assert result.code == 0, result.stderr
+    records = {r["config"]["role"]: r for r in records_of(tmp_path)}
+    assert {"single", "single channels_last=1", "single compile=1"} <= set(records)
+    assert (
+        records["single compile=1"]["config"]["compile"]
+        and records["single channels_last=1"]["config"]["channels_last"]
+    )
+    for role in ("single precision=bf16", "single compile=1 precision=bf16"):
+        assert (role in records) != (f"left out: {role}: PRECISION=bf16: this CPU" in " ".join(result.stdout.split()))
+    assert "torch.compile works during the first untimed step" in result.stdout
+    assert "parity certificate: fair" in result.stdout

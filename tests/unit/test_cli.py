@@ -10,8 +10,8 @@ from bench.modes import MODES
 from tests.records import compare_programs, store, suite_records
 from tests.runs import ROOT, bench
 
-COMMANDS = ["run", "compare", "scaling", "breakdown", "knobs", "verify", "gpu-check", "selfbench", "report", "plots",
-            "table", "diff", "pool", "doctor", "install-horovod"]  # fmt: skip
+COMMANDS = ["run", "compare", "scaling", "breakdown", "knobs", "accuracy", "verify", "gpu-check", "selfbench", "report",
+            "plots", "table", "diff", "pool", "doctor", "install-horovod"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,12 @@ def test_help_lists_every_command():
         ("compare --replay item-sync --strict", "a replay is unfair on purpose"),
         ("scaling --gpus 2", "GPUS belongs to single runs"),
         ("scaling --max-gpus 1", "MAX_GPUS=1"),
-        ("knobs --device cpu --mode dp", "MODE=dp has no settings to sweep: use MODE=ddp or horovod"),
+        ("knobs --device cpu --mode independent", "MODE=independent has no settings to sweep: use MODE=single"),
+        ("knobs --device cpu --mode single --warmup 0", "WARMUP=0 would time the compiler"),
+        ("accuracy --device cpu --mode horovod", "MODE belongs to single runs"),
+        ("accuracy --device cpu --resume x", "RESUME belongs to single runs"),
+        ("accuracy --device cpu --seeds 0", "SEEDS=0: a whole number, at least 1"),
+        ("accuracy --data synthetic", "DATA=synthetic has no validation set"),
         ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp, not of dp"),
         ("run --mode horovod --compression bf16", "MODE=horovod has no COMPRESSION=bf16"),
         ("plots nowhere", "nowhere is not a folder"),

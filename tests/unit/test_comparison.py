@@ -12,6 +12,7 @@ from bench.report.suites import suites_of
 from tests.records import (
     breakdown_programs,
     compare_programs,
+    format_programs,
     knob_programs,
     record,
     scaling_programs,
@@ -168,6 +169,19 @@ def test_a_sweeps_own_setting_is_no_unfairness():
     }
     assert fact(suite("knobs", programs, rounds=2).roles, "gradient compression", "knobs").status == "inherent"
     assert fact(suite("compare", programs, rounds=2).roles, "gradient compression").status == "differs"
+
+
+def test_precision_and_format_are_studied_where_the_role_says_so():
+    found = suite("knobs", format_programs(), rounds=2)
+    for name in ("precision", "memory format, compiler"):
+        assert fact(found.roles, name, "knobs").status == "inherent"
+        assert fact(found.roles, name).status == "differs"
+    for each in found.roles["single compile=1"]:
+        for part in each["samples"]:
+            part["facts"]["autocast"] = "bfloat16"  # its name does not say so
+    assert fact(found.roles, "precision", "knobs").status == "differs"
+    with pytest.raises(UserError, match="different workloads: precision is "):
+        compare_suite(suite("compare", format_programs(), rounds=2))
 
 
 def test_every_fact_of_the_issue_of_fairness_has_a_line():

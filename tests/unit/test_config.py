@@ -251,7 +251,7 @@ def test_make_command_makes_the_same_config_again():
     assert parse(**{name.lower(): value for name, value in words.items()}) == config
 
 
-OF_SUITES = ("ROUNDS", "QUICK", "STRICT", "REPLAY", "MAX_GPUS")  # not options of a run
+OF_SUITES = ("ROUNDS", "QUICK", "STRICT", "REPLAY", "MAX_GPUS", "SEEDS")  # not options of a run
 
 
 def test_the_makefile_has_every_option_and_no_other():

@@ -19,6 +19,7 @@ SUITES = {
     "breakdown": records.breakdown_programs(),
     "knobs": records.knob_programs(),
     "replay": records.replay_programs(),
+    "accuracy": records.accuracy_programs(),
 }
 EXPECTED = {
     "compare": ["ratios", "throughput", "memory", "memory-over-time"],
@@ -27,6 +28,7 @@ EXPECTED = {
     "breakdown": ["step", "memory"],
     "knobs": ["knobs"],
     "replay": ["replay"],
+    "accuracy": ["accuracy"],
 }
 
 
@@ -109,7 +111,7 @@ def test_one_round_says_that_there_is_no_interval():
     drawn = figures.figures_of(suite)
     assert all("n = 1 round: no interval" in text_of(figure) for figure in drawn.values())
     assert "interval of" not in text_of(drawn["ratios"])
-    for kind in ("weak", "breakdown", "knobs", "replay"):
+    for kind in ("weak", "breakdown", "knobs", "replay", "accuracy"):
         for figure in figures.figures_of(records.suite(kind, SUITES[kind], rounds=1)).values():
             assert "no interval" in text_of(figure)
 
@@ -364,6 +366,27 @@ def test_a_hole_in_a_grid_is_left_open():
 def test_a_sweep_without_settings_says_so():
     suite = records.suite("knobs", {"ddp": {"mode": "ddp"}, "horovod": {"mode": "horovod"}}, rounds=2)
     assert "no role of this suite sets a knob" in text_of(knobs.draw(suite))
+
+
+def test_settings_without_a_grid_are_ratios_with_their_rounds():
+    suite = records.suite("knobs", records.format_programs(), rounds=4)
+    result = comparison.compare_suite(suite)
+    assert result.certificate.fair, result.certificate.sentence()
+    figure = knobs.draw(result)
+    drawn = [sorted(line.get_xdata()) for line in figure.axes[0].get_lines() if line.get_linewidth() == 4]
+    against_base = [pair.comparison for pair in result.pairs if pair.a == "single"]
+    assert drawn == [[found.low, found.high] for found in against_base] and len(drawn) == 4
+    said = text_of(figure)
+    assert "single: the settings of the run, fp32." in said and "no timed step has any of it" in said
+    assert "single precision=bf16 is slower than single" in said
+
+
+def test_one_combination_of_two_knobs_is_no_grid():
+    programs = records.knob_programs() | {"ddp overlap=0 static_graph=1": {"mode": "ddp", "throughput": 91.0}}
+    suite = records.suite("knobs", programs, rounds=2)
+    figure = knobs.draw(suite)
+    assert sum(len(axes.patches) for axes in figure.axes) == len(programs) - 1
+    assert "overlap + static_graph" in text_of(figure)
 
 
 # --- replay ---------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ def made():
     found += records.suite_records("strong", records.scaling_programs("strong"), rounds=2)
     found += records.suite_records("breakdown", records.breakdown_programs(), rounds=2)
     found += records.suite_records("knobs", records.knob_programs(), rounds=2)
+    found += records.suite_records("accuracy", records.accuracy_programs(), rounds=3)
     return found + records.suite_records("replay", records.replay_programs(), rounds=2)
 
 
@@ -100,8 +101,8 @@ def test_the_answer_comes_before_everything_else(text):
 def test_each_kind_is_there_with_its_pictures(parsed, text):
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     about = {"replay": ": ddp-barrier", "knobs": ": ddp"}
-    assert headings[:6] == [heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()]
-    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1
+    assert headings[:7] == [heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()]
+    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1 + 1
 
 
 def test_only_the_newest_of_a_kind_is_shown_in_full(text):
@@ -198,6 +199,15 @@ def test_a_sweep_says_what_its_base_is_and_what_chance_does():
     said = plain(page.page([records.suite("knobs", records.knob_programs(), rounds=3)], [], []))
     assert "ddp: the settings of the run, all the engine's defaults." in said
     assert "12 settings compared, each at 95 %" in said
+
+
+def test_a_sweep_of_training_options_says_what_it_found_and_how_to_repeat_it():
+    suite = records.suite("knobs", records.format_programs(), rounds=3)
+    said = plain(page.page([suite], [], []))
+    assert "Knobs: single" in said and "single channels_last=1 precision=bf16 is faster than single by" in said
+    assert "no timed step has any of it" in said
+    assert page.suite_command(suite).startswith("make knobs GPUS=1 ROUNDS=3 MODE=single ")
+    assert "PRECISION" not in page.suite_command(suite) and "COMPILE" not in page.suite_command(suite)
 
 
 def test_what_failed_and_what_was_refused_is_shown(text):

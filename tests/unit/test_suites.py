@@ -9,6 +9,7 @@ from bench.config import RunConfig, resolve
 from bench.errors import UserError
 from bench.modes import MODES
 
+TRAINING = ("channels_last", "precision", "compile")
 LABELS = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
 
 
@@ -28,6 +29,15 @@ def test_a_comparison_gives_every_mode_the_same():
     for role, other in roles.items():
         assert differing(roles["ddp"], other) <= LABELS, role
         assert other.global_batch == 16 and other.workers == 2
+
+
+def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
+    roles = suites.accuracy(config(epochs=2, seed=7), suites.WAYS)
+    assert list(roles) == ["single", "dp", "ddp", "horovod"]  # and not the bound, which trains no model
+    for role in roles.values():
+        assert differing(roles["ddp"], role) <= LABELS and role.epochs == 2
+        assert [suites.own_seed(role, n).seed for n in range(3)] == [7, 8, 9]
+        assert differing(role, suites.own_seed(role, 1)) == {"seed"}
 
 
 def test_on_gpus_the_bound_is_left_out():
@@ -74,13 +84,22 @@ def test_a_sweep_changes_one_engines_settings_and_says_so_in_the_role(mode):
     assert roles.pop(mode) == base
     for role, c in roles.items():
         named = dict(word.split("=") for word in role.split()[1:])
-        assert differing(base, c) <= set(named) <= set(MODES[mode].knobs), role
+        assert differing(base, c) <= set(named) <= {*MODES[mode].knobs, *TRAINING}, role
         assert {name: suites.shown(getattr(c, name)) for name in named} == named
 
 
 def test_a_mode_without_settings_has_no_sweep():
-    with pytest.raises(UserError, match="MODE=single has no settings to sweep: use MODE=ddp or horovod"):
-        suites.knobs(config(mode="single", num_devices=1))
+    with pytest.raises(UserError, match="MODE=independent has no settings to sweep: use MODE=single, dp, ddp, horovod"):
+        suites.knobs(config(mode="independent"))
+
+
+def test_without_an_engine_options_of_training_are_swept():
+    roles = suites.knobs(config(mode="single", num_devices=1))
+    assert [role.partition(" ")[2] for role in roles] == [
+        "", "channels_last=1", "precision=bf16", "channels_last=1 precision=bf16", "compile=1",
+        "compile=1 precision=bf16",
+    ]  # fmt: skip
+    assert not any(c.compile for c in suites.knobs(config(mode="dp")).values())
 
 
 @pytest.mark.parametrize("name", suites.REPLAYS)

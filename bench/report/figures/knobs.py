@@ -1,12 +1,14 @@
 """A heat map of the knobs: each value of each knob against the same mode with the settings of the run.
+Where nothing was swept as a grid: each setting's ratio with its rounds instead.
 
 Light is fast and dark is slow, also in grey. A cell says its value, the ratio and its verdict in a sign, so that no
 colour needs to be read exactly.
 """
 
 from bench.config import KNOBS, UNSET
+from bench.modes import MODES
 from bench.report import stats, words
-from bench.report.figures import style
+from bench.report.figures import compare, style
 
 CELL = 0.72  # inches, the height of a row
 SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "too noisy": "?", "no interval": ""}
@@ -17,6 +19,8 @@ def draw(suite_or_result):
     """A panel a mode with a row a knob and a cell a value; a pair of knobs that was swept together is a grid."""
     result = style.result_of(suite_or_result)
     suite = result.suite
+    if bases(suite) and not any(grids_of(cells) for cells in bases(suite).values()):
+        return draw_settings(result)
     panels = [panel for base, cells in bases(suite).items() for panel in panels_of(suite, base, cells)]
     key = "Ratio of images/s to the same mode with the settings of the run. "
     key += "▲ faster, ▼ slower, = tie within ±2 %, ? too noisy to say" if suite.n > 1 else "One round: no interval"
@@ -33,6 +37,30 @@ def draw(suite_or_result):
         all_axes[0].text(0.5, 0.5, "no role of this suite sets a knob", ha="center")
         all_axes[0].set_axis_off()
     return paper.figure
+
+
+def draw_settings(result):
+    """Each setting against the settings of the run: ratio of throughput, every round, interval."""
+    found = bases(result.suite)
+    pairs = [result.pair(base, role) for base, cells in found.items() for role in cells]
+    more = [*(base_words(result.suite, base) for base in found), *chance(result.suite), *compile_note(result.suite)]
+    return compare.draw_pairs(result, pairs, "What the settings change", tuple(more))
+
+
+def compile_note(suite) -> list[str]:
+    """What must be known of a suite in which some program is compiled; nothing of others."""
+    compiled = any(records[0]["config"].get("compile") for records in suite.roles.values())
+    return [words.COMPILE_NOTE] if compiled else []
+
+
+def grids_of(cells: dict[str, dict]) -> dict[tuple, dict]:
+    """Two knobs that were swept together -> (value, value) -> role. One combination alone is no grid."""
+    grids = {}
+    for role, knobs in cells.items():
+        if len(knobs) == 2:
+            names = tuple(sorted(knobs))
+            grids.setdefault(names, {})[tuple(knobs[name] for name in names)] = role
+    return {names: grid for names, grid in grids.items() if len(grid) > 1}
 
 
 def knobs_of(role: str) -> tuple[str, dict[str, str]]:
@@ -53,6 +81,9 @@ def base_words(suite, base: str) -> str:
         f"{n}={config[n]:g}" if isinstance(config[n], int | float) else f"{n}={config[n]}" for n in given
     )
     why = " (TUNED)" if config.get("tuned") else ""
+    if not MODES[config["mode"]].knobs:  # no engine: options of training were swept
+        ways = [config["precision"], *(n for n in ("channels_last", "compile") if config.get(n))]
+        return f"{base}: the settings of the run, {', '.join(ways)}{why}."
     text = f"not the engine's default{why}: {listed}" if given else f"all the engine's defaults{why}"
     return f"{base}: the settings of the run, {text}."
 
@@ -84,12 +115,9 @@ def panels_of(suite, base: str, cells: dict[str, dict]) -> list[tuple]:
     Knobs swept one at a time share a panel; each pair swept together has its own.
     """
     compared = {r: stats.compare_rounds(suite.throughputs(base), suite.throughputs(r)) for r in cells}
-    single, grids = {}, {}
+    single, grids = {}, grids_of(cells)
     for role, knobs in cells.items():
-        if len(knobs) == 2:
-            names = tuple(sorted(knobs))
-            grids.setdefault(names, {})[tuple(knobs[name] for name in names)] = compared[role]
-        else:
+        if tuple(sorted(knobs)) not in grids:
             name = " + ".join(knobs)
             single.setdefault(name, []).append((", ".join(knobs.values()), compared[role]))
     panels = []
@@ -98,7 +126,7 @@ def panels_of(suite, base: str, cells: dict[str, dict]) -> list[tuple]:
         panels.append((f"{base}: one knob at a time", rows, None))
     for (first, second), grid in grids.items():
         ys, xs = (sorted({key[i] for key in grid}, key=in_order) for i in (0, 1))
-        rows = [(y, [(grid.get((y, x)), "") for x in xs]) for y in ys]
+        rows = [(y, [(compared.get(grid.get((y, x))), "") for x in xs]) for y in ys]
         panels.append((f"{base}: {first} down, {second} across", rows, xs))
     return panels
 

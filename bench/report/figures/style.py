@@ -177,6 +177,7 @@ def standing(suite, n: str | None = None) -> list[str]:
         return [f"{suite.id}: no record that ended well"]
     if n is None:
         n = "n = 1 round: no interval" if suite.n == 1 else f"n = {suite.n} interleaved rounds"
+        n += ", each with its own seed" if suite.kind == "accuracy" and suite.n > 1 else ""
     most = max(records, key=lambda record: record["config"]["num_devices"])
     return [tables.machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
 
@@ -205,12 +206,13 @@ def workload(record: dict) -> str:
 
 
 def result_of(suite_or_result):
-    """A comparison's result: the one that is given, or that of the suite that is given."""
-    if hasattr(suite_or_result, "pairs"):
+    """A suite's result: the one that is given, or that of the suite that is given."""
+    if hasattr(suite_or_result, "suite"):
         return suite_or_result
+    from bench.report.accuracy import compare_accuracy
     from bench.report.comparison import compare_suite
 
-    return compare_suite(suite_or_result)
+    return (compare_accuracy if suite_or_result.kind == "accuracy" else compare_suite)(suite_or_result)
 
 
 def number(value: float) -> str:
