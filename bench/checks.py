@@ -55,7 +55,7 @@ def data_kind(data: str) -> tuple[str, str]:
     >>> data_kind("digits"), data_kind("tar:/data/imagenet"), data_kind("s3://bucket/flowers")
     (('digits', ''), ('tar', '/data/imagenet'), ('url', 's3://bucket/flowers'))
     """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", data):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", data):  # two characters or more: C:// is a drive
         return "url", data
     kind, _, place = data.partition(":")
     return kind, place

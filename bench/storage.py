@@ -15,49 +15,19 @@ S3 come from the ordinary AWS_* variables, which s3fs reads; no credential is pr
 
 import concurrent.futures
 import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from bench.errors import UserError
+from bench.remote import NO_SPACE, THREADS, Remote, RemoteFile, one_line, without_credentials, without_user
 
 PIECE_BYTES = 8 << 20  # one request; what an interruption costs at most
-THREADS = 16  # files at once, each with one piece in memory
-PAUSES_S = (0.5, 1, 2, 4)  # between five attempts
 SAY_EVERY_S = 10
-
-# The libraries' own retries would multiply ours and take minutes: Remote.call is the only place that tries again.
-S3_CONFIG = {
-    "connect_timeout": 5,
-    "read_timeout": 20,  # seconds without one byte
-    "retries": {"total_max_attempts": 1},
-    "max_pool_connections": THREADS,
-}
-S3_OPTIONS, LOCAL_OPTIONS = {"config_kwargs": S3_CONFIG}, {"auto_mkdir": True}
-OPTIONS = {"s3": S3_OPTIONS, "s3a": S3_OPTIONS, "file": LOCAL_OPTIONS, "local": LOCAL_OPTIONS}
-VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "mtime", "created")
-# Errors that may pass, by class (botocore's, aiohttp's and Python's own, by name: none is imported here) and number.
-MAY_PASS = {"ConnectionError", "TimeoutError", "FSTimeoutError", "HTTPClientError", "ClientError", "ClientPayloadError",
-            "IncompleteReadError", "ResponseStreamingError", "ResponseParserError"}  # fmt: skip
-MAY_PASS_ERRNO = {errno.EIO, errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-
-
-def is_url(text: str) -> bool:
-    """Whether a text begins with a scheme of at least two characters and ``://``.
-
-    >>> is_url("s3://bucket/prefix"), is_url("/data/images"), is_url("C://images")
-    (True, False, False)
-    """
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
 def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> Path:
@@ -105,155 +75,6 @@ def copy_back(folder: Path, url: str, limit_s: float) -> str:
 def is_result(path: Path) -> bool:
     """Whether a file, named below its run's folder, is to be copied."""
     return path.suffix != ".tmp" and not any(part.startswith(".") for part in path.parts)
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file as the storage lists it."""
-
-    path: str  # in the storage
-    size: int  # bytes
-    version: str  # empty where the storage tells none
-    md5: str | None  # what S3 gives as the ETag of a file that was written at once
-
-
-class Remote:
-    """What lies below one URL. Every request ends within the time limit and raises nothing but UserError.
-
-    A folder's (file://) requests are the operating system's, which has its own limits: ours is looked at between them.
-    """
-
-    def __init__(self, url: str, limit_s: float):
-        self.url, self.limit_s = without_credentials(url), limit_s
-        self.deadline = time.monotonic() + limit_s
-        self.stop = threading.Event()  # one thread has failed: the others need not go on
-        protocol = url.partition("://")[0].lower()
-        self.is_s3, self.is_local = protocol in ("s3", "s3a"), protocol in ("file", "local")
-        self.check = f"{'AWS_ENDPOINT_URL, the credentials' if self.is_s3 else 'the address'} and the network"
-        try:
-            import fsspec  # not for runs whose data lie on this machine
-
-            self.fs, self.root = fsspec.core.url_to_fs(url, skip_instance_cache=True, **OPTIONS.get(protocol, {}))
-        except ImportError as error:
-            package = "fsspec" if error.name == "fsspec" else "s3fs" if self.is_s3 else None
-            if package:
-                raise UserError(f"{self.url} needs {package}: pip install 'data-parallel-bench[data]'") from None
-            raise UserError(f"{self.url} needs a package that is not installed: {one_line(error)}") from None
-        except Exception as error:
-            raise UserError(f"{self.url} cannot be opened: {one_line(error)}; use s3://… or file://…") from None
-        if self.is_s3:
-            self.fs.retries = 1
-
-    def left_s(self) -> float:
-        """Seconds until the time limit. Raises UserError when there are none."""
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise self.over()
-        return left
-
-    def over(self) -> UserError:
-        """The error for a limit that has been reached."""
-        return UserError(
-            f"{self.url}: not done within the limit of {self.limit_s:g} s; what was copied is kept: "
-            f"run again, allow more time, or check {self.check}"
-        )
-
-    def call(self, what: str, method, *arguments, **options):
-        """A request's answer. One that did not get through is made again after a pause, a few times."""
-        started = time.monotonic()
-        for pause in (*PAUSES_S, None):
-            left = self.left_s()
-            if self.stop.is_set():
-                raise UserError(f"{self.url}: stopped")
-            try:
-                return method(*arguments, **options, **({"timeout": left} if self.fs.async_impl else {}))
-            except Exception as error:
-                if not may_pass(error):
-                    raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
-                reason = one_line(error)
-                if type(error).__name__ == "FSTimeoutError":  # cut off by us, perhaps while all went well
-                    raise self.over() from None
-            if pause is None or time.monotonic() + pause >= self.deadline:
-                break
-            self.stop.wait(pause)
-        seconds = time.monotonic() - started
-        raise UserError(f"{self.url}: {what}: no success in {seconds:.0f} s ({reason}); check {self.check}")
-
-    def advice(self, error: Exception) -> str:
-        """What to do about an error that repeating does not mend."""
-        if isinstance(error, FileNotFoundError):
-            return "check the name of the bucket and the folder"
-        if http_status(error) == 416:  # no such range
-            return "it changed while it was fetched: run again when nobody writes there"
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
-            return "free some space there"
-        if self.is_s3:
-            return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and what the key may do there"
-        return "check the address and the permissions"
-
-    def files(self) -> dict[str, RemoteFile]:
-        """Everything below the URL: relative path -> file. Raises UserError when a path has no place in a folder."""
-        self.fs.invalidate_cache()
-        walks = not self.fs.async_impl or "http" in self.fs.protocol
-        strict = {"on_error": "raise"} if walks else {}  # a walk leaves out unsaid what it cannot list
-        found = self.call("listing", self.fs.find, self.root, detail=True, **strict)
-        root = self.root.rstrip("/")
-        files = {}
-        for path, info in found.items():
-            if path.endswith("/"):  # the empty object that stands for a folder
-                continue
-            name = path.rpartition("/")[2] if path == root else path[len(root) + 1 :]
-            size, version = info.get("size"), version_of(info)
-            if size is None:
-                raise UserError(f"{self.url}: the storage does not tell the size of {name}: copy it by other means")
-            md5 = version if self.is_s3 and re.fullmatch(r"[0-9a-f]{32}", version) else None
-            files[name] = RemoteFile(path, size, version, md5)
-        folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
-        for name in files:
-            if name in folders or {"", ".", ".."} & set(name.split("/")) or "\0" in name:
-                raise UserError(f"{self.url}: {name!r} cannot be a file in a folder: rename it in the storage")
-        if not files:
-            raise UserError(f"{self.url}: nothing is stored there; check the name of the bucket and the folder")
-        return files
-
-    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive) of a file."""
-        piece = self.call(f"reading {file.path}", self.fs.cat_file, file.path, start=start, end=end)
-        if len(piece) != end - start:
-            raise self.changed(file)
-        return piece
-
-    def check_unchanged(self, file: RemoteFile) -> None:
-        """Raise UserError when a file is no longer the one that was listed."""
-        self.fs.invalidate_cache()
-        info = self.call(f"looking at {file.path}", self.fs.info, file.path)
-        if (info["size"], version_of(info)) != (file.size, file.version):
-            raise self.changed(file)
-
-    def etag_is_md5(self, file: RemoteFile) -> bool:
-        """Whether the ETag, which looks like an MD5, is one. It is not for a file encrypted with a key of KMS or of the
-        user, nor in a directory bucket (S3's API reference, Object, ETag). Raises UserError when the file has changed.
-        """
-        bucket, _, key = file.path.partition("/")
-        head = self.call(f"looking at {file.path}", self.fs.call_s3, "head_object", Bucket=bucket, Key=key)
-        if version_of(head) != file.version:
-            raise self.changed(file)
-        encrypted = head.get("ServerSideEncryption", "AES256") != "AES256" or "SSECustomerAlgorithm" in head
-        return not encrypted and not bucket.endswith("--x-s3")
-
-    def changed(self, file: RemoteFile) -> UserError:
-        """The error for a file that is replaced while it is fetched."""
-        return UserError(f"{self.url}: {file.path} changed while it was fetched: run again when nobody writes there")
-
-    def write(self, source: Path, name: str) -> None:
-        """Store a local file under a relative path, whole or not at all."""
-        what, target = f"writing {name}", f"{self.root}/{name}"
-        if not self.is_local:  # an object appears when all of it has arrived
-            self.call(what, self.fs.put_file, str(source), target)
-            return
-        self.call(what, self.fs.put_file, str(source), f"{target}.part")
-        self.call(what, synchronise, f"{target}.part")
-        self.call(what, self.fs.mv, f"{target}.part", target)
 
 
 class Copy:
@@ -461,58 +282,9 @@ def write_whole(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def synchronise(path: str) -> None:
-    """Have the operating system write a file to its disk."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
-
-
 def journal_line(name: str, entry: dict) -> str:
     """A line of the journal."""
     return json.dumps({name: entry}) + "\n"
-
-
-def version_of(info: dict) -> str:
-    """What a storage calls the state of a file, from its listing; empty where it tells nothing."""
-    return next((str(info[key]).strip('"') for key in VERSION_KEYS if info.get(key)), "")
-
-
-def http_status(error: Exception) -> int | None:
-    """The status that S3 answered with, if it did. s3fs raises its own errors, with botocore's as their cause."""
-    response = getattr(error.__cause__ or error, "response", None)
-    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-
-
-def may_pass(error: Exception) -> bool:
-    """Whether a request that failed so is worth another attempt."""
-    status = http_status(error)
-    if status:
-        return status >= 500 or status in (408, 429)
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & MAY_PASS) or getattr(error, "errno", None) in MAY_PASS_ERRNO
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, in one line, without a credential."""
-    text = " ".join(str(error).split())
-    for value in filter(None, map(os.environ.get, SECRETS)):
-        text = text.replace(value, "…")
-    kind = "" if text and isinstance(error, OSError) else f"{type(error).__name__}: "
-    return f"{kind}{without_user(text)}"[:250]
-
-
-def without_user(text: str) -> str:
-    """A text without the user:password@ of its URLs.
-
-    >>> without_user("sftp://me:secret@host/data")
-    'sftp://host/data'
-    """
-    return re.sub(r"://[^/\s]*@", "://", text)
-
-
-def without_credentials(url: str) -> str:
-    """A URL as it may be printed: without user, password, and the query, which may be a signature."""
-    return re.sub(r"(?<![:/])/+$", "", without_user(url).partition("?")[0])
 
 
 def folder_name(url: str) -> str:

@@ -22,7 +22,8 @@ ALLOWED = {
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
-    "bench.storage": ["bench.errors"],
+    "bench.remote": ["bench.errors"],
+    "bench.storage": ["bench.errors", "bench.remote"],
     "bench.record": ["bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import storage
+from bench import remote, storage
+from bench.checks import data_kind
 from bench.errors import UserError
 from tests.runs import ROOT
 from tests.s3 import KEYS, empty_bucket, needs_s3, running_server
@@ -37,7 +38,7 @@ def bucket(server, request, monkeypatch):
 def small_pieces_and_short_pauses(monkeypatch):
     """So that a file of 10 kB has ten pieces, and nobody waits."""
     monkeypatch.setattr(storage, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(storage, "PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(remote, "PAUSES_S", (0.01, 0.01))
 
 
 def some_bytes(size: int, seed: str = "") -> bytes:
@@ -74,12 +75,12 @@ def no_file_looks_whole(cache: Path, wanted: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("text", ["s3://bucket/prefix", "file:///x", "memory://x", "gs://x"])
 def test_a_url(text):
-    assert storage.is_url(text)
+    assert data_kind(text) == ("url", text)
 
 
 @pytest.mark.parametrize("text", ["", "digits", "/data/s3", "C://x", "C:\\x", "s3:/x", "://x", "data/s3://x", "1a://x"])
 def test_no_url(text):
-    assert not storage.is_url(text)
+    assert data_kind(text)[0] != "url"
 
 
 # --- a copy -----------------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ def free_port() -> int:
 @needs_s3
 def test_a_dead_endpoint_ends_within_the_limit(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr(storage, "PAUSES_S", (0.3, 0.3, 60))
+    monkeypatch.setattr(remote, "PAUSES_S", (0.3, 0.3, 60))
     started = time.monotonic()
     line = error_of("s3://somewhere/set", tmp_path, 10)
     assert 0.6 < time.monotonic() - started < 12  # it was tried again, and not for longer than allowed
@@ -333,7 +334,7 @@ def test_an_endpoint_that_never_answers_ends_within_the_limit(bucket, tmp_path, 
 
 @needs_s3
 def test_the_libraries_do_not_try_again_on_their_own(bucket, tmp_path, monkeypatch):
-    monkeypatch.setitem(storage.S3_CONFIG, "read_timeout", 0.2)
+    monkeypatch.setitem(remote.S3_CONFIG, "read_timeout", 0.2)
     bucket.server.fault = lambda r: time.sleep(0.5)
     assert "no success" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
     assert len(bucket.server.requests) == 3  # the first, and one after each pause
