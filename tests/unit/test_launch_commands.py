@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -297,3 +298,36 @@ def test_a_config_crosses_the_boundary_unchanged(tmp_path, monkeypatch):
 
     launch_with(monkeypatch, tmp_path, happening)
     assert seen == dataclasses.asdict(config_of(out=str(tmp_path)))
+
+
+BEATING = """
+import sys, time
+from pathlib import Path
+from bench.progress import StatusWriter
+status = StatusWriter(Path(sys.argv[1]), 0)
+for _ in range(int(sys.argv[2])):
+    status.phase("validating")
+    time.sleep(0.5)
+time.sleep(float(sys.argv[3]))
+status.phase("done")
+"""
+
+
+def beating(tmp_path, beats: int, then_silent_s: float):
+    """A rank that shows progress twice a second for a while, under a TIMEOUT of 3 s."""
+    argv = [sys.executable, "-c", BEATING, str(tmp_path), str(beats), str(then_silent_s)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), LAUNCHER_PID: str(os.getpid())}
+    supervise.run(argv, environment, tmp_path, num_ranks=1, timeout=3.0)
+
+
+def test_a_run_that_goes_on_may_take_longer_than_timeout(tmp_path):
+    started = time.monotonic()
+    beating(tmp_path, beats=9, then_silent_s=0)
+    assert time.monotonic() - started > 4
+
+
+def test_a_run_that_stands_still_is_ended(tmp_path):
+    started = time.monotonic()
+    with pytest.raises(RunFailed, match=r"no progress for 3 s .*TIMEOUT"):
+        beating(tmp_path, beats=2, then_silent_s=60)
+    assert 3 < time.monotonic() - started < 30
