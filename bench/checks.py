@@ -101,6 +101,8 @@ def check_training(config) -> None:
         raise UserError("LR_WARMUP_EPOCHS needs EPOCHS: without epochs use LR_WARMUP_STEPS")
     if config.freeze and config.train_only:
         raise UserError("FREEZE and TRAIN_ONLY exclude each other: leave one of them out")
+    if config.evaluate and not (config.resume or config.pretrained):
+        raise UserError("EVALUATE=1 validates weights that are there: give RESUME or PRETRAINED")
     if config.evaluate and config.epochs:
         raise UserError("EVALUATE=1 trains nothing: leave EPOCHS out")
     if config.evaluate and MODES[config.mode].baseline:

@@ -130,7 +130,7 @@ class RunConfig:
     storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms an image", minimum=0)
     profile: bool = option(False, "torch.profiler round one more step: its timeline goes into the record")
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)")
-    timeout: float = option(900.0, "seconds after which the run is ended", exclusive_minimum=0)
+    timeout: float = option(900.0, "seconds without progress after which the run is ended", exclusive_minimum=0)
     out: str = option("results/runs", "folder for run folders")
     snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)")
     fault: str | None = option(None, "break it on purpose: raise|kill|hang:RANK:STEP, as in kill:1:3")

@@ -230,6 +230,7 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     model.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=trainer.device)  # loss, top-1, top-5, images
     for images, labels, unreadable in batches:
+        trainer.status.phase("validating")
         trainer.skipped_images.update(unreadable)
         if len(labels) == 0:
             continue

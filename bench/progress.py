@@ -15,7 +15,7 @@ from pathlib import Path
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
           "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "collecting results",
           "done", "raised", "terminated")  # fmt: skip
-LAYOUT = struct.Struct("<qqqqd")  # pid, phase, step, total steps, loss
+LAYOUT = struct.Struct("<qqqqdq")  # pid, phase, step, total steps, loss, beats
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class LifeSigns:
     step: int
     total_steps: int
     loss: float
+    beats: int = 0  # grows with every phase that begins: a rank that goes on shows it here
 
 
 def status_path(run_dir: Path, rank: int) -> Path:
@@ -42,12 +43,15 @@ class StatusWriter:
         path.write_bytes(bytes(LAYOUT.size))
         with path.open("r+b") as file:
             self.map = mmap.mmap(file.fileno(), LAYOUT.size)
-        LAYOUT.pack_into(self.map, 0, os.getpid(), 0, 0, 0, float("nan"))
+        LAYOUT.pack_into(self.map, 0, os.getpid(), 0, 0, 0, float("nan"), 0)
+        self.beats = 0
         self.codes = {phase: code for code, phase in enumerate(PHASES)}
 
     def phase(self, phase: str) -> None:
-        """Say what comes next. ``phase``: one of PHASES."""
+        """Say what comes next, or that it still goes on. ``phase``: one of PHASES."""
         struct.pack_into("<q", self.map, 8, self.codes[phase])
+        self.beats += 1
+        struct.pack_into("<q", self.map, 40, self.beats)
 
     def total(self, steps: int) -> None:
         """Say how many steps there will be."""
@@ -65,7 +69,7 @@ class StatusWriter:
 def read_status(run_dir: Path, rank: int) -> LifeSigns | None:
     """The launcher's side. None while the rank has not begun to write."""
     with contextlib.suppress(FileNotFoundError, struct.error):
-        pid, phase, step, total, loss = LAYOUT.unpack(status_path(run_dir, rank).read_bytes())
+        pid, phase, step, total, loss, beats = LAYOUT.unpack(status_path(run_dir, rank).read_bytes())
         if pid:
-            return LifeSigns(pid, PHASES[phase], step, total, loss)
+            return LifeSigns(pid, PHASES[phase], step, total, loss, beats)
     return None

@@ -52,8 +52,12 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     topology = mode.topology
     moments["joined"] = time.time()
 
+    def say(sentence: str) -> None:
+        print(sentence, flush=True)
+        status.phase("preparing the data")  # it goes on
+
     status.phase("preparing the data")
-    train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode))
+    train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode, say))
     val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
     model, checkpoint, notes = prepare_model(config, mode, train_set.num_classes, status)
@@ -119,7 +123,8 @@ def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWrite
         mode.timeline.watch_phases(status)
     if config.norm == "sync":
         model = mode.sync_norms(model)
-    model = model.to(topology.device, memory_format=torch.channels_last if config.channels_last else None)
+    last = config.channels_last and mode.channels_last_weights
+    model = model.to(topology.device, memory_format=torch.channels_last if last else None)
     train_mode(model)
     if config.compile:
         model.compile()

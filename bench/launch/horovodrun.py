@@ -26,7 +26,7 @@ def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]
 def defaults(config: RunConfig) -> dict[str, str]:
     """Engine variables that the user may have set otherwise."""
     name = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-    return {name: os.environ.get(name, str(int(config.timeout) + 1))}
+    return {name: os.environ.get(name, str(int(config.timeout) + 60))}
 
 
 def knobs(config: RunConfig) -> dict[str, str]:

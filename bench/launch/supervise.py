@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -59,8 +60,9 @@ def signals_as_interrupt():
 
 
 def wait(process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: float, watch) -> RunFailed | None:
-    """Wait for the command. Returns a failure when its time is over, None when it has ended by itself."""
-    deadline = time.monotonic() + timeout
+    """Wait for the command. Returns a failure when no rank has made progress for ``timeout`` seconds, or when one has
+    raised and the others do not end; None when the command has ended by itself."""
+    progress, deadline, broken = None, time.monotonic() + timeout, math.inf
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TICK_S)
@@ -68,14 +70,17 @@ def wait(process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: floa
         signs = [read_status(run_dir, rank) for rank in range(num_ranks)]
         if watch:
             watch(signs)
-        if time.monotonic() > deadline:
+        beats = [sign and sign.beats for sign in signs]
+        if beats != progress:
+            progress, deadline = beats, time.monotonic() + timeout
+        if time.monotonic() > min(deadline, broken):
             return hung(signs, run_dir, timeout)
         if any(error_path(run_dir, rank).exists() for rank in range(num_ranks)):
-            deadline = min(deadline, time.monotonic() + GRACE_S)  # the engine should end the others now
+            broken = min(broken, time.monotonic() + GRACE_S)  # the engine should end the others now
 
 
 def hung(signs: list[LifeSigns | None], run_dir: Path, timeout: float) -> RunFailed:
-    """The run's time is over: name the rank that is furthest behind, with its stacks."""
+    """Nothing has moved for too long: name the rank that is furthest behind, with its stacks."""
     cause = killed(signs, run_dir) or first_error(run_dir, len(signs))
     if cause:
         return cause
@@ -91,9 +96,9 @@ def hung(signs: list[LifeSigns | None], run_dir: Path, timeout: float) -> RunFai
     last = positions.index(min(positions))
     where = "; ".join(f"rank {rank}: step {s.step + 1} of {s.total_steps}, {s.phase}" for rank, s in enumerate(signs))
     if len(set(positions)) > 1:
-        message = f"rank {last} hangs and the others wait for it ({where}); ended after {timeout:g} s (TIMEOUT)"
+        message = f"rank {last} hangs and the others wait for it ({where}); no progress for {timeout:g} s (TIMEOUT)"
     else:
-        message = f"not finished after {timeout:g} s ({where}): a larger TIMEOUT or fewer STEPS"
+        message = f"no progress for {timeout:g} s ({where}): give a larger TIMEOUT if one step takes so long"
     return failed("hung", last, message, run_dir)
 
 

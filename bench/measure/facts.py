@@ -21,7 +21,7 @@ def collect_facts(config, mode, trainer) -> dict:
         "parameter_dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in plain.parameters()})),
         "autocast": str(autocast.fast_dtype).removeprefix("torch.") if autocast._enabled else "off",
         "loss_scaling": trainer.scaler.is_enabled(),
-        "memory_format": "channels_last" if channels_last(plain) else "contiguous",
+        "memory_format": memory_format(plain, config.channels_last),
         "compiled": plain._compiled_call_impl is not None,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "optimizer": type(optimizer).__name__,
@@ -42,10 +42,13 @@ def collect_facts(config, mode, trainer) -> dict:
     }
 
 
-def channels_last(model: nn.Module) -> bool:
-    """Whether the weights of the convolutions lie in memory as N H W C."""
+def memory_format(model: nn.Module, images_last: bool) -> str:
+    """How images and the weights of the convolutions lie in memory."""
     weights = [p for p in model.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1]
-    return bool(weights) and all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
+    weights_last = bool(weights) and all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
+    if images_last != weights_last:
+        return "channels_last images, contiguous weights" if images_last else "contiguous images, channels_last weights"
+    return "channels_last" if images_last else "contiguous"
 
 
 def schedule_of(config) -> str:

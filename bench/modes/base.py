@@ -55,6 +55,7 @@ class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
     timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
+    channels_last_weights = True  # with CHANNELS_LAST=1 weights, and so gradients, may lie as N H W C, too
     label = ""  # what a table must say beside the mode's name, such as "CPU replicas in threads"
 
     def __init__(self, config: RunConfig):

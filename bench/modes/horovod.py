@@ -36,6 +36,8 @@ REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 class Mode(base.Mode):
     """Horovod: NCCL where it was built in, Gloo elsewhere."""
 
+    channels_last_weights = False  # it sends contiguous tensors alone; a convolution takes such weights as well
+
     def __init__(self, config: RunConfig):
         self.config = config
         hvd.init()

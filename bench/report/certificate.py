@@ -186,6 +186,12 @@ def norm_images(record: dict) -> str | None:
     return f"{kind} over {passes if joined else passes // record['topology']['num_devices']} images"
 
 
+def memory_format(record: dict) -> str:
+    """How images and weights lay in memory. Records of before there was a choice do not say, and there was none."""
+    found = sorted({part.get("facts", {}).get("memory_format", "contiguous") for part in record["samples"]})
+    return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
+
+
 def revision(record: dict) -> str | None:
     """The code that ran: the hash of its source where it was recorded, else the git revision of an unchanged tree."""
     source, git = record["environment"].get("source_sha256"), record["environment"].get("git")
@@ -228,7 +234,8 @@ FACTS = {
     "schedule": of_config("schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps", "lr_warmup_epochs"),
     "passes, clipping, guard": of_config("accumulate", "clip_norm", "loss_guard", "nesterov"),
     "augmentation": of_config("augment"),
-    "memory format, compiler": of_config("channels_last", "compile"),
+    "memory format": memory_format,
+    "compiler": of_config("compile"),
     "gradient": of_facts("gradient"),
     "gradient compression": of_facts("compression"),
     "precision": of_facts("parameter_dtype", "autocast", "tf32"),
@@ -250,6 +257,7 @@ INHERENT = {
     "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
     "buffers": ("dp keeps replica 0's, ddp sends rank 0's, horovod leaves each rank its own", mode),
     "device set": ("one device is not several", number_of_devices),
+    "memory format": ("Horovod sends contiguous gradients alone, so its weights stay so", mode),
 }
 
 

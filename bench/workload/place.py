@@ -1,5 +1,6 @@
 """Where a data set's files lie on this machine. A URL is staged first: by one process a node, while the others wait."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import storage
@@ -8,23 +9,24 @@ from bench.config import RunConfig
 from bench.errors import UserError
 
 
-def find(config: RunConfig, mode) -> tuple[str, Path | None]:
+def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path | None]:
     """The kind of data and its folder: imagefolder or tar with a local folder; any other kind with None.
 
-    mode: the open mode, for what processes must tell each other. Raises UserError when the place cannot be had.
+    mode: the open mode, for what processes must tell each other. say: is told now and then how far staging is. Raises
+    UserError when the place cannot be had.
     """
     kind, place = data_kind(config.data)
     if kind == "url":
-        folder = staged(config, mode, place)
+        folder = staged(config, mode, place, say)
         return ("tar" if (folder / "train.tar").exists() else "imagefolder"), folder
     return kind, Path(place).expanduser() if place else None
 
 
-def staged(config: RunConfig, mode, url: str) -> Path:
+def staged(config: RunConfig, mode, url: str, say: Callable[[str], None]) -> Path:
     """The local copy of a URL. A node's first process fetches what is not there yet, the others wait for it here."""
     mine = None
     if mode.topology.local_rank == 0:
-        mine = str(storage.stage(url, cache(config), config.timeout, say=lambda sentence: print(sentence, flush=True)))
+        mine = str(storage.stage(url, cache(config), config.timeout, say))
     seen = mode.gather(mine)  # returns when every process has come here
     return Path(next(path for path in reversed(seen[: mode.topology.rank + 1]) if path))  # that of this process's node
 

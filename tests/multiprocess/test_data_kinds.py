@@ -163,5 +163,5 @@ def test_data_that_are_not_there_are_one_line(tmp_path, folder, data, words):
 @needs_s3
 def test_a_bucket_that_does_not_answer_ends_in_one_line(tmp_path):
     dead = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y"}
-    result = run(tmp_path, env=dead, **SMALL | {"mode": "ddp"}, data="s3://flowers/v1", data_dir=tmp_path / "c")
+    result = run(tmp_path / "out", env=dead, **SMALL | {"mode": "ddp"}, data="s3://flowers/v1", data_dir=tmp_path / "c")
     assert result.code == 2 and "s3://flowers/v1" in result.last_error_line and not result.run_dirs, result.stderr

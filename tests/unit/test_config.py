@@ -84,9 +84,10 @@ def test_a_fraction_is_no_whole_number(name):
 def test_a_switch_is_read_from_words(name):
     flag = checks.flag_of(FIELDS[name])[2:]
     mode = next((mode for mode, info in MODES.items() if name in info.knobs), "ddp")  # one that has such a thing
+    needs = {"evaluate": {"resume": "a-run"}}.get(name, {})
     for text in ("1", "true", "YES", "on"):
-        assert getattr(parse(mode=mode, **{flag: text}), name) is True
-    for text in ("0", "false", "No", "off", ""):
+        assert getattr(parse(mode=mode, **needs, **{flag: text}), name) is True
+    for text in ("0", "false", "No", "off", ""):  # RESUME alone would need EPOCHS
         assert getattr(parse(mode=mode, **{flag: text}), name) is False
     assert f"{flag.upper().replace('-', '_')}=maybe" in refused(parse, **{flag: "maybe"})
 
@@ -261,3 +262,54 @@ def test_the_makefile_has_every_option_and_no_other():
 
 def test_every_option_says_what_it_is():
     assert all(f.metadata["help"] for f in FIELDS.values())
+
+
+# --- Training ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"data": "imagenet"}, "unknown DATA=imagenet"),
+        ({"data": "imagefolder"}, "write DATA=imagefolder:PATH"),
+        ({"data": "digits:/x"}, "digits takes no path"),
+        ({"data": "synthetic", "epochs": 1, "target": 0.9}, "no validation set"),
+        ({"data": "synthetic", "augment": True}, "leave AUGMENT out"),
+        ({"nesterov": True, "optimizer": "adamw"}, "NESTEROV=1"),
+        ({"lr_warmup_steps": 3, "lr_warmup_epochs": 1.0, "epochs": 2}, "say the same twice"),
+        ({"lr_warmup_epochs": 1.0}, "needs EPOCHS"),
+        ({"freeze": "a*", "train_only": "b*"}, "exclude each other"),
+        ({"evaluate": True}, "give RESUME or PRETRAINED"),
+        ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 trains nothing"),
+        ({"resume": "x"}, "give EPOCHS"),
+        ({"resume": "x", "pretrained": "y", "epochs": 1}, "leave PRETRAINED out"),
+        ({"target": 0.9}, "give EPOCHS"),
+        ({"target": 98, "epochs": 1}, "between 0 and 1"),
+        ({"checkpoint": False, "checkpoint_steps": 5}, "exclude each other"),
+        ({"mode": "independent", "checkpoint_steps": 5}, "trains no model"),
+        ({"copy_to": "/a/folder"}, "is not a URL"),
+        ({"mode": "dp", "norm": "sync"}, "use ddp or horovod"),
+        ({"mode": "dp", "compile": True}, "COMPILE=1"),
+        ({"norm": "sync", "sync": False}, "SYNC=0"),
+        ({"precision": "fp16", "compression": "powersgd"}, "use PRECISION=bf16"),
+        ({"mode": "horovod", "adasum": True, "clip_norm": 1.0}, "ADASUM=1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_training_cannot_do_is_refused(options, words):
+    assert words in refused(RunConfig, **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "device", "size", "workers", "augment"),
+    [("digits", "cpu", 16, 0, False), ("synthetic", "cuda", 224, 0, False), ("cifar10", "cpu", 32, 0, True),
+     ("fashionmnist", "cuda", 28, 0, True), ("imagefolder:/x", "cpu", 64, 2, True), ("tar:/x", "cuda", 224, 6, True),
+     ("s3://bucket/x", "cpu", 64, 2, True)],
+)  # fmt: skip
+def test_sizes_workers_and_augmentation_follow_from_the_data(data, device, size, workers, augment):
+    config = cfg.resolve(RunConfig(data=data, num_devices=2), device, usable_cores=6)
+    assert (config.image_size, config.workers, config.augment) == (size, workers, augment)
+
+
+def test_a_global_batch_counts_every_pass():
+    assert RunConfig(per_device_batch=8, accumulate=3, num_devices=2).global_batch == 48

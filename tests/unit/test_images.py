@@ -199,6 +199,31 @@ def test_loader_workers_swap_no_samples_of_a_tar(data, nested, workers):
     assert list(loader) == expected * 5
 
 
+def read_until(source, moment: float) -> None:
+    """What another process does: it reads here and there until ``moment`` of the monotonic clock."""
+    while time.monotonic() < moment:
+        for index in (1, 7, 9):
+            source.read(index)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_processes_that_read_one_tar_at_once_do_not_disturb_each_other(data, nested):
+    """Through timm's open files, some of the reads here are wrong."""
+    source = TarSource(packed(data, nested), train=True)
+    expected = [source.read(index) for index in range(12)]
+    moment = time.monotonic() + 0.4
+    fork = multiprocessing.get_context("fork")
+    others = [fork.Process(target=read_until, args=(source, moment)) for _ in range(2)]
+    for process in others:
+        process.start()
+    wrong = 0
+    while time.monotonic() < moment:
+        wrong += sum(source.read(index) != expected[index] for index in range(12))
+    for process in others:
+        process.join(30)
+    assert wrong == 0 and [process.exitcode for process in others] == [0, 0]
+
+
 def test_a_tars_index_is_kept_until_the_tar_changes(data, monkeypatch):
     tars = packed(data)
     cache = data.parent / "cache"

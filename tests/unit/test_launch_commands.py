@@ -242,7 +242,7 @@ def test_a_rank_ended_while_it_wrote_the_record_leaves_no_half_of_it(monkeypatch
 
 def leave_signs(run_dir, rank, phase, step=3):
     """The last life signs of a rank that is no more."""
-    status_path(run_dir, rank).write_bytes(LAYOUT.pack(GONE, PHASES.index(phase), step, 10, 0.5))
+    status_path(run_dir, rank).write_bytes(LAYOUT.pack(GONE, PHASES.index(phase), step, 10, 0.5, 1))
 
 
 def leave_error(run_dir, rank, when, message="RuntimeError: Connection closed by peer"):

@@ -39,6 +39,16 @@ def test_what_is_written_is_read(tmp_path):
         )
 
 
+def test_a_rank_that_goes_on_shows_it(tmp_path):
+    """Validating one batch after the other is progress, though the phase and the step stay."""
+    writer = StatusWriter(tmp_path, 0)
+    beats = []
+    for _ in range(3):
+        writer.phase("validating")
+        beats.append(read_status(tmp_path, 0).beats)
+    assert beats == [1, 2, 3]
+
+
 def test_ranks_do_not_mix(tmp_path):
     writers = [StatusWriter(tmp_path, rank) for rank in range(3)]
     for rank, writer in enumerate(writers):
@@ -53,7 +63,7 @@ def test_the_writers_offsets_are_the_layouts(tmp_path):
     writer.step(3)
     writer.total(4)
     writer.loss(5.0)
-    assert struct.unpack(LAYOUT.format, bytes(writer.map)) == (os.getpid(), 2, 3, 4, 5.0)
+    assert struct.unpack(LAYOUT.format, bytes(writer.map)) == (os.getpid(), 2, 3, 4, 5.0, 1)
 
 
 def test_phases_that_end_a_life_come_last():
