@@ -274,7 +274,8 @@ STUDIED = {
     "knobs": {"gradient compression": ("it is the setting under study", role),
               "buffers": ("they are the setting under study", role),
               "precision": ("it is the setting under study", settings("precision")),
-              "memory format, compiler": ("it is the setting under study", settings("channels_last", "compile"))},
+              "memory format": ("it is the setting under study", settings("channels_last")),
+              "compiler": ("it is the setting under study", settings("compile"))},
     "breakdown": {"gradient": ("a run without exchange shows what the exchange costs", role)},
 }  # fmt: skip
 

@@ -173,7 +173,7 @@ def test_a_sweeps_own_setting_is_no_unfairness():
 
 def test_precision_and_format_are_studied_where_the_role_says_so():
     found = suite("knobs", format_programs(), rounds=2)
-    for name in ("precision", "memory format, compiler"):
+    for name in ("precision", "memory format", "compiler"):
         assert fact(found.roles, name, "knobs").status == "inherent"
         assert fact(found.roles, name).status == "differs"
     for each in found.roles["single compile=1"]:
