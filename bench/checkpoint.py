@@ -12,12 +12,16 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     scaler       the gradient scaler's state dict, or None
     step         steps taken
     images_seen  images trained on, over all ranks
-    accuracy     one row a validation
-    best_top1    the best top-1 so far, or None
-    guard        the state of the guard against an exploding loss
+    loss_sum     of the steps of the epoch that has begun, a mean over ranks; loss_steps: how many those are
+    skipped_steps  steps that the loss guard or the scaler left out
+    elapsed_s    seconds of training and validation, over all runs up to here
+    accuracy     one row an epoch, as in the record
+    guard        the mean loss that the loss guard knows, or None
     config       the run's options, plain values
     num_images   the length of the training set
-    ranks        one dict a rank: its buffers (batch norms differ by rank in some modes) and its RNG's state
+    world_size   processes
+    ranks        one dict a rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the names
+                 of images it could not read
 """
 
 import contextlib
@@ -36,9 +40,10 @@ from bench.errors import BenchError, UserError
 
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
+LATEST = "latest.pt"  # the newest of a run
 KEYS = (
-    "model", "optimizer", "scaler", "step", "images_seen", "accuracy", "best_top1", "guard", "config", "num_images",
-    "ranks",
+    "model", "optimizer", "scaler", "step", "images_seen", "loss_sum", "loss_steps", "skipped_steps", "elapsed_s",
+    "accuracy", "guard", "config", "num_images", "world_size", "ranks",
 )  # fmt: skip
 
 WRAPPED_IN = ("model", "state_dict", "model_state_dict")  # the keys under which people save a state dict
@@ -121,9 +126,9 @@ def find(text: str) -> Path:
         return path
     if not path.is_dir():
         raise UserError(f"RESUME={text} is not there: name a checkpoint, a run's folder or a folder of runs")
-    if (path / "latest.pt").is_file():
-        return path / "latest.pt"
-    found = sorted(path.rglob("latest.pt"), key=lambda p: (p.stat().st_mtime_ns, p))
+    if (path / LATEST).is_file():
+        return path / LATEST
+    found = sorted(path.rglob(LATEST), key=lambda p: (p.stat().st_mtime_ns, p))
     if not found:
         raise UserError(f"RESUME={text}: no latest.pt in that folder or below it, so there is nothing to resume")
     return found[-1]
@@ -268,7 +273,9 @@ def load_weights(
     counters = [key for key in missing if key.endswith(".num_batches_tracked")]
     if counters and missing == counters:  # older files have none, and only a norm without momentum reads them
         weights |= {key: own[key] for key in counters}
-        notes.append(f"{path} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are")
+        notes.append(
+            f"{path.name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
+        )
         missing = []
     unexpected = [key for key in weights if key not in own]
     other = [key for key in own if key in weights and own[key].shape != weights[key].shape]
@@ -285,7 +292,7 @@ def load_weights(
             f"{path} does not fit this model: {what}: build the model it was saved from (MODEL, NORM, IMAGE_SIZE)"
         )
     for key in [key for key in own if key in allowed]:
-        notes.append(f"{key} {shape(own[key])} stays fresh: {path} has it {shape(weights[key])}")
+        notes.append(f"{key} {shape(own[key])} stays fresh: {path.name} has it {shape(weights[key])}")
         weights[key] = own[key]
     model.load_state_dict(weights)
     return notes

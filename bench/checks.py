@@ -73,6 +73,8 @@ def check_data(config) -> None:
         raise UserError(f"DATA={config.data}: write DATA={kind}:PATH, the folder that holds train and val")
     if kind in IN_MEMORY_SETS and place:
         raise UserError(f"DATA={config.data}: {kind} takes no path; its files are looked for below DATA_DIR")
+    if kind in IN_MEMORY_SETS and (config.skip_bad or config.in_memory is not None):
+        raise UserError(f"DATA={kind} lies in memory and is whole: leave SKIP_BAD and IN_MEMORY out")
     if kind == "synthetic":
         check_synthetic(config)
     if kind == "digits" and config.per_device_batch:
@@ -105,10 +107,15 @@ def check_training(config) -> None:
         raise UserError("EVALUATE=1 validates weights that are there: give RESUME or PRETRAINED")
     if config.evaluate and config.epochs:
         raise UserError("EVALUATE=1 trains nothing: leave EPOCHS out")
-    if config.evaluate and MODES[config.mode].baseline:
-        raise UserError(f"MODE={config.mode} is a bound on speed and trains no model: there is nothing to EVALUATE")
-    if (config.resume or config.checkpoint or config.checkpoint_steps) and MODES[config.mode].baseline:
-        raise UserError(f"MODE={config.mode} is a bound on speed and trains no model: it has no checkpoints")
+    if config.evaluate and (config.track != "none" or config.checkpoint or config.profile):
+        raise UserError("EVALUATE=1 trains nothing: leave TRACK, CHECKPOINT and PROFILE out")
+    if (config.epochs or config.evaluate) and (MODES[config.mode].baseline or not config.sync):
+        what = "SYNC=0" if not config.sync else f"MODE={config.mode}"
+        raise UserError(f"{what} is a bound on speed and trains no model: leave EPOCHS and EVALUATE out")
+    if (config.checkpoint or config.checkpoint_steps) and not config.epochs:
+        raise UserError(
+            "checkpoints are of a training by epochs: give EPOCHS, or leave CHECKPOINT and CHECKPOINT_STEPS out"
+        )
     if config.checkpoint is False and config.checkpoint_steps:
         raise UserError("CHECKPOINT=0 and CHECKPOINT_STEPS exclude each other: leave one of them out")
     if config.resume and config.pretrained:

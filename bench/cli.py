@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import config as cfg
 from bench.errors import BenchError, UserError
+from bench.remote import without_credentials
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -121,13 +122,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args) -> int:
     """One run, and on a CPU the two baselines that decide whether distribution paid at all."""
-    from bench import record, storage, suites
+    from bench import record, remote, storage, suites
     from bench.launch.run import resolve_here
     from bench.report import tables
 
     config = resolve_here(cfg.from_arguments(args))
     console = tables.terminal()
     announce(console, config)
+    if config.copy_to:
+        remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
     path = run_live(console, config, config.mode)
     baselines = []
     if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
@@ -159,9 +162,10 @@ def announce(console, config: cfg.RunConfig) -> None:
         )
     steps = f"{config.epochs} epochs" if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
     steps = "validation alone" if config.evaluate else steps
+    data = without_credentials(config.data)
     console.print(
-        f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {config.data} at "
-        f"{config.image_size} px, {config.per_device_batch} images a device a step, {steps}, {config.precision}, "
+        f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {data} at {config.image_size} px, "
+        f"{config.per_device_batch} images a device a step, {steps}, {config.precision}, "
         f"{config.launcher}, seed {config.seed}"
     )
 

@@ -4,6 +4,7 @@ From stop to stop: after an epoch validation, its row for the record, a checkpoi
 checkpoint. The steps themselves are bench/train.py's.
 """
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,30 +13,43 @@ import torch
 from torch import nn
 
 from bench import checkpoint
+from bench.checkpoint import LATEST
 from bench.config import RunConfig, to_dict
 from bench.errors import UserError
+from bench.record import without_names
 from bench.train import Trainer
+from bench.workload.data import plain_errors
 from bench.workload.models import train_mode
 from bench.workload.sharding import steps_of_epochs
 
-LATEST, BEST = "latest.pt", "best.pt"
+BEST = "best.pt"
+# Options that change nothing in what is computed: a resumed run does not name them.
+NO_MATTER = (
+    "out", "data_dir", "resume", "timeout", "suite", "role", "round", "baselines", "dist_url", "launcher", "trust",
+    "checkpoint", "checkpoint_steps", "track", "copy_to", "target", "fault", "snapshots", "profile", "workers",
+    "in_memory", "threads", "pretrained", "allow_slow", "warmup_steps", "timed_steps",
+)  # fmt: skip
 
 
 class Epochs:
     """The epochs of one run: where each ends, what each gave, and what a checkpoint must hold of them.
 
-    num_images: of the training set. val_batches: this process's share of the validation set, or None. tracker: takes
-    each epoch's row.
+    num_images: of the training set. val_batches: this process's share of the validation set, or None.
     """
 
-    def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None, tracker):
-        self.trainer, self.num_images, self.val_batches, self.tracker = trainer, num_images, val_batches, tracker
+    def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None):
+        self.trainer, self.num_images, self.val_batches = trainer, num_images, val_batches
         self.config: RunConfig = trainer.config
         self.rows = []  # one an epoch, as the record has them
         self.elapsed_before_s = 0.0  # in the runs that this one goes on from
         self.notes = []  # what a resumed run does otherwise than the one before
         self.rng = None  # the random numbers' state, to be put back when training begins
-        trainer.on_loss = lambda step, loss: tracker.log(step, {"train/loss": loss})
+        self.tracker = None
+
+    def tell(self, tracker) -> None:
+        """From now on a tracker is told every loss that is known, and every epoch's row."""
+        self.tracker = tracker
+        self.trainer.on_loss = lambda step, loss: tracker.log(step, {"train/loss": loss})
 
     @property
     def best_top1(self) -> float:
@@ -53,7 +67,7 @@ class Epochs:
         trainer, ends = self.trainer, self.ends()
         saves = self.saves(ends[-1])
         if self.rng is not None:
-            put_rng(self.rng, trainer.device)
+            put_rng(self.rng, trainer.mode.topology.devices)
         self.began, timing = time.perf_counter(), False
         for stop in sorted({*ends, *saves, timed_from}):
             trainer.train_steps(stream, stop - trainer.step)
@@ -75,21 +89,27 @@ class Epochs:
     def end_epoch(self) -> None:
         """Validate, keep the row, write the checkpoint."""
         trainer = self.trainer
-        steps = trainer.step - (self.rows[-1]["steps"] if self.rows else 0)
         row = {"epoch": len(self.rows) + 1, "steps": trainer.step, "images_seen": trainer.images_seen,
-               "train_loss": trainer.mode.reduce(trainer.loss_sum / steps, "mean").item(),
+               "train_loss": finite(self.mean_loss_sum() / max(1, trainer.loss_steps)),
                "lr": trainer.lr_of(trainer.images_seen - self.config.global_batch)}  # fmt: skip
         trainer.loss_sum.zero_()
+        trainer.loss_steps = 0
         trained_s = self.elapsed_s()
         if self.val_batches is not None:
             row |= validate(trainer, self.val_batches)
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
-        best = row.get("top1", 0.0) > self.best_top1
+        best = row.get("top1", -1.0) > self.best_top1 and row["loss"] is not None
         self.rows.append(row)
-        self.tracker.log(trainer.step, {f"epoch/{name}": value for name, value in row.items()})
+        if self.tracker:
+            known = {f"epoch/{name}": float(value) for name, value in row.items() if value is not None}
+            self.tracker.log(trainer.step, known)
         if self.config.checkpoint:
             self.write_checkpoint(best)
+
+    def mean_loss_sum(self) -> float:
+        """The sum of the epoch's losses so far, a mean over the ranks."""
+        return self.trainer.mode.reduce(self.trainer.loss_sum, "mean").item()
 
     def elapsed_s(self) -> float:
         """Seconds since the first step, over all runs that this one goes on from."""
@@ -102,11 +122,13 @@ class Epochs:
         trainer = self.trainer
         trainer.status.phase("writing a checkpoint")
         model = trainer.mode.unwrap(trainer.model)
-        mine = {"buffers": dict(model.named_buffers()), "rng": get_rng(trainer.device)}
-        ranks = trainer.mode.gather(to_cpu(mine))  # batch norm's statistics may be each rank's own
+        mine = to_cpu({"buffers": dict(model.named_buffers()), "rng": get_rng(trainer.mode.topology.devices)})
+        mine["skipped_images"] = sorted(trainer.skipped_images)
+        ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
+        loss_sum = self.mean_loss_sum()
         if trainer.mode.topology.rank == 0:
             latest = trainer.run_dir / LATEST
-            checkpoint.save(latest, self.state(model) | {"ranks": ranks})
+            checkpoint.save(latest, self.state(model) | {"loss_sum": loss_sum, "ranks": ranks})
             if best:
                 checkpoint.keep_best(latest, trainer.run_dir / BEST)
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
@@ -122,15 +144,14 @@ class Epochs:
             "scaler": trainer.scaler.state_dict(),
             "step": trainer.step,
             "images_seen": trainer.images_seen,
-            "loss_sum": trainer.loss_sum.item(),
+            "loss_steps": trainer.loss_steps,
             "guard": trainer.guard.mean if trainer.guard else None,
             "skipped_steps": trainer.skipped_steps,
             "elapsed_s": self.elapsed_s(),
             "accuracy": self.rows,
-            "best_top1": self.best_top1,
             "num_images": self.num_images,
             "world_size": trainer.mode.topology.world_size,
-            "config": to_dict(self.config),
+            "config": to_dict(without_names(self.config)),
         }
 
     def resume(self, state: dict, path: Path) -> None:
@@ -146,7 +167,7 @@ class Epochs:
         if trainer.guard:
             trainer.guard.mean = state["guard"]
         trainer.step, trainer.images_seen = state["step"], state["images_seen"]
-        trainer.skipped_steps = state["skipped_steps"]
+        trainer.skipped_steps, trainer.loss_steps = state["skipped_steps"], state["loss_steps"]
         trainer.loss_sum.fill_(state["loss_sum"])
         self.elapsed_before_s, self.rows = state["elapsed_s"], list(state["accuracy"])
         same = state["world_size"] == trainer.mode.topology.world_size
@@ -154,6 +175,10 @@ class Epochs:
             load_buffers(trainer.mode.unwrap(trainer.model), state["ranks"][rank]["buffers"])
         if same or rank == 0:
             self.rng = state["ranks"][rank]["rng"]
+        if rank == 0:
+            trainer.skipped_images.update(name for part in state["ranks"] for name in part["skipped_images"])
+            if (path.parent / BEST).exists():  # until this run has a better one
+                checkpoint.keep_best(path.parent / BEST, trainer.run_dir / BEST)
         self.notes = list(differences(state, self.config, trainer.mode.topology.world_size))
 
     def check_resumable(self, state: dict, path: Path) -> None:
@@ -185,11 +210,14 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
                "0's batch-norm statistics, and all but rank 0 from new random numbers")  # fmt: skip
     batches = [global_batch_of(c) for c in (before, now)]
     if batches[0] != batches[1]:
-        yield (f"the global batch is {batches[1]}, it was {batches[0]}: the images go on in the same order, cut into "
-               "other steps; LR is scaled only where LR_BATCH is given")  # fmt: skip
-    kept = ("mode", "model", "data", "image_size", "precision", "norm", "seed", "lr", "momentum", "weight_decay",
-            "schedule", "epochs", "augment")  # fmt: skip
-    changed = [f"{name} {before[name]} → {now[name]}" for name in kept if before.get(name) != now[name]]
+        yield (f"the global batch is {batches[1]}, it was {batches[0]}: the order of the images is cut into other "
+               "steps; LR is scaled only where LR_BATCH is given")  # fmt: skip
+    if before.get("seed") != now["seed"]:
+        yield "SEED is another: from here on the images come in another order"
+    if config.compression == "powersgd":
+        yield "COMPRESSION=powersgd begins anew: what it left out before is lost"
+    changed = [f"{name} {before[name]} → {now[name]}" for name in now
+               if name in before and name not in NO_MATTER and before[name] != now[name]]  # fmt: skip
     if changed:
         yield f"not as before: {', '.join(changed)}"
 
@@ -229,7 +257,7 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     load_buffers(model, mode.gather(own)[0])
     model.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=trainer.device)  # loss, top-1, top-5, images
-    for images, labels, unreadable in batches:
+    for images, labels, unreadable in plain_errors(iter(batches)):
         trainer.status.phase("validating")
         trainer.skipped_images.update(unreadable)
         if len(labels) == 0:
@@ -245,7 +273,12 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     loss, top1, top5, images = mode.reduce(counts, "sum").tolist()
     if not images:
         raise UserError("the validation set has no image that can be read")
-    return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images, "images": int(images)}
+    return {"loss": finite(loss / images), "top1": top1 / images, "top5": top5 / images, "images": int(images)}
+
+
+def finite(value: float) -> float | None:
+    """A number that JSON has; None for the loss of a training that has gone astray."""
+    return value if math.isfinite(value) else None
 
 
 def load_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
@@ -260,14 +293,15 @@ def to_cpu(item):
     return {k: to_cpu(v) for k, v in item.items()} if isinstance(item, dict) else item.detach().cpu().clone()
 
 
-def get_rng(device: torch.device) -> dict[str, torch.Tensor]:
-    """This process's random numbers: those of the CPU and of its device (dropout)."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+def get_rng(devices: list[torch.device]) -> dict[str, torch.Tensor]:
+    """This process's random numbers (dropout): those of the CPU, and of its GPUs by their place among them."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    return {"cpu": torch.get_rng_state()} | {f"cuda{i}": torch.cuda.get_rng_state(d) for i, d in enumerate(gpus)}
 
 
-def put_rng(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    """The opposite of ``get_rng``; a device that the checkpoint does not have keeps its own."""
+def put_rng(state: dict[str, torch.Tensor], devices: list[torch.device]) -> None:
+    """The opposite of ``get_rng``; a GPU that the checkpoint does not have keeps its own."""
     torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    for i, device in enumerate(devices):
+        if f"cuda{i}" in state and device.type == "cuda":
+            torch.cuda.set_rng_state(state[f"cuda{i}"], device)

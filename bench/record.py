@@ -18,9 +18,10 @@ from bench.checks import data_kind
 from bench.config import UNSET, RunConfig, base_type, make_command, to_dict
 from bench.errors import BenchError
 from bench.modes import MODES
+from bench.remote import without_credentials
 
 SCHEMA_VERSION = 3
-PATHS = ("out", "data_dir", "pretrained", "resume")  # options that are a path on this machine
+PATHS = ("out", "data_dir", "pretrained", "resume", "copy_to")  # options that are a path on this machine
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 PROVENANCE = {
@@ -42,7 +43,7 @@ PROVENANCE = {
     },
 }
 
-BEFORE_3 = {"augment": False, "checkpoint": False, "in_memory": True}  # in effect before they were options
+BEFORE_3 = {"augment": False, "checkpoint": False}  # in effect before they were options
 
 
 class BadRecord(BenchError):
@@ -106,18 +107,24 @@ def without_names(config: RunConfig) -> RunConfig:
     name of each."""
     kind, place = data_kind(config.data)
     changes = {name: nameless(getattr(config, name)) for name in PATHS if getattr(config, name)}
-    if place and kind != "url":
-        changes["data"] = f"{kind}:{nameless(place)}"
+    if place:
+        changes["data"] = nameless(place) if kind == "url" else f"{kind}:{nameless(place)}"
     return dataclasses.replace(config, **changes)
 
 
 def nameless(path: str) -> str:
-    """A folder or file below the working folder: its path from there. Elsewhere: its name; ~ stays.
+    """A folder or file below the working folder: its path from there. Elsewhere: its name; ~ stays. Of a URL that is no
+    folder of this machine: all but user, password and query.
 
     >>> nameless("/somewhere/else/flowers"), nameless("~/.cache/data")
     ('flowers', '~/.cache/data')
+    >>> nameless("s3://KEY:SECRET@bucket/flowers"), nameless("file:///home/jane/flowers")
+    ('s3://bucket/flowers', 'file:///flowers')
     """
-    if path.startswith("~") or "://" in path:
+    if "://" in path:
+        url = without_credentials(path)
+        return f"file:///{Path(url).name}" if url.startswith("file:") else url
+    if path.startswith("~"):
         return path
     whole = Path(path).resolve()
     return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else whole.name
@@ -135,6 +142,8 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
             f"{threads} compute threads in {len(parts)} processes share the {config.threads} that single would get: "
             "a process, or a replica of dp, cannot have less than one thread"
         )
+    if skipped := max((part.get("skipped_steps", 0) for part in parts), default=0):
+        notes.append(f"{skipped} steps were skipped by all ranks: their loss or gradients would have done harm")
     unreadable = sorted({name for part in parts for name in part.get("skipped_images", [])})
     if unreadable:
         notes.append(

@@ -27,9 +27,9 @@ def learning_rate(
     images_seen: int,
     lr: float,
     images_per_epoch: int,
-    epochs: int,
+    epochs: float,
     schedule: str,
-    schedule_epochs: int,
+    schedule_epochs: float,
     schedule_factor: float,
     lr_warmup_images: int,
 ) -> float:

@@ -36,12 +36,15 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     Raises UserError when the warm-up leaves nothing for the schedule.
     """
     steps = config.warmup_steps + config.timed_steps
+    epochs = config.epochs or steps * config.global_batch / num_images
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
+    if warmup > epochs * num_images:
+        raise UserError("LR_WARMUP_STEPS is longer than the run: the learning rate would never get to LR")
     lr_of = functools.partial(
         learning_rate,
         lr=scaled_lr(config.lr, config.global_batch, config.lr_batch),
         images_per_epoch=num_images,
-        epochs=config.epochs or steps * config.global_batch / num_images,
+        epochs=epochs,
         schedule=config.schedule,
         schedule_epochs=config.schedule_epochs,
         schedule_factor=config.schedule_factor,
@@ -89,11 +92,12 @@ class Trainer:
         self.images_seen = 0  # over all processes
         self.skipped_steps = 0
         self.skipped_images = set()  # names of those that this process could not read
-        self.loss_sum = torch.zeros((), device=self.device)  # since the epoch began, without waiting for the device
+        self.loss_sum = torch.zeros((), device=self.device)  # of the epoch's steps that were not skipped
+        self.loss_steps = 0  # how many those are
 
     def train_steps(self, batches, count: int) -> None:
         """Take ``count`` steps from an iterator of (images [b, 3, H, W], labels [b], unreadable names), never waiting
-        for the device."""
+        for the device (but for LOSS_GUARD and the scaler of fp16: see ``update``)."""
         for _ in range(count):
             self.status.step(self.step)
             self.status.phase("waiting for data")
@@ -150,17 +154,19 @@ class Trainer:
         self.begin("synchronize", after="backward")
         self.mode.synchronize(self.optimizer)
         self.begin("optimizer step", after="synchronize")
-        self.update(total)
+        if self.update(total):
+            self.loss_sum += total  # on the device: nobody waits for it
+            self.loss_steps += 1
         self.clock.phase_done("optimizer")
-        self.loss_sum += total
         return total
 
-    def update(self, loss: torch.Tensor) -> None:
+    def update(self, loss: torch.Tensor) -> bool:
         """The optimizer's step with final gradients, unless the guard or the scaler finds that it would do harm. What
-        they look at is the same on every rank, so all ranks skip the same step."""
+        they look at is the same on every rank, so all ranks skip the same step. To know it they wait for the device,
+        and nothing else here does. Returns whether the step was taken."""
         if self.guard and not self.guard.accepts(self.mode.reduce(loss.nan_to_num(nan=math.inf), "max").item()):
             self.skipped_steps += 1
-            return
+            return False
         if self.config.clip_norm:
             self.scaler.unscale_(self.optimizer)
             trained = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -169,7 +175,10 @@ class Trainer:
         if self.scaler.is_enabled():
             before = self.scaler.get_scale()
             self.scaler.update()
-            self.skipped_steps += self.scaler.get_scale() < before  # it found a gradient that is not finite
+            if self.scaler.get_scale() < before:  # it found a gradient that is not finite
+                self.skipped_steps += 1
+                return False
+        return True
 
     def begin(self, phase: str, after: str) -> None:
         """A phase of the step begins, and the one before it ends: for the clock, and for whoever watches the run."""

@@ -4,7 +4,6 @@ What comes in: RUN_DIR/config.json, and a rank from the launcher's environment. 
 from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
 """
 
-import contextlib
 import functools
 import gc
 import hashlib
@@ -15,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.config import RunConfig, from_dict
+from bench.config import RunConfig, from_dict, to_dict
 from bench.guard import Guard
 from bench.progress import StatusWriter
 
@@ -41,7 +40,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.measure.facts import collect_facts
     from bench.measure.timeline import share_communication
     from bench.modes import load_mode
-    from bench.record import write_evaluation, write_record
+    from bench.record import without_names, write_evaluation, write_record
     from bench.trackers import open_tracker
     from bench.train import Trainer, build_optimizer, learning_rates
     from bench.workload import data, place
@@ -72,14 +71,15 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
             write_evaluation(run_dir, config, topology, collect_environment(), result, notes)
         return leave(mode, status)
 
-    tracker = open_tracker(config.track, run_dir, config.__dict__, topology.rank)
-    epochs = Epochs(trainer, len(train_set), val_batches, tracker)
+    epochs = Epochs(trainer, len(train_set), val_batches)
     if checkpoint:
         epochs.resume(*checkpoint)
+    tracker = open_tracker(config.track, run_dir, to_dict(without_names(config)), topology.rank)
+    epochs.tell(tracker)
     start_hash = weights_hash(mode.unwrap(model))
     facts = collect_facts(config, mode, trainer)
-    with contextlib.closing(tracker):
-        seen = measure(trainer, epochs, train_set, moments)
+    seen = measure(trainer, epochs, train_set, moments)
+    tracker.close()
     part = {
         "rank": topology.rank,
         "pid": os.getpid(),
@@ -88,6 +88,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "moments": moments,
         "initial_weights_sha256": start_hash,
         "final_weights_sha256": weights_hash(mode.unwrap(model)),
+        "skipped_steps": trainer.skipped_steps,
         "skipped_images": sorted(trainer.skipped_images),
         "notes": [*notes, *epochs.notes],
         **seen,
@@ -113,7 +114,7 @@ def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWrite
     topology, checkpoint, notes = mode.topology, None, []
     model = build_model(config, num_classes, topology.rank, notes.append)
     if config.resume:
-        path = Path(mode.gather(str(files.find(config.resume)))[0])  # one file, also while another run writes there
+        path = Path(mode.gather(str(files.find(config.resume)))[0])  # all ranks read the same
         state = files.read(path)
         files.check(state, path)
         files.load_weights(model, state["model"], path)

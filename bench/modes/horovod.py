@@ -13,7 +13,7 @@ Each step:
 What to notice, and two traps that every tutorial walks into:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
-    off. A fresh optimizer has no state to send, so here it is called only when there is some (after a resume);
+    off. A fresh optimizer has no state to send, and after a resume every rank reads the same file: it is not called;
   - ``zero_grad(set_to_none=True)`` raises; plain ``zero_grad()`` lets Horovod keep its gradients in place;
   - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics, which
     are the same everywhere with NORM=sync alone.
@@ -68,8 +68,7 @@ class Mode(base.Mode):
             raise UserError("ADASUM=1 needs a Horovod built with MPI, and this one talks over Gloo: leave it out")
         if not (config.sync and config.overlap):
             return optimizer  # no hooks in backward: nothing is sent before synchronize()
-        before = optimizer.state_dict()
-        optimizer = hvd.DistributedOptimizer(
+        return hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
             compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
@@ -78,10 +77,6 @@ class Mode(base.Mode):
             # ``no_sync`` has nothing to do here, and keeps its default.
             backward_passes_per_step=config.accumulate,
         )
-        if before["state"]:  # after a resume; wrapping makes a new optimizer, without the old one's state
-            optimizer.load_state_dict(before)
-            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-        return optimizer
 
     def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
         if hasattr(optimizer, "synchronize"):

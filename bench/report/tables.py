@@ -106,7 +106,8 @@ def print_accuracy(console: Console, record: dict) -> None:
     """One line an epoch, and the time to the target where one was given."""
     accuracy = record.get("accuracy", {})
     for row in accuracy.get("epochs", []):
-        parts = [f"{name} {row[key]:.4f}" for key, name in ACCURACY.items() if key in row]
+        values = [(name, row[key]) for key, name in ACCURACY.items() if key in row]
+        parts = [f"{name} {'not finite' if value is None else format(value, '.4f')}" for name, value in values]
         skipped = [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
         took = [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} images"]
         head = f"epoch {row['epoch']}" if row["epoch"] else "validation"

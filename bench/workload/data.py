@@ -133,7 +133,7 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
         train_set, val_set = image_sets(config, kind, folder)
     if config.storage_ms:
         train_set = SlowStorage(train_set, config.storage_ms)
-    if len(train_set) < config.global_batch:
+    if len(train_set) < config.global_batch and not config.evaluate:
         raise UserError(
             f"a step of {config.global_batch} images (BATCH x GPUS x ACCUMULATE) is more than the {len(train_set)} "
             f"that DATA={config.data} has: use a smaller BATCH"

@@ -18,6 +18,7 @@ from torch import nn
 from bench import checkpoint
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.workload.once import locked
 
 SMALL_IMAGE = 64  # below this many pixels a ResNet's stem would throw most of the image away
 DOWNLOAD_PATIENCE_S = 30.0  # without a byte for so long, a download has failed
@@ -139,7 +140,7 @@ def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, t
 
     torchvision builds the whole network for them, since only it knows the old names in some files, and which nets
     were trained on inputs of another range (``model`` is told so). torch.hub downloads to a name of its own, checks
-    the hash that is part of the file's name, and renames: several ranks may download at once.
+    the hash that is part of the file's name, and renames.
 
     Raises UserError in one line that names the file and its place, when it cannot be downloaded or read.
     """
@@ -150,7 +151,8 @@ def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, t
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_PATIENCE_S)  # torch.hub sets none
     try:
-        source = tv.get_model(name, weights=weights, progress=False)
+        with locked(path.with_name(f"{path.name}.lock")):  # one process downloads, the others find the file
+            source = tv.get_model(name, weights=weights, progress=False)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         what = f"PRETRAINED=torchvision: {path} "
         if path.exists():
@@ -185,7 +187,9 @@ def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | No
     names = [name for name, _ in model.named_parameters()]
     frozen = matching("FREEZE", freeze, names) if freeze else set(names) - matching("TRAIN_ONLY", train_only, names)
     if len(frozen) == len(names):
-        raise UserError(f"FREEZE={freeze} leaves nothing to train: EVALUATE=1 only validates")
+        raise UserError(
+            f"FREEZE={freeze or f'all but {train_only}'} leaves nothing to train: EVALUATE=1 only validates"
+        )
     for name, parameter in model.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)
@@ -195,7 +199,7 @@ def freeze_parameters(model: nn.Module, freeze: str | None, train_only: str | No
 def matching(option: str, patterns: str, names: list[str]) -> set[str]:
     """The names that match any of the patterns. Raises UserError for a pattern that matches none."""
     found = set()
-    for pattern in filter(None, (p.strip() for p in patterns.split(","))):
+    for pattern in (p.strip() for p in patterns.split(",")):
         matches = fnmatch.filter(names, pattern)
         if not matches:
             raise UserError(f"{option}: no parameter is called {pattern}: {near_names(pattern, names)}")

@@ -26,7 +26,8 @@ def staged(config: RunConfig, mode, url: str, say: Callable[[str], None]) -> Pat
     """The local copy of a URL. A node's first process fetches what is not there yet, the others wait for it here."""
     mine = None
     if mode.topology.local_rank == 0:
-        mine = str(storage.stage(url, cache(config), config.timeout, say))
+        limit_s = 0.9 * config.timeout  # who launched us waits so long for a sign, and cannot say what it is about
+        mine = str(storage.stage(url, cache(config), limit_s, say))
     seen = mode.gather(mine)  # returns when every process has come here
     return Path(next(path for path in reversed(seen[: mode.topology.rank + 1]) if path))  # that of this process's node
 

@@ -1,8 +1,7 @@
-"""Run by ``horovodrun`` on two ranks: what becomes of the state of an Adam that Horovod wraps. Rank 0 prints facts.
+"""Run by ``horovodrun`` on two ranks: what becomes of an Adam whose state is broadcast. Rank 0 prints facts.
 
 distance without, distance with: how far two ranks end from one process on the joined batch, without and with
-``broadcast_optimizer_state`` where tutorials call it, on the fresh wrapped optimizer. states kept: for how many
-parameters an optimizer that has been trained still has its state after bench's ``wrap_optimizer``.
+``broadcast_optimizer_state`` where tutorials call it, on the fresh wrapped optimizer.
 """
 
 import copy
@@ -10,9 +9,6 @@ import copy
 import horovod.torch as hvd
 import torch
 from torch import nn
-
-from bench.config import RunConfig
-from bench.modes.horovod import Mode
 
 STEPS = 5
 
@@ -49,14 +45,6 @@ def main() -> None:
         together = train(model, optimizer, mine)
         if hvd.rank() == 0:
             print(f"distance {'with' if call_it else 'without'}: {distance(alone, together)}", flush=True)
-
-    model = copy.deepcopy(start)
-    trained = torch.optim.Adam(model.parameters(), lr=0.01)
-    train(model, trained, mine)
-    mode = Mode(RunConfig(mode="horovod", num_devices=hvd.size(), device="cpu"))
-    wrapped = mode.wrap_optimizer(trained, model)
-    if hvd.rank() == 0:
-        print(f"states kept: {len(wrapped.state)}", flush=True)
     hvd.shutdown()
 
 

@@ -146,6 +146,19 @@ def test_a_corrupt_image_is_named_or_counted(tmp_path, folder):
     assert note.startswith("2 images") and "train/roses/3.jpg" in note and "val/roses/1.jpg" in note
 
 
+def test_a_corrupt_validation_image_is_one_line_too(tmp_path, folder):
+    (folder / "val" / "roses" / "1.jpg").write_bytes(b"not an image")
+    options = SMALL | {"mode": "single", "gpus": 1, "data": f"imagefolder:{folder}", "in_memory": 0, "workers": 1}
+    result = run(tmp_path / "out", **options, data_dir=tmp_path / "cache")
+    assert result.code == 2 and "val/roses/1.jpg" in result.last_error_line, result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+
+
+def test_a_wrong_place_for_the_results_is_said_before_the_training(tmp_path):
+    result = run(tmp_path, **SMALL | {"mode": "single", "gpus": 1}, copy_to="nowhere://bucket/results")
+    assert result.code == 2 and "nowhere://bucket/results" in result.last_error_line and not result.run_dirs
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [

@@ -174,12 +174,6 @@ def test_broadcasting_a_fresh_adams_state_breaks_it(horovod_facts):
     assert horovod_facts["distance with"] > 1e-3
 
 
-@needs_horovod
-def test_wrapping_keeps_a_trained_optimizers_state(horovod_facts):
-    """`DistributedOptimizer` makes a new optimizer without state: what was there must be put back after it."""
-    assert horovod_facts["states kept"] == 2
-
-
 # --- The baseline ---------------------------------------------------------------------------------------------------
 
 

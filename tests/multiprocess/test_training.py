@@ -89,6 +89,7 @@ def test_ranks_stopped_and_resumed_agree_with_the_unbroken_run(name, trained, re
     for mine, theirs in zip(after["ranks"], whole["ranks"], strict=True):
         assert largest_difference(mine["buffers"], theirs["buffers"]) < 1e-4
     assert after["accuracy"][-1]["top1"] == pytest.approx(whole["accuracy"][-1]["top1"], abs=2 / 360)
+    assert after["accuracy"][-1]["train_loss"] == pytest.approx(whole["accuracy"][-1]["train_loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["single", *SEVERAL])
@@ -96,6 +97,31 @@ def test_a_resumed_run_says_where_it_went_on(name, resumed):
     result = resumed(name)
     assert "resumed after step 8, 483 images into epoch 2" in result.record["topology"]["notes"]
     assert len(result.record["samples"][0]["step_time_s"]) == 3  # 12 steps in all, 8 before, 1 to warm up
+
+
+def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(tmp_path, trained):
+    """A learning rate that ruins the weights: no epoch of the resumed run is better."""
+    before = trained("single")
+    options = EPOCHS | MODES["single"] | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None}
+    result = run(tmp_path, **options, resume=before.run_dir)
+    assert result.code == 0, result.stderr
+    assert result.record["accuracy"]["best_top1"] == before.record["accuracy"]["best_top1"]
+    assert checkpoint(result, "best.pt")["step"] == checkpoint(before, "best.pt")["step"]
+    assert any(
+        "lr 0.02 → 100.0" in note and "clip_norm None → 9.0" in note for note in result.record["topology"]["notes"]
+    )
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_norms_over_all_ranks_in_channels_last_and_in_passes(tmp_path, name):
+    options = MODES[name] | {"batch": 12, "accumulate": 2, "norm": "sync", "channels_last": 1, "steps": 3}
+    result = run(tmp_path, **options, optimizer="adamw", image_size=8)
+    assert result.code == 0, result.stderr
+    parts = result.record["samples"]
+    assert {part["facts"]["norm"] for part in parts} == {"ReducedBatchNorm2d × 20"}
+    assert all(part["facts"]["memory_format"].startswith("channels_last") for part in parts)
+    assert len({part["final_weights_sha256"] for part in parts}) == 1
+    assert any("ReducedBatchNorm2d, this bench's own" in note for note in result.record["topology"]["notes"])
 
 
 def test_random_numbers_go_on_where_they_were(tmp_path):
@@ -212,6 +238,22 @@ def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(tmp_path, name):
     assert rows(result)[0]["skipped_steps"] >= steps - 2
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
     assert {part["facts"]["loss_guard"] for part in result.record["samples"]} == {2.0}
+
+
+@pytest.mark.parametrize("guard", [None, 3])
+def test_a_loss_that_is_not_finite_is_recorded_as_none(tmp_path, guard):
+    """The training has gone astray; its record is whole and says so."""
+    options = {"mode": "single", "image_size": 8, "batch": 240, "epochs": 1, "lr": 1e30, "norm": "none"}
+    result = run(tmp_path, **options, loss_guard=guard)
+    assert result.code == 0, result.stderr
+    (row,) = rows(result)
+    assert row["loss"] is None and "loss not finite" in result.stdout
+    if guard:
+        assert row["skipped_steps"] == 5 and row["train_loss"] > 0  # that of the one step that was taken
+        assert any("5 steps were skipped" in note for note in result.record["topology"]["notes"])
+    else:
+        assert row["train_loss"] is None
+    assert not (result.run_dir / "best.pt").exists()
 
 
 def snapshots(result, *steps: int) -> list[np.ndarray]:

@@ -38,7 +38,11 @@ def full_state(model=None) -> dict:
         "step": 7,
         "images_seen": 448,
         "accuracy": [{"epoch": 1, "top1": 0.5}],
-        "best_top1": 0.5,
+        "loss_sum": 3.5,
+        "loss_steps": 2,
+        "skipped_steps": 1,
+        "elapsed_s": 12.5,
+        "world_size": 1,
         "guard": {"mean": 1.5},
         "config": {"mode": "ddp", "lr": 0.1, "pretrained": None},
         "num_images": 1437,
@@ -81,7 +85,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     assert torch.equal(back["ranks"][0]["rng"], state["ranks"][0]["rng"])
     momenta = [s["optimizer"]["state"][0]["momentum_buffer"] for s in (back, state)]
     assert torch.equal(*momenta)
-    plain = ("step", "images_seen", "accuracy", "best_top1", "guard", "config", "num_images", "scaler")
+    plain = ("step", "images_seen", "accuracy", "loss_sum", "elapsed_s", "guard", "config", "num_images", "scaler")
     assert [back[key] for key in plain] == [state[key] for key in plain]
     assert os.listdir(tmp_path) == ["latest.pt"]
 

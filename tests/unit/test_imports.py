@@ -24,7 +24,9 @@ ALLOWED = {
     "bench.guard": ["bench.errors"],
     "bench.remote": ["bench.errors"],
     "bench.storage": ["bench.errors", "bench.remote"],
-    "bench.record": ["bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__"],
+    "bench.record": [
+        "bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__", "bench.remote",
+    ],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [
         "bench.launch", "bench.config", "bench.errors", "bench.guard", "bench.progress", "bench.record",
@@ -34,6 +36,17 @@ ALLOWED = {
     "bench.checkpoint": ["bench.errors"],
     "bench.workload": [
         "bench.workload", "bench.checks", "bench.checkpoint", "bench.config", "bench.errors", "bench.storage",
+    ],
+    "bench.train": [
+        "bench.checks", "bench.config", "bench.errors", "bench.measure.clock", "bench.progress", "bench.schedule",
+    ],
+    "bench.epochs": [
+        "bench.checkpoint", "bench.config", "bench.errors", "bench.record", "bench.train", "bench.workload.data",
+        "bench.workload.models", "bench.workload.sharding",
+    ],
+    "bench.worker": [
+        "bench.checkpoint", "bench.config", "bench.epochs", "bench.guard", "bench.measure", "bench.modes",
+        "bench.progress", "bench.record", "bench.trackers", "bench.train", "bench.workload",
     ],
     "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
