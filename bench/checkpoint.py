@@ -274,7 +274,7 @@ def load_weights(
     if counters and missing == counters:  # older files have none, and only a norm without momentum reads them
         weights |= {key: own[key] for key in counters}
         notes.append(
-            f"{path.name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
+            f"{Path(path).name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
         )
         missing = []
     unexpected = [key for key in weights if key not in own]
@@ -292,7 +292,7 @@ def load_weights(
             f"{path} does not fit this model: {what}: build the model it was saved from (MODEL, NORM, IMAGE_SIZE)"
         )
     for key in [key for key in own if key in allowed]:
-        notes.append(f"{key} {shape(own[key])} stays fresh: {path.name} has it {shape(weights[key])}")
+        notes.append(f"{key} {shape(own[key])} stays fresh: {Path(path).name} has it {shape(weights[key])}")
         weights[key] = own[key]
     model.load_state_dict(weights)
     return notes

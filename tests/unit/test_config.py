@@ -84,7 +84,7 @@ def test_a_fraction_is_no_whole_number(name):
 def test_a_switch_is_read_from_words(name):
     flag = checks.flag_of(FIELDS[name])[2:]
     mode = next((mode for mode, info in MODES.items() if name in info.knobs), "ddp")  # one that has such a thing
-    needs = {"evaluate": {"resume": "a-run"}}.get(name, {})
+    needs = {"evaluate": {"resume": "a-run"}, "checkpoint": {"epochs": "1"}}.get(name, {})
     for text in ("1", "true", "YES", "on"):
         assert getattr(parse(mode=mode, **needs, **{flag: text}), name) is True
     for text in ("0", "false", "No", "off", ""):  # RESUME alone would need EPOCHS
@@ -285,7 +285,7 @@ def test_every_option_says_what_it_is():
         ({"resume": "x", "pretrained": "y", "epochs": 1}, "leave PRETRAINED out"),
         ({"target": 0.9}, "give EPOCHS"),
         ({"target": 98, "epochs": 1}, "between 0 and 1"),
-        ({"checkpoint": False, "checkpoint_steps": 5}, "exclude each other"),
+        ({"checkpoint": False, "checkpoint_steps": 5, "epochs": 1}, "exclude each other"),
         ({"mode": "independent", "epochs": 5}, "trains no model"),
         ({"copy_to": "/a/folder"}, "is not a URL"),
         ({"checkpoint": True}, "give EPOCHS"),

@@ -166,8 +166,8 @@ def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):
     del state["fc.weight"], state["fc.bias"]
     assert differ(state, first.state_dict()) == set()
     assert notes[:2] == [
-        f"fc.weight [4, 512] stays fresh: {path} has it [10, 512]",
-        f"fc.bias [4] stays fresh: {path} has it [10]",
+        f"fc.weight [4, 512] stays fresh: {path.name} has it [10, 512]",
+        f"fc.bias [4] stays fresh: {path.name} has it [10]",
     ]
 
 
@@ -215,7 +215,7 @@ def test_without_a_network_the_file_and_its_place_are_named(hub):
     line = str(caught.value)
     assert f"{hub}/{os.path.basename(weights.url)} is not there and cannot be fetched" in line
     assert f"download {weights.url} elsewhere" in line and "\n" not in line
-    assert os.listdir(hub) == []
+    assert {name.rpartition(".")[2] for name in os.listdir(hub)} <= {"lock"}
 
 
 def test_a_download_that_stands_still_ends(hub, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_download_that_stands_still_ends(hub, monkeypatch):
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(UserError, match=r"cannot be fetched .*timed out"):
             build(pretrained="torchvision")
-    assert os.listdir(hub) == [] and socket.getdefaulttimeout() is None
+    assert {name.rpartition(".")[2] for name in os.listdir(hub)} <= {"lock"} and socket.getdefaulttimeout() is None
 
 
 def test_torchvisions_weights_leave_a_fresh_head_and_a_small_stem_and_say_so(hub):
