@@ -173,8 +173,8 @@ SYNTHETIC_SIZE = {"cpu": 16, "cuda": 224}
 # with the batch). The engines' own settings are in bench/modes/__init__.py.
 TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
-# What `bench accuracy` trains where the user says nothing: the digits at their own size, half a minute to a minute a run on two CPU cores.
-# A recipe is for one global batch, so that is shared out to the devices.
+# What `bench accuracy` trains where the user says nothing: the digits at their own size, half a minute to a minute a
+# run on two CPU cores. A recipe is for one global batch, so that is shared out to the devices.
 ACCURACY = {"model": "resnet18", "data": "digits", "image_size": 8, "epochs": 12, "lr": 0.05, "lr_warmup_epochs": 1.0,
             "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98}  # fmt: skip
 ACCURACY_GLOBAL_BATCH = 64

@@ -101,6 +101,15 @@ def time_to_accuracy_s(rows: list[dict], target: float) -> float | None:
     return next((row["elapsed_s"] for row in rows if row.get("top1", -1.0) >= target), None)
 
 
+def data_wait_share(data_wait_s: list[float], step_time_s: list[float]) -> float:
+    """The part of one rank's step time that it spent waiting for its loader.
+
+    >>> data_wait_share([0.25, 0.0, 0.5], [1.0, 0.75, 1.25])
+    0.25
+    """
+    return sum(data_wait_s) / sum(step_time_s)
+
+
 def gib(num_bytes: float) -> float:
     """Bytes to GiB (2**30 bytes).
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bench import formulas
 from bench.report import words
 
 ACCURACY = {"train_loss": "training loss", "loss": "loss", "top1": "top-1", "top5": "top-5"}
@@ -92,6 +93,9 @@ def print_run(console: Console, record: dict, baselines: list[dict]) -> None:
     """What a person sees after a run: where it ran, the table, what to know of it, accuracy."""
     console.print(f"[bold]{machine_line(record)}[/]")
     console.print(run_table([record, *baselines], record if baselines else None))
+    if record["samples"] and record["config"]["workers"]:
+        shares = [formulas.data_wait_share(part["data_wait_s"], part["step_time_s"]) for part in record["samples"]]
+        console.print(f"waiting for the loader: {100 * max(shares):.1f} % of the step time (the rank that waits most)")
     for note in record["topology"]["notes"]:
         console.print(f"note: {note}", highlight=False, markup=False)
     if baselines:

@@ -6,6 +6,8 @@ favours nobody. A batch takes from its start in the worker to the next one's; th
 the worker is still sending the other kind's last. Both read the same JPEG files and end with a float batch, normalised,
 in the training process: the recipe normalises in the worker; the harness sends bytes and normalises the batch here.
 Nothing is held in memory. The files are in the system's cache: this is the work, not the disk.
+
+``python -m bench.selfbench.input FOLDER`` only makes the photographs, to train on with DATA=imagefolder:FOLDER.
 """
 
 import json
@@ -81,7 +83,7 @@ class InTurns:
 
 
 def write_photographs(folder: Path) -> None:
-    """A folder of class folders of JPEGs, cut from scikit-learn's two photographs and enlarged, always the same."""
+    """Class folders of JPEGs, cut from scikit-learn's two photographs and enlarged, always the same; train and val."""
     import numpy as np
     from PIL import Image
     from sklearn.datasets import load_sample_images
@@ -97,7 +99,9 @@ def write_photographs(folder: Path) -> None:
             left, top = int(rng.integers(width - w + 1)), int(rng.integers(height - h + 1))
             cut = Image.fromarray(photograph).crop((left, top, left + w, top + h))
             cut.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC).save(below / f"{number:03}.jpg", quality=QUALITY)
+        (folder / "val" / name).mkdir(parents=True)
+        cut.save(folder / "val" / name / "0.jpg", quality=QUALITY)
 
 
 if __name__ == "__main__":
-    main()
+    main() if len(sys.argv) > 2 else write_photographs(Path(sys.argv[1]))

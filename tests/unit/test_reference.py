@@ -1,11 +1,13 @@
 """The committed records: they are read, they are fair, and what the README says of them follows from them."""
 
+import json
 import statistics
 from pathlib import Path
 
 import pytest
 
 from bench.report import stats
+from bench.report.accuracy import compare_accuracy, points, verdict_of, with_span
 from bench.report.comparison import compare_suite
 from bench.report.load import FOLDER, find_records
 from bench.report.suites import suites_of
@@ -79,3 +81,38 @@ def test_the_same_program_is_not_called_faster_than_itself(suites):
     ]
     assert len(verdicts) >= 15
     assert sum(verdict in ("faster", "slower") for verdict in verdicts) <= 0.05 * len(verdicts)
+
+
+def test_all_modes_reach_the_same_accuracy_and_the_readme_says_how_surely(suites):
+    """The seeds are not those with which the recipe was found."""
+    (suite,) = [suite for suite in suites.values() if suite.kind == "accuracy"]
+    result = compare_accuracy(suite)
+    assert result.certificate.fair
+    for row in result.rows:
+        assert row.median_seconds < 120
+        cells = [row.role, with_span(*row.mean, ".2f"), f"{row.reached} of {suite.n}", f"{row.median_seconds:.1f}"]
+        found = row.against_base
+        if found:
+            between = f"{points(found.low95)} to {points(found.high95)}"
+            cells += [f"{points(found.mean_difference)} [{between}]", verdict_of(found)]
+        assert f"| {' | '.join(cells)} |" in README, row.role
+
+
+def test_what_options_of_training_cost_is_said_as_it_was_measured(suites):
+    (suite,) = [
+        suite for suite in suites.values() if suite.kind == "knobs" and suite.first["config"]["mode"] == "single"
+    ]
+    result = compare_suite(suite)
+    for role in suite.roles:
+        if role != result.base:
+            c = result.pair(result.base, role).comparison
+            assert f"{c.ratio:.3f} [{c.low:.3f}–{c.high:.3f}] | {c.verdict} |" in README, role
+
+
+def test_the_input_pipeline_is_as_much_faster_as_the_readme_says():
+    (path,) = REFERENCE.glob("*/selfbench-*-input.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert rows
+    for row in rows:
+        if row["target"]:
+            assert f"{row['ratio']:.3f} [{row['low']:.3f}–{row['high']:.3f}]" in README, row
