@@ -36,6 +36,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from bench import files
 from bench.errors import BenchError, UserError
 
 FORMAT = "data-parallel-bench checkpoint"
@@ -61,8 +62,6 @@ def save(path: Path, state: dict) -> None:
     """
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())  # a rename may reach the disk before the bytes do
 
 
 def keep_best(latest: Path, best: Path) -> None:
@@ -78,29 +77,17 @@ def keep_best(latest: Path, best: Path) -> None:
         except OSError:
             with open(latest, "rb") as source, temporary.open("wb") as file:
                 shutil.copyfileobj(source, file)
-                file.flush()
-                os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path``, so on the same disk; it takes the place of ``path`` if the block ends well."""
-    temporary = path.with_name(path.name + ".tmp")
+    """``files.written_whole``, with an error that says what became of the checkpoint before."""
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with files.written_whole(path, path.with_name(path.name + ".tmp")) as temporary:
+            yield temporary
     except (OSError, RuntimeError) as error:
         earlier = "the earlier one there is whole" if os.path.exists(path) else "there was no earlier one"
         raise BenchError(f"cannot save {path} ({reason(error)}): {earlier}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)  # still there after a failure, or when both names were one file
-    with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def reason(error: BaseException) -> str:

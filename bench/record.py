@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-from bench import formulas
+from bench import files, formulas
 from bench.checks import data_kind
 from bench.config import UNSET, RunConfig, base_type, make_command, to_dict
 from bench.errors import BenchError
@@ -225,15 +225,8 @@ def save(run_dir: Path, record: dict) -> Path:
     """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
     check(record, run_dir)
     path = Path(run_dir) / "record.json"
-    temporary = path.with_suffix(".json.tmp")
-    try:
-        with temporary.open("w") as file:
-            json.dump(record, file, indent=1, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with files.written_whole(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:
+        json.dump(record, file, indent=1, allow_nan=False)
     return path
 
 

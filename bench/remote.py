@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from bench import files
 from bench.errors import UserError
 
 THREADS = 16  # files at once, each with one piece in memory
@@ -179,14 +180,8 @@ class Remote:
             self.call(what, self.fs.put_file, str(source), target)
             return
         self.call(what, self.fs.put_file, str(source), f"{target}.part")
-        self.call(what, synchronise, f"{target}.part")
+        self.call(what, files.synchronise, f"{target}.part")
         self.call(what, self.fs.mv, f"{target}.part", target)
-
-
-def synchronise(path: str) -> None:
-    """Have the operating system write a file to its disk."""
-    with open(path, "rb+") as file:
-        os.fsync(file.fileno())
 
 
 def version_of(info: dict) -> str:

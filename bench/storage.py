@@ -23,6 +23,7 @@ import shutil
 import time
 from pathlib import Path
 
+from bench import files
 from bench.errors import UserError
 from bench.remote import NO_SPACE, THREADS, Remote, RemoteFile, one_line, without_credentials, without_user
 
@@ -45,7 +46,7 @@ def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> P
     copy = Copy(Path(cache) / folder_name(url))
     try:
         copy.folder.mkdir(parents=True, exist_ok=True)
-        with locked(copy, remote, say):
+        with alone(copy, remote, say):
             mirror(remote, copy, say)
     except OSError as error:  # of this machine: those of the storage have become UserError
         if error.errno in NO_SPACE:
@@ -63,11 +64,11 @@ def copy_back(folder: Path, url: str, limit_s: float) -> str:
     Raises UserError when the storage does not answer or refuses; the folder stays as it is.
     """
     folder = Path(folder).resolve()
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_result(path.relative_to(folder))]
-    if not files:
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_result(path.relative_to(folder))]
+    if not found:
         raise UserError(f"{folder} holds no files to copy to {without_credentials(url)}")
     remote = Remote(f"{url.rstrip('/')}/{folder.name}", limit_s)
-    for path in sorted(files, key=lambda path: path == folder / "record.json"):
+    for path in sorted(found, key=lambda path: path == folder / "record.json"):
         remote.write(path, path.relative_to(folder).as_posix())
     return remote.url
 
@@ -126,14 +127,14 @@ def mirror(remote: Remote, copy: Copy, say) -> None:
         say(f"{remote.url} is in {copy.data} already: {len(good)} files")
         return
 
-    write_whole(copy.journal, "".join(journal_line(*item) for item in good.items()))
+    write_text(copy.journal, "".join(journal_line(*item) for item in good.items()))
     copy.manifest.unlink(missing_ok=True)
     copy.remove(present.keys() - wanted.keys())
     copy.data.mkdir(exist_ok=True)
     copy.parts.mkdir(exist_ok=True)
     for name, entry in bring_all(remote, copy, {n: f for n, f in wanted.items() if n not in good}, known, say):
         good[name] = entry
-    write_whole(copy.manifest, json.dumps({"url": remote.url, "files": dict(sorted(good.items()))}))
+    write_text(copy.manifest, json.dumps({"url": remote.url, "files": dict(sorted(good.items()))}))
     copy.journal.unlink()
     shutil.rmtree(copy.parts)
 
@@ -245,41 +246,21 @@ def same_version(known: dict | None, file: RemoteFile) -> bool:
     return (known.get("size"), known.get("version")) == (file.size, file.version)
 
 
-@contextlib.contextmanager
-def locked(copy: Copy, remote: Remote, say):
-    """Hold a copy alone; wait for another run's staging to end. Raises UserError when the time limit is reached."""
-    import fcntl
-
-    waited = False
-    with copy.folder.with_name(f"{copy.folder.name}.lock").open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > remote.deadline:
-                    raise UserError(
-                        f"{remote.url}: another run has not ended staging it within the limit of {remote.limit_s:g} s "
-                        f"(it holds {file.name}); wait for it, or allow more time"
-                    ) from None
-            if not waited:
-                say(f"another run is staging {remote.url}: waiting for it")
-            waited = True
-            time.sleep(0.1)
-        yield
+def alone(copy: Copy, remote: Remote, say):
+    """Round a staging: hold the copy alone; another run's staging is waited for, within the time limit."""
+    lock = copy.folder.with_name(f"{copy.folder.name}.lock")
+    over = UserError(
+        f"{remote.url}: another run has not ended staging it within the limit of {remote.limit_s:g} s "
+        f"(it holds {lock}); wait for it, or allow more time"
+    )
+    waiting = f"another run is staging {remote.url}: waiting for it"
+    return files.locked(lock, remote.deadline, over, lambda: say(waiting))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: to a temporary name, then renamed."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all, while the copy is locked."""
+    with files.written_whole(path, path.with_name(f".{path.name}.tmp")) as temporary:
+        temporary.write_text(text)
 
 
 def journal_line(name: str, entry: dict) -> str:

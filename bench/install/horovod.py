@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench import files
 from bench.errors import BenchError, UserError
 from bench.install.horovod_build import build
 from bench.install.horovod_status import Status, cache_dir, cached_wheel, installed_version, status
@@ -125,25 +126,16 @@ def _install_and_check(wheel: Path) -> bool:
 @contextlib.contextmanager
 def _build_lock(deadline: float):
     """Hold the cache folder alone; wait for another build to end, until the deadline."""
-    import fcntl
-
     path = cache_dir() / "build.lock"
+    over = UserError(f"another build holds {path} and did not end in time; try again")
+    lock = contextlib.ExitStack()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a")  # noqa: SIM115 - closed at the end of the with below
+        lock.enter_context(files.locked(path, deadline, over, _say_waiting))
     except OSError as error:
         raise UserError(f"cannot write to {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder") from None
-    waited = False
-    with file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise UserError(f"another build holds {path} and did not end in time; try again") from None
-                if not waited:
-                    print("another Horovod build is running: waiting for it", flush=True)
-                waited = True
-                time.sleep(1)
+    with lock:
         yield
+
+
+def _say_waiting() -> None:
+    print("another Horovod build is running: waiting for it", flush=True)

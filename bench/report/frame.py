@@ -10,10 +10,10 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from bench import formulas
+from bench import files, formulas
 from bench.config import RunConfig, base_type
 from bench.errors import UserError
-from bench.report import files, tables
+from bench.report import tables
 
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
@@ -206,6 +206,7 @@ def save(path: Path, write) -> None:
     if path.exists():
         raise UserError(f"{path} is there already and is not overwritten: name another file")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with files.written_whole(path) as temporary:
             write(temporary)
     except OSError as error:

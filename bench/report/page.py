@@ -12,10 +12,11 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import files
 from bench.checks import variable_of
 from bench.config import ACCURACY, RunConfig
 from bench.errors import UserError
-from bench.report import accuracy, comparison, figures, files, pool, stats, tables, words
+from bench.report import accuracy, comparison, figures, pool, stats, tables, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
 from bench.report.suites import role_of
 from bench.report.words import span, with_span
@@ -71,6 +72,7 @@ def write_page(suites: list, others: list[dict], refused: list[str], path: Path)
     sentence for each file that is no good record. Raises OSError when it cannot be written.
     """
     text = page(suites, others, refused)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)

@@ -8,7 +8,6 @@ import difflib
 import fnmatch
 import os
 import pickle
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,10 +17,9 @@ from torch import nn
 from bench import checkpoint
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.workload.once import locked
+from bench.workload.once import ending_in_silence, locked
 
 SMALL_IMAGE = 64  # below this many pixels a ResNet's stem would throw most of the image away
-DOWNLOAD_PATIENCE_S = 30.0  # without a byte for so long, a download has failed
 
 
 def build_model(config: RunConfig, num_classes: int, rank: int, say: Callable[[str], None] = print) -> nn.Module:
@@ -148,10 +146,8 @@ def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, t
 
     weights = tv.get_model_weights(name).DEFAULT
     path = Path(torch.hub.get_dir(), "checkpoints", os.path.basename(weights.url))
-    patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_PATIENCE_S)  # torch.hub sets none
-    try:
-        with locked(path.with_name(f"{path.name}.lock")):  # one process downloads, the others find the file
+    try:  # one process downloads, the others find the file
+        with locked(path.with_name(f"{path.name}.lock")), ending_in_silence():
             source = tv.get_model(name, weights=weights, progress=False)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         what = f"PRETRAINED=torchvision: {path} "
@@ -163,8 +159,6 @@ def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, t
             f"{what}is not there and cannot be fetched ({checkpoint.reason(error)}): download {weights.url} elsewhere "
             "and put it there"
         ) from None
-    finally:
-        socket.setdefaulttimeout(patience)
     if hasattr(source, "transform_input"):  # googlenet and inception_v3
         model.transform_input = source.transform_input
     # inception_v3's second classifier helps only its training from scratch, and is not built here.

@@ -1,33 +1,22 @@
 """Files that several processes need and one of them makes."""
 
 import contextlib
-import fcntl
-import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench import files
 from bench.errors import UserError
 
 WAIT_S = 3600.0  # for another process; a killed one gives its lock back at once
+SILENT_S = 30.0  # without a byte for so long, a download has failed
 
 
-@contextlib.contextmanager
-def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[None]:
-    """Hold the lock file ``path`` alone. It stays behind, empty. Raises UserError after ``wait_s`` seconds, and OSError
-    when the file cannot be made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + wait_s
-    with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise UserError(f"{path} has been held by another process for {wait_s:g} s: end it") from None
-                time.sleep(0.05)
-        yield  # closing the file gives the lock back
+def locked(path: Path, wait_s: float = WAIT_S) -> contextlib.AbstractContextManager:
+    """Hold the lock file ``path`` alone, as ``files.locked`` does. Raises UserError after ``wait_s`` seconds."""
+    over = UserError(f"{path} has been held by another process for {wait_s:g} s: end it")
+    return files.locked(path, time.monotonic() + wait_s, over)
 
 
 def made_once(path: Path, make: Callable[[Path], None]) -> Path:
@@ -39,14 +28,19 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
         if not path.exists():
             with locked(path.with_name(f"{path.name}.lock")):
                 if not path.exists():
-                    part = path.with_name(f"{path.name}.part")  # that of a killed process is written over
-                    try:
+                    with files.written_whole(path, path.with_name(f"{path.name}.part")) as part:
                         make(part)
-                        with part.open("rb+") as file:
-                            os.fsync(file.fileno())
-                        part.rename(path)
-                    finally:
-                        part.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{path.parent} cannot be written to ({error.strerror or error})") from None
     return path
+
+
+@contextlib.contextmanager
+def ending_in_silence() -> Iterator[None]:
+    """Round a download: a server that says nothing for SILENT_S is given up, where the library would wait for ever."""
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(SILENT_S)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(patience)

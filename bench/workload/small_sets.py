@@ -6,7 +6,6 @@
 import contextlib
 import functools
 import pickle
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +17,7 @@ from torchvision.transforms import v2
 from bench.errors import UserError
 from bench.workload.augment import crop_and_flip, example_seeds
 from bench.workload.decode import quiet
-from bench.workload.once import locked
-
-SILENT_S = 30.0  # after which a server that says nothing is given up
+from bench.workload.once import ending_in_silence, locked
 
 
 @dataclass(frozen=True)
@@ -94,12 +91,8 @@ def read(kind: Kind, data_dir: Path, train: bool):
 
 def download(reader, data_dir: Path, train: bool):
     """The same with torchvision's download, which checks checksums and first looks for archives already there."""
-    patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(SILENT_S)
-    try:
+    with ending_in_silence():
         return reader(data_dir, train=train, download=True)
-    finally:
-        socket.setdefaulttimeout(patience)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ FILES = sorted(p for p in BENCH.rglob("*.py"))
 # What a room may import of the house, at the top of a file or inside a function. A name stands for all below it.
 ALLOWED = {
     "bench.errors": [],
+    "bench.files": [],
     "bench.formulas": [],
     "bench.schedule": [],
     "bench.modes.__init__": [],
@@ -22,10 +23,11 @@ ALLOWED = {
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
-    "bench.remote": ["bench.errors"],
-    "bench.storage": ["bench.errors", "bench.remote"],
+    "bench.remote": ["bench.errors", "bench.files"],
+    "bench.storage": ["bench.errors", "bench.files", "bench.remote"],
     "bench.record": [
-        "bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.modes.__init__", "bench.remote",
+        "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas", "bench.modes.__init__",
+        "bench.remote",
     ],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [
@@ -33,9 +35,10 @@ ALLOWED = {
         "bench.measure.nvml", "bench.measure.environment", "bench.modes.__init__",
     ],
     "bench.modes": ["bench.modes", "bench.config", "bench.errors"],
-    "bench.checkpoint": ["bench.errors"],
+    "bench.checkpoint": ["bench.errors", "bench.files"],
     "bench.workload": [
-        "bench.workload", "bench.checks", "bench.checkpoint", "bench.config", "bench.errors", "bench.storage",
+        "bench.workload", "bench.checks", "bench.checkpoint", "bench.config", "bench.errors", "bench.files",
+        "bench.storage",
     ],
     "bench.train": [
         "bench.checks", "bench.config", "bench.errors", "bench.measure.clock", "bench.progress", "bench.schedule",
@@ -51,10 +54,10 @@ ALLOWED = {
     "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
     "bench.report": [
-        "bench.report", "bench.checks", "bench.config", "bench.errors", "bench.formulas", "bench.record",
-        "bench.modes.__init__",
+        "bench.report", "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas",
+        "bench.record", "bench.modes.__init__",
     ],
-    "bench.install": ["bench.install", "bench.errors"],
+    "bench.install": ["bench.install", "bench.errors", "bench.files"],
 }  # fmt: skip
 
 # Who may ask which mode it is, and why. Everywhere else a mode's own file, or the table in bench/modes, answers.

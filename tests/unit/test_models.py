@@ -15,7 +15,7 @@ from torch import nn
 from bench import checkpoint
 from bench.config import RunConfig, resolve
 from bench.errors import UserError
-from bench.workload import models
+from bench.workload import once
 from bench.workload.models import SMALL_IMAGE, ScaleShift, build_model, freeze_parameters, train_mode
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -220,7 +220,7 @@ def test_without_a_network_the_file_and_its_place_are_named(hub):
 
 def test_a_download_that_stands_still_ends(hub, monkeypatch):
     """A proxy that takes the connection and never answers."""
-    monkeypatch.setattr(models, "DOWNLOAD_PATIENCE_S", 0.2)
+    monkeypatch.setattr(once, "SILENT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(UserError, match=r"cannot be fetched .*timed out"):

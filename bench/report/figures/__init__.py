@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.report import files
+from bench import files
 
 
 def figures_of(suite_or_result) -> dict:
@@ -52,6 +52,7 @@ def save(figure, folder: Path, name: str) -> list[Path]:
     Each is written whole or not at all. Raises OSError.
     """
     contents = {f"{name}.svg": svg_of(figure).encode(), f"{name}.png": rendered(figure, "png")}
+    Path(folder).mkdir(parents=True, exist_ok=True)
     for file, content in contents.items():
         with files.written_whole(Path(folder) / file) as temporary:
             temporary.write_bytes(content)
