@@ -146,12 +146,21 @@ class RunConfig:
     @property
     def global_batch(self) -> int:
         """Images per step over all devices."""
-        return self.per_device_batch * self.accumulate * self.num_devices
+        return global_batch_of(vars(self))
 
     @property
     def num_processes(self) -> int:
         """Processes that train: one a device, or one in all for single and dp."""
         return 1 if MODES[self.mode].one_process else self.num_devices
+
+
+def global_batch_of(config: dict) -> int:
+    """Images per step over all devices, of a config as a dict.
+
+    >>> global_batch_of({"per_device_batch": 32, "accumulate": 2, "num_devices": 4})
+    256
+    """
+    return config["per_device_batch"] * config["accumulate"] * config["num_devices"]
 
 
 # What every option is when nobody gives it.

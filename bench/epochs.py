@@ -14,7 +14,7 @@ from torch import nn
 
 from bench import checkpoint
 from bench.checkpoint import LATEST
-from bench.config import RunConfig, to_dict
+from bench.config import RunConfig, global_batch_of, to_dict
 from bench.errors import UserError
 from bench.record import without_names
 from bench.train import Trainer
@@ -220,11 +220,6 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
                if name in before and name not in NO_MATTER and before[name] != now[name]]  # fmt: skip
     if changed:
         yield f"not as before: {', '.join(changed)}"
-
-
-def global_batch_of(config: dict) -> int:
-    """The global batch of a config as a dict."""
-    return config["per_device_batch"] * config["accumulate"] * config["num_devices"]
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict, path: Path) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from bench import files, formulas
 from bench.checks import data_kind
-from bench.config import UNSET, RunConfig, base_type, make_command, to_dict
+from bench.config import UNSET, RunConfig, base_type, global_batch_of, make_command, to_dict
 from bench.errors import BenchError
 from bench.modes import MODES
 from bench.remote import without_credentials
@@ -312,7 +312,7 @@ def check_samples(record: dict, where) -> None:
 def check_summary(record: dict, where) -> None:
     """Raise BadRecord when a figure of the summary does not follow from the samples: somebody edited the record."""
     config = SimpleNamespace(mode=record["config"]["mode"], global_batch=record["topology"]["global_batch"])
-    asked = record["config"]["per_device_batch"] * record["config"]["accumulate"] * record["config"]["num_devices"]
+    asked = global_batch_of(record["config"])
     if config.global_batch != asked:
         raise BadRecord(f"{where}: edited: topology/global_batch is {config.global_batch}, by config it was {asked}")
     expected = summarise(config, record["samples"])

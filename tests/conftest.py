@@ -1,4 +1,4 @@
-"""What all tests share: the made-up NVML driver, and one real record."""
+"""What all tests share: the made-up NVML driver, a local S3 server, a small disk, and one real record."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 from tests import runs
 
-pytest_plugins = ["tests.stubs.nvml"]
+pytest_plugins = ["tests.stubs.nvml", "tests.s3"]
 
 
 @pytest.fixture(scope="session")

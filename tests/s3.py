@@ -124,6 +124,19 @@ def running_server():
         server.close()
 
 
+@pytest.fixture(scope="module")
+def s3_server():
+    """One server for the tests of a file."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server, request, monkeypatch):
+    """A bucket of the test's own, which the environment finds."""
+    return empty_bucket(s3_server, request.node.name, monkeypatch)
+
+
 def empty_bucket(server: Server, test_name: str, monkeypatch) -> Bucket:
     """A new bucket on a server that forgets its faults and requests, and the environment that finds it."""
     for name, value in (KEYS | {"AWS_ENDPOINT_URL": server.url}).items():

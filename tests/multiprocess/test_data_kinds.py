@@ -10,7 +10,7 @@ from PIL import Image
 
 from bench import record
 from tests.runs import needs_horovod, run
-from tests.s3 import empty_bucket, needs_s3, running_server
+from tests.s3 import needs_s3
 
 SMALL = {"image_size": 16, "batch": 4, "gpus": 2, "warmup": 1, "epochs": 1, "lr": 0.01}
 CLASSES = ("daisies", "roses", "tulips")
@@ -93,13 +93,6 @@ def test_tars_train_as_the_folder_does(tmp_path, folder, tars):
     tar = trained(run(tmp_path / "a", **options, mode="ddp", data=f"tar:{tars}", workers=4))
     plain = trained(run(tmp_path / "b", **options, mode="ddp", data=f"imagefolder:{folder}", workers=0))
     assert tar["samples"][0]["final_weights_sha256"] == plain["samples"][0]["final_weights_sha256"]
-
-
-@pytest.fixture
-def bucket(request, monkeypatch):
-    """An empty bucket of a local S3 server, which the environment finds."""
-    with running_server() as server:
-        yield empty_bucket(server, request.node.name, monkeypatch)
 
 
 @needs_s3

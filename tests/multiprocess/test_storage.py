@@ -7,26 +7,13 @@ import sys
 import threading
 import time
 
-import pytest
-
 from bench import storage
 from tests.runs import ROOT, wait_for
-from tests.s3 import empty_bucket, needs_s3, running_server
+from tests.s3 import needs_s3
 
 pytestmark = needs_s3
 
 CODE = "import sys; from bench import storage; print(storage.stage(sys.argv[1], sys.argv[2], 60, print))"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bucket(server, request, monkeypatch):
-    return empty_bucket(server, request.node.name, monkeypatch)
 
 
 def start_staging(url: str, cache) -> subprocess.Popen:

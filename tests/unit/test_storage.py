@@ -18,20 +18,9 @@ from bench import remote, storage
 from bench.checks import data_kind
 from bench.errors import UserError
 from tests.runs import ROOT
-from tests.s3 import KEYS, empty_bucket, needs_s3, running_server
+from tests.s3 import KEYS, needs_s3
 
 LIMIT_S = 30
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def bucket(server, request, monkeypatch):
-    return empty_bucket(server, request.node.name, monkeypatch)
 
 
 @pytest.fixture(autouse=True)
