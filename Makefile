@@ -15,7 +15,8 @@ RUN_VARIABLES := MODE GPUS MODEL DATA IMAGE_SIZE BATCH ACCUMULATE WARMUP STEPS E
   PRECISION ALLOW_SLOW CHANNELS_LAST COMPILE PRETRAINED FREEZE TRAIN_ONLY TRUST AUGMENT IN_MEMORY SKIP_BAD \
   DATA_DIR CHECKPOINT CHECKPOINT_STEPS RESUME EVALUATE TARGET TRACK COPY_TO SEED WORKERS THREADS LAUNCHER DIST_URL \
   DEVICE SHARE_GPU TUNED BUCKET_CAP_MB GRADIENT_AS_BUCKET_VIEW STATIC_GRAPH BROADCAST_BUFFERS OVERLAP COMPRESSION \
-  FUSION_MB CYCLE_TIME_MS AUTOTUNE ADASUM SYNC STEP_BARRIER ITEM_SYNC STORAGE_MS PROFILE BASELINES TIMEOUT OUT \
+  FUSION_MB CYCLE_TIME_MS AUTOTUNE ADASUM SYNC INIT_SYNC STEP_BARRIER ITEM_SYNC STORAGE_MS MISTAKE \
+  WATCH REPLICAS PROFILE BASELINES TIMEOUT OUT \
   SNAPSHOTS FAULT SUITE ROLE ROUND \
   ROUNDS QUICK STRICT REPLAY MAX_GPUS SEEDS
 
@@ -24,7 +25,7 @@ GIVEN := $(foreach v,$(RUN_VARIABLES),$(if $(call on_command_line,$v),$v))
 FLAGS := $(join $(addprefix --,$(if $(GIVEN),$(shell echo $(GIVEN) | tr A-Z_ a-z-))),$(patsubst %,="$$%",$(GIVEN)))
 
 # A misspelt variable must not be a silent default.
-KNOWN   := $(RUN_VARIABLES) TO FORMAT MEMORY A B BOUND FOLDER VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
+KNOWN   := $(RUN_VARIABLES) TO FORMAT MEMORY A B BOUND FOLDER NAME VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
 UNKNOWN := $(filter-out $(KNOWN) -%,$(foreach v,$(.VARIABLES),$(if $(call on_command_line,$v),$v)))
 ifneq ($(UNKNOWN),)
   $(error unknown variable $(UNKNOWN); known: $(RUN_VARIABLES) VENV PYTHON ARGS)
@@ -47,7 +48,7 @@ BENCH := $(PY) -m bench
 RUNS  := $(if $(call on_command_line,OUT),"$$OUT",results/runs)
 
 .DEFAULT_GOAL := help
-.PHONY: bench compare scaling breakdown knobs accuracy report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
+.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
 
 bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
 ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
@@ -74,6 +75,17 @@ knobs: $(READY) ## each setting against the defaults: of an engine, MODE=ddp|hor
 accuracy: $(READY) ## do all modes reach the same accuracy? trained to the end, paired by seed: GPUS=2 [SEEDS=5 QUICK=1]
 	@$(BENCH) install-horovod >&2 || true
 	@$(BENCH) accuracy $(FLAGS)
+
+unsynced-init: $(READY) ## what is lost when replicas start from different weights: GPUS=2 [SEEDS=10 QUICK=1]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) unsynced-init $(FLAGS)
+
+lab: $(READY) ## a known mistake beside the right version: NAME=no-reshuffle [SEEDS=3 QUICK=1], or NAME=all
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) lab $(FLAGS) $(call own,NAME)
+
+check: $(READY) ## look for the known mistakes in the records below OUT (default results/runs)
+	@$(BENCH) check $(RUNS)
 
 report: $(READY) ## one self-contained page from the records below OUT (default results/runs)
 	@$(BENCH) report $(RUNS) --html

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import config as cfg
 from bench.errors import BenchError, UserError
+from bench.mistakes import MISTAKES
 from bench.remote import without_credentials
 
 
@@ -31,6 +32,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 ROUNDS = {"--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [compare and selfbench 8, others 5]"}}
+SEEDS = {
+    "--seeds": {"metavar": "SEEDS", "help": "seeds, one a round, from SEED on [accuracy 5, unsynced-init 10, lab 3]"}
+}
 QUICK = {"--quick": {"metavar": "QUICK", "nargs": "?", "const": "1", "help": "2 rounds: a look, not a result"}}
 SUITE_FLAGS = {  # what these commands take beside the options of a run
     "compare": ROUNDS | QUICK | {
@@ -41,7 +45,9 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
     "scaling": ROUNDS | QUICK | {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to so many [4]"}},
     "breakdown": ROUNDS | QUICK,
     "knobs": ROUNDS | QUICK,
-    "accuracy": {"--seeds": {"metavar": "SEEDS", "help": "seeds, one a round, from SEED on [5]"}} | QUICK,
+    "accuracy": SEEDS | QUICK,
+    "unsynced-init": SEEDS | QUICK,
+    "lab": SEEDS | QUICK | {"--name": {"metavar": "NAME", "help": f"{', '.join(MISTAKES)}, or all"}},
     "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "loop, overhead, horovod, bound, startup, input"}},
 }  # fmt: skip
 
@@ -75,6 +81,8 @@ def build_parser() -> argparse.ArgumentParser:
             "the settings of MODE=ddp or horovod, or of training with MODE=single or dp, each against the run's",
         ),
         ("accuracy", accuracy, "every mode trained to the end, paired by seed: do all reach the same accuracy?"),
+        ("unsynced-init", unsynced_init, "what is lost when replicas start from different weights, paired by seed"),
+        ("lab", lab, "a known mistake beside the right version, over seeds: what it does and how it is found"),
         ("verify", verify, "show that all modes compute the same update on this machine"),
         ("gpu-check", gpu_check, "run what only a GPU can prove; leaves records for results/reference/"),
         ("selfbench", selfbench, "measure what the harness itself costs, against bare scripts"),
@@ -84,6 +92,10 @@ def build_parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         for flag, options in SUITE_FLAGS.get(name, {}).items():
             sub.add_argument(flag, **options)
+    text = "look for the known mistakes in records; exit code 3 when one is found"
+    sub = commands.add_parser("check", help=text, description=text)
+    sub.add_argument("folder", nargs="?", default="results/runs", help="a record or a folder of records [results/runs]")
+    sub.set_defaults(command=check)
     sub = commands.add_parser("report", help="a table of the records below a folder; with --html one page as well")
     sub.add_argument("folder", nargs="?", default="results/runs", help="folder of records [results/runs]")
     sub.add_argument("--html", metavar="FILE", nargs="?", const="", help="write the page [FOLDER/report.html]")
@@ -302,8 +314,33 @@ def accuracy(args) -> int:
     """Whether all modes learn the same."""
     from bench import experiments
 
-    seeds = None if args.seeds is None else whole("SEEDS", args.seeds, at_least=1)
-    return experiments.accuracy(cfg.from_arguments(args), seeds, is_on("QUICK", args.quick))
+    return experiments.accuracy(cfg.from_arguments(args), seeds_of(args), is_on("QUICK", args.quick))
+
+
+def unsynced_init(args) -> int:
+    """Replicas that start apart."""
+    from bench import unsynced
+
+    return unsynced.run(cfg.from_arguments(args), seeds_of(args), is_on("QUICK", args.quick))
+
+
+def lab(args) -> int:
+    """A known mistake beside the right version."""
+    from bench import museum
+
+    return museum.run(cfg.from_arguments(args), args.name, seeds_of(args), is_on("QUICK", args.quick))
+
+
+def check(args) -> int:
+    """The known mistakes, looked for in records."""
+    from bench import check
+
+    return check.run(args.folder)
+
+
+def seeds_of(args) -> int | None:
+    """The seeds that were asked for; None: the command's own number."""
+    return None if args.seeds is None else whole("SEEDS", args.seeds, at_least=1)
 
 
 def rounds_of(args, at_least: int = 1) -> int | None:

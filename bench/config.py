@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from bench import checks
 from bench.errors import UserError
+from bench.mistakes import INJECTED
 from bench.modes import LAUNCHERS, MODES
 from bench.schedule import SCHEDULES
 
@@ -124,10 +125,14 @@ class RunConfig:
     autotune: bool = option(False, "horovod: let it choose fusion and cycle while it runs")
     adasum: bool = option(False, "horovod: Adasum instead of the mean (needs a Horovod with MPI)")
     sync: bool = option(True, "0: no gradient is exchanged; the step without its communication, not training")
+    init_sync: bool = option(True, "0: the replicas are not made equal at the start: a mistake to study")
     # Switches to study with.
     step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step")
     item_sync: bool = option(False, "an unfairness to study: loss.item() every step")
     storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms an image", minimum=0)
+    mistake: str = option("none", "a known mistake, made on purpose (`bench lab`)", choices=("none", *INJECTED))
+    watch: bool = option(False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps")
+    replicas: bool = option(False, "record how far apart the replicas are after every step, and how good each is alone")
     profile: bool = option(False, "torch.profiler round one more step: its timeline goes into the record")
     baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)")
     timeout: float = option(900.0, "seconds without progress after which the run is ended", exclusive_minimum=0)

@@ -20,7 +20,7 @@ from bench.errors import BenchError
 from bench.modes import MODES
 from bench.remote import without_credentials
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 PATHS = ("out", "data_dir", "pretrained", "resume", "copy_to")  # options that are a path on this machine
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
@@ -249,7 +249,8 @@ def migrate(record, where) -> dict:
     """Bring a record of an older schema version up to this one, in place. BadRecord for one that is not known.
 
     Options that did not exist get the value they had in effect, their default. 1 -> 2: facts and phase times were not
-    recorded and stay absent. 2 -> 3: options of training; runs that only validated.
+    recorded and stay absent. 2 -> 3: options of training; runs that only validated. 3 -> 4: ``observed``, what `bench
+    check` looks at; options of the labs.
     """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:

@@ -32,9 +32,9 @@ class ModeInfo:
 
 
 DDP_KNOBS = {"bucket_cap_mb": None, "gradient_as_bucket_view": None, "static_graph": None, "broadcast_buffers": None,
-             "overlap": None, "sync": None, "compression": ("fp16", "bf16", "powersgd")}  # fmt: skip
+             "overlap": None, "sync": None, "init_sync": None, "compression": ("fp16", "bf16", "powersgd")}  # fmt: skip
 HOROVOD_KNOBS = {"fusion_mb": None, "cycle_time_ms": None, "autotune": None, "adasum": None, "overlap": None,
-                 "sync": None, "compression": ("fp16",)}  # fmt: skip
+                 "sync": None, "init_sync": None, "compression": ("fp16",)}  # fmt: skip
 
 
 # A gradient is stored once, inside its bucket, and the unused-parameter bookkeeping is skipped. Horovod's background

@@ -58,6 +58,7 @@ class Mode(base.Mode):
             static_graph=config.static_graph and config.sync and config.accumulate == 1,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
+            init_sync=config.init_sync,  # 0: nobody's weights are sent to the others, and nothing complains
         )
         state, self.hook = communication_hook(config)
         hook = self.hook

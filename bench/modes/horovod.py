@@ -56,7 +56,8 @@ class Mode(base.Mode):
         return sync_norm.replace_norms(model, functools.partial(sync_norm.ReducedBatchNorm2d, sum_over_ranks))
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        if self.config.init_sync:  # a line that is easily forgotten: nothing complains
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:

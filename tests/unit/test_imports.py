@@ -17,9 +17,14 @@ ALLOWED = {
     "bench.files": [],
     "bench.formulas": [],
     "bench.schedule": [],
+    "bench.mistakes": [],
+    "bench.detect": ["bench.mistakes"],
     "bench.modes.__init__": [],
     "bench.checks": ["bench.errors", "bench.modes.__init__"],
-    "bench.config": ["bench.checks", "bench.errors", "bench.modes.__init__", "bench.schedule"],
+    "bench.config": [
+        "bench.checks", "bench.errors", "bench.mistakes", "bench.modes.__init__", "bench.schedule",
+    ],
+    "bench.labs": ["bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.mistakes", "bench.workload"],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
@@ -44,18 +49,18 @@ ALLOWED = {
         "bench.checks", "bench.config", "bench.errors", "bench.measure.clock", "bench.progress", "bench.schedule",
     ],
     "bench.epochs": [
-        "bench.checkpoint", "bench.config", "bench.errors", "bench.record", "bench.train", "bench.workload.data",
-        "bench.workload.models", "bench.workload.sharding",
+        "bench.checkpoint", "bench.config", "bench.errors", "bench.labs", "bench.record", "bench.train",
+        "bench.workload.data", "bench.workload.models", "bench.workload.sharding",
     ],
     "bench.worker": [
-        "bench.checkpoint", "bench.config", "bench.epochs", "bench.guard", "bench.measure", "bench.modes",
+        "bench.checkpoint", "bench.config", "bench.epochs", "bench.guard", "bench.labs", "bench.measure", "bench.modes",
         "bench.progress", "bench.record", "bench.trackers", "bench.train", "bench.workload",
     ],
     "bench.trackers": ["bench.errors"],
     "bench.live": ["bench.config"],
     "bench.report": [
         "bench.report", "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas",
-        "bench.record", "bench.modes.__init__",
+        "bench.record", "bench.modes.__init__", "bench.detect", "bench.mistakes",
     ],
     "bench.install": ["bench.install", "bench.errors", "bench.files"],
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Experiments on accuracy and on mistakes, inside a worker: replicas compared, a run watched, a mistake made."""
