@@ -171,11 +171,15 @@ def many_writers(observed: dict) -> Finding | None:
 
 
 def rank0_collective(observed: dict) -> Finding | None:
-    """A run that hung with its ranks in collectives at different lines. A rank that hangs elsewhere is another."""
+    """A run that hung with its ranks in collectives at different lines. A rank that hangs elsewhere is another fault.
+
+    collective is None in a backward pass, where a rank may compute or wait; that alone proves nothing.
+    """
     hang = observed.get("hang", {})
     places = {rank: place for rank, place in enumerate(hang.get("where", [])) if place}
     lines = {(place["file"], place["line"]) for place in places.values()}
-    if len(lines) < 2 or not all(place["collective"] for place in places.values()):
+    waits = {place["collective"] for place in places.values()}
+    if len(lines) < 2 or False in waits or True not in waits:
         return None
     named = ", ".join(f"rank {r} at {Path(p['file']).name}:{p['line']} ({p['function']})" for r, p in places.items())
     return found(

@@ -20,7 +20,7 @@ from bench.labs.coverage import coverage, first_steps
 from bench.labs.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, hash_of, norm_of, state_of
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
-KINDS = {"mean over the global batch": "mean", "Adasum": "Adasum"}  # of gradient exchange, by a mode's facts
+NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's facts call an exchange that is none
 # Where a step's lines stand, and which of their functions wait because they were asked to: LOSS_GUARD, SNAPSHOTS.
 STEP = tuple(str(Path(__file__).parents[1] / name) for name in ("train.py", "modes"))
 WAITING = ("update", "save_snapshot")
@@ -90,7 +90,7 @@ class Observer:
             "host_syncs": self.waits and self.waits.result(),
         }
         if seen["gradient"]:
-            kind = "PowerSGD" if facts["compression"] == "powersgd" else KINDS.get(facts["gradient"], "none")
+            kind = "PowerSGD" if facts["compression"] == "powersgd" else NO_MEAN.get(facts["gradient"], "mean")
             seen["gradient"]["kind"] = kind
         for name in ("writers", "loads"):
             if probe := getattr(self, name):
