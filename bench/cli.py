@@ -134,7 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args) -> int:
     """One run, and on a CPU the two baselines that decide whether distribution paid at all."""
-    from bench import record, remote, storage, suites
+    from bench import check, record, remote, storage, suites
     from bench.launch.run import resolve_here
     from bench.report import tables
 
@@ -148,6 +148,8 @@ def run(args) -> int:
     if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
         baselines = [record.load(run_live(console, b, b.mode)) for b in suites.baselines(config, path.parent)]
     tables.print_run(console, record.load(path), baselines)
+    if config.watch:
+        check.show_run(record.load(path))
     try:
         if config.copy_to:
             print(f"copied to: {storage.copy_back(path.parent, config.copy_to, config.timeout)}")

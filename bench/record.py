@@ -51,12 +51,14 @@ class BadRecord(BenchError):
 
 
 def write_record(
-    run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list
-):
+    run_dir, config: RunConfig, topology, label: str, environment: dict, parts: list[dict], accuracy: list,
+    observed: dict,
+):  # fmt: skip
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
     topology: this rank's ``Topology``. parts: one dict a rank, in rank order, as gathered. Raises BadRecord when the
-    result does not fit the schema, OSError when it cannot be written. accuracy: one row an epoch.
+    result does not fit the schema, OSError when it cannot be written. accuracy: one row an epoch. observed: what the
+    detectors of bench/detect.py look at.
     """
     record = {
         **frame(run_dir, config, "ok"),
@@ -64,6 +66,7 @@ def write_record(
         "environment": environment,
         "samples": parts,
         "summary": summarise(config, parts),
+        "observed": observed,
         "provenance": provenance_of(config),
     }
     if accuracy:

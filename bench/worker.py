@@ -6,7 +6,6 @@ from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.e
 
 import functools
 import gc
-import hashlib
 import itertools
 import json
 import os
@@ -36,6 +35,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     import torch
 
     from bench.epochs import Epochs, validate
+    from bench.labs.observe import Observer
     from bench.measure.environment import collect_environment
     from bench.measure.facts import collect_facts
     from bench.measure.timeline import share_communication
@@ -59,6 +59,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode, say))
     val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
+    observer = Observer(config, run_dir)
     model, checkpoint, notes = prepare_model(config, mode, train_set.num_classes, status)
     optimizer = mode.wrap_optimizer(build_optimizer(config, mode.unwrap(model)), model)
     to_float, lr_of = data.ToFloat(train_set, topology.device), learning_rates(config, len(train_set))
@@ -76,27 +77,30 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         epochs.resume(*checkpoint)
     tracker = open_tracker(config.track, run_dir, to_dict(without_names(config)), topology.rank)
     epochs.tell(tracker)
-    start_hash = weights_hash(mode.unwrap(model))
     facts = collect_facts(config, mode, trainer)
-    seen = measure(trainer, epochs, train_set, moments)
+    observer.start(trainer)
+    seen = measure(trainer, epochs, train_set, moments, observer)
     tracker.close()
+    observed = observer.part(train_set, val_set, epochs.rows, facts)
     part = {
         "rank": topology.rank,
         "pid": os.getpid(),
         "threads": mode.compute_threads(),
         "facts": facts,
         "moments": moments,
-        "initial_weights_sha256": start_hash,
-        "final_weights_sha256": weights_hash(mode.unwrap(model)),
+        "initial_weights_sha256": observed["start"]["parameters"],
+        "final_weights_sha256": observed["end"]["parameters"],
         "skipped_steps": trainer.skipped_steps,
         "skipped_images": sorted(trainer.skipped_images),
         "notes": [*notes, *epochs.notes],
+        "observed": observed,
         **seen,
     }
     parts = mode.gather(part)
     if topology.rank == 0:
         share_communication(parts)
-        write_record(run_dir, config, topology, mode.label, collect_environment(), parts, epochs.rows)
+        observed = observer.together(parts)
+        write_record(run_dir, config, topology, mode.label, collect_environment(), parts, epochs.rows, observed)
     leave(mode, status)
 
 
@@ -132,8 +136,9 @@ def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWrite
     return mode.wrap_model(model), checkpoint, notes
 
 
-def measure(trainer, epochs, train_set, moments: dict) -> dict:
+def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     """Warm up, train and time; then what was measured: times, memory, and which images it was."""
+    from bench.labs.probes import hash_of
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
     from bench.workload.data import plain_errors, training_batches
@@ -146,11 +151,12 @@ def measure(trainer, epochs, train_set, moments: dict) -> dict:
     steps = last - first + PROFILED_STEPS * config.profile
     loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen)
     status.total(last)
-    stream = plain_errors(iter(loader))
+    stream = plain_errors(observer.batches(loader))
     memory = MemorySampler(mode.topology.devices)
     memory.start()
 
     def start_timing() -> None:
+        observer.timing_starts()
         memory.mark("timed")
         mode.barrier()  # all ranks enter the timed steps together
         moments["first_timed_step"] = time.time()
@@ -193,19 +199,6 @@ def leave(mode, status: StatusWriter) -> None:
 def threads_per_process(config: RunConfig) -> int:
     """The CPU threads of one process: its share of the total, at least one."""
     return max(1, config.threads // config.num_processes)
-
-
-def weights_hash(model) -> str:
-    """sha256 of all parameters' bytes, in order: two replicas agree when these agree."""
-    return hash_of(parameter.detach().cpu().contiguous().numpy().tobytes() for parameter in model.parameters())
-
-
-def hash_of(pieces) -> str:
-    """sha256 of bytes in pieces."""
-    digest = hashlib.sha256()
-    for piece in pieces:
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

@@ -18,13 +18,16 @@ ALLOWED = {
     "bench.formulas": [],
     "bench.schedule": [],
     "bench.mistakes": [],
-    "bench.detect": ["bench.mistakes"],
+    "bench.detect": ["bench.mistakes", "bench.modes.__init__", "bench.schedule"],
     "bench.modes.__init__": [],
     "bench.checks": ["bench.errors", "bench.modes.__init__"],
     "bench.config": [
         "bench.checks", "bench.errors", "bench.mistakes", "bench.modes.__init__", "bench.schedule",
     ],
-    "bench.labs": ["bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.mistakes", "bench.workload"],
+    "bench.labs": [
+        "bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.mistakes", "bench.modes.group",
+        "bench.workload",
+    ],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],

@@ -1,0 +1,72 @@
+"""``bench check FOLDER|RECORD``: the known mistakes, looked for in records of runs.
+
+What comes in: a record, or a folder of records. What goes out: each finding with evidence, consequence and remedy, and
+in one line what could not be looked for. Exit code 0: no finding; 3: some; 2: a record could not be read.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from bench import detect
+from bench.record import BadRecord, load
+from bench.report.load import FOLDER, find_records
+
+FOUND, UNREADABLE = 3, 2
+
+
+def run(place: str) -> int:
+    """Check a record or all records below a folder; returns the exit code.
+
+    Raises UserError for a folder that is not there or holds no record.
+    """
+    records, refused = records_at(Path(place))
+    unseen, wrong = Counter(), 0
+    for record in records:
+        observed = detect.observed_of(record)
+        unseen[", ".join(detect.unobserved(observed))] += 1
+        if findings := detect.find(observed):
+            wrong += 1
+            show(findings, title(record))
+    print(f"{len(records)} records: {f'findings in {wrong}' if wrong else 'no finding'}")
+    for names, count in unseen.most_common():
+        if names:
+            print(f"not observed in {count}: {names}")
+    for sentence in refused:
+        print(f"refused: {sentence}", file=sys.stderr)
+    return FOUND if wrong else UNREADABLE if refused else 0
+
+
+def records_at(path: Path) -> tuple[list[dict], list[str]]:
+    """The records, and a sentence for each file that is none."""
+    if not path.is_file():
+        return find_records(path)
+    try:
+        return [load(path) | {FOLDER: str(path.parent)}], []
+    except BadRecord as error:
+        return [], [str(error)]
+
+
+def title(record: dict) -> str:
+    """Which run it was, and where its record lies."""
+    config = record["config"]
+    what = config["role"] or config["mode"]
+    return f"{what} on {config['num_devices']}, seed {config['seed']}: {record[FOLDER]}/record.json"
+
+
+def show(findings: list[detect.Finding], title: str) -> None:
+    """Print the findings of one run."""
+    print(title)
+    for finding in findings:
+        for line in detect.in_words(finding):
+            print(f"  {line}")
+    print()
+
+
+def show_run(record: dict) -> None:
+    """What `bench run` says of a run with WATCH=1, after its table."""
+    observed = detect.observed_of(record)
+    findings = detect.find(observed)
+    show(findings, f"known mistakes found: {len(findings)}")
+    if unseen := detect.unobserved(observed):
+        print(f"not observed: {', '.join(unseen)}")

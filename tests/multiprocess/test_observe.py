@@ -1,0 +1,69 @@
+"""What real runs are observed to do: right ones have no finding, and what is wrong on purpose is found."""
+
+import pytest
+
+from bench import check, detect, record
+from tests import runs
+from tests.runs import needs_horovod
+
+# The smallest training that has epochs: the digits' 1437 images in 23 steps.
+TRAINING = {"model": "shufflenet_v2_x0_5", "gpus": 2, "batch": 32, "warmup": 4, "steps": None, "watch": 1}
+RIGHT = {
+    "ddp": {"mode": "ddp", "epochs": 2, "accumulate": 2, "batch": 16, "lr_batch": 32, "loss_guard": 5, "clip_norm": 1},
+    "dp": {"mode": "dp", "steps": 2},
+    "horovod": {"mode": "horovod", "steps": 2, "compression": "fp16"},
+    "independent": {"mode": "independent", "steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    """A function: the result of a run with WATCH=1 and what was observed; each is run once."""
+    known = {}
+
+    def run(name: str, **options):
+        if name not in known:
+            known[name] = runs.run(tmp_path_factory.mktemp(name), **TRAINING | options)
+        result = known[name]
+        assert result.code == 0, result.stderr
+        return result, detect.observed_of(record.load(result.run_dir / "record.json"))
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["ddp", "dp", pytest.param("horovod", marks=needs_horovod), "independent"])
+def test_a_right_run_has_no_finding(observed, name):
+    result, seen = observed(name, **RIGHT[name])
+    assert detect.find(seen) == []
+    assert "known mistakes found: 0" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("record: ")
+
+
+def test_a_watched_training_is_observed_in_every_part(observed):
+    _, seen = observed("ddp", **RIGHT["ddp"])
+    assert detect.unobserved(seen) == ["same-augmentation"]
+    data = seen["data"]
+    assert [epoch["draws"] for epoch in data["epochs"]] == [23 * 64, 22 * 64]  # 1437 images end within a step
+    assert data["never_seen"] == 0 and data["shared_in_a_step"] == 0 and data["same_neighbours"] < 0.02
+    assert seen["gradient"]["over_mean"] == pytest.approx(1, abs=1e-5) and seen["gradient"]["same_on_all_ranks"]
+    assert seen["learning_rate"] == {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 32}
+    assert seen["reported"]["images"] == [[360, 360]] * 2 and seen["reported"]["val_images"] == 360
+    assert set(map(tuple, seen["writers"].values())) == {(0,)}
+    assert seen["host_syncs"] == [] and seen["norm"]["images"] == 16
+
+
+def test_replicas_that_drift_are_told_from_a_bound(observed):
+    _, seen = observed("independent", **RIGHT["independent"])
+    assert len(set(seen["start"]["parameters"])) == 2 and not seen["exchanges"]
+    assert [f.name for f in detect.find(seen | {"exchanges": True})] == ["unsynced-init"]
+
+
+def test_what_is_wrong_on_purpose_is_found_and_said(observed):
+    wrong = {"mode": "ddp", "epochs": 1, "batch": 7, "init_sync": 0, "item_sync": 1}
+    result, seen = observed("wrong", **wrong)
+    names = ["unsynced-init", "local-norm", "host-sync"]
+    assert [finding.name for finding in detect.find(seen)] == names
+    assert "known mistakes found: 3" in result.stdout
+    assert seen["host_syncs"][0]["where"].startswith("train.py:") and seen["host_syncs"][0]["per_step"] == 1
+    checked = runs.bench("check", result.out)
+    assert checked.code == check.FOUND and all(name in checked.stdout for name in names)

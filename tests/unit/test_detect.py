@@ -1,0 +1,156 @@
+"""bench/detect.py: each detector on what it must find and on what it must let pass; `bench check` on records."""
+
+import json
+
+import pytest
+
+from bench import check, cli, detect
+from bench.mistakes import MISTAKES
+from tests import records
+from tests.runs import ROOT
+
+EPOCH = {"draws": 100, "never": 0, "repeated": 0, "most": 1}
+DATA = {"num_images": 100, "global_batch": 16, "epochs": [EPOCH, EPOCH], "never_seen": 0, "same_neighbours": 0.01,
+        "shared_in_a_step": 0.0}  # fmt: skip
+LOAD = {"file": "w.pt", "keys": 62, "missing": 0, "unexpected": 0, "strict": False, "prefix": None}
+NORM = {"kind": "BatchNorm2d × 20", "images": 4, "synchronised": False, "disagreement": 0.3}
+PLACE = {"file": "a/epochs.py", "line": 275, "function": "validate", "collective": True}
+OTHER = PLACE | {"line": 150, "function": "end_epoch"}
+RIGHT = {
+    "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
+    "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
+    "end": {"parameters": ["c", "c"], "buffers": ["d", "e"]},
+    "data": DATA, "reported": {"top1": [[0.5, 0.6], [0.5, 0.6]], "images": [[36, 36], [36, 36]], "val_images": 36},
+    "writers": {"record.json": [0], "rank1.log": [1]},
+    "learning_rate": {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64},
+    "augmentation": {"streams": ["a", "b"]},
+    "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"},
+    "loads": [[LOAD | {"missing": 2}], []], "norm": NORM | {"images": 8},
+    "host_syncs": [{"where": "train.py:9 item", "per_step": 0.1}],
+    "loader": {"wait_share": [0.1, 0.15], "workers": 2},
+}  # fmt: skip
+
+
+def epochs(**values) -> dict:
+    """The data of a run whose epochs are otherwise."""
+    return {"data": DATA | {"epochs": [EPOCH | values] * 2}}
+
+
+WRONG = [
+    ("unsynced-init", {"start": {"parameters": ["a", "b"]}}, "2 different sets of weights on 2 ranks"),
+    ("unsynced-init", {"end": {"parameters": ["a", "b"]}}, "at the end, from one set"),
+    ("whole-data", epochs(draws=200, repeated=100, most=2), "drew 200 times from 100 images"),
+    ("whole-data", epochs(never=25, repeated=36, most=2), "36 of them more than once"),
+    ("whole-data", {"data": {"shared_in_a_step": 0.5}}, "50.0 % of a step's images"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 0.97}}, "97.0 %"),
+    ("rank-metrics", {"reported": {"top1": [[0.5], [0.6]]}}, "top1 differs by rank: 0.5, 0.6"),
+    ("rank-metrics", {"reported": {"top1": [[0.5], [0.5]], "images": [[18], [18]], "val_images": 36}}, "18 of 36"),
+    ("many-writers", {"writers": {"best.pt": [0, 1]}}, "best.pt by ranks 0, 1"),
+    ("rank0-collective", {"hang": {"limit_s": 20, "where": [PLACE, OTHER]}}, "rank 0 at epochs.py:275 (validate)"),
+    ("rank0-collective", {"hang": {"limit_s": 20, "where": [PLACE, OTHER | {"collective": None}]}}, "(end_epoch)"),
+    ("lr-not-scaled", {"learning_rate": RIGHT["learning_rate"] | {"used": 0.05}}, "0.05"),
+    ("same-augmentation", {"augmentation": {"streams": ["a", "a"]}}, "from 1 random streams"),
+    ("gradient-sum", {"gradient": {"over_mean": 2.0, "same_on_all_ranks": True, "kind": "mean"}}, "their sum"),
+    ("gradient-sum", {"gradient": {"over_mean": 0.5, "same_on_all_ranks": True, "kind": "mean"}}, "divided twice"),
+    ("strict-false", {"loads": [[LOAD | {"missing": 62, "unexpected": 62, "prefix": "module."}]]}, "0 of 62 keys"),
+    ("strict-false", {"loads": [[LOAD | {"missing": 60, "unexpected": 60}]]}, "2 of 62 keys"),
+    ("local-norm", {"norm": NORM}, "BatchNorm2d × 20 over 4 images a device"),
+    ("host-sync", {"host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}]}, "train.py:9 item (1 a step)"),
+    ("lost-remainder", {"data": DATA | epochs(never=6)["data"] | {"never_seen": 6}}, "6 of 100 images"),
+    ("lost-remainder", epochs(never=16), "16 of 100 images"),
+    ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "workers": 1}}, "40 %"),
+]
+PASS = {
+    "a bound exchanges nothing": {"exchanges": False, "start": {"parameters": ["a", "b"]}, "norm": NORM},
+    "buffers that differ by rank": {"end": {"parameters": ["c", "c"], "buffers": ["d", "e"]}},
+    "padding": epochs(draws=101, repeated=1, most=2),
+    "other images dropped each epoch": epochs(never=4),
+    "by chance one image twice": {"data": DATA | epochs(never=4)["data"] | {"never_seen": 1}},
+    "ten images keep their neighbours": {"data": {"num_images": 10, "global_batch": 2, "same_neighbours": 0.5}},
+    "a metric in other digits": {"reported": {"loss": [[0.1 + 0.2, None], [0.3, None]]}},
+    "some images unreadable": {"reported": {"top1": [[0.5], [0.5]], "images": [[30], [30]], "val_images": 36}},
+    "one rank outside": {"hang": {"limit_s": 20, "where": [PLACE, OTHER | {"collective": False}]}},
+    "all in backward passes": {"hang": {"limit_s": 20, "where": [p | {"collective": None} for p in (PLACE, OTHER)]}},
+    "all at one line": {"hang": {"limit_s": 20, "where": [PLACE, PLACE]}},
+    "one rank unknown": {"hang": {"limit_s": 20, "where": [PLACE, None]}},
+    "Adasum is no mean": {"gradient": {"over_mean": 1.7, "same_on_all_ranks": False, "kind": "Adasum"}},
+    "clipped": {"gradient": {"over_mean": 0.7, "same_on_all_ranks": True, "kind": "mean"}},
+    "a backbone into a larger model": {"loads": [[LOAD | {"missing": 200}]]},
+    "a part of a larger file": {"loads": [[LOAD | {"unexpected": 50}]]},
+    "only steps": {"trains": False, "norm": NORM},
+    "synchronised": {"norm": NORM | {"synchronised": True}},
+    "group norm": {"norm": NORM | {"kind": "GroupNorm × 20"}},
+    "one device": {"num_devices": 1, "norm": NORM},
+}
+
+
+def names(observed: dict) -> list[str]:
+    return [finding.name for finding in detect.find(observed)]
+
+
+@pytest.mark.parametrize(("name", "change", "said"), WRONG, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(WRONG)])
+def test_a_mistake_is_found_and_nothing_else(name, change, said):
+    (finding,) = detect.find(RIGHT | change)
+    assert finding.name == name and said in finding.evidence
+    assert finding.consequence and finding.remedy
+    assert names(change | {"trains": True, "num_devices": 2, "world_size": 2}) == [name]  # with nothing else observed
+
+
+@pytest.mark.parametrize("change", [{}, *PASS.values()], ids=["right", *PASS])
+def test_what_is_right_is_let_pass(change):
+    assert names(RIGHT | change) == []
+
+
+def test_every_mistake_has_a_detector_and_a_case_here():
+    assert {name for name, _, _ in WRONG} == set(detect.DETECTORS) == {*MISTAKES, detect.STARVATION}
+    assert detect.find({}) == []
+    assert set(detect.unobserved({})) == set(detect.DETECTORS) - {"rank0-collective"}
+    assert detect.unobserved(RIGHT) == []
+
+
+def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
+    committed, refused = check.records_at(ROOT / "results" / "reference")
+    assert not refused
+    for record in committed:
+        config, expected = record["config"], []
+        if (config["role"] or "").startswith("unfair"):
+            waits = config["item_sync"] or config["step_barrier"]
+            slow = config["storage_ms"] and config["workers"] < config["num_devices"]
+            expected = ["host-sync"] * waits + ["loader-starvation"] * bool(slow)
+        assert names(detect.observed_of(record)) == expected, record["run_id"]
+
+
+def write(folder, name: str, record: dict):
+    """A record in a folder of its own."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "record.json").write_text(json.dumps(record))
+
+
+def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsys):
+    write(tmp_path, "right", records.record())
+    assert cli.main(["check", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "1 records: no finding" in out and "not observed in 1: " in out and "gradient-sum" in out
+    wrong = records.record(seconds=60) | {"observed": {"writers": {"best.pt": [0, 1]}}}
+    write(tmp_path, "wrong", wrong)
+    assert cli.main(["check", str(tmp_path)]) == check.FOUND
+    out = capsys.readouterr().out
+    for text in ("wrong/record.json", "many-writers", "best.pt by ranks 0, 1", MISTAKES["many-writers"].remedy):
+        assert text in out
+    assert cli.main(["check", str(tmp_path / "wrong" / "record.json")]) == check.FOUND
+
+
+def test_a_hang_is_read_from_the_record_of_a_run_that_failed(tmp_path, capsys):
+    record = records.record(failed="hung")
+    record["failure"]["where"] = [PLACE, OTHER]
+    write(tmp_path, "hung", record)
+    assert cli.main(["check", str(tmp_path)]) == check.FOUND
+    assert "rank0-collective" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_is_exit_code_2(tmp_path, capsys):
+    assert cli.main(["check", str(tmp_path / "nowhere")]) == 2
+    (tmp_path / "record.json").write_text("{")
+    assert cli.main(["check", str(tmp_path)]) == check.UNREADABLE
+    assert cli.main(["check", str(tmp_path / "record.json")]) == check.UNREADABLE
+    assert "not a readable record" in capsys.readouterr().err
