@@ -67,11 +67,11 @@ def flags(**options) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
-def start(*arguments, env: dict | None = None) -> subprocess.Popen:
+def start(*arguments, env: dict | None = None, module: str = "bench") -> subprocess.Popen:
     """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     return subprocess.Popen(
-        [sys.executable, "-m", "bench", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
         env=clean | (env or {}),
         stdin=subprocess.DEVNULL,

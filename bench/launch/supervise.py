@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.errors import RunFailed, UserError
 from bench.guard import LAUNCHER_PID, alive, error_path
+from bench.launch import stacks
 from bench.progress import PHASES, LifeSigns, read_status
 
 TICK_S = 0.2
@@ -80,26 +81,68 @@ def wait(process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: floa
 
 
 def hung(signs: list[LifeSigns | None], run_dir: Path, timeout: float) -> RunFailed:
-    """Nothing has moved for too long: name the rank that is furthest behind, with its stacks."""
+    """Nothing has moved for too long: say where every rank stands, and name one to look at first, with its stacks."""
     cause = killed(signs, run_dir) or first_error(run_dir, len(signs))
     if cause:
         return cause
-    for sign in filter(None, signs):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(sign.pid, signal.SIGUSR1)  # Guard writes the stacks to the rank's log
-    time.sleep(0.5)
+    where = stacks.collect([sign and sign.pid for sign in signs], run_dir)
     missing = [rank for rank, sign in enumerate(signs) if sign is None]
     if missing:
-        message = f"{names(missing)} did not start within {timeout:g} s (TIMEOUT)"
-        return failed("hung", missing[0], message, run_dir)
-    positions = [(sign.step, PHASES.index(sign.phase)) for sign in signs]
-    last = positions.index(min(positions))
-    where = "; ".join(f"rank {rank}: step {s.step + 1} of {s.total_steps}, {s.phase}" for rank, s in enumerate(signs))
-    if len(set(positions)) > 1:
-        message = f"rank {last} hangs and the others wait for it ({where}); no progress for {timeout:g} s (TIMEOUT)"
+        rank, message = missing[0], f"{names(missing)} did not start within {timeout:g} s (TIMEOUT)"
     else:
-        message = f"no progress for {timeout:g} s ({where}): give a larger TIMEOUT if one step takes so long"
-    return failed("hung", last, message, run_dir)
+        rank, message = explain(signs, where, timeout)
+    error = failed("hung", rank, message, run_dir)
+    error.failure["where"] = where
+    return error
+
+
+def explain(signs: list[LifeSigns], where: list[dict | None], timeout: float) -> tuple[int, str]:
+    """The rank to look at first, and why nothing moves, as far as the ranks' places tell: one line.
+
+    where: by rank, as ``stacks.collect`` gives it. A rank that is in no collective keeps those waiting that are in one.
+    """
+    positions = [(sign.step, PHASES.index(sign.phase)) for sign in signs]
+    in_collective = [rank for rank, place in enumerate(where) if place and place["collective"]]
+    outside = [rank for rank, (sign, place) in enumerate(zip(signs, where, strict=True))
+               if sign.phase != "done" and (place is None or place["collective"] is False)]  # fmt: skip
+    first = min(outside or range(len(signs)), key=positions.__getitem__)
+    limit = f"no progress for {timeout:g} s (TIMEOUT)"
+    stand = "; ".join(map(standing, range(len(signs)), signs, where))
+    groups = together(where)
+    if in_collective and not outside and len(groups) > 1:
+        return first, f"{limit}: {', '.join(groups)}: not all ranks entered it"
+    if 0 < len(outside) < len(signs):
+        return first, f"rank {first} hangs and the others wait for it ({stand}); {limit}"
+    if len(set(positions)) > 1:
+        return first, f"rank {first} is furthest behind, and the others may wait for it ({stand}); {limit}"
+    return first, f"no progress for {timeout:g} s ({stand}): give a larger TIMEOUT if one step takes so long"
+
+
+def standing(rank: int, sign: LifeSigns, place: dict | None) -> str:
+    """One rank's step, phase and place."""
+    at = f", at {stacks.name(place)}" if place else ""
+    return f"rank {rank}: step {sign.step + 1} of {sign.total_steps}, {sign.phase}{at}"
+
+
+def together(where: list[dict | None]) -> list[str]:
+    """The ranks by their places, the lowest rank's first; None: a rank that is there no more.
+
+    >>> at = lambda line, collective=True: {"file": "a.py", "line": line, "function": "f", "collective": collective}
+    >>> together([at(3), at(5), at(5), at(7, None)])[:2]
+    ['rank 0 in a collective at a.py:3 (f)', 'ranks 1, 2 in another at a.py:5 (f)']
+    >>> together([at(7, None), None])
+    ['rank 0 in a backward pass at a.py:7 (f)', 'rank 1 has ended']
+    """
+    groups = {}
+    for rank, place in enumerate(where):
+        groups.setdefault(place and (stacks.name(place), place["collective"]), []).append(rank)
+    said, collective = [], "a collective"
+    for group, ranks in groups.items():
+        at, waits = group or ("", None)
+        doing = f"in {collective if waits else 'a backward pass'} at {at}" if group else "has ended"
+        said.append(f"{names(ranks)} {doing}")
+        collective = "another" if waits else collective
+    return said
 
 
 def diagnose(code: int, run_dir: Path, num_ranks: int) -> Exception:

@@ -3,12 +3,14 @@
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
 from bench import record
 from bench.progress import read_status
 from tests import runs
+from tests.multiprocess import lone_collective
 from tests.runs import finish, left_behind, needs_horovod, run, start_run
 
 ENGINES = {
@@ -18,6 +20,7 @@ ENGINES = {
     "dp": {"mode": "dp", "gpus": 2},
 }
 EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
+COLLECTIVE_ENGINES = [p for p in EVERY_ENGINE if p.id in ("ddp by torchrun", "horovod")]
 HANG_TIMEOUT = 60
 GONE_WITHIN = 6.0  # seconds in which the last process of a broken run must have ended
 
@@ -49,6 +52,9 @@ def hanging(tmp_path_factory):
             out = tmp_path_factory.mktemp("hang")
             fault = f"hang:{bad_rank(name)}:2"
             started[name] = out, start_run(out, **options, fault=fault, timeout=HANG_TIMEOUT)
+    for name in (p.id for p in COLLECTIVE_ENGINES if p.id in started):
+        out, mode = tmp_path_factory.mktemp("alone"), ENGINES[name]["mode"]
+        started[f"{name}, collective"] = out, runs.start(mode, out, HANG_TIMEOUT, module=lone_collective.__name__)
     yield started
     for _, process in started.values():
         process.kill()
@@ -244,7 +250,7 @@ def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk):
 @pytest.mark.parametrize("name", EVERY_ENGINE)
 def test_a_rank_that_hangs(name, hanging):
     out, process = hanging[name]
-    result = finish(process, out, timeout=HANG_TIMEOUT + 30)
+    result = finish(process, out, timeout=HANG_TIMEOUT + 120)
     rank, failure = bad_rank(name), failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "hung")
     assert f"rank {rank}: step 3 of 3, waiting for data" in result.last_error_line
@@ -252,3 +258,31 @@ def test_a_rank_that_hangs(name, hanging):
     if name != "dp":
         assert f"rank {rank} hangs and the others wait for it" in result.last_error_line
     assert "break_on_purpose" in failure["traceback"]  # where it hangs, from the rank's own stacks
+    place = failure["where"][rank]
+    assert (place["file"], place["function"], place["collective"]) == ("bench/train.py", "break_on_purpose", False)
+    assert f"at bench/train.py:{place['line']} (break_on_purpose)" in result.last_error_line
+    assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
+
+
+@pytest.mark.parametrize("name", COLLECTIVE_ENGINES)
+def test_a_collective_that_rank_0_enters_alone(name, hanging):
+    out, process = hanging[f"{name}, collective"]
+    result = finish(process, out, timeout=HANG_TIMEOUT + 120)
+    failure = failure_of(result)
+    places = [line_of("rank 0 waits here"), line_of("rank 1 waits here")]
+    file = "tests/multiprocess/lone_collective.py"
+    assert failure["where"] == [
+        {"file": file, "line": places[0], "function": "count_hits", "collective": True},
+        {"file": file, "line": places[1], "function": "agree", "collective": True},
+    ]
+    assert failure["kind"] == "hung" and failure["message"] == (
+        f"no progress for {HANG_TIMEOUT} s (TIMEOUT): rank 0 in a collective at {file}:{places[0]} (count_hits), "
+        f"rank 1 in another at {file}:{places[1]} (agree): not all ranks entered it"
+    )
+
+
+def line_of(words: str) -> int:
+    """The number of the one line of lone_collective.py with these words."""
+    lines = Path(lone_collective.__file__).read_text().splitlines()
+    (number,) = [number for number, line in enumerate(lines, start=1) if words in line]
+    return number

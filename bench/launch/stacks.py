@@ -1,0 +1,134 @@
+"""Where each rank of a run that stands still is: its main thread's own line, and whether it waits there for the others.
+
+What comes in: the stacks that Guard has faulthandler write to RUN_DIR/rank<r>.log on SIGUSR1. What goes out: a place a
+rank, {"file", "line", "function", "collective"}.
+
+A rank that waits for the others stands inside a function of torch.distributed, DistributedDataParallel or Horovod that
+every rank must enter. The line that a person wrote is further out: the innermost one that belongs to no library. In a
+backward pass the stack proves nothing: it looks the same whether gradients are computed, or awaited from the others.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import sysconfig
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
+LIBRARIES = {"site-packages", "dist-packages", "torch", "horovod"}  # folders: torch may be built from source
+STANDARD = sysconfig.get_path("stdlib")
+COLLECTIVE = re.compile(r"/(torch/distributed/|torch/nn/parallel/distributed\.py|horovod/)")
+BACKWARD = re.compile(r"/torch/autograd/graph\.py$")
+THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
+FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+MORE_THREADS = "..."  # faulthandler ends after a hundred threads; the main one, its last, is then not among them
+TICK_S = 0.2
+LIMIT_S = 3.0  # for all stacks to be written: it takes milliseconds, unless the machine is busy
+
+
+def collect(pids: list[int | None], run_dir: Path) -> list[dict | None]:
+    """Have every rank write its stacks now, and read them. pids: by rank, None for one that is not there.
+
+    Returns a place by rank; None where a rank has written nothing: it is gone, or stopped.
+    """
+    logs = [run_dir / f"rank{rank}.log" for rank in range(len(pids))]
+    before = sizes = [size(log) for log in logs]
+    for pid in filter(None, pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+    deadline, still = time.monotonic() + LIMIT_S, False
+    while time.monotonic() < deadline and not still:
+        time.sleep(TICK_S)
+        last, sizes = sizes, [size(log) for log in logs]
+        still = sizes == last and all(now > then for now, then in zip(sizes, before, strict=True))
+    return [place(written(log, start)) for log, start in zip(logs, before, strict=True)]
+
+
+def place(dump: str) -> dict | None:
+    """The main thread's place in the last dump of a text: file (from the project's root; of any other its last two
+    parts), line, function, and collective: True, False, or None in a backward pass. None without such a thread."""
+    frames = main_thread(dump)
+    own = [frame for frame in frames if not of_library(frame["file"])]
+    if not own:
+        return None
+    inner = frames[0]["file"] if frames[0] is not own[0] else ""
+    collective = None if BACKWARD.search(inner) else COLLECTIVE.search(inner) is not None
+    if collective:  # bench/modes only passes the call on: who entered?
+        own = [frame for frame in own if not within(frame["file"], MODES)] or own
+    return {
+        "file": short(own[0]["file"]),
+        "line": int(own[0]["line"]),
+        "function": own[0]["function"],
+        "collective": collective,
+    }
+
+
+def main_thread(dump: str) -> list[dict]:
+    """The frames of the main thread, innermost first: the last of a dump, for faulthandler begins with the newest.
+
+    >>> main_thread('''Thread 0x7f01 (most recent call first):
+    ...   File "/a/b.py", line 3 in wait
+    ...
+    ... Current thread 0x7f02 (most recent call first):
+    ...   File "/a/c.py", line 5 in run
+    ... ''')
+    [{'file': '/a/c.py', 'line': '5', 'function': 'run'}]
+    """
+    frames = []
+    for line in dump.splitlines():
+        if THREAD.match(line) or line == MORE_THREADS:
+            frames = []
+        elif frame := FRAME.match(line):
+            frames.append(frame.groupdict())
+    return frames
+
+
+def of_library(file: str) -> bool:
+    """Whether a file is Python's, torch's, Horovod's or another installed package's, and not the project's.
+
+    >>> [of_library(f) for f in ("/v/lib/site-packages/torch/_tensor.py", "<frozen runpy>", "/home/jane/train.py")]
+    [True, True, False]
+    """
+    parts = Path(file).relative_to(PROJECT).parts if within(file, PROJECT) else Path(file).parts
+    standard = within(file, STANDARD) and not within(file, PROJECT / "bench")  # which may be installed below it
+    return file.startswith("<") or standard or bool(LIBRARIES & set(parts[:-1]))
+
+
+def within(file: str, folder) -> bool:
+    """Whether a file lies below a folder, by their names."""
+    return Path(file).is_relative_to(folder)
+
+
+def short(file: str) -> str:
+    """A file's name for people: from the project's root, or its last two parts.
+
+    >>> short(f"{PROJECT}/bench/epochs.py"), short("/home/jane/thesis/train.py")
+    ('bench/epochs.py', 'thesis/train.py')
+    """
+    path = Path(file)
+    return str(path.relative_to(PROJECT)) if within(file, PROJECT) else "/".join(path.parts[-2:])
+
+
+def name(place: dict) -> str:
+    """A place in words.
+
+    >>> name({"file": "bench/epochs.py", "line": 275, "function": "validate", "collective": True})
+    'bench/epochs.py:275 (validate)'
+    """
+    return f"{place['file']}:{place['line']} ({place['function']})"
+
+
+def size(path: Path) -> int:
+    """The bytes of a file; 0 when there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def written(path: Path, start: int) -> str:
+    """The text of a file from a byte on; empty when there is none."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(start)
+        return file.read().decode(errors="replace")
+    return ""

@@ -1,0 +1,68 @@
+"""A run whose rank 0 enters a collective alone: ``python -m tests.multiprocess.lone_collective MODE OUT TIMEOUT``.
+
+It is `bench run` but for what its ranks do. Both sides are here: without RANK in the environment it launches, with it
+(or Horovod's) it is a rank.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from bench.config import RunConfig, from_dict
+from bench.errors import BenchError
+from bench.guard import Guard
+from bench.launch import run
+from bench.progress import StatusWriter
+
+
+def main() -> int:
+    """Launch the engine's own command with this file in the worker's place."""
+    mode, out, timeout = sys.argv[1:]
+    config = run.resolve_here(RunConfig(mode=mode, num_devices=2, device="cpu", out=out, timeout=float(timeout)))
+    engine = run.ENGINES[config.launcher]
+    command = engine.command
+
+    def ours(*arguments):
+        argv, variables = command(*arguments)
+        return [word.replace("bench.worker", __spec__.name) for word in argv], variables
+
+    engine.command = ours
+    try:
+        run.launch(config)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def rank_main(rank: int) -> None:
+    """One rank's life."""
+    run_dir = Path(sys.argv[1])
+    with Guard(run_dir, rank) as guard:
+        guard.status = StatusWriter(run_dir, rank)
+        from bench.modes import load_mode
+
+        config = from_dict(json.loads((run_dir / "config.json").read_text()))
+        mode = load_mode(config.mode)(config)
+        guard.status.phase("validating")
+        if rank == 0:
+            count_hits(mode)  # the mistake: what follows is for all ranks, this was not
+        agree(mode)
+
+
+def count_hits(mode) -> None:
+    """A sum over the ranks."""
+    import torch
+
+    mode.reduce(torch.zeros(4), "sum")  # rank 0 waits here
+
+
+def agree(mode) -> None:
+    """Where all ranks meet."""
+    mode.barrier()  # rank 1 waits here
+
+
+if __name__ == "__main__":
+    number = os.environ.get("RANK", os.environ.get("HOROVOD_RANK"))
+    sys.exit(main() if number is None else rank_main(int(number)))

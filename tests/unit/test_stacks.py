@@ -1,0 +1,219 @@
+"""Where a rank stands, read from what faulthandler writes: real dumps of both engines, shortened at the outer end."""
+
+import subprocess
+import sys
+
+import pytest
+
+from bench.launch import stacks, supervise
+from bench.progress import LifeSigns
+
+SITE = "/v/lib/python3.11/site-packages"
+GUARD = f"""Thread 0x00007f8d4fca46c0 (most recent call first):
+  File "{stacks.PROJECT}/bench/guard.py", line 59 in watch
+  File "{stacks.STANDARD}/threading.py", line 982 in run
+  File "{stacks.STANDARD}/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f8d513d0b80 (most recent call first):
+"""
+END = f"""  File "{stacks.PROJECT}/bench/worker.py", line 212 in <module>
+  File "<frozen runpy>", line 88 in _run_code
+  File "<frozen runpy>", line 198 in _run_module_as_main
+"""
+STEP = f'  File "{stacks.PROJECT}/bench/train.py", line 148 in take_step\n'
+MODULE = f"""  File "{SITE}/torch/nn/modules/module.py", line 1794 in _call_impl
+  File "{SITE}/torch/nn/modules/module.py", line 1783 in _wrapped_call_impl
+"""
+DDP = f"{SITE}/torch/nn/parallel/distributed.py"
+
+ALL_REDUCE = f"""  File "{SITE}/torch/distributed/distributed_c10d.py", line 3913 in all_reduce
+  File "{SITE}/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "{stacks.PROJECT}/bench/modes/group.py", line 45 in reduce
+  File "{stacks.PROJECT}/bench/modes/ddp.py", line 94 in reduce
+  File "{stacks.PROJECT}/bench/epochs.py", line 275 in validate
+"""
+SYNC_BUFFERS = f"""  File "{DDP}", line 2364 in _distributed_broadcast_coalesced
+  File "{DDP}", line 2452 in _default_broadcast_coalesced
+  File "{DDP}", line 2430 in _sync_module_buffers
+  File "{DDP}", line 2426 in _sync_buffers
+  File "{DDP}", line 1783 in _pre_forward
+  File "{DDP}", line 1887 in forward
+{MODULE}{STEP}"""
+CONVOLUTION = f"""  File "{SITE}/torch/nn/modules/conv.py", line 548 in _conv_forward
+  File "{SITE}/torch/nn/modules/conv.py", line 553 in forward
+{MODULE}  File "{DDP}", line 1711 in _run_ddp_forward
+  File "{DDP}", line 1891 in forward
+{MODULE}{STEP}"""
+BACKWARD = f"""  File "{SITE}/torch/autograd/graph.py", line 1072 in _engine_run_backward
+  File "{SITE}/torch/autograd/__init__.py", line 395 in backward
+  File "{SITE}/torch/_tensor.py", line 623 in backward
+  File "{stacks.PROJECT}/bench/train.py", line 152 in take_step
+"""
+HOOKS = f"""  File "{SITE}/horovod/torch/mpi_ops.py", line 1285 in synchronize
+  File "{SITE}/horovod/torch/optimizer.py", line 284 in synchronize
+  File "{stacks.PROJECT}/bench/modes/horovod.py", line 84 in synchronize
+  File "{stacks.PROJECT}/bench/train.py", line 155 in take_step
+"""
+GATHER = f"""  File "{SITE}/horovod/torch/mpi_ops.py", line 1285 in synchronize
+  File "{SITE}/horovod/torch/mpi_ops.py", line 205 in forward
+  File "{SITE}/horovod/torch/mpi_ops.py", line 254 in allreduce
+  File "{stacks.PROJECT}/bench/modes/horovod.py", line 104 in reduce
+  File "{stacks.PROJECT}/bench/epochs.py", line 127 in mean_loss_sum
+"""
+ASLEEP = f'  File "{stacks.PROJECT}/bench/train.py", line 214 in break_on_purpose\n'
+LOADER = f"""  File "{stacks.STANDARD}/selectors.py", line 415 in select
+  File "{SITE}/torch/utils/data/dataloader.py", line 1288 in _try_get_data
+  File "{stacks.PROJECT}/bench/workload/data.py", line 201 in plain_errors
+"""
+DIVIDING = f'  File "{stacks.PROJECT}/bench/modes/dp.py", line 90 in forward\n{STEP}'
+
+
+def at(file: str, line: int, function: str, collective) -> dict:
+    return {"file": file, "line": line, "function": function, "collective": collective}
+
+
+PLACES = {
+    "all_reduce": (ALL_REDUCE, at("bench/epochs.py", 275, "validate", True)),
+    "buffers in DDP's forward": (SYNC_BUFFERS, at("bench/train.py", 148, "take_step", True)),
+    "a layer in DDP's forward": (CONVOLUTION, at("bench/train.py", 148, "take_step", False)),
+    "backward": (BACKWARD, at("bench/train.py", 152, "take_step", None)),
+    "Horovod's optimizer": (HOOKS, at("bench/train.py", 155, "take_step", True)),
+    "Horovod's allreduce": (GATHER, at("bench/epochs.py", 127, "mean_loss_sum", True)),
+    "asleep": (ASLEEP, at("bench/train.py", 214, "break_on_purpose", False)),
+    "a loader": (LOADER, at("bench/workload/data.py", 201, "plain_errors", False)),
+    "a mode's own work": (DIVIDING, at("bench/modes/dp.py", 90, "forward", False)),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_the_line_and_whether_it_is_a_collective(name):
+    frames, expected = PLACES[name]
+    assert stacks.place(GUARD + frames + END) == expected
+
+
+def test_a_script_of_somebody_elses_is_named_by_its_last_two_parts():
+    """Wherever its torch was built, and with Python 3.14's names of threads."""
+    dump = """Thread 0x00007f8d513d0b80 [python] (most recent call first):
+  File "/opt/src/torch/distributed/distributed_c10d.py", line 3913 in all_reduce
+  File "/home/jane/thesis/train.py", line 7 in main
+"""
+    assert stacks.place(dump) == at("thesis/train.py", 7, "main", True)
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [
+        "",
+        "NCCL INFO Bootstrap: using eth0",
+        GUARD,
+        GUARD.partition("\n\n")[0] + "\n...\n",  # a hundred threads, and the main one not among them
+        'Traceback (most recent call last):\n  File "/home/jane/train.py", line 7, in main\n',
+    ],
+    ids=["nothing", "no dump", "no frame", "too many threads", "a traceback"],
+)
+def test_nothing_is_made_up(dump):
+    assert stacks.place(dump) is None
+
+
+SLEEPER = """
+import faulthandler, signal, sys, threading, time
+faulthandler.register(signal.SIGUSR1, all_threads=True, file=open(sys.argv[1], "a"))
+def first():
+    print(flush=True)
+    while not done.is_set(): time.sleep(0.01)
+def second():
+    print(flush=True)
+    time.sleep(60)
+done = threading.Event()
+threading.Thread(target=lambda: sys.stdin.read(1) and done.set(), daemon=True).start()
+first()
+second()
+"""
+
+
+def test_the_dump_that_was_asked_for_counts_and_no_earlier_one(tmp_path):
+    """Rank 0 has gone on since its first dump; rank 1 is gone, and its log holds the dump of another day."""
+    (tmp_path / "rank1.log").write_text(GUARD + ASLEEP + END)
+    script = tmp_path / "jane" / "sleeper.py"
+    script.parent.mkdir()
+    script.write_text(SLEEPER)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, script, tmp_path / "rank0.log"], text=True, **pipes) as process:
+        try:
+            process.stdout.readline()
+            assert stacks.collect([process.pid], tmp_path)[0]["function"] == "first"
+            process.stdin.write("x")
+            process.stdin.close()
+            process.stdout.readline()
+            found = stacks.collect([process.pid, None], tmp_path)
+        finally:
+            process.kill()
+    assert found == [at("jane/sleeper.py", 9, "second", False), None]
+
+
+def test_the_last_thread_of_a_dump_is_the_main_one(tmp_path):
+    """What reading a dump rests on, of this Python's faulthandler."""
+    code = (
+        "import faulthandler, threading; wait = threading.Event()\n"
+        "def other(): wait.wait()\n"
+        "for _ in range(3): threading.Thread(target=other).start()\n"
+        "faulthandler.dump_traceback(all_threads=True); wait.set()"
+    )
+    (tmp_path / "main.py").write_text(code)
+    done = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, timeout=30)
+    assert stacks.place(done.stderr)["line"] == 4, done.stderr
+
+
+# --- What is said of it ---------------------------------------------------------------------------------------------
+
+VALIDATING, LOSS = at("bench/epochs.py", 275, "validate", True), at("bench/epochs.py", 150, "end_epoch", True)
+FORWARD, PASS = at("bench/train.py", 148, "take_step", True), at("bench/train.py", 152, "take_step", None)
+SLEEPING = at("bench/train.py", 214, "break_on_purpose", False)
+
+
+def said(where: list, positions: list) -> tuple[int, str]:
+    """positions: (step from 0, phase) by rank."""
+    signs = [LifeSigns(100, phase, step, 9, 0.0) for step, phase in positions]
+    return supervise.explain(signs, where, 20)
+
+
+def test_ranks_in_different_collectives_are_named():
+    rank, message = said([VALIDATING, LOSS, LOSS], [(6, "validating"), (6, "validating"), (6, "validating")])
+    assert rank == 0 and message == (
+        "no progress for 20 s (TIMEOUT): rank 0 in a collective at bench/epochs.py:275 (validate), ranks 1, 2 in "
+        "another at bench/epochs.py:150 (end_epoch): not all ranks entered it"
+    )
+
+
+def test_a_backward_pass_is_not_called_a_collective():
+    _, message = said([VALIDATING, PASS], [(6, "validating"), (7, "backward")])
+    assert "rank 1 in a backward pass at bench/train.py:152 (take_step): not all ranks entered it" in message
+
+
+def test_a_rank_that_has_ended_keeps_the_others_waiting():
+    _, message = said([VALIDATING, None], [(8, "validating"), (8, "done")])
+    assert "rank 1 has ended: not all ranks entered it" in message
+
+
+@pytest.mark.parametrize("waiting", [FORWARD, PASS])
+@pytest.mark.parametrize("bad", [SLEEPING, None])  # None: it writes no stack, for it is stopped
+def test_a_rank_outside_of_a_collective_hangs_and_the_others_wait(waiting, bad):
+    rank, message = said([waiting, bad, waiting], [(2, "forward"), (2, "waiting for data"), (2, "forward")])
+    assert rank == 1 and message.startswith(
+        "rank 1 hangs and the others wait for it (rank 0: step 3 of 9, forward, at "
+    )
+    assert message.endswith("no progress for 20 s (TIMEOUT)")
+
+
+def test_a_rank_in_a_later_phase_may_be_the_one_that_hangs():
+    """The others wait in the forward pass of the step before."""
+    rank, message = said([FORWARD, SLEEPING], [(2, "forward"), (2, "validating")])
+    assert rank == 1 and message.startswith("rank 1 hangs and the others wait for it")
+
+
+def test_nobody_is_blamed_where_the_stacks_tell_nothing():
+    """On GPUs a rank waits for the device outside of any collective."""
+    rank, message = said([SLEEPING, SLEEPING], [(3, "forward"), (2, "backward")])
+    assert rank == 1 and message.startswith("rank 1 is furthest behind, and the others may wait for it (")
+    rank, message = said([PASS, PASS], [(3, "backward"), (3, "backward")])
+    assert message.endswith("give a larger TIMEOUT if one step takes so long") and message.startswith("no progress for")
