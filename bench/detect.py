@@ -44,3 +44,8 @@ def find(observed: dict) -> list[Finding]:
 
 
 DETECTORS = {}
+
+
+def observed_of(record: dict) -> dict:
+    """What was observed of a record's run."""
+    return record.get("observed", {})

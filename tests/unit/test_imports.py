@@ -24,15 +24,18 @@ ALLOWED = {
     "bench.config": [
         "bench.checks", "bench.errors", "bench.mistakes", "bench.modes.__init__", "bench.schedule",
     ],
-    "bench.labs": ["bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.mistakes", "bench.workload"],
+    "bench.labs": [
+        "bench.labs", "bench.checkpoint", "bench.config", "bench.detect", "bench.errors", "bench.mistakes",
+        "bench.workload",
+    ],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
     "bench.remote": ["bench.errors", "bench.files"],
     "bench.storage": ["bench.errors", "bench.files", "bench.remote"],
     "bench.record": [
-        "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas", "bench.modes.__init__",
-        "bench.remote",
+        "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas", "bench.mistakes",
+        "bench.modes.__init__", "bench.remote",
     ],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [
