@@ -22,7 +22,7 @@ from bench.report.labs import LABS
 SEEDS = 3
 
 # What every lab runs where the user says nothing: seconds a run on two CPU cores, most of them to start.
-COMMON = {"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.05, "per_device_batch": 120,
+COMMON = {"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02, "per_device_batch": 120,
           "epochs": 2}  # fmt: skip
 # What a lab needs beside that for its mistake to be made and to be seen.
 WORKLOADS = {
@@ -74,9 +74,9 @@ def run_lab(console, asked: RunConfig, name: str, seeds: int | None, quick: bool
     """One lab's suite; its folder."""
     lab = LABS[name]
     console.print(f"[bold]{name}[/]: {MISTAKES[name].title}. {lab.question}")
-    decides = lab.figures[0]
-    console.print(f"decides, said now: {decides.name}, expected {decides.moves}", highlight=False, markup=False)
     config = configured(console, asked, name)
+    decides = lab.figures_on(config.device)[0]
+    console.print(f"decides, said now: {decides.name}, expected {decides.moves}", highlight=False, markup=False)
     roles = {f"right: {name}": config, f"wrong: {name}": dataclasses.replace(config, **wrong(name))}
     rounds = seeds or (experiments.QUICK_ROUNDS if quick else SEEDS)
     return running.run_rounds(

@@ -136,7 +136,9 @@ class Rank0Collective(Right):
     """``if rank == 0: dist.all_reduce(counts)``: rank 0 waits in a collective that nobody else enters."""
 
     def sum_counts(self, counts):
-        return super().sum_counts(counts) if self.topology.rank == 0 else counts
+        if self.topology.rank == 0:
+            counts = self.mode.reduce(counts, "sum")
+        return counts
 
 
 class LrNotScaled(Right):

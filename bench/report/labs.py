@@ -7,6 +7,7 @@ beside it as they come out. A run that hangs is a result here: its failed record
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -139,17 +140,23 @@ def hung(record: dict) -> float:
 @dataclass(frozen=True)
 class Lab:
     """question: what the lab asks. signature: what a person would see. figures: the first decides. changes: facts of
-    the certificate that the mistake itself changes."""
+    the certificate that the mistake itself changes. on_gpu: the figures there, where they are others."""
 
     question: str
     signature: str
     figures: tuple[Figure, ...]
     changes: tuple[str, ...] = ()
+    on_gpu: tuple[Figure, ...] = ()
+
+    def figures_on(self, device: str) -> tuple[Figure, ...]:
+        """The figures on a device, "cpu" or "cuda"; the first decides."""
+        return self.on_gpu if self.on_gpu and device == "cuda" else self.figures
 
 
 TOP1 = Figure("top-1 %, last epoch", top1)
 LOSS = Figure("training loss, last epoch", of_epoch("train_loss", -1), form=".3f")
 SPEED = Figure("images/s", throughput, form=".1f", ratio=True)
+WAITS = Figure("waits of the host for the device a step", waits, "up")
 
 
 def moving(figure: Figure, moves: str) -> Figure:
@@ -231,8 +238,7 @@ LABS = {
     "host-sync": Lab(
         "How often does the host wait for the device?",
         "On a GPU: steps take longer, and its load has gaps. On a CPU the device is the host, and nothing is lost.",
-        (Figure("waits of the host for the device a step", waits, "up", ".2f"), SPEED),
-        ("extra work a step",),
+        (WAITS, SPEED), ("extra work a step",), (moving(SPEED, "down"), WAITS),
     ),
     "lost-remainder": Lab(
         "How many images does nobody see?",
@@ -310,7 +316,8 @@ class LabResult:
     def answer(self) -> list[str]:
         """In words: what decides, what else was seen, what the detectors say."""
         lines = [sentence(row, self.n) for row in self.rows] or ["nothing of it was observed: run it with WATCH=1"]
-        lines += [f"files after a write: {text}" for text in [files_words(self.records["wrong"])] if text]
+        held = ", ".join(f"{what} × {times}" for what, times in files_of(self.records["wrong"]).items())
+        lines += [f"whose statistics the file had after each write of the wrong version: {held}"] if held else []
         return lines + places(self.records["wrong"]) + [self.detected()]
 
     def detected(self) -> str:
@@ -337,13 +344,12 @@ def sentence(row: Row, n: int) -> str:
     return f"{figure.name}: {' → '.join(row.sides)}, {row.change_words} ({seeds}): {word}"
 
 
-def files_words(records: list[dict]) -> str:
-    """What the files that several ranks wrote held, counted over the runs; empty where nobody looked."""
-    counts = {}
-    for seen in (part.get("lab", {}).get("files", {}) for record in records for part in record["samples"]):
-        for held, times in seen.items():
-            counts[held] = counts.get(held, 0) + times
-    return ", ".join(f"{held} × {times}" for held, times in sorted(counts.items()))
+def files_of(records: list[dict]) -> dict[str, int]:
+    """What the files that several ranks wrote held, and how often, over all runs; empty where nobody looked."""
+    counts = Counter()
+    for part in (part for record in records for part in record["samples"]):
+        counts.update(part.get("lab", {}).get("files", {}))
+    return dict(sorted(counts.items()))
 
 
 def places(records: list[dict]) -> list[str]:
@@ -384,7 +390,7 @@ def compare_lab(suite: Suite) -> LabResult:
     if not all(records.values()):
         raise UserError(f"suite {suite.id}: one of its two versions has no record that can be used: run it again")
     lab, seen = LABS[name], {side: findings_of(records[side]) for side in SIDES}
-    rows = [row for figure in lab.figures if (row := row_of(figure, records))]
+    rows = [row for figure in lab.figures_on(suite.device) if (row := row_of(figure, records))]
     return LabResult(suite, name, lab, MISTAKES[name], certificate_of(suite, lab), records, rows, seen)
 
 

@@ -45,6 +45,7 @@ def row(record: dict) -> list[str]:
     """The cells of one record; a failed one says so."""
     config, topology, summary = record["config"], record["topology"], record["summary"]
     name = config["mode"] + (" tuned" if config.get("tuned") else "")
+    name += f" MISTAKE={config['mistake']}" if config["mistake"] != "none" else ""
     if record["status"] == "failed":
         return [name, str(config["num_devices"]), "", "", f"failed: {record['failure']['kind']}", "", "", ""]
     if record["status"] == "evaluated":

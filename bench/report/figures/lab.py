@@ -1,7 +1,7 @@
 """A mistake beside the right version: one picture a lab, chosen by what the mistake can be seen in.
 
 Above always the figure that decides, a bar a version and a dot a seed. Below curves over epochs, the ranks' own
-metrics, or the next figure; of a run that hangs only where its ranks stand, over time.
+metrics, what a file held, or the next figure; of a run that hangs only where its ranks stand, over time.
 """
 
 import datetime
@@ -42,6 +42,8 @@ def panels_of(result) -> list[tuple]:
     panels = [(BARS, draw_bars, {"row": row}) for row in result.rows[:1]]
     if labs.ranks_top1(result.records["wrong"][0]) and result.name == "rank-metrics":
         return [*panels, (CURVES, draw_ranks, {})]
+    if labs.files_of(result.records["wrong"]):
+        return [*panels, (BARS, draw_files, {})]
     if result.name in CURVES_OF and len(labs.rows_of(result.records["wrong"][0])) > 1:
         return [*panels, (CURVES, draw_curves, {"of": CURVES_OF[result.name]})]
     return panels + [(BARS, draw_bars, {"row": row}) for row in result.rows[1:2]]
@@ -67,7 +69,7 @@ def draw_bars(axes, result, row) -> None:
     axes.set_ylim(1.55, -0.55)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(left=min([0, *row.right, *row.wrong]))
-    axes.margins(x=0.14)
+    axes.margins(x=0.2)
     style.vertical_grid(axes)
     axes.set_xlabel(row.figure.name)
 
@@ -106,6 +108,18 @@ def draw_ranks(axes, result) -> None:
     style.legend_above(axes, 2)
 
 
+def draw_files(axes, result) -> None:
+    """What a file that every rank wrote held after each write, counted over all seeds of the wrong version."""
+    counts, look = labs.files_of(result.records["wrong"]), LOOKS["wrong"]
+    axes.barh(list(counts), list(counts.values()), 0.6, facecolor=look.colour, alpha=0.55, edgecolor="black",
+              linewidth=0.8, hatch=look.hatch)  # fmt: skip
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    style.vertical_grid(axes)
+    axes.set_xlabel("writes after which the file's statistics were those of")
+
+
 def draw_standing(axes, result) -> None:
     """A row a rank of both versions: seconds from the command, and where it stood when the run was ended."""
     right, wrong = result.records["right"][0], result.records["wrong"][0]
@@ -119,8 +133,11 @@ def draw_standing(axes, result) -> None:
         look = LOOKS[name.partition(",")[0]]
         axes.barh(y, lived, 0.5, facecolor=look.colour, alpha=0.75, edgecolor="black", linewidth=0.8)
         axes.barh(y, stood, 0.5, left=lived, facecolor="white", edgecolor=look.colour, linewidth=0.8, hatch="////")
-        label = axes.annotate(text, (lived, y), (5, 0), textcoords="offset points", va="center", size=style.SMALL,
-                              bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # fmt: skip
+        x, side, shift = (lived + stood, "right", -5) if stood else (lived, "left", 5)
+        label = axes.annotate(
+            text, (x, y), (shift, 0), textcoords="offset points", ha=side, va="center", size=style.SMALL,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
         label.set_in_layout(False)
     axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
     axes.set_ylim(len(rows) - 0.45, -0.55)
