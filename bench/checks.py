@@ -32,6 +32,7 @@ def check(config, knobs: set[str]) -> None:
     check_knobs(config, knobs)
     check_data(config)
     check_training(config)
+    check_mistake(config)
     if config.fault:
         parse_fault(config.fault, config.num_processes)
     if config.snapshots:
@@ -142,6 +143,38 @@ def check_training(config) -> None:
     if config.adasum and (config.precision == "fp16" or config.clip_norm or config.loss_guard):
         raise UserError("ADASUM=1 reduces inside the optimizer's step: PRECISION=fp16, CLIP_NORM and LOSS_GUARD, which "
                         "look at the gradients before it, cannot be had with it")  # fmt: skip
+
+
+# What there must be for a mistake to be made: words, a function of a config, and the mistakes.
+MISTAKE_NEEDS = [
+    ("several processes: MODE=ddp or horovod, GPUS=2 or more", lambda c: c.num_processes > 1,
+     ("whole-data", "rank-metrics", "many-writers", "rank0-collective", "same-augmentation", "lost-remainder")),
+    ("several devices: GPUS=2 or more", lambda c: c.num_devices > 1, ("gradient-sum",)),
+    ("a training by epochs: EPOCHS", lambda c: c.epochs, ("rank-metrics", "many-writers", "rank0-collective")),
+    ("a second epoch: EPOCHS=2 or more", lambda c: c.epochs > 1, ("no-reshuffle",)),
+    ("data with a validation set, which DATA=synthetic has not", lambda c: c.data != "synthetic",
+     ("rank-metrics", "rank0-collective")),
+    ("checkpoints: leave CHECKPOINT=0 out", lambda c: c.checkpoint is not False, ("many-writers",)),
+    ("AUGMENT=1", lambda c: c.augment is not False, ("same-augmentation",)),
+    ("LR_BATCH, and another global batch", lambda c: c.lr_batch and not (c.per_device_batch and
+     c.global_batch == c.lr_batch), ("lr-not-scaled",)),
+    ("PRETRAINED, a file", lambda c: c.pretrained not in (None, "torchvision"), ("strict-false",)),
+    ("the plain exchange: leave OVERLAP, COMPRESSION and ADASUM out",
+     lambda c: c.overlap and c.compression == "none" and not c.adasum, ("gradient-sum",)),
+]  # fmt: skip
+
+
+def check_mistake(config) -> None:
+    """A mistake is made where a right script would do something else, and nowhere else."""
+    if config.mistake == "none":
+        return
+    if MODES[config.mode].baseline or not config.sync:
+        raise UserError(f"MISTAKE={config.mistake} is made in a training: use MODE=ddp or horovod, and SYNC=1")
+    if config.resume or config.evaluate:
+        raise UserError(f"MISTAKE={config.mistake} is made in a training from its start: leave RESUME and EVALUATE out")
+    for words, there, names in MISTAKE_NEEDS:
+        if config.mistake in names and not there(config):
+            raise UserError(f"MISTAKE={config.mistake} needs {words}")
 
 
 def check_value(f: dataclasses.Field, value) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench import config as cfg
 from bench.errors import BenchError, UserError
-from bench.mistakes import MISTAKES
+from bench.mistakes import MISTAKES, confession
 from bench.remote import without_credentials
 
 
@@ -182,6 +182,8 @@ def announce(console, config: cfg.RunConfig) -> None:
         f"{config.per_device_batch} images a device a step, {steps}, {config.precision}, "
         f"{config.launcher}, seed {config.seed}"
     )
+    if config.mistake != "none":
+        console.print(f"[bold red]{confession(config.mistake)}[/]")
 
 
 def report(args) -> int:

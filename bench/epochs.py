@@ -126,11 +126,10 @@ class Epochs:
         mine["skipped_images"] = sorted(trainer.skipped_images)
         ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
         loss_sum = self.mean_loss_sum()
-        if trainer.mode.topology.rank == 0:
-            latest = trainer.run_dir / LATEST
-            checkpoint.save(latest, self.state(model) | {"loss_sum": loss_sum, "ranks": ranks})
-            if best:
-                checkpoint.keep_best(latest, trainer.run_dir / BEST)
+        latest = trainer.run_dir / LATEST
+        trainer.script.save(latest, self.state(model) | {"loss_sum": loss_sum, "ranks": ranks})
+        if best and trainer.mode.topology.rank == 0:
+            checkpoint.keep_best(latest, trainer.run_dir / BEST)
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
 
     def state(self, model: nn.Module) -> dict:
@@ -265,7 +264,7 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
         counts += torch.stack([loss, hits[:, 0].sum(), hits.sum(), torch.tensor(len(labels), device=trainer.device)])
     load_buffers(model, own)
     train_mode(model)
-    loss, top1, top5, images = mode.reduce(counts, "sum").tolist()
+    loss, top1, top5, images = trainer.script.sum_counts(counts).tolist()
     if not images:
         raise UserError("the validation set has no image that can be read")
     return {"loss": finite(loss / images), "top1": top1 / images, "top5": top5 / images, "images": int(images)}

@@ -26,7 +26,8 @@ from bench.report.words import COMPILE_NOTE
 ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5}
 QUICK_ROUNDS = 2
 OF_TRAINING = ("epochs", "lr_warmup_epochs", "target")
-NOT_HERE = (*suites.MEASURED_ONLY, "baselines", "profile", "suite", "role", "round", "launcher", "dist_url")
+NOT_HERE = (*suites.MEASURED_ONLY, "baselines", "profile", "suite", "role", "round", "launcher", "dist_url",
+            "mistake")  # fmt: skip
 
 
 def compare(asked: RunConfig, rounds: int | None, quick: bool, strict: bool, replay: str | None) -> int:
@@ -196,7 +197,7 @@ def finish(console, folders: list[Path], replay=None, strict: bool = False) -> i
         result = style.result_of(suite)
         if strict:
             refuse_unfair(console, result, folder)
-        (tables.print_accuracy_result if suite.kind == "accuracy" else tables.print_result)(console, result)
+        tables.PRINTERS.get(suite.kind, tables.print_result)(console, result)
         if replay:
             tables.print_replay(console, result, replay)
         for name, figure in figures.figures_of(result).items():

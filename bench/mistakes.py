@@ -89,6 +89,16 @@ MISTAKES = {
     ),
 }
 
+
+def confession(name: str) -> str:
+    """What a run with MISTAKE=<name> says of itself.
+
+    >>> confession("no-reshuffle")
+    'a mistake made on purpose (MISTAKE=no-reshuffle): a sampler without set_epoch'
+    """
+    return f"a mistake made on purpose (MISTAKE={name}): {MISTAKES[name].title}"
+
+
 INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switch)
 
 

@@ -17,6 +17,7 @@ from bench import files, formulas
 from bench.checks import data_kind
 from bench.config import UNSET, RunConfig, base_type, global_batch_of, make_command, to_dict
 from bench.errors import BenchError
+from bench.mistakes import confession
 from bench.modes import MODES
 from bench.remote import without_credentials
 
@@ -136,7 +137,8 @@ def nameless(path: str) -> str:
 def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]) -> dict:
     """Where the processes sat, what stood for a device, and what could not be made equal."""
     threads = sum(part["threads"] for part in parts)
-    notes = [label] if label else []
+    notes = [confession(config.mistake)] if config.mistake != "none" else []
+    notes += [label] if label else []
     notes += parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
         notes.append(f"no GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices")

@@ -30,20 +30,27 @@ def as_it_is(config: RunConfig, number: int) -> RunConfig:
 
 def run_rounds(
     console, suite: str, roles: dict[str, RunConfig], rounds: int, out: str, after_round=None, in_round=as_it_is,
-    say=images_per_s,
+    say=images_per_s, may_fail=(),
 ) -> Path:  # fmt: skip
     """Run every role once a round, in a rotated order, into OUT/<suite>/; returns that folder.
 
     in_round: a role's config and the number of a round, from 0 -> its config there. say: a record in a few words.
-    after_round: called with the records of the first round, to stop early by an exception. Raises UserError when a
-    role cannot run here, RunFailed when one does not end well: the records so far stay.
+    after_round: called with the records of the first round, to stop early by an exception. may_fail: roles whose failed
+    record is their result. Raises UserError when a role cannot run here, RunFailed when another does not end well: the
+    records so far stay.
     """
     folder, started = Path(out) / suite, time.monotonic()
     for number in range(rounds):
         said, records = {}, []
         for role in suites.order(list(roles), number):
             config, title = in_round(roles[role], number), f"round {number + 1}/{rounds} {role}"
-            record = run_one(console, suite, role, config, number, folder, title)
+            try:
+                record = run_one(console, suite, role, config, number, folder, title)
+            except RunFailed as error:
+                if role not in may_fail or error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
+                    raise
+                said[role] = "failed, as it may"
+                continue
             said[role] = say(record)
             records.append(record)
         row = ", ".join(f"{role} {said[role]}" for role in roles)

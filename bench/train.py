@@ -70,14 +70,16 @@ class Trainer:
     """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped.
 
     to_float: makes numbers of images on the device. lr_of: the learning rate of a step, by images seen before it.
+    script: what scripts do right or wrong, bench/labs/inject.py.
     """
 
     def __init__(
         self, config: RunConfig, mode, model: nn.Module, optimizer, to_float, lr_of: Callable[[int], float],
-        status: StatusWriter, run_dir: Path,
+        status: StatusWriter, run_dir: Path, script,
     ):  # fmt: skip
         self.config, self.mode, self.model, self.optimizer = config, mode, model, optimizer
         self.to_float, self.lr_of, self.status, self.run_dir = to_float, lr_of, status, run_dir
+        self.script = script
         self.device = mode.topology.device
         self.clock = StepClock(self.device, passes=config.accumulate)
         self.peek = LossPeek(self.device)
@@ -146,7 +148,7 @@ class Trainer:
                     self.begin("forward", after="passes before")
                 with self.autocast:
                     outputs = self.model(some)  # [b / passes, classes]
-                    loss = nn.functional.cross_entropy(outputs, theirs) / passes
+                    loss = self.script.loss(outputs, theirs) / passes
                 if last:
                     self.begin("backward", after="forward")
                 self.scaler.scale(loss).backward()

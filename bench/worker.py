@@ -35,6 +35,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     import torch
 
     from bench.epochs import Epochs, validate
+    from bench.labs.inject import script_of
     from bench.labs.observe import Observer
     from bench.measure.environment import collect_environment
     from bench.measure.facts import collect_facts
@@ -49,6 +50,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     status.phase("joining the group")
     mode = load_mode(config.mode)(config)
     topology = mode.topology
+    script = script_of(config, mode)
     moments["joined"] = time.time()
 
     def say(sentence: str) -> None:
@@ -57,13 +59,15 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
     status.phase("preparing the data")
     train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode, say))
+    script.prepare_data(train_set)
     val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
     observer = Observer(config, run_dir)
-    model, checkpoint, notes = prepare_model(config, mode, train_set.num_classes, status)
-    optimizer = mode.wrap_optimizer(build_optimizer(config, mode.unwrap(model)), model)
-    to_float, lr_of = data.ToFloat(train_set, topology.device), learning_rates(config, len(train_set))
-    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, run_dir)
+    model, checkpoint, notes = prepare_model(config, script, train_set.num_classes, status)
+    optimizer = mode.wrap_optimizer(build_optimizer(script.recipe(), mode.unwrap(model)), model)
+    epoch_images = script.epoch_images(len(train_set))
+    to_float, lr_of = data.ToFloat(train_set, topology.device), learning_rates(script.recipe(), epoch_images)
+    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, run_dir, script)
     gc.freeze()  # the collector is on from here, and leaves alone what the imports made
     gc.enable()
     if config.evaluate:
@@ -72,7 +76,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
             write_evaluation(run_dir, config, topology, collect_environment(), result, notes)
         return leave(mode, status)
 
-    epochs = Epochs(trainer, len(train_set), val_batches)
+    epochs = Epochs(trainer, epoch_images, val_batches)
     if checkpoint:
         epochs.resume(*checkpoint)
     tracker = open_tracker(config.track, run_dir, to_dict(without_names(config)), topology.rank)
@@ -95,6 +99,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "notes": [*notes, *epochs.notes],
         "observed": observed,
         **seen,
+        **({"lab": lab} if (lab := script.seen()) else {}),
     }
     parts = mode.gather(part)
     if topology.rank == 0:
@@ -104,7 +109,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     leave(mode, status)
 
 
-def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWriter) -> tuple:
+def prepare_model(config: RunConfig, script, num_classes: int, status: StatusWriter) -> tuple:
     """The wrapped model; the checkpoint to go on from with its path, or None; and what is to be noted in the record.
 
     What changes the model's modules, its weights or what is trained comes before the wrapper, which looks at them once.
@@ -113,10 +118,11 @@ def prepare_model(config: RunConfig, mode, num_classes: int, status: StatusWrite
 
     from bench import checkpoint as files
     from bench.measure.timeline import StepTimeline
-    from bench.workload.models import build_model, train_mode
+    from bench.workload.models import train_mode
 
-    topology, checkpoint, notes = mode.topology, None, []
-    model = build_model(config, num_classes, topology.rank, notes.append)
+    mode, checkpoint, notes = script.mode, None, []
+    topology = mode.topology
+    model = script.build_model(num_classes, notes.append)
     if config.resume:
         path = Path(mode.gather(str(files.find(config.resume)))[0])  # all ranks read the same
         state = files.read(path)
@@ -149,7 +155,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
     steps = last - first + PROFILED_STEPS * config.profile
-    loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen)
+    loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen, trainer.script.order)
     status.total(last)
     stream = plain_errors(observer.batches(loader))
     memory = MemorySampler(mode.topology.devices)

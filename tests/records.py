@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 from bench import record as real
 from bench.config import RunConfig, make_command, resolve, to_dict
+from bench.mistakes import INJECTED
 from bench.modes import MODES
 from bench.report.suites import Suite, suites_of
 
@@ -320,3 +321,44 @@ def store(folder: Path, records: list[dict]) -> Path:
         run.mkdir(parents=True)
         (run / "record.json").write_text(json.dumps(content))
     return Path(folder)
+
+
+# What the two versions of a lab would have been observed to do, as far as the made-up labs need it.
+OBSERVED = {
+    "right": {"data": {"same_neighbours": 0.001, "shared_in_a_step": 0.0, "never_seen": 0},
+              "reported": {"top1": [[0.9, 0.95]] * 2}, "writers": {"latest.pt": [0]},
+              "augmentation": {"streams": [1, 2]}, "gradient": {"over_mean": 1.0}, "host_syncs": []},
+    "wrong": {"data": {"same_neighbours": 1.0, "shared_in_a_step": 0.02, "never_seen": 29},
+              "reported": {"top1": [[0.9, 0.94], [0.9, 0.97]]}, "writers": {"latest.pt": [0, 1]},
+              "augmentation": {"streams": [1, 1]}, "gradient": {"over_mean": 2.0},
+              "host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}]},
+}  # fmt: skip
+
+
+def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | None = None, hung=None) -> list[dict]:
+    """The records of a lab. wrong: laid over what the wrong version was observed to do. hung: where its ranks stood, by
+    rank, when it was ended; otherwise it ends well."""
+    trained = {"mode": "ddp", **shape("ddp", 2), "epochs": 2, "data": "digits", "checkpoint": False}
+    seeds = [[0.90, 0.95], [0.91, 0.96], [0.90, 0.94]][:rounds]
+    programs = {f"right: {name}": trained | {"top1": seeds},
+                f"wrong: {name}": trained | {"top1": seeds[::-1], **options_of(name)}}  # fmt: skip
+    found = suite_records("lab", programs, rounds, number)
+    for record in found:
+        side = record["config"]["role"].partition(":")[0]
+        record["observed"] = OBSERVED[side] | ((wrong or {}) if side == "wrong" else {})
+        if hung and side == "wrong":
+            for part in ("observed", "accuracy"):
+                record.pop(part)
+            failure = {"rank": 0, "kind": "hung", "message": "no progress", "traceback": "", "after_s": 27.5,
+                       "where": hung}  # fmt: skip
+            record |= {"status": "failed", "topology": {}, "samples": [], "summary": {}, "failure": failure}
+    return found
+
+
+def options_of(name: str) -> dict:
+    """The options that make a made-up run wrong; those of a switch are left as they are."""
+    return {"mistake": name} | MORE.get(name, {}) if name in INJECTED else {}
+
+
+MORE = {"strict-false": {"pretrained": "weights.pt"}, "lr-not-scaled": {"lr_batch": 32},
+        "same-augmentation": {"augment": True}, "many-writers": {"checkpoint": True}}  # fmt: skip

@@ -66,7 +66,7 @@ def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> Non
     """Leave a record that says how the run failed, where the disk lets us."""
     os.environ["BENCH_STARTED_AT"] = str(started)
     with contextlib.suppress(OSError):
-        write_failure(run_dir, config, collect_machine(), failure)
+        write_failure(run_dir, config, collect_machine(), failure | {"after_s": round(time.time() - started, 3)})
 
 
 def make_run_dir(config: RunConfig) -> Path:

@@ -13,6 +13,8 @@ from torch import nn
 
 from bench.config import RunConfig
 
+SUMMED = "gradient-sum"  # MISTAKE: the exchange leaves the sum over the devices as it is
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -100,9 +102,16 @@ class Mode:
         else:
             optimizer.step()
 
+    @property
+    def gradient(self) -> str:
+        """What the optimizer steps with, in words."""
+        if not self.config.sync:
+            return "each process its own"
+        return "sum over the devices" if self.config.mistake == SUMMED else "mean over the global batch"
+
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         """What this mode does with gradients and buffers, read from its live objects, for the record."""
-        return {"gradient": "mean over the global batch", "compression": "none", "buffers": "one set"}
+        return {"gradient": self.gradient, "compression": "none", "buffers": "one set"}
 
     def compute_threads(self) -> int:
         """CPU threads that compute in this process at one time."""

@@ -84,7 +84,7 @@ class Mode(base.Mode):
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         return {
-            "gradient": "mean over the global batch" if self.config.sync else "each process its own",
+            "gradient": self.gradient,
             "compression": self.config.compression if self.hook and self.config.overlap else "none",
             "buffers": self.buffers,
             "static_graph": self.ddp.static_graph,
@@ -108,12 +108,20 @@ class Mode(base.Mode):
 
 def communication_hook(config: RunConfig) -> tuple:
     """What replaces DDP's own all-reduce of a bucket: (state, hook); (None, None) where nothing does."""
+    if config.mistake == base.SUMMED:
+        return None, sum_over_ranks
     if not config.overlap:
         return [], reduce_after_backward
     if config.compression == "powersgd":  # rank 1; plain until DDP has put its buckets into their final order
         return powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2), power_sgd
     hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
     return None, hooks.get(config.compression)
+
+
+def sum_over_ranks(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """MISTAKE=gradient-sum: ``dist.all_reduce`` of a bucket, and no division by the number of ranks."""
+    summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return summed.then(lambda future: future.value()[0])
 
 
 def reduce_after_backward(waiting: list, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

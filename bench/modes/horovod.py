@@ -73,7 +73,7 @@ class Mode(base.Mode):
             optimizer,
             named_parameters=model.named_parameters(),
             compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
-            op=hvd.Adasum if config.adasum else hvd.Average,
+            op=hvd.Adasum if config.adasum else hvd.Sum if config.mistake == base.SUMMED else hvd.Average,
             # The hooks count backward passes and send at the last one what the gradients have summed up to by then. So
             # ``no_sync`` has nothing to do here, and keeps its default.
             backward_passes_per_step=config.accumulate,
@@ -94,8 +94,7 @@ class Mode(base.Mode):
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         compression = getattr(optimizer, "_compression", hvd.Compression.none)
         return {
-            "gradient": "Adasum" if self.config.adasum
-            else "mean over the global batch" if self.config.sync else "each process its own",
+            "gradient": "Adasum" if self.config.adasum else self.gradient,
             "compression": "none" if compression is hvd.Compression.none else "fp16",
             "buffers": "each rank's own" + (", of the global batch" if self.config.norm == "sync" else ""),
         }  # fmt: skip

@@ -12,7 +12,8 @@ from bench.report.suites import REPLAYED, Suite
 
 # Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
 WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
-STUDIED = {"knobs": ("precision",)}  # but for what a kind of suite is about: the certificate looks at it then
+# But for what a kind of suite is about: the certificate looks at it then.
+STUDIED = {"knobs": ("precision",), "lab": ("norm",)}
 OF_BOUND = ("gradient", "initial weights")
 
 

@@ -16,7 +16,8 @@ from bench import files
 from bench.checks import variable_of
 from bench.config import ACCURACY, RunConfig
 from bench.errors import UserError
-from bench.report import accuracy, comparison, figures, pool, stats, tables, words
+from bench.mistakes import MISTAKES, confession, wrong
+from bench.report import accuracy, comparison, figures, labs, pool, stats, tables, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
 from bench.report.suites import role_of
 from bench.report.words import span, with_span
@@ -32,6 +33,7 @@ KINDS = {
     "breakdown": ("Where the step goes", "What does a step spend its time on, and what is not hidden?", "breakdown"),
     "knobs": ("Knobs", "Which setting makes it faster?", "knobs"),
     "accuracy": ("Accuracy", "Do all modes reach the same accuracy?", "accuracy"),
+    "lab": ("The museum of mistakes", "What does each known mistake do, what is seen of it, what finds it?", "lab"),
 }
 # The option that a replay changes -> its name as REPLAY=.
 REPLAYS = {
@@ -52,7 +54,7 @@ class Subject(NamedTuple):
     """What a suite is about: suites of one subject can stand for each other."""
 
     kind: str
-    about: str  # which knobs or replay
+    about: str  # which knobs, replay or mistake
     machine: str
     devices: int  # the most
 
@@ -87,22 +89,34 @@ def page(suites: list, others: list[dict], refused: list[str]) -> str:
         before = shown.get(subject(suite))
         if before is None or standing_of(suite) >= standing_of(before):
             shown[subject(suite)] = suite
-    order = sorted(shown, key=lambda key: (list(KINDS).index(key.kind) if key.kind in KINDS else len(KINDS), key))
+    order = sorted(shown, key=place_of)
     twins = Counter(key[:2] for key in order)
     lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
     failed = [r for r in others if r["status"] == "failed"] + [r for suite in suites for r in suite.failed]
+    failed = [r for r in failed if not labs.hangs_on_purpose(r)]
     runs = [r for r in others if r["status"] == "ok"]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(TEMPLATE).render(
-        sections=[section(shown[key], twins[key[:2]] > 1) for key in order],
+        sections=[section(shown[key], twins[key[:2]] > 1) for key in order if key.kind != "lab"],
+        museum=[card(shown[key], twins[key[:2]] > 1) for key in order if key.kind == "lab"],
+        museum_words=KINDS["lab"],
+        made_on_purpose=[
+            f"{r['run_id']}: {confession(r['config']['mistake'])}" for r in runs if r["config"]["mistake"] != "none"
+        ],
         more=lines + failed_lines(others),
         runs=runs_grid(runs),
         failed=failed_grid(failed),
         refused=refused,
     )
+
+
+def place_of(key: Subject) -> tuple:
+    """Where a suite stands on the page: by kind, and the mistakes in the order of the museum."""
+    kind = list(KINDS).index(key.kind) if key.kind in KINDS else len(KINDS)
+    return kind, list(MISTAKES).index(key.about) if key.about in MISTAKES else 0, key
 
 
 def subject(suite) -> Subject:
@@ -111,6 +125,8 @@ def subject(suite) -> Subject:
     about = replayed(suite) if suite.kind == "replay" else ""
     if suite.kind == "knobs":
         about = next(iter(programs(suite))).partition(" ")[0]
+    if suite.kind == "lab":
+        about = labs.name_of(suite)
     return Subject(suite.kind, about, pool.machine_of(suite.first).hardware, devices)
 
 
@@ -144,9 +160,7 @@ def section(suite, twin: bool = False) -> dict:
     heading, question, _ = KINDS.get(suite.kind, (suite.kind.capitalize(), "Which is fastest?", suite.kind))
     about = subject(suite)
     heading += f": {about.about}" if about.about else ""
-    if twin:
-        workers = "GPU" if suite.device == "cuda" else "CPU worker"
-        heading += f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine})"
+    heading += where(suite) if twin else ""
     if about.about == "nothing":
         question = "The control: does a verdict move when nothing is changed?"
     found = {
@@ -174,6 +188,33 @@ def section(suite, twin: bool = False) -> dict:
     }
 
 
+def where(suite) -> str:
+    """The devices and the machine of a suite, behind a heading."""
+    about, workers = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
+    return f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine})"
+
+
+def card(suite, twin: bool = False) -> dict:
+    """A lab as a card of the museum: what ``section`` has of it, with the mistake's title, its question and its words.
+
+    A lab that cannot be compared says why under its name.
+    """
+    found, name = section(suite), labs.name_of(suite)
+    if name not in labs.LABS:
+        return found | {"heading": suite.id, "made": "", "words": []}
+    return found | {
+        "heading": f"{name}: {MISTAKES[name].title}{where(suite) if twin else ''}",
+        "question": labs.LABS[name].question,
+        "made": f"Made on purpose, in the wrong version alone: {switch_words(name)}",
+        "words": labs.about(name),
+    }
+
+
+def switch_words(name: str) -> str:
+    """What makes a right run wrong, as a person types it: "MISTAKE=whole-data", "INIT_SYNC=0"."""
+    return " ".join(f"{option.upper()}={int(v) if isinstance(v, bool) else v}" for option, v in wrong(name).items())
+
+
 def look(suite) -> list[str]:
     """What stands before the answer of a suite with few rounds."""
     return [f"quick: n = {suite.n}, a look, not a result"] if suite.n < LOOK else []
@@ -184,8 +225,9 @@ def notes(suite) -> list[str]:
     found = ["One round: no interval, and nothing can be said of its noise."] if suite.n == 1 else []
     if suite.left_out:
         found.append(f"{len(suite.left_out)} runs of rounds that are not whole are left out of every figure.")
-    if suite.failed:
-        found.append(f"{len(suite.failed)} runs failed: see below.")
+    failed = [record for record in suite.failed if not labs.hangs_on_purpose(record)]
+    if failed:
+        found.append(f"{len(failed)} runs failed: see below.")
     found += knobs.compile_note(suite)
     return found + list(dict.fromkeys(note for record in [suite.first] for note in record["topology"]["notes"]))
 
@@ -257,7 +299,13 @@ def answer_accuracy(result) -> list[str]:
     return result.answer()
 
 
+def answer_lab(result) -> list[str]:
+    """What decides, what else was seen, and what the detectors say."""
+    return result.answer()
+
+
 ANSWERS = {
+    "lab": answer_lab,
     "accuracy": answer_accuracy,
     "compare": answer_compare,
     "replay": answer_replay,
@@ -296,7 +344,12 @@ def tables_accuracy(result) -> list[tuple[Grid, str]]:
     return [(grid, "Top-1 accuracy, paired by seed" + (f": {flag}" if flag else ""))]
 
 
-TABLES = {"accuracy": tables_accuracy}
+def tables_lab(result) -> list[tuple[Grid, str]]:
+    """(table, caption) of a lab."""
+    return [(Grid(labs.HEADS, [labs.cells(result, row) for row in result.rows]), "Right and wrong, paired by seed")]
+
+
+TABLES = {"accuracy": tables_accuracy, "lab": tables_lab}
 
 
 def pairs_grid(result) -> Grid:
@@ -408,6 +461,9 @@ def failed_lines(records: list[dict]) -> list[str]:
 # --- how to repeat it ----------------------------------------------------------------------------------------------
 
 
+NAMED_BY = {"knobs": "MODE", "lab": "NAME"}  # kind -> the option that says what it is about; of others REPLAY
+
+
 def suite_command(suite) -> str:
     """The make command that repeats a suite: the options that its largest programs have in common."""
     target = KINDS.get(suite.kind, KINDS["compare"])[2]
@@ -415,12 +471,15 @@ def suite_command(suite) -> str:
     most = max(config["num_devices"] for config in configs)
     configs = [config for config in configs if config["num_devices"] == most]
     words = ["make", target, f"{'MAX_GPUS' if target == 'scaling' else 'GPUS'}={most}"]
-    words += [f"{'SEEDS' if suite.kind == 'accuracy' else 'ROUNDS'}={max(1, suite.n)}"]
+    words += [f"{'SEEDS' if suite.kind in ('accuracy', 'lab') else 'ROUNDS'}={max(1, suite.n)}"]
     about = subject(suite).about
-    words += [f"{'MODE' if suite.kind == 'knobs' else 'REPLAY'}={about}"] if about else []
+    words += [f"{NAMED_BY.get(suite.kind, 'REPLAY')}={about}"] if about else []
     decided, own = NOT_IN_COMMAND, {}
+    if suite.kind == "lab":
+        decided = decided - {"mode"} | {"seed", "watch", "pretrained"}
     if suite.kind == "accuracy":  # its rounds' seeds go on from the first one
         decided, own = decided | {"seed", "warmup_steps", "timed_steps"}, ACCURACY
+    if suite.kind in ("accuracy", "lab"):
         words += [f"SEED={seed}" for seed in [min(config["seed"] for config in configs)] if seed]
     for f in dataclasses.fields(RunConfig):
         values = {str(config.get(f.name)) for config in configs}

@@ -14,6 +14,7 @@ from pathlib import Path
 from torch import nn
 
 from bench.config import from_dict
+from bench.labs.inject import Right
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
 from bench.progress import StatusWriter
@@ -27,13 +28,13 @@ def main() -> None:
     """Build once, warm up, then PAIRS times a block of each, the order turned from pair to pair."""
     config, pairs, out = from_dict(json.loads(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     mode = load_mode(config.mode)(config)
-    topology = mode.topology
+    topology, script = mode.topology, Right(config, mode)
     status = StatusWriter(out, topology.rank)
     data, _ = load_data(config, topology.device)
-    model, _, _ = prepare_model(config, mode, data.num_classes, status)
+    model, _, _ = prepare_model(config, script, data.num_classes, status)
     optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
     to_float, lr_of = ToFloat(data, topology.device), learning_rates(config, len(data))
-    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, out)
+    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, out, script)
     harness_stream = iter(training_batches(config, topology, data, config.warmup_steps + pairs * config.timed_steps))
     bare_stream = global_batches(len(data), config.seed, config.global_batch)
 

@@ -10,7 +10,7 @@ import gzip
 import importlib.util
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +58,17 @@ class Digits:
         size = (self.image_size, self.image_size)
         images = self.images[index]
         if self.augment:
-            from bench.workload.augment import crop_and_flip, example_seeds  # torchvision takes half a second
+            from bench.workload.augment import crop_and_flip  # torchvision takes half a second
 
-            images = crop_and_flip(images, 1, example_seeds(self.seed, draws), flip=False, fill=-MEAN / STD)
+            images = crop_and_flip(images, 1, self.augmentation_seeds(draws), flip=False, fill=-MEAN / STD)
         images = torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
+
+    def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
+        """The seed of each example's random choices: draws [B] -> [B] uint32."""
+        from bench.workload.augment import example_seeds
+
+        return example_seeds(self.seed, draws)
 
 
 def read_digits() -> np.ndarray:
@@ -113,6 +119,10 @@ class SlowStorage:
         """As the data set's own, later."""
         time.sleep(self.milliseconds * len(draws) / 1000)
         return self.dataset[draws]
+
+    def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
+        """As the data set's own."""
+        return self.dataset.augmentation_seeds(draws)
 
 
 def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder: Path | None = None):
@@ -172,15 +182,19 @@ class Draws:
     devices. It can be walked more than once.
     """
 
-    def __init__(self, config: RunConfig, topology, num_images: int, steps: int, first: int = 0):
+    def __init__(
+        self, config: RunConfig, topology, num_images: int, steps: int, first: int = 0,
+        order: Callable = sharding.epoch_permutation,
+    ):  # fmt: skip
         self.config, self.topology, self.num_images, self.steps, self.first = config, topology, num_images, steps, first
+        self.order = order
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[np.ndarray]:
         config, topology = self.config, self.topology
-        stream = sharding.global_batches(self.num_images, config.seed, config.global_batch, self.first)
+        stream = sharding.global_batches(self.num_images, config.seed, config.global_batch, self.first, self.order)
         device = topology.rank * topology.devices_per_process
         for batch in itertools.islice(stream, self.steps):
             passes = np.split(batch, config.accumulate)
@@ -190,12 +204,15 @@ class Draws:
             yield np.concatenate(shares)
 
 
-def training_batches(config: RunConfig, topology, dataset, steps: int, first: int = 0) -> DataLoader:
+def training_batches(
+    config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation
+) -> DataLoader:
     """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as ``Draws`` says.
 
-    first: images seen before. A loader of whole arrays of draws: the data set makes a batch at once.
+    first: images seen before. order: of an epoch, as ``sharding.global_batches`` takes it. A loader of whole arrays of
+    draws: the data set makes a batch at once.
     """
-    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first), keep=True)
+    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep=True)
 
 
 def validation_batches(config: RunConfig, topology, dataset) -> DataLoader:

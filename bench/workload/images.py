@@ -154,7 +154,7 @@ class ImageSet:
         images = torch.empty(len(draws), 3, self.image_size, self.image_size, dtype=torch.uint8)
         chosen, skipped = [], []
         with quiet(), torch.random.fork_rng(devices=[]):
-            for draw, seed in zip(draws.tolist(), example_seeds(self.seed, draws).tolist(), strict=True):
+            for draw, seed in zip(draws.tolist(), self.augmentation_seeds(draws).tolist(), strict=True):
                 index, image = self.readable(draw % len(self), skipped)
                 if image is None:
                     continue
@@ -162,6 +162,10 @@ class ImageSet:
                 images[len(chosen)] = self.transform(image)
                 chosen.append(index)
         return images[: len(chosen)], torch.from_numpy(self.source.labels[chosen]), skipped
+
+    def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
+        """The seed of each example's random choices: draws [B] -> [B] uint32."""
+        return example_seeds(self.seed, draws)
 
     def readable(self, index: int, skipped: list[str]) -> tuple[int, torch.Tensor | None]:
         """The index and the pixels of an image. With skip_bad and an unreadable one: those of the next that

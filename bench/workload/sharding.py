@@ -10,7 +10,7 @@ can be drawn from (seed, draw) alone: it is another one every epoch, and the sam
 and in whatever loader worker.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -22,16 +22,19 @@ def epoch_permutation(num_images: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(num_images)
 
 
-def global_batches(num_images: int, seed: int, global_batch: int, first: int = 0) -> Iterator[np.ndarray]:
+def global_batches(
+    num_images: int, seed: int, global_batch: int, first: int = 0, order: Callable = epoch_permutation
+) -> Iterator[np.ndarray]:
     """An endless stream of [global_batch] draws. An epoch's remainder begins the next epoch's first batch.
 
     first: images seen before, in this or an earlier run: the stream goes on from there, whatever the batch was then.
+    order: (num_images, seed, epoch) -> the indices of an epoch; another one than the permutation makes a mistake.
     """
     epoch, begun = divmod(first, num_images)
     rest = np.empty(0, dtype=np.int64)
     while True:
         while len(rest) < global_batch:
-            rest = np.concatenate([rest, epoch_permutation(num_images, seed, epoch)[begun:] + epoch * num_images])
+            rest = np.concatenate([rest, order(num_images, seed, epoch)[begun:] + epoch * num_images])
             epoch, begun = epoch + 1, 0
         yield rest[:global_batch]
         rest = rest[global_batch:]

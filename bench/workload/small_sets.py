@@ -65,9 +65,13 @@ class SmallSet:
         index = torch.from_numpy(draws % len(self))
         images = self.images[index]
         if self.augment:
-            images = crop_and_flip(images, self.kind.padding, example_seeds(self.seed, draws))
+            images = crop_and_flip(images, self.kind.padding, self.augmentation_seeds(draws))
         images = v2.functional.resize(images, [self.image_size] * 2, antialias=True)  # the same size: unchanged
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
+
+    def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
+        """The seed of each example's random choices: draws [B] -> [B] uint32."""
+        return example_seeds(self.seed, draws)
 
 
 FashionMnist = functools.partial(SmallSet, FASHION_MNIST)

@@ -25,7 +25,8 @@ ALLOWED = {
         "bench.checks", "bench.errors", "bench.mistakes", "bench.modes.__init__", "bench.schedule",
     ],
     "bench.labs": [
-        "bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.mistakes", "bench.modes.group",
+        "bench.labs", "bench.checkpoint", "bench.config", "bench.detect", "bench.errors", "bench.mistakes",
+        "bench.modes.group",
         "bench.workload",
     ],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
@@ -34,8 +35,8 @@ ALLOWED = {
     "bench.remote": ["bench.errors", "bench.files"],
     "bench.storage": ["bench.errors", "bench.files", "bench.remote"],
     "bench.record": [
-        "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas", "bench.modes.__init__",
-        "bench.remote",
+        "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas", "bench.mistakes",
+        "bench.modes.__init__", "bench.remote",
     ],
     "bench.measure": ["bench.measure", "bench.config", "bench.errors", "bench.formulas"],
     "bench.launch": [

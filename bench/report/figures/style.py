@@ -211,8 +211,10 @@ def result_of(suite_or_result):
         return suite_or_result
     from bench.report.accuracy import compare_accuracy
     from bench.report.comparison import compare_suite
+    from bench.report.labs import compare_lab
 
-    return (compare_accuracy if suite_or_result.kind == "accuracy" else compare_suite)(suite_or_result)
+    comparers = {"accuracy": compare_accuracy, "lab": compare_lab}
+    return comparers.get(suite_or_result.kind, compare_suite)(suite_or_result)
 
 
 def number(value: float) -> str:

@@ -1,0 +1,108 @@
+"""``make lab NAME=<mistake>``: a known mistake beside the right version, over seeds; NAME=all: the whole museum.
+
+Each lab is a suite of two programs, equal but for the mistake, in interleaved rounds, each with a seed of its own. What
+is compared and what is expected is in bench/report/labs.py; this file has the workloads and runs them.
+"""
+
+import dataclasses
+import difflib
+from pathlib import Path
+
+from bench import experiments, suites
+from bench import rounds as running
+from bench.config import UNSET, RunConfig
+from bench.errors import UserError
+from bench.launch.run import launch
+from bench.live import LiveProgress
+from bench.mistakes import MISTAKES, wrong
+from bench.modes import MODES
+from bench.report import tables
+from bench.report.labs import LABS
+
+SEEDS = 3
+
+# What every lab runs where the user says nothing: seconds a run on two CPU cores, most of them to start.
+COMMON = {"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02, "per_device_batch": 120,
+          "epochs": 2}  # fmt: skip
+# What a lab needs beside that for its mistake to be made and to be seen.
+WORKLOADS = {
+    "unsynced-init": {"epochs": 3, "per_device_batch": 48},
+    "no-reshuffle": {"epochs": 3, "per_device_batch": 48},
+    "rank0-collective": {"epochs": 1, "timeout": 20.0},
+    "lr-not-scaled": {"lr": 0.01, "lr_batch": 32},
+    "same-augmentation": {"augment": True, "epochs": 3, "per_device_batch": 48},
+    "strict-false": {"epochs": 1},
+    "local-norm": {"norm": "sync", "per_device_batch": 4, "epochs": 1},
+    "host-sync": {"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
+    "lost-remainder": {"epochs": 3, "per_device_batch": 48},
+}
+ALWAYS = {"watch": True, "checkpoint": False, "baselines": False}
+CHECKPOINTS = ("many-writers",)  # the labs that are about them
+MAY_FAIL = {"rank0-collective": ("wrong: rank0-collective",)}  # a run that hangs is what this lab is for
+PRETRAINING = {"epochs": 3, "watch": False, "checkpoint": True}  # of the file that strict-false loads
+
+
+def run(asked: RunConfig, name: str | None, seeds: int | None, quick: bool) -> int:
+    """One lab, or all of them. Raises UserError for a name that is not in the museum, and options that exclude it."""
+    names = names_of(name)
+    experiments.refuse(asked, "watch", "init_sync", "item_sync", "replicas", "sync", "pretrained")
+    console = tables.terminal()
+    if MODES[asked.mode].one_process or MODES[asked.mode].baseline:
+        raise UserError(f"MODE={asked.mode} is no mode of several processes that train: use MODE=ddp or horovod")
+    if asked.mode not in experiments.available(console):
+        raise UserError(f"MODE={asked.mode} cannot run here: run `bench doctor`")
+    folders = [run_lab(console, asked, each, seeds, quick) for each in names]
+    return experiments.finish(console, folders)
+
+
+def names_of(name: str | None) -> list[str]:
+    """The labs that NAME asks for.
+
+    >>> names_of("host-sync"), names_of("all") == list(MISTAKES)
+    (['host-sync'], True)
+    """
+    if name == "all":
+        return list(MISTAKES)
+    if name in MISTAKES:
+        return [name]
+    near = difflib.get_close_matches(name or "", MISTAKES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(MISTAKES)}, or all"
+    raise UserError(f"NAME={name or ''}: {hint}")
+
+
+def run_lab(console, asked: RunConfig, name: str, seeds: int | None, quick: bool) -> Path:
+    """One lab's suite; its folder."""
+    lab = LABS[name]
+    console.print(f"[bold]{name}[/]: {MISTAKES[name].title}. {lab.question}")
+    config = configured(console, asked, name)
+    decides = lab.figures_on(config.device)[0]
+    console.print(f"decides, said now: {decides.name}, expected {decides.moves}", highlight=False, markup=False)
+    roles = {f"right: {name}": config, f"wrong: {name}": dataclasses.replace(config, **wrong(name))}
+    rounds = seeds or (experiments.QUICK_ROUNDS if quick else SEEDS)
+    return running.run_rounds(
+        console, running.new_suite("lab"), roles, rounds, config.out, in_round=suites.own_seed, say=said,
+        may_fail=MAY_FAIL.get(name, ()),
+    )  # fmt: skip
+
+
+def configured(console, asked: RunConfig, name: str) -> RunConfig:
+    """The right version of a lab, resolved: what the user asked for over what the lab needs."""
+    usual = COMMON | WORKLOADS.get(name, {})
+    asked = dataclasses.replace(asked, **{k: v for k, v in usual.items() if getattr(asked, k) == UNSET[k]})
+    config = experiments.prepare(console, asked, trains=asked.epochs > 0)
+    config = dataclasses.replace(config, **ALWAYS | {"checkpoint": name in CHECKPOINTS})
+    return with_weights(console, config) if name == "strict-false" else config
+
+
+def with_weights(console, config: RunConfig) -> RunConfig:
+    """The config with a PRETRAINED file, which a short training makes first."""
+    training = dataclasses.replace(config, **PRETRAINING, seed=config.seed + 1000)
+    with LiveProgress(training, console, "weights to load") as watch:
+        record = launch(training, watch)
+    console.print(f"weights to load: {record.parent}", highlight=False)
+    return dataclasses.replace(config, pretrained=str(record.parent / "latest.pt"))
+
+
+def said(record: dict) -> str:
+    """What is said of a run while its lab goes on."""
+    return experiments.last_top1(record) if "accuracy" in record else running.images_per_s(record)

@@ -1,0 +1,160 @@
+"""A mistake beside the right version: one picture a lab, chosen by what the mistake can be seen in.
+
+Above always the figure that decides, a bar a version and a dot a seed. Below curves over epochs, the ranks' own
+metrics, what a file held, or the next figure; of a run that hangs only where its ranks stand, over time.
+"""
+
+import datetime
+import statistics
+
+from bench.report import labs
+from bench.report.figures import style
+
+LOOKS = {"right": style.Look(style.BLUE, "", "o", "-"), "wrong": style.Look(style.VERMILION, "///", "X", "--")}
+BARS, CURVES, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
+OF_LOSS = "train_loss", "training loss"
+OF_TOP1 = "top1", "top-1, % of held-out"
+CURVES_OF = {"unsynced-init": OF_TOP1, "whole-data": OF_TOP1, "lr-not-scaled": OF_LOSS, "gradient-sum": OF_LOSS}
+
+
+@style.styled
+def draw(suite_or_result):
+    """The picture of a lab."""
+    result = style.result_of(suite_or_result)
+    panels = panels_of(result)
+    title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
+    more = (" ".join(["Blue: the right version. Orange-red: the same run with the mistake.", key_of(result)]),)
+    more += tuple(labs.sentence(row, result.n) for row in result.rows[:1])
+    n = f"n = {result.n} seeds, in interleaved rounds" if result.n > 1 else "n = 1 seed: no interval"
+    heights = [height for height, _, _ in panels]
+    paper = style.sheet(result.suite, title, sum(heights) + 0.3, result.certificate, more, n)
+    all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
+    for axes, (_, panel, options) in zip(all_axes, panels, strict=True):
+        panel(axes, result, **options)
+    return paper.figure
+
+
+def panels_of(result) -> list[tuple]:
+    """(height in inches, the function that draws it, its options), from above."""
+    failed = [record for record in result.records["wrong"] if record["status"] == "failed"]
+    if failed:
+        return [(RANK * (2 * result.suite.first["config"]["num_devices"] + 1), draw_standing, {})]
+    panels = [(BARS, draw_bars, {"row": row}) for row in result.rows[:1]]
+    if labs.ranks_top1(result.records["wrong"][0]) and result.name == "rank-metrics":
+        return [*panels, (CURVES, draw_ranks, {})]
+    if labs.files_of(result.records["wrong"]):
+        return [*panels, (BARS, draw_files, {})]
+    if result.name in CURVES_OF and len(labs.rows_of(result.records["wrong"][0])) > 1:
+        return [*panels, (CURVES, draw_curves, {"of": CURVES_OF[result.name]})]
+    return panels + [(BARS, draw_bars, {"row": row}) for row in result.rows[1:2]]
+
+
+def key_of(result) -> str:
+    """What the marks are."""
+    if result.records["wrong"][0]["status"] == "failed":
+        return "Hatched: no life sign. The line at which a rank stood when the run was ended is beside it."
+    return "Bar or thick line: mean over seeds. Dot or thin line: a seed."
+
+
+def draw_bars(axes, result, row) -> None:
+    """A figure: a bar a version, a dot a seed, the mean written behind."""
+    for y, (side, values) in enumerate({"right": row.right, "wrong": row.wrong}.items()):
+        look, mean = LOOKS[side], statistics.fmean(values)
+        axes.barh(y, mean, 0.6, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8, hatch=look.hatch)
+        heights = [y + 0.15 * (i % 3 - 1) for i in range(len(values))]
+        axes.plot(values, heights, "o", color="white", markeredgecolor="black", markersize=4.5, markeredgewidth=0.9)
+        axes.annotate(row.sides[y], (max([0, *values]), y), (9, 0), textcoords="offset points", va="center",
+                      size=style.TEXT)  # fmt: skip
+    axes.set_yticks([0, 1], list(LOOKS))
+    axes.set_ylim(1.55, -0.55)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(left=min([0, *row.right, *row.wrong]))
+    axes.margins(x=0.2)
+    style.vertical_grid(axes)
+    axes.set_xlabel(row.figure.name)
+
+
+def draw_curves(axes, result, of: tuple[str, str]) -> None:
+    """A number after each epoch, of both versions. of: its key in an epoch's row, and its name."""
+    key, name = of
+    scale = 100 if key == "top1" else 1
+    for side, look in LOOKS.items():
+        seeds = [[scale * row[key] for row in labs.rows_of(record)] for record in result.records[side]]
+        epochs = range(1, len(seeds[0]) + 1)
+        for curve in seeds:
+            axes.plot(epochs, curve, color=look.colour, linewidth=0.6, alpha=0.5)
+        mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
+        axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(name)
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 2)
+
+
+def draw_ranks(axes, result) -> None:
+    """What each rank reports after the last epoch, of the first seed."""
+    for shift, (side, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
+        values = labs.ranks_top1(result.records[side][0])
+        places = [rank + shift for rank in range(len(values))]
+        axes.bar(places, values, 0.36, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8,
+                 hatch=look.hatch, label=side)  # fmt: skip
+        for x, value in zip(places, values, strict=True):
+            axes.annotate(f"{value:.1f}", (x, value), (0, 2), textcoords="offset points", ha="center", size=style.SMALL)
+    axes.set_xticks(range(len(values)), [f"rank {rank}" for rank in range(len(values))])
+    axes.set_ylim(0, 112)
+    axes.set_ylabel("top-1 %, last epoch")
+    style.horizontal_grid(axes)
+    style.legend_above(axes, 2)
+
+
+def draw_files(axes, result) -> None:
+    """What a file that every rank wrote held after each write, counted over all seeds of the wrong version."""
+    counts, look = labs.files_of(result.records["wrong"]), LOOKS["wrong"]
+    axes.barh(list(counts), list(counts.values()), 0.6, facecolor=look.colour, alpha=0.55, edgecolor="black",
+              linewidth=0.8, hatch=look.hatch)  # fmt: skip
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    style.vertical_grid(axes)
+    axes.set_xlabel("writes after which the file's statistics were those of")
+
+
+def draw_standing(axes, result) -> None:
+    """A row a rank of both versions: seconds from the command, and where it stood when the run was ended."""
+    right, wrong = result.records["right"][0], result.records["wrong"][0]
+    ranks = wrong["config"]["num_devices"]
+    rows = [(f"right, rank {part['rank']}", lived_s(right, part), 0.0, "done") for part in right["samples"]]
+    end, limit = wrong["failure"]["after_s"], wrong["config"]["timeout"]
+    where = wrong["failure"].get("where") or [None] * ranks
+    stood = min(limit, end)
+    rows += [(f"wrong, rank {rank}", end - stood, stood, place(where[rank])) for rank in range(ranks)]
+    for y, (name, lived, stood, text) in enumerate(rows):
+        look = LOOKS[name.partition(",")[0]]
+        axes.barh(y, lived, 0.5, facecolor=look.colour, alpha=0.75, edgecolor="black", linewidth=0.8)
+        axes.barh(y, stood, 0.5, left=lived, facecolor="white", edgecolor=look.colour, linewidth=0.8, hatch="////")
+        x, side, shift = (lived + stood, "right", -5) if stood else (lived, "left", 5)
+        label = axes.annotate(
+            text, (x, y), (shift, 0), textcoords="offset points", ha=side, va="center", size=style.SMALL,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
+        label.set_in_layout(False)
+    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, 1.02 * max(lived + stood for _, lived, stood, _ in rows))
+    style.vertical_grid(axes)
+    axes.set_xlabel("seconds from the command")
+
+
+def lived_s(record: dict, part: dict) -> float:
+    """Seconds from the command to a rank's last step."""
+    return part["moments"]["last_timed_step"] - datetime.datetime.fromisoformat(record["started_at"]).timestamp()
+
+
+def place(where: dict | None) -> str:
+    """The line at which a rank stood, in a few words."""
+    if not where:
+        return "its place is not known"
+    waits = " in a collective" if where["collective"] else ""
+    return f"{where['file'].rpartition('/')[2]}:{where['line']} ({where['function']}){waits}"

@@ -1,0 +1,121 @@
+"""Every known mistake made once in a real run, beside a right run: what decides in its lab moves as it is said to.
+
+The runs of one engine share their processes (several_runs.py): a small network, three steps an epoch.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.detect import find, observed_of
+from bench.mistakes import MISTAKES, confession, wrong
+from bench.report.labs import LABS, hung
+from tests.multiprocess.test_training_modes import LAUNCH
+from tests.runs import ENGINE_PREFIXES, ROOT, left_behind, needs_horovod, run
+
+SCRIPT = Path(__file__).with_name("several_runs.py")
+RIGHT = {"model": "shufflenet_v2_x0_5", "data": "digits", "image_size": 8, "num_devices": 2, "per_device_batch": 240,
+         "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": True, "watch": True, "timeout": 60.0}  # fmt: skip
+SHARED = [name for name in MISTAKES if name not in ("rank0-collective", "strict-false", "local-norm")]
+OF_HOROVOD = ("gradient-sum", "many-writers", "unsynced-init")
+
+
+def plan_of(names, folder: Path) -> dict[str, dict]:
+    """Name of a run -> its options: one right run, and one of each mistake."""
+    runs = {"right": RIGHT} | {name: RIGHT | wrong(name) for name in names if name in SHARED}
+    if "strict-false" in names:
+        loaded = RIGHT | {"pretrained": str(folder / "right" / "latest.pt"), "epochs": 1, "lr": 0.001}
+        runs |= {"right strict-false": loaded, "strict-false": loaded | wrong("strict-false")}
+    if "local-norm" in names:
+        few = RIGHT | {"per_device_batch": 7}
+        runs |= {"right local-norm": few | {"norm": "sync", "epochs": 0, "timed_steps": 4},
+                 "local-norm": few | wrong("local-norm") | {"epochs": 1}}  # fmt: skip
+    return runs
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """``records(mode)``: name of a run -> its record."""
+    done = {}
+
+    def get(mode, names):
+        if mode not in done:
+            folder = tmp_path_factory.mktemp(mode)
+            runs = plan_of(names, folder)
+            for name in runs:
+                (folder / name).mkdir()
+            plan = {"mode": mode, "runs": {str(folder / name): options for name, options in runs.items()}}
+            (folder / "plan.json").write_text(json.dumps(plan))
+            environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)}
+            environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            command = [sys.executable, "-m", *(word.format(2) for word in LAUNCH[mode]), SCRIPT, folder / "plan.json"]
+            ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=150)
+            assert ran.returncode == 0, ran.stderr[-3000:]
+            done[mode] = {name: json.loads((folder / name / "record.json").read_text()) for name in runs}
+        return done[mode]
+
+    return get
+
+
+def moved(found: dict[str, dict], name: str) -> str:
+    """Where the figure that decides went, from the right run to the wrong one."""
+    read = LABS[name].figures[0].read
+    right, mistaken = (read(found[run]) for run in (f"right {name}" if f"right {name}" in found else "right", name))
+    return "up" if mistaken > right else "down" if mistaken < right else ""
+
+
+@pytest.mark.parametrize("name", [name for name in MISTAKES if name not in ("rank0-collective", "local-norm")])
+def test_each_mistake_moves_its_figure_as_said(records, name):
+    assert moved(records("ddp", MISTAKES), name) == LABS[name].figures[0].moves
+
+
+def test_a_rank_norm_sees_its_own_images_and_a_synced_one_all(records):
+    found = records("ddp", MISTAKES)
+    kinds = [found[name]["samples"][0]["facts"]["norm"] for name in ("right local-norm", "local-norm")]
+    assert "ReducedBatchNorm2d" in kinds[0] and "ReducedBatchNorm2d" not in kinds[1]
+
+
+@needs_horovod
+@pytest.mark.parametrize("name", OF_HOROVOD)
+def test_mistakes_of_horovod_move_their_figures_as_said(records, name):
+    assert moved(records("horovod", OF_HOROVOD), name) == LABS[name].figures[0].moves
+
+
+def test_every_wrong_run_says_so_and_no_right_one_does(records):
+    for record in records("ddp", MISTAKES).values():
+        made, notes = record["config"]["mistake"], record["topology"]["notes"]
+        said = [note for note in notes if "on purpose" in note]
+        assert said == ([] if made == "none" else [confession(made)])
+
+
+def test_every_wrong_run_is_caught_and_no_right_one(records):
+    found = records("ddp", MISTAKES)
+    names = {name: [finding.name for finding in find(observed_of(record))] for name, record in found.items()}
+    assert names == {name: [] if name.startswith("right") else [name] for name in found}
+
+
+def test_a_file_of_many_writers_is_looked_at(records):
+    found = records("ddp", MISTAKES)["many-writers"]
+    files = found["samples"][0]["lab"]["files"]
+    assert sum(files.values()) == found["config"]["epochs"]  # one checkpoint an epoch
+    assert set(files) <= {"rank 0", "rank 1", "a mixture of ranks", "unreadable"}
+
+
+def test_pretrained_weights_that_were_not_loaded_leave_the_random_ones(records):
+    found = records("ddp", MISTAKES)
+    start = {name: record["samples"][0]["initial_weights_sha256"] for name, record in found.items()}
+    assert start["strict-false"] == start["right"] != start["right strict-false"]
+
+
+def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(tmp_path):
+    options = {"mode": "ddp", "gpus": 2, "model": "shufflenet_v2_x0_5", "batch": 240, "epochs": 1, "timeout": 12,
+               "mistake": "rank0-collective"}  # fmt: skip
+    result = run(tmp_path, **options)
+    assert result.code == 1 and "no progress for 12 s" in result.last_error_line, result.stderr
+    assert "a mistake made on purpose (MISTAKE=rank0-collective)" in result.stdout
+    assert hung(result.record) == 1.0 and result.record["failure"]["after_s"] > 12
+    assert left_behind(result.pid) == []

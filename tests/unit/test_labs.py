@@ -1,0 +1,250 @@
+"""The mistakes made on purpose, as far as they need no second process, and what is said of a lab."""
+
+import io
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from bench import museum
+from bench.config import RunConfig, resolve
+from bench.errors import UserError
+from bench.labs import inject
+from bench.mistakes import INJECTED, MISTAKES
+from bench.modes.base import Topology
+from bench.report import labs, page, tables
+from bench.report.certificate import certify
+from bench.report.figures import figures_of, svg_of
+from bench.report.suites import suites_of
+from bench.workload import data
+from tests import records
+
+IMAGES, RANKS = 103, 2
+
+
+def script(name: str, rank: int = 0, **options) -> inject.Right:
+    """A mistake in a process that has no others: what it draws, and from where, is asked of nobody."""
+    usual = {"mode": "ddp", "num_devices": RANKS, "per_device_batch": 10, "epochs": 2, "augment": True, "lr_batch": 80}
+    config = resolve(RunConfig(**usual | {"mistake": name} | options), "cpu", 2)
+    place = Topology(rank, rank, RANKS, 1, torch.device("cpu"))
+    return inject.script_of(config, SimpleNamespace(topology=place))
+
+
+def drawn(name: str, rank: int, steps: int) -> np.ndarray:
+    """What a rank draws in so many steps: [steps, batch]."""
+    made = script(name, rank)
+    return np.stack(list(data.Draws(made.config, made.topology, IMAGES, steps, order=made.order)))
+
+
+def steps_of_an_epoch(name: str) -> int:
+    """Whole steps of an epoch by the script's own reckoning."""
+    return script(name).epoch_images(IMAGES) // (10 * RANKS)
+
+
+def test_every_mistake_has_a_lab_and_a_way_to_be_made():
+    assert list(labs.LABS) == list(MISTAKES) and set(inject.SCRIPTS) == {"none", *INJECTED}
+    assert all(lab.figures[0].moves in ("up", "down") for lab in labs.LABS.values())
+    assert set(museum.WORKLOADS) <= set(MISTAKES)
+
+
+def test_nothing_is_changed_where_no_mistake_is_made():
+    right = script("none")
+    batches = [np.concatenate(step) for step in zip(*(drawn("none", rank, 5) for rank in (0, 1)), strict=True)]
+    assert right.epoch_images(IMAGES) == IMAGES and right.recipe() is right.config and right.seen() == {}
+    assert sorted(np.concatenate(batches)) == sorted(right.order(IMAGES, 0, 0)[:100])
+
+
+def test_every_rank_that_reads_everything_walks_an_order_of_its_own():
+    own = [drawn("whole-data", rank, 10).ravel() for rank in (0, 1)]
+    assert script("whole-data").epoch_images(IMAGES) == RANKS * IMAGES
+    assert all(len(set(draws.tolist())) == 100 for draws in own)
+    assert not np.array_equal(*own) and len(set(own[0]) & set(own[1])) > 90
+
+
+def test_without_set_epoch_the_second_epoch_is_the_first_again():
+    draws = np.stack([drawn("no-reshuffle", rank, 11) for rank in (0, 1)], axis=2).reshape(-1)
+    assert np.array_equal(draws[:103], draws[103:206] - IMAGES)
+
+
+def test_what_fills_no_batch_is_lost_in_every_epoch():
+    steps = steps_of_an_epoch("lost-remainder")
+    both = [drawn("lost-remainder", rank, 3 * steps) % IMAGES for rank in (0, 1)]
+    seen = set(np.concatenate(both).ravel().tolist())
+    assert steps == 5 and len(seen) == 100 and not seen & {50, 51, 102} - {51}
+    assert set(both[0].ravel()) == set(range(50)) and set(both[1].ravel()) == set(range(51, 101))
+    assert not np.array_equal(both[0][:steps], both[0][steps : 2 * steps])  # shuffled within the shard
+
+
+def test_a_shard_that_fills_no_batch_is_refused():
+    with pytest.raises(UserError, match="leaves no image"):
+        script("lost-remainder", per_device_batch=60).epoch_images(IMAGES)
+
+
+def test_the_kth_images_of_all_ranks_get_the_same_crop():
+    digits = data.Digits(8, train=True, augment=True)
+    right = [digits.augmentation_seeds(np.arange(r, 40, 2)) for r in (0, 1)]
+    assert not np.array_equal(*right)
+    script("same-augmentation").prepare_data(digits)
+    made = script("same-augmentation")
+    shares = [
+        np.concatenate(list(data.Draws(made.config, script("none", r).topology, len(digits), 200))) for r in (0, 1)
+    ]
+    seeds = [digits.augmentation_seeds(draws) for draws in shares]
+    assert np.array_equal(*seeds) and len(set(seeds[0].tolist())) == len(seeds[0])  # over several epochs
+
+
+def test_augmentation_behind_a_slow_storage_is_reached():
+    digits = data.Digits(8, train=True, augment=True)
+    slow = data.SlowStorage(digits, 0.0)
+    before = slow.augmentation_seeds(np.arange(4))
+    script("same-augmentation").prepare_data(slow)
+    assert not np.array_equal(before, slow.augmentation_seeds(np.arange(4)))
+
+
+def test_the_recipe_of_an_lr_that_is_not_scaled():
+    assert (script("none").recipe().lr_batch, script("lr-not-scaled").recipe().lr_batch) == (80, None)
+
+
+def test_the_devices_losses_are_summed_under_dp():
+    config = resolve(RunConfig(mode="dp", num_devices=2, per_device_batch=4, mistake="gradient-sum"), "cpu", 2)
+    mode = SimpleNamespace(topology=Topology(0, 0, 1, 2, torch.device("cpu")))
+    outputs, labels = torch.randn(8, 5), torch.arange(8) % 5
+    wrong, right = (make(config, mode).loss(outputs, labels) for make in (inject.GradientSum, inject.Right))
+    assert float(wrong) == pytest.approx(2 * float(right))
+
+
+def test_whose_a_file_is(tmp_path):
+    ranks = [{"buffers": {"mean": torch.full((3,), float(r)), "count": torch.tensor(4)}} for r in (0, 1)]
+
+    def holding(**model) -> str:
+        torch.save({"model": {"count": torch.tensor(4)} | model, "ranks": ranks}, tmp_path / "latest.pt")
+        return inject.whose(tmp_path / "latest.pt")
+
+    assert holding(mean=torch.full((3,), 1.0)) == "rank 1"
+    assert holding(mean=torch.full((3,), 7.0)) == "no rank"
+    assert holding(mean=torch.zeros(3), count=torch.tensor(4)) == "rank 0"
+    (tmp_path / "latest.pt").write_bytes((tmp_path / "latest.pt").read_bytes()[:100])
+    assert inject.whose(tmp_path / "latest.pt") == "unreadable"
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "whole-data": ({"num_devices": 1}, "several processes"),
+    "same-augmentation": ({"augment": False}, "AUGMENT=1"),
+    "no-reshuffle": ({"epochs": 1}, "EPOCHS=2 or more"),
+    "rank-metrics": ({"epochs": 0}, "EPOCHS"),
+    "many-writers": ({"checkpoint": False}, "CHECKPOINT=0"),
+    "rank0-collective": ({"mode": "dp"}, "several processes"),
+    "lr-not-scaled": ({"lr_batch": 20}, "another global batch"),
+    "strict-false": ({}, "PRETRAINED"),
+    "gradient-sum": ({"compression": "fp16"}, "COMPRESSION"),
+    "lost-remainder": ({"resume": "somewhere"}, "leave RESUME"),
+}
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_a_mistake_that_cannot_be_made_is_refused_in_a_line(name):
+    options, words = REFUSED[name]
+    with pytest.raises(UserError, match=words) as refused:
+        script(name, **options)
+    assert f"MISTAKE={name}" in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("options", [{"mode": "independent"}, {"sync": False}])
+def test_a_bound_makes_no_mistakes(options):
+    with pytest.raises(UserError, match="is made in a training"):
+        script("gradient-sum", epochs=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "words"),
+    [
+        ("no-reshufle", {}, "did you mean no-reshuffle"),
+        (None, {}, "or all"),
+        ("host-sync", {"mode": "dp"}, "use MODE=ddp or horovod"),
+        ("host-sync", {"item_sync": True}, "ITEM_SYNC"),
+        ("host-sync", {"mistake": "whole-data", "num_devices": 2}, "MISTAKE belongs to single runs"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(name, asked, words):
+    with pytest.raises(UserError, match=words):
+        museum.run(RunConfig(**{"mode": "ddp"} | asked), name, 1, quick=False)
+
+
+# --- the report, on made-up records -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """A lab of a sampler without set_epoch."""
+    return suites_of(records.lab_records("no-reshuffle"))[0]
+
+
+def test_what_decides_comes_first_with_its_interval(suite):
+    result = labs.compare_lab(suite)
+    assert result.answer()[0] == (
+        "% of the second epoch's neighbours that were neighbours in the first: 0.1 → 100.0, +99.9 [+99.9 to +99.9] "
+        "(n = 3 seeds): up, as expected"
+    )
+    assert "no effect shown here" in result.answer()[1]  # of its accuracy
+
+
+def test_a_direction_that_was_not_seen_is_said():
+    same = {"data": {"same_neighbours": 0.001}}
+    result = labs.compare_lab(suites_of(records.lab_records("no-reshuffle", wrong=same))[0])
+    assert "no effect shown, NOT as expected (up)" in result.answer()[0]
+
+
+def test_a_lab_is_fair_but_for_what_it_studies(suite):
+    certificate = labs.compare_lab(suite).certificate
+    assert certificate.fair and "mistakes made on purpose" in [fact.name for fact in certificate.inherent]
+
+
+def test_any_other_comparison_with_a_mistake_is_not_fair():
+    programs = {mode: options | {"mistake": "gradient-sum"} for mode, options in records.compare_programs().items()
+                if mode in ("ddp", "horovod")}  # fmt: skip
+    suite = records.suite("compare", programs, rounds=2)
+    facts = certify(suite.roles, "compare").differences
+    assert [fact.name for fact in facts] == ["mistakes made on purpose"]
+
+
+def test_a_run_that_hung_is_a_result(monkeypatch):
+    where = [{"file": "bench/epochs.py", "line": 7 + rank, "function": "f", "collective": True} for rank in (0, 1)]
+    found = records.lab_records("rank0-collective", hung=where)
+    result = labs.compare_lab(suites_of(found)[0])
+    assert result.rows[0].sides == ["0", "1"] and result.rows[0].as_expected
+    assert any("s after the command, with TIMEOUT=900" in line for line in result.answer())
+    svg = svg_of(figures_of(result)["lab"])
+    assert "epochs.py:8 (f) in a collective" in svg
+    assert "Failed runs" not in page.page(suites_of(found), [], [])
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_museum_has_a_card_a_mistake_picture_first(name):
+    where = [None, None] if name == "rank0-collective" else None
+    text = page.page(suites_of(records.lab_records(name, hung=where)), [], [])
+    card = text.partition('<article class="card"')[2].partition("</article>")[0]
+    assert card.index("<svg") < card.index(f"<h3>{name}: ") < card.index("Remedy")
+    assert f"make lab GPUS=2 SEEDS=3 NAME={name}" in card and "Made on purpose" in card
+
+
+def test_the_museum_is_in_its_own_order():
+    names = ["lost-remainder", "no-reshuffle", "unsynced-init"]
+    found = [r for i, name in enumerate(names) for r in records.lab_records(name, number=f"000{i + 1}")]
+    text = page.page(suites_of(found), [], [])
+    places = [text.index(f"<h3>{name}: ") for name in reversed(names)]
+    assert places == sorted(places) and text.count("<article") == 3
+
+
+def test_a_single_run_with_a_mistake_is_red_on_the_page():
+    text = page.page([], [records.record("ddp", mistake="whole-data")], [])
+    assert 'class="flag">' in text and "a mistake made on purpose (MISTAKE=whole-data)" in text
+
+
+def test_the_console_says_what_a_person_would_see(suite):
+    out = io.StringIO()
+    tables.print_lab_result(Console(file=out, width=200), labs.compare_lab(suite))
+    assert "What a person would see: " in out.getvalue() and "Remedy: call sampler.set_epoch" in out.getvalue()
