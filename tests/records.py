@@ -325,14 +325,35 @@ def store(folder: Path, records: list[dict]) -> Path:
 
 # What the two versions of a lab would have been observed to do, as far as the made-up labs need it.
 OBSERVED = {
-    "right": {"data": {"same_neighbours": 0.001, "shared_in_a_step": 0.0, "never_seen": 0},
-              "reported": {"top1": [[0.9, 0.95]] * 2}, "writers": {"latest.pt": [0]},
-              "augmentation": {"streams": [1, 2]}, "gradient": {"over_mean": 1.0}, "host_syncs": []},
-    "wrong": {"data": {"same_neighbours": 1.0, "shared_in_a_step": 0.02, "never_seen": 29},
-              "reported": {"top1": [[0.9, 0.94], [0.9, 0.97]]}, "writers": {"latest.pt": [0, 1]},
-              "augmentation": {"streams": [1, 1]}, "gradient": {"over_mean": 2.0},
-              "host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}]},
-}  # fmt: skip
+    "right": {
+        "data": {
+            "num_images": 1437,
+            "global_batch": 96,
+            "same_neighbours": 0.001,
+            "shared_in_a_step": 0.0,
+            "never_seen": 0,
+        },
+        "reported": {"top1": [[0.9, 0.95]] * 2},
+        "writers": {"latest.pt": [0]},
+        "augmentation": {"streams": ["1", "2"]},
+        "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"},
+        "host_syncs": [],
+    },
+    "wrong": {
+        "data": {
+            "num_images": 1437,
+            "global_batch": 96,
+            "same_neighbours": 1.0,
+            "shared_in_a_step": 0.02,
+            "never_seen": 29,
+        },
+        "reported": {"top1": [[0.9, 0.94], [0.9, 0.97]]},
+        "writers": {"latest.pt": [0, 1]},
+        "augmentation": {"streams": ["1", "1"]},
+        "gradient": {"over_mean": 2.0, "same_on_all_ranks": True, "kind": "mean"},
+        "host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}],
+    },
+}
 
 
 def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | None = None, hung=None) -> list[dict]:
