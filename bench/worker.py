@@ -46,6 +46,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.workload import data, place
 
     torch.set_num_threads(threads_per_process(config))
+    observer = Observer(config, run_dir)
     status.phase("joining the group")
     mode = load_mode(config.mode)(config)
     topology = mode.topology
@@ -59,7 +60,6 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode, say))
     val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
-    observer = Observer(config, run_dir)
     model, checkpoint, notes = prepare_model(config, mode, train_set.num_classes, status)
     optimizer = mode.wrap_optimizer(build_optimizer(config, mode.unwrap(model)), model)
     to_float, lr_of = data.ToFloat(train_set, topology.device), learning_rates(config, len(train_set))
