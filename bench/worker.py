@@ -47,6 +47,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.workload import data, place
 
     torch.set_num_threads(threads_per_process(config))
+    observer = Observer(config, run_dir)
     status.phase("joining the group")
     mode = load_mode(config.mode)(config)
     topology = mode.topology
@@ -62,7 +63,6 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     script.prepare_data(train_set)
     val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
     status.phase("building the model")
-    observer = Observer(config, run_dir)
     model, checkpoint, notes = prepare_model(config, script, train_set.num_classes, status)
     optimizer = mode.wrap_optimizer(build_optimizer(script.recipe(), mode.unwrap(model)), model)
     epoch_images = script.epoch_images(len(train_set))
