@@ -32,7 +32,7 @@ WORKLOADS = {
     "lr-not-scaled": {"lr": 0.01, "lr_batch": 32},
     "same-augmentation": {"augment": True, "epochs": 3, "per_device_batch": 48},
     "strict-false": {"epochs": 1},
-    "local-norm": {"norm": "sync", "per_device_batch": 4, "epochs": 1},
+    "local-norm": {"norm": "sync", "per_device_batch": 6, "epochs": 1, "lr": 0.005},
     "host-sync": {"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
     "lost-remainder": {"epochs": 3, "per_device_batch": 48},
 }

@@ -272,6 +272,13 @@ class Row:
         return "up" if low > nothing else "down" if high < nothing else ""
 
     @property
+    def seen(self) -> str:
+        """The direction in words. What was not said beforehand is not shown by one seed."""
+        if self.low is None and not self.figure.moves:
+            return "one seed shows nothing"
+        return self.direction or "no effect shown here"
+
+    @property
     def as_expected(self) -> bool:
         """Whether the direction that was said beforehand was seen."""
         return self.direction == self.figure.moves
@@ -336,11 +343,9 @@ def sentence(row: Row, n: int) -> str:
     'images never seen: 0 → 29, +29 [+29 to +29] (n = 2 seeds): up, as expected'
     """
     figure, seeds = row.figure, f"n = {n} seeds" if n > 1 else "one seed: no interval"
+    word = row.seen
     if figure.moves:
-        word = f"{row.direction or 'no effect shown'}, {'as' if row.as_expected else 'NOT as'} expected"
-        word += "" if row.as_expected else f" ({figure.moves})"
-    else:
-        word = row.direction or "no effect shown here"
+        word += ", as expected" if row.as_expected else f", NOT as expected ({figure.moves})"
     return f"{figure.name}: {' → '.join(row.sides)}, {row.change_words} ({seeds}): {word}"
 
 
@@ -429,8 +434,8 @@ HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right,
 
 def cells(result: LabResult, row: Row) -> list[str]:
     """A figure's row of the table with HEADS: (name, whether its cells are numbers)."""
-    expected, seen = row.figure.moves or "nothing said", row.direction or "no effect shown"
-    return [row.figure.name, *row.sides, row.change_words, str(result.n), expected, seen]
+    expected = row.figure.moves or "nothing said"
+    return [row.figure.name, *row.sides, row.change_words, str(result.n), expected, row.seen]
 
 
 def about(name: str) -> list[tuple[str, str]]:

@@ -195,7 +195,7 @@ def test_what_decides_comes_first_with_its_interval(suite):
 def test_a_direction_that_was_not_seen_is_said():
     same = {"data": {"same_neighbours": 0.001}}
     result = labs.compare_lab(suites_of(records.lab_records("no-reshuffle", wrong=same))[0])
-    assert "no effect shown, NOT as expected (up)" in result.answer()[0]
+    assert "no effect shown here, NOT as expected (up)" in result.answer()[0]
 
 
 def test_a_lab_is_fair_but_for_what_it_studies(suite):
