@@ -18,7 +18,7 @@ from bench.modes import LAUNCHERS, MODES
 from bench.schedule import SCHEDULES
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-NORMS = ("batch", "none", "sync")
+NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
@@ -78,7 +78,10 @@ class RunConfig:
         exclusive_minimum=1,
     )
     norm: str = option(
-        "batch", "'none': every batch norm becomes a scale and a shift; 'sync': over the global batch", choices=NORMS
+        "batch",
+        "'group': group norm of up to 8 groups, each image for itself; 'none': every batch norm becomes a scale and a "
+        "shift; 'sync': over the global batch",
+        choices=NORMS,
     )
     precision: str = option("fp32", "arithmetic of the step; fp16 scales the loss", choices=PRECISIONS)
     allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)")
