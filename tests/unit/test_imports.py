@@ -24,7 +24,10 @@ ALLOWED = {
     "bench.config": [
         "bench.checks", "bench.errors", "bench.mistakes", "bench.modes.__init__", "bench.schedule",
     ],
-    "bench.labs": ["bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.mistakes", "bench.workload"],
+    "bench.labs": [
+        "bench.labs", "bench.config", "bench.detect", "bench.errors", "bench.formulas", "bench.mistakes",
+        "bench.workload",
+    ],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],
     "bench.progress": [],
     "bench.guard": ["bench.errors"],
