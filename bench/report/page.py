@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from bench import files
 from bench.checks import variable_of
-from bench.config import ACCURACY, RunConfig
+from bench.config import ACCURACY, UNSYNCED, RunConfig
 from bench.errors import UserError
-from bench.report import accuracy, comparison, figures, pool, stats, tables, words
+from bench.report import accuracy, comparison, figures, pool, stats, tables, unsynced, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
-from bench.report.suites import role_of
+from bench.report.suites import SEEDED, role_of
 from bench.report.words import span, with_span
 
 TEMPLATE = "page.html.j2"
@@ -32,7 +32,10 @@ KINDS = {
     "breakdown": ("Where the step goes", "What does a step spend its time on, and what is not hidden?", "breakdown"),
     "knobs": ("Knobs", "Which setting makes it faster?", "knobs"),
     "accuracy": ("Accuracy", "Do all modes reach the same accuracy?", "accuracy"),
+    "unsynced": ("Replicas that start apart", "What is lost when ranks start from different weights?", "unsynced-init"),
 }
+# What a kind's target takes where nobody says otherwise.
+RECIPES = {"accuracy": ACCURACY, "unsynced": UNSYNCED | {"replicas": True}}
 # The option that a replay changes -> its name as REPLAY=.
 REPLAYS = {
     "workers": "dp-workers",
@@ -252,13 +255,14 @@ def answer_knobs(result) -> list[str]:
     return lines + knobs.chance(suite)
 
 
-def answer_accuracy(result) -> list[str]:
-    """The verdict on each mode, and what the verdict means."""
-    return result.answer()
-
-
+UNSYNCED_ON_IMAGENET = (
+    "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
+    "LR=0.1 LR_BATCH=256 LR_WARMUP_EPOCHS=5 SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
+    "that decay brings the replicas together."
+)
 ANSWERS = {
-    "accuracy": answer_accuracy,
+    "accuracy": lambda result: result.answer(),
+    "unsynced": lambda result: [*result.answer(), UNSYNCED_ON_IMAGENET],
     "compare": answer_compare,
     "replay": answer_replay,
     "weak": answer_scaling,
@@ -296,7 +300,16 @@ def tables_accuracy(result) -> list[tuple[Grid, str]]:
     return [(grid, "Top-1 accuracy, paired by seed" + (f": {flag}" if flag else ""))]
 
 
-TABLES = {"accuracy": tables_accuracy}
+def tables_unsynced(result) -> list[tuple[Grid, str]]:
+    """(table, caption) of replicas that start apart: every model they leave behind, and how far apart they were."""
+    flag = style.flag(result.certificate)
+    models = Grid(unsynced.HEADS, [unsynced.cells(result, model) for model in result.models])
+    apart = Grid(unsynced.APART_HEADS, [unsynced.apart_cells(apart) for apart in result.apart])
+    return [(models, "Top-1 accuracy of each model, paired by seed" + (f": {flag}" if flag else "")),
+            (apart, "Distance between the replicas, means over seeds")]  # fmt: skip
+
+
+TABLES = {"accuracy": tables_accuracy, "unsynced": tables_unsynced}
 
 
 def pairs_grid(result) -> Grid:
@@ -415,12 +428,12 @@ def suite_command(suite) -> str:
     most = max(config["num_devices"] for config in configs)
     configs = [config for config in configs if config["num_devices"] == most]
     words = ["make", target, f"{'MAX_GPUS' if target == 'scaling' else 'GPUS'}={most}"]
-    words += [f"{'SEEDS' if suite.kind == 'accuracy' else 'ROUNDS'}={max(1, suite.n)}"]
+    words += [f"{'SEEDS' if suite.kind in SEEDED else 'ROUNDS'}={max(1, suite.n)}"]
     about = subject(suite).about
     words += [f"{'MODE' if suite.kind == 'knobs' else 'REPLAY'}={about}"] if about else []
     decided, own = NOT_IN_COMMAND, {}
-    if suite.kind == "accuracy":  # its rounds' seeds go on from the first one
-        decided, own = decided | {"seed", "warmup_steps", "timed_steps"}, ACCURACY
+    if suite.kind in SEEDED:  # its rounds' seeds go on from the first one
+        decided, own = decided | {"seed", "warmup_steps", "timed_steps"}, RECIPES[suite.kind]
         words += [f"SEED={seed}" for seed in [min(config["seed"] for config in configs)] if seed]
     for f in dataclasses.fields(RunConfig):
         values = {str(config.get(f.name)) for config in configs}

@@ -153,10 +153,7 @@ def print_result(console: Console, result) -> None:
     console.print(comparison_table(result))
     for role, rounds in result.outliers.items():
         console.print(f"outlier (kept): {role}, round {', '.join(str(n + 1) for n in rounds)}")
-    for record in suite.left_out:
-        console.print(f"left out: {record['run_id']}, repeated or of a round that is not whole")
-    for line in result.answer():
-        console.print(line, highlight=False, markup=False)
+    print_answer(console, result)
 
 
 def print_accuracy_result(console: Console, result) -> None:
@@ -165,12 +162,37 @@ def print_accuracy_result(console: Console, result) -> None:
 
     console.print(f"[bold]{result.suite.machine}[/]")
     print_certificate(console, result.certificate)
+    print_grid(console, accuracy.heads(result), [accuracy.cells(result, row) for row in result.rows])
+    print_answer(console, result)
+
+
+def print_unsynced_result(console: Console, result) -> None:
+    """What a person sees after `bench unsynced-init`: the same, of every model that the runs left behind."""
+    from bench.report import unsynced
+
+    console.print(f"[bold]{result.suite.machine}[/]")
+    print_certificate(console, result.certificate)
+    print_grid(console, unsynced.HEADS, [unsynced.cells(result, model) for model in result.models])
+    print_grid(console, unsynced.APART_HEADS, [unsynced.apart_cells(apart) for apart in result.apart])
+    print_answer(console, result)
+
+
+# Kind of suite -> what prints its result; `print_result` for the others.
+PRINTERS = {"accuracy": print_accuracy_result, "unsynced": print_unsynced_result}
+
+
+def print_grid(console: Console, heads: list[tuple[str, bool]], rows: list[list[str]]) -> None:
+    """A table. heads: (name, whether its cells are numbers)."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, number in accuracy.heads(result):
+    for name, number in heads:
         table.add_column(escape(name), justify="right" if number else "left")
-    for row in result.rows:
-        table.add_row(*map(escape, accuracy.cells(result, row)))
+    for row in rows:
+        table.add_row(*map(escape, row))
     console.print(table)
+
+
+def print_answer(console: Console, result) -> None:
+    """The runs that are in no figure, then the answer in words."""
     for record in result.suite.left_out:
         console.print(f"left out: {record['run_id']}, repeated or of a round that is not whole")
     for line in result.answer():
