@@ -88,8 +88,10 @@ def check_synthetic(config) -> None:
         raise UserError("DATA=synthetic comes from memory and has no loader: leave WORKERS at 0")
     if config.storage_ms:
         raise UserError("STORAGE_MS is a wait in the loader, and DATA=synthetic has none: use DATA=digits")
-    if config.evaluate or config.target:
-        raise UserError("DATA=synthetic has no validation set: leave EVALUATE and TARGET out, or use DATA=digits")
+    if config.evaluate or config.target or config.replicas:
+        raise UserError(
+            "DATA=synthetic has no validation set: leave EVALUATE, TARGET and REPLICAS out, or use DATA=digits"
+        )
     if config.augment:
         raise UserError("DATA=synthetic is random already: leave AUGMENT out")
 
@@ -123,6 +125,8 @@ def check_training(config) -> None:
         raise UserError("RESUME brings its own weights: leave PRETRAINED out")
     if config.resume and not (config.epochs or config.evaluate):
         raise UserError("RESUME goes on with training by epochs: give EPOCHS (in all, with those already done)")
+    if config.replicas and not config.epochs:
+        raise UserError("REPLICAS=1 validates every rank after every epoch: give EPOCHS")
     if config.target and not config.epochs:
         raise UserError("TARGET is looked for after every epoch: give EPOCHS")
     if config.target is not None and config.target > 1:

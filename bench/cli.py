@@ -51,7 +51,8 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
     "selfbench": ROUNDS | {"--only": {"metavar": "PART", "help": "loop, overhead, horovod, bound, startup, input"}},
 }  # fmt: skip
 
-OWN_DEFAULTS = {"accuracy": cfg.ACCURACY}  # command -> options that it has another default for
+# Command -> options that it has another default for.
+OWN_DEFAULTS = {"accuracy": cfg.ACCURACY, "unsynced-init": cfg.UNSYNCED}
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,6 +4,7 @@ From stop to stop: after an epoch validation, its row for the record, a checkpoi
 checkpoint. The steps themselves are bench/train.py's.
 """
 
+import functools
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from bench import checkpoint
 from bench.checkpoint import LATEST
 from bench.config import RunConfig, global_batch_of, to_dict
 from bench.errors import UserError
+from bench.labs.replicas import NOTE, Replicas
 from bench.record import without_names
 from bench.train import Trainer
 from bench.workload.data import plain_errors
@@ -45,6 +47,14 @@ class Epochs:
         self.notes = []  # what a resumed run does otherwise than the one before
         self.rng = None  # the random numbers' state, to be put back when training begins
         self.tracker = None
+        self.replicas = None
+
+    def compare_replicas(self, whole_val: Iterable, epoch: Iterable) -> None:
+        """REPLICAS=1: compare them from here on. whole_val: the whole validation set, on every rank. epoch: this rank's
+        training batches of one epoch, walked once at the end."""
+        steps, self.one_epoch = self.ends()[-1] - self.trainer.step, epoch
+        self.replicas = Replicas(self.trainer, steps, functools.partial(judge, self.trainer, whole_val))
+        self.notes.append(NOTE)
 
     def tell(self, tracker) -> None:
         """From now on a tracker is told every loss that is known, and every epoch's row."""
@@ -80,6 +90,15 @@ class Epochs:
                 timing = True
             elif timing:
                 trainer.clock.resume()
+        if self.replicas:
+            self.replicas.judge_average(self.images_again())
+
+    def images_again(self) -> Iterator[torch.Tensor]:
+        """This rank's training images of one epoch, [b, 3, H, W] on the device."""
+        for images, _, _ in plain_errors(iter(self.one_epoch)):
+            self.trainer.status.phase("validating")
+            if len(images):
+                yield self.trainer.prepare(images)
 
     def saves(self, end: int) -> range:
         """The steps before ``end`` after which a checkpoint is asked for, beside the epochs' ends."""
@@ -97,6 +116,8 @@ class Epochs:
         trained_s = self.elapsed_s()
         if self.val_batches is not None:
             row |= validate(trainer, self.val_batches)
+        if self.replicas:
+            self.replicas.end_epoch()
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
         best = row.get("top1", -1.0) > self.best_top1 and row["loss"] is not None
@@ -178,7 +199,7 @@ class Epochs:
             trainer.skipped_images.update(name for part in state["ranks"] for name in part["skipped_images"])
             if (path.parent / BEST).exists():  # until this run has a better one
                 checkpoint.keep_best(path.parent / BEST, trainer.run_dir / BEST)
-        self.notes = list(differences(state, self.config, trainer.mode.topology.world_size))
+        self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def check_resumable(self, state: dict, path: Path) -> None:
         """The data order can go on only over the same images, and epochs must be left to train."""
@@ -249,6 +270,24 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     mode, model = trainer.mode, trainer.mode.unwrap(trainer.model)
     own = to_cpu(dict(model.named_buffers()))
     load_buffers(model, mode.gather(own)[0])
+    counts = count(trainer, batches)
+    load_buffers(model, own)
+    loss, top1, top5, images = trainer.script.sum_counts(counts).tolist()
+    if not images:
+        raise UserError("the validation set has no image that can be read")
+    return {"loss": finite(loss / images), "top1": top1 / images, "top5": top5 / images, "images": int(images)}
+
+
+def judge(trainer: Trainer, batches: Iterable) -> dict:
+    """Loss and top-1 accuracy of this process's model as it stands, with its own buffers; nobody else is asked."""
+    loss, top1, _, images = count(trainer, batches).tolist()
+    return {"loss": finite(loss / images), "top1": top1 / images}
+
+
+@torch.no_grad()
+def count(trainer: Trainer, batches: Iterable) -> torch.Tensor:
+    """[4]: the sum of the losses, the top-1 and the top-5 hits, and the images, of this process's model on batches."""
+    model = trainer.mode.unwrap(trainer.model)
     model.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=trainer.device)  # loss, top-1, top-5, images
     for images, labels, unreadable in plain_errors(iter(batches)):
@@ -262,12 +301,8 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
         loss = nn.functional.cross_entropy(outputs, labels, reduction="sum")
         hits = outputs.topk(min(5, outputs.shape[1])).indices == labels[:, None]  # [b, 5]
         counts += torch.stack([loss, hits[:, 0].sum(), hits.sum(), torch.tensor(len(labels), device=trainer.device)])
-    load_buffers(model, own)
     train_mode(model)
-    loss, top1, top5, images = trainer.script.sum_counts(counts).tolist()
-    if not images:
-        raise UserError("the validation set has no image that can be read")
-    return {"loss": finite(loss / images), "top1": top1 / images, "top5": top5 / images, "images": int(images)}
+    return counts
 
 
 def finite(value: float) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bench import rounds as running
 from bench import suites
 from bench.checks import variable_of
-from bench.config import ACCURACY_GLOBAL_BATCH, UNSET, RunConfig
+from bench.config import RECIPE_GLOBAL_BATCH, UNSET, RunConfig
 from bench.errors import UserError
 from bench.launch.devices import choose_device
 from bench.launch.run import resolve_here
@@ -23,7 +23,7 @@ from bench.report.load import find_records
 from bench.report.suites import suite_of
 from bench.report.words import COMPILE_NOTE
 
-ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5}
+ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5, "unsynced": 10}
 QUICK_ROUNDS = 2
 OF_TRAINING = ("epochs", "lr_warmup_epochs", "target")
 NOT_HERE = (*suites.MEASURED_ONLY, "baselines", "profile", "suite", "role", "round", "launcher", "dist_url",
@@ -110,13 +110,8 @@ def knobs(asked: RunConfig, rounds: int | None, quick: bool) -> int:
 
 def accuracy(asked: RunConfig, seeds: int | None, quick: bool) -> int:
     """Every mode trained to the end, once a seed: do all reach the same accuracy? asked: with the recipe's options."""
-    refuse(asked, "mode", "timed_steps", "warmup_steps")
     console = tables.terminal()
-    if asked.per_device_batch is None:
-        share = max(1, ACCURACY_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
-        asked = dataclasses.replace(asked, per_device_batch=share)
-    config = prepare(console, dataclasses.replace(asked, mode="ddp"), trains=True)
-    config = dataclasses.replace(config, checkpoint=False)
+    config = prepare_training(console, asked)
     roles = suites.accuracy(config, available(console))
     console.print(f"margin, fixed now: {accuracies.margin_words()}, against {next(iter(roles))}, paired by seed")
     folder = run(console, "accuracy", roles, seeds, quick, asked.out, in_round=suites.own_seed, say=last_top1)
@@ -159,6 +154,17 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
         f"{work}, {config.precision}, seed {config.seed}"
     )
     return config
+
+
+def prepare_training(console, asked: RunConfig) -> RunConfig:
+    """``prepare`` for a suite that trains to the end: a recipe is for one global batch, which is shared out to the
+    devices where the user names no batch, and nothing is written but the record."""
+    refuse(asked, "mode", "timed_steps", "warmup_steps")
+    if asked.per_device_batch is None:
+        share = max(1, RECIPE_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
+        asked = dataclasses.replace(asked, per_device_batch=share)
+    config = prepare(console, dataclasses.replace(asked, mode="ddp"), trains=True)
+    return dataclasses.replace(config, checkpoint=False)
 
 
 def available(console) -> list[str]:

@@ -368,3 +368,56 @@ def hodges_lehmann_shift(a: list[float], b: list[float], depth: int) -> tuple[fl
     differences = sorted(y - x for x in a for y in b)
     estimate = statistics.median(differences)
     return (estimate, differences[depth - 1], differences[-depth]) if depth else (estimate, None, None)
+
+
+def replica_distance(squares: float, world_size: int) -> float:
+    """How far apart N replicas are: the root mean square of the distances over all pairs of ranks.
+
+    squares: the sum over ranks of ||w_r - mean of w||**2. The squares of the N (N - 1) / 2 pairs sum to N times that
+    (Huygens and Leibniz), so the mean over pairs is 2 / (N - 1) times it. One replica has no pair, and distance 0.
+
+    Two replicas at 0 and 6 lie 3 from their mean; three at 0, 0 and 6 have distances 0, 6 and 6:
+
+    >>> replica_distance(3**2 + 3**2, 2), replica_distance(2**2 + 2**2 + 4**2, 3) == math.sqrt((0 + 36 + 36) / 3)
+    (6.0, True)
+    """
+    return math.sqrt(2 * squares / (world_size - 1)) if world_size > 1 else 0.0
+
+
+def replica_distance_factors(
+    learning_rates: list[float], optimizer: str, weight_decay: float, momentum: float, nesterov: bool
+) -> list[float] | None:
+    """The distance between replicas over what it was at the start, before the first step and after each.
+
+    learning_rates: of every step taken. optimizer: "sgd", "adam" or "adamw". None where there is no closed form.
+
+    All replicas get the same mean gradient g, wherever their own weights are, so it drops out of their difference d
+    (clipped or not: it is the same g on all ranks). What is left of the update rules of torch.optim:
+
+    - no decay: nothing, whatever the optimizer; d stays as it was;
+    - sgd, where the decay is added to the gradient: v <- momentum v + decay d, d <- d - lr v, from v = 0; with nesterov
+      d <- d - lr (decay d + momentum v). Without momentum that is d <- (1 - lr decay) d;
+    - adamw, where the decay is apart from the gradient (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101,
+      algorithm 2): d <- (1 - lr decay) d;
+    - adam with decay divides g + decay w by a root of its own squares: g no longer drops out.
+
+    >>> replica_distance_factors([0.1, 0.1], "sgd", 0.0, 0.9, False)
+    [1.0, 1.0, 1.0]
+    >>> [round(x, 6) for x in replica_distance_factors([0.1, 0.2], "sgd", 0.5, 0.0, False)]    # 0.95, then x 0.9
+    [1.0, 0.95, 0.855]
+
+    With momentum 1/2 the velocity is 0.5, then 0.25 + 0.475 = 0.725:
+
+    >>> [round(x, 6) for x in replica_distance_factors([0.1, 0.1], "sgd", 0.5, 0.5, False)]
+    [1.0, 0.95, 0.8775]
+    """
+    if weight_decay and optimizer == "adam":
+        return None
+    coupled = optimizer == "sgd"
+    distance, velocity, factors = 1.0, 0.0, [1.0]
+    for lr in learning_rates:
+        pull = weight_decay * distance
+        velocity = momentum * velocity + pull if coupled else pull
+        distance -= lr * (pull + momentum * velocity if coupled and nesterov else velocity)
+        factors.append(abs(distance))
+    return factors

@@ -38,6 +38,11 @@ PROVENANCE = {
     "throughput_images_per_s": "images of all timed steps over the slowest rank's time for them",
     "independent_throughput_images_per_s": "sum over processes of own images over own time: none waits",
     "top1": "counted over the validation set, each image once, by the plain model with rank 0's batch-norm statistics",
+    "replicas": "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of "
+    "ranks, after the steps named, sums in float64; theory: the distance over that before the first step, by "
+    "formulas.replica_distance_factors; ranks: each rank alone on the whole validation set, with its own weights and "
+    "buffers; average: the mean of the ranks' weights, with the mean of their buffers or with batch norm's statistics "
+    "estimated anew on an epoch of training images, as torch.optim.swa_utils.update_bn does",
     "peak_memory_gib": {
         "cpu": "sampled PSS of each process and its loader workers; rss_hwm: the kernel's peak, shared pages counted",
         "cuda": "NVML device and process figures sampled; torch's allocated and reserved: the allocator's exact peaks",
@@ -223,6 +228,7 @@ def provenance_of(config: RunConfig) -> dict:
         "throughput_images_per_s": PROVENANCE[f"{independent}throughput_images_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
         **({"top1": PROVENANCE["top1"]} if config.epochs else {}),
+        **({"replicas": PROVENANCE["replicas"]} if config.replicas else {}),
     }
 
 

@@ -152,6 +152,23 @@ def accuracy(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return {mode: in_mode(even_threads(config), mode) for mode in modes}
 
 
+def unsynced(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Replicas that are made equal at the start beside replicas that are not, in every mode that can forget it, and as
+    the control every mode of one process on several devices, which has one set of weights.
+
+    Where rank 0's buffers are sent to all, a further program leaves each rank its own.
+    """
+    config, roles = dataclasses.replace(even_threads(config), replicas=True), {}
+    for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
+        roles[mode] = in_mode(config, mode)
+        apart = dataclasses.replace(roles[mode], init_sync=False)
+        roles[f"{mode} unsynced"] = apart
+        if "broadcast_buffers" in MODES[mode].knobs:
+            roles[f"{mode} unsynced own buffers"] = dataclasses.replace(apart, broadcast_buffers=False)
+    controls = [mode for mode in modes if MODES[mode].one_process and MODES[mode].max_devices != 1]
+    return roles | {mode: in_mode(config, mode) for mode in controls}
+
+
 def own_seed(config: RunConfig, number: int) -> RunConfig:
     """A config in round ``number``, counted from 0: every round has a seed of its own, the same for all programs.
 

@@ -90,6 +90,7 @@ class Trainer:
         self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
         self.on_loss = None  # called with (step, loss) whenever a loss is known
+        self.after_step = []  # called between two steps, in the time of neither
         self.step = 0
         self.images_seen = 0  # over all processes
         self.skipped_steps = 0
@@ -123,6 +124,10 @@ class Trainer:
             self.images_seen += self.config.global_batch
             if self.step in self.snapshots:
                 self.save_snapshot()
+            for look in self.after_step:
+                look()
+            if self.after_step:
+                self.clock.resume()
 
     def prepare(self, images: torch.Tensor) -> torch.Tensor:
         """Images on the device, as numbers, in the memory order of the model."""

@@ -81,6 +81,10 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         epochs.resume(*checkpoint)
     tracker = open_tracker(config.track, run_dir, to_dict(without_names(config)), topology.rank)
     epochs.tell(tracker)
+    if config.replicas:
+        whole_val = data.validation_batches(config, topology, val_set, whole=True)
+        steps = len(train_set) // config.global_batch
+        epochs.compare_replicas(whole_val, data.training_batches(config, topology, train_set, steps))
     facts = collect_facts(config, mode, trainer)
     observer.start(trainer)
     seen = measure(trainer, epochs, train_set, moments, observer)
@@ -101,6 +105,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         **seen,
         **({"lab": lab} if (lab := script.seen()) else {}),
     }
+    if epochs.replicas and topology.rank == 0:
+        part["replicas"] = epochs.replicas.result()
     parts = mode.gather(part)
     if topology.rank == 0:
         share_communication(parts)

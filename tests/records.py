@@ -27,15 +27,18 @@ GPU_MIB = {"torch_allocated": 5200, "torch_reserved": 6100, "nvml_process": 6900
 def record(
     mode: str = "ddp", throughput: float = 100.0, num_devices: int = 2, device: str = "cpu", batch: int = 32,
     seconds: float = 0.0, failed: str | None = None, facts: dict | None = None, phases: dict | None = None,
-    memory: dict | None = None, timeline: dict | None = None, top1: list[float] | None = None, **options,
+    memory: dict | None = None, timeline: dict | None = None, top1: list[float] | None = None,
+    replicas: dict | None = None, **options,
 ) -> dict:  # fmt: skip
     """One record, v2.
 
     throughput: images a second. batch: images a device a step. seconds: after START. failed: a kind of failure.
     facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device.
-    top1: after each epoch; an epoch takes 10 s and its validation 1 s more. options: any other of RunConfig.
+    top1: after each epoch; an epoch takes 10 s and its validation 1 s more. replicas: what the record says of them.
+    options: any other of RunConfig.
     """
     cores = CORES[device]
+    options |= {"replicas": True} if replicas else {}
     config = resolve(RunConfig(mode=mode, num_devices=num_devices, per_device_batch=batch, **options), device, cores)
     config = dataclasses.replace(config, warmup_steps=2, timed_steps=STEPS)
     started = START + datetime.timedelta(seconds=seconds)
@@ -58,6 +61,8 @@ def record(
     if timeline:
         for part in parts:
             part["timeline"] = timeline
+    if replicas:
+        parts[0]["replicas"] = replicas
     place = SimpleNamespace(
         world_size=config.num_processes, num_devices=num_devices, devices_per_process=num_devices // len(parts)
     )
@@ -106,7 +111,7 @@ def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict,
             "first_timed_step": begin + 4.0,
             "last_timed_step": begin + 4.0 + whole,
         },
-        "initial_weights_sha256": "abcdef0123456789"[config.seed % 16] * 64,
+        "initial_weights_sha256": "abcdef0123456789"[(config.seed + (0 if config.init_sync else rank)) % 16] * 64,
         "indices_sha256": "b" * 64,
         "final_weights_sha256": "c" * 64,
         "first_indices": list(range(rank, config.global_batch, config.num_processes)),
@@ -200,7 +205,7 @@ def suite_records(kind: str, programs: dict[str, dict], rounds: int = 8, name: s
 
     programs: role -> the options of ``record`` for it, with ``throughput`` a number or a list, one a round. A single
     number gets a noise of 1 % that is the same on every call. ``top1``: one list of epochs a round, whose seed is its
-    number. common: options for every record.
+    number; ``replicas``: one dict a round. common: options for every record.
     """
     found, suite = [], f"{kind}-20260102-030405-{name}"
     for n in range(rounds):
@@ -210,6 +215,7 @@ def suite_records(kind: str, programs: dict[str, dict], rounds: int = 8, name: s
             seconds = 60.0 * n + 5 * place + (int(name, 16) * 86400)
             more = {"suite": suite, "role": role, "round": n, "seconds": seconds}
             more |= {"top1": options["top1"][n], "seed": n} if "top1" in options else {}
+            more |= {"replicas": options["replicas"][n]} if "replicas" in options else {}
             found.append(record(**common | options | more | {"throughput": speed}))
     return found
 
@@ -286,6 +292,42 @@ def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> d
         mode: {"mode": mode, **shape(mode, 2), **trained,
                "top1": [[last - 0.02 * back for back in reversed(range(epochs))] for last in seeds]}
         for mode, seeds in (top1 or SEEDS).items()
+    }  # fmt: skip
+
+
+def unsynced_programs() -> dict[str, dict]:
+    """The programs of a suite of replicas that start apart, four seeds. Of ddp's unsynchronised ranks the first loses 3
+    points and the second, judged with the first one's buffers, 50; of Horovod's none loses any. One layer is twice as
+    far apart as the other, and all shrink by 1 % a step."""
+    trained = {"epochs": 1, "checkpoint": False, "data": "digits", "weight_decay": 0.1, "momentum": 0.0, "lr": 0.1}
+    seeds = [0.95, 0.96, 0.94, 0.955]
+    losses = {
+        "ddp": [0.0, 0.0],
+        "ddp unsynced": [0.03, 0.5],
+        "horovod": [0.0, 0.001],
+        "horovod unsynced": [0.0, 0.001],
+        "dp": [0.002],
+    }
+    return {
+        role: {"mode": role.split()[0], **trained, "init_sync": "unsynced" not in role,
+               "top1": [[seed - lost[0]] for seed in seeds],
+               "replicas": [replicas_of([seed - x + 0.001 * (n % 2) for x in lost], "unsynced" in role)
+                            for n, seed in enumerate(seeds)]}
+        for role, lost in losses.items()
+    }  # fmt: skip
+
+
+def replicas_of(top1: list[float], apart: bool) -> dict:
+    """What a record says of replicas. top1: one a rank."""
+    steps = list(range(STEPS + 1)) if len(top1) > 1 else []
+    theory = [0.99**step for step in steps]
+    layers = {name: [size * apart * factor for factor in theory] for name, size in {"conv1": 2.0, "fc": 1.0}.items()}
+    judged = {"top1": min(top1), "loss": 1.0}
+    return {
+        "steps": steps, "lr": [None, *[0.1] * STEPS][: len(steps)], "by_layer": layers, "theory": theory or None,
+        "distance": [math.hypot(*each) for each in zip(*layers.values(), strict=True)],
+        "ranks_top1": [top1], "ranks_loss": [[1.0] * len(top1)],
+        "average": {"averaged_buffers": judged, "estimated_statistics": judged} if steps else {},
     }  # fmt: skip
 
 

@@ -34,10 +34,8 @@ class Row:
 
     @property
     def mean(self) -> tuple[float, float | None, float | None]:
-        """The mean top-1 over seeds with Student's 95 % interval, which one seed has not."""
-        if len(self.top1) == 1:
-            return self.top1[0], None, None
-        return formulas.mean_interval(self.top1, stats.t_quantile(len(self.top1) - 1, 0.95))
+        """The mean top-1 over seeds."""
+        return mean_of(self.top1)
 
     @property
     def reached(self) -> int:
@@ -63,7 +61,7 @@ class AccuracyResult:
 
     def answer(self) -> list[str]:
         """In words: one sentence a mode, then what the verdict means."""
-        found = [sentence(self.base, row, self.suite.n) for row in self.rows if row.against_base]
+        found = [words_of(row.role, self.base, row.against_base) for row in self.rows if row.against_base]
         if not found:
             return [f"{self.base} alone was run: nothing to compare"]
         meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
@@ -75,14 +73,20 @@ def margin_words() -> str:
     return f"±{MARGIN:g} percentage point{'' if MARGIN == 1 else 's'} of top-1"
 
 
-def sentence(base: str, row: Row, n: int) -> str:
-    """The verdict on one mode, with its numbers."""
-    found = row.against_base
+def mean_of(values: list[float]) -> tuple[float, float | None, float | None]:
+    """The mean over seeds with Student's 95 % interval, which one seed has not."""
+    if len(values) == 1:
+        return values[0], None, None
+    return formulas.mean_interval(values, stats.t_quantile(len(values) - 1, 0.95))
+
+
+def words_of(name: str, base: str, found: stats.Equivalence) -> str:
+    """The verdict on a paired difference, with its numbers."""
     if found.low is None:
-        return f"{row.role} against {base}: {points(found.mean_difference)} points with one seed: no interval"
+        return f"{name} against {base}: {points(found.mean_difference)} points with one seed: no interval"
     wide, narrow = (f"{points(a)} to {points(b)}" for a, b in ((found.low95, found.high95), (found.low, found.high)))
-    difference = f"{points(found.mean_difference)} points, 95 % interval {wide}, 90 % {narrow}, n = {n} seeds"
-    return f"{row.role} against {base}: {verdict_of(found)} ({difference})"
+    difference = f"{points(found.mean_difference)} points, 95 % interval {wide}, 90 % {narrow}, n = {found.n} seeds"
+    return f"{name} against {base}: {verdict_of(found)} ({difference})"
 
 
 def verdict_of(found: stats.Equivalence) -> str:

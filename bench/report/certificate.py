@@ -13,6 +13,8 @@ the hash of its source. Three words:
 import hashlib
 from dataclasses import dataclass
 
+from bench.report.suites import SEEDED
+
 UNKNOWN = "not recorded"
 DISAGREE = "ranks disagree"
 
@@ -66,7 +68,8 @@ def certify(roles: dict[str, list[dict]], kind: str = "compare") -> Certificate:
     for name, read in FACTS.items():
         found = {role: [(read(record), record) for record in records] for role, records in roles.items()}
         allowed = STUDIED.get(kind, {}).get(name) or INHERENT.get(name)
-        facts.append(judge(name, found, allowed, by_round=name in BY_ROUND.get(kind, ())))
+        by_round, apart = name in BY_ROUND.get(kind, ()), name in RANKS_APART.get(kind, ())
+        facts.append(judge(name, found, allowed, by_round, apart))
     return Certificate([*facts, made_on_purpose(roles, kind)])
 
 
@@ -81,38 +84,46 @@ def made_on_purpose(roles: dict[str, list[dict]], kind: str) -> Fact:
     return Fact(name, values, "differs", "a program that trains wrongly is compared with nothing")
 
 
-def judge(name: str, found: dict[str, list[tuple]], allowed: tuple | None, by_round: bool = False) -> Fact:
+def judge(
+    name: str, found: dict[str, list[tuple]], allowed: tuple | None, by_round: bool = False, ranks_apart: bool = False
+) -> Fact:
     """One line. found: role -> (value, record) of each round. allowed: None, or why the value may differ and a function
     of a record: between records for which it gives the same, the value may not differ even so. by_round: it is another
-    in every round, and must be the same in all programs of one round."""
+    in every round, and must be the same in all programs of one round. ranks_apart: the ranks of a run may disagree."""
     values = {role: said([value for value, _ in seen]) for role, seen in found.items()}
     everything = [pair for seen in found.values() for pair in seen]
     distinct = {value for value, _ in everything}
     if None in distinct:
         return Fact(name, values, UNKNOWN, "records of an older schema, or of code that had been changed")
-    if DISAGREE in "".join(map(str, distinct)):
+    if DISAGREE in "".join(map(str, distinct)) and not ranks_apart:
         return Fact(name, values, "differs", "the ranks of one run do not agree")
     if len(distinct) == 1:
         return Fact(name, values, "equal", "")
+    why, group = allowed or ("", lambda record: None)
     if by_round:
-        if all(len(set(values_of_round)) == 1 for values_of_round in each_round(found).values()):
-            return Fact(name, values, "equal", "")
-        return Fact(name, values, "differs", "in one round the programs did not get the same")
+        rounds = each_round(found).values()
+        if not all(same_in_groups(pairs, group) for pairs in rounds):
+            return Fact(name, values, "differs", "in one round the programs did not get the same")
+        equal = all(len({value for value, _ in pairs}) == 1 for pairs in rounds)
+        return Fact(name, values, "equal" if equal else "inherent", "" if equal else why)
     if any(value != seen[0][0] for seen in found.values() for value, _ in seen):
         return Fact(name, values, "differs", "it changed from round to round")
-    if allowed:
-        why, group = allowed
-        if len({(group(record), value) for value, record in everything}) == len({group(r) for _, r in everything}):
-            return Fact(name, values, "inherent", why)
+    if allowed and same_in_groups(everything, group):
+        return Fact(name, values, "inherent", why)
     return Fact(name, values, "differs", WHY.get(name, "the programs did not get the same"))
 
 
-def each_round(found: dict[str, list[tuple]]) -> dict[int, list]:
-    """Round -> the value of every role in it."""
+def each_round(found: dict[str, list[tuple]]) -> dict[int, list[tuple]]:
+    """Round -> the (value, record) of every role in it."""
     rounds = {}
     for value, record in (pair for seen in found.values() for pair in seen):
-        rounds.setdefault(record["config"]["round"], []).append(value)
+        rounds.setdefault(record["config"]["round"], []).append((value, record))
     return rounds
+
+
+def same_in_groups(pairs: list[tuple], group) -> bool:
+    """Whether records of one group have one value. pairs: (value, record). group: record -> its group."""
+    return len({(group(record), value) for value, record in pairs}) == len({group(record) for _, record in pairs})
 
 
 def said(seen: list) -> str:
@@ -192,7 +203,7 @@ def device_set(record: dict) -> str:
 def norm_images(record: dict) -> str | None:
     """What the normalising layers see at once: images of one device."""
     kind = of_facts("norm")(record)
-    if kind is None or kind == "none":
+    if kind is None or "BatchNorm" not in kind:  # the others look at one image at a time
         return kind
     passes = global_batch(record) // record["config"]["accumulate"]
     joined = record["config"]["norm"] == "sync"
@@ -228,6 +239,11 @@ def number_of_devices(record: dict) -> int:
 def mode(record: dict) -> tuple:
     """Another: the mode, with its exchange or without."""
     return record["config"]["mode"], record["config"]["sync"]
+
+
+def start(record: dict) -> bool:
+    """Another: whether the replicas are made equal at the start."""
+    return record["config"]["init_sync"]
 
 
 def role(record: dict) -> str:
@@ -290,11 +306,16 @@ STUDIED = {
               "memory format": ("it is the setting under study", settings("channels_last")),
               "compiler": ("it is the setting under study", settings("compile"))},
     "breakdown": {"gradient": ("a run without exchange shows what the exchange costs", role)},
+    "unsynced": {"initial weights": ("it is what is studied: every rank its own, or rank 0's", start),
+                 "buffers": ("whose they are is studied, too", role)},
 }  # fmt: skip
 
 # Facts that are another in every round of a kind of suite: they are compared round by round.
-OF_SEED = ("seed", "images of the first steps", "initial weights")
-BY_ROUND = {"accuracy": OF_SEED, "lab": OF_SEED}
+OF_THE_SEED = ("seed", "images of the first steps", "initial weights")
+BY_ROUND = dict.fromkeys(SEEDED, OF_THE_SEED)
+
+# Facts of which the ranks of one run need not agree, in a kind of suite that is about that.
+RANKS_APART = {"unsynced": ("initial weights",)}
 
 WHY = {
     "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",

@@ -8,7 +8,7 @@ from bench.errors import UserError
 from bench.modes import MODES
 from bench.report import stats
 from bench.report.certificate import Certificate, Fact, certify
-from bench.report.suites import REPLAYED, Suite
+from bench.report.suites import REPLAYED, SEEDED, Suite
 
 # Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
 WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
@@ -88,7 +88,7 @@ def compare_suite(suite: Suite, base: str | None = None) -> Result:
     what differs), and when it is about accuracy: bench/report/accuracy.py compares that.
     """
     require_rounds(suite)
-    if suite.kind == "accuracy":
+    if suite.kind in SEEDED:
         raise UserError(f"suite {suite.id} is about accuracy: its throughputs are not compared")
     base = base or next(iter(suite.roles))
     if suite.kind == "replay" and [role.partition(":")[0] for role in suite.roles] != list(REPLAYED):

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from bench import files
 from bench.checks import variable_of
-from bench.config import ACCURACY, RunConfig
+from bench.config import ACCURACY, UNSYNCED, RunConfig
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, confession, wrong
-from bench.report import accuracy, comparison, figures, labs, pool, stats, tables, words
+from bench.report import accuracy, comparison, figures, labs, pool, stats, tables, unsynced, words
 from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
-from bench.report.suites import role_of
+from bench.report.suites import SEEDED, role_of
 from bench.report.words import span, with_span
 
 TEMPLATE = "page.html.j2"
@@ -33,8 +33,11 @@ KINDS = {
     "breakdown": ("Where the step goes", "What does a step spend its time on, and what is not hidden?", "breakdown"),
     "knobs": ("Knobs", "Which setting makes it faster?", "knobs"),
     "accuracy": ("Accuracy", "Do all modes reach the same accuracy?", "accuracy"),
+    "unsynced": ("Replicas that start apart", "What is lost when ranks start from different weights?", "unsynced-init"),
     "lab": ("The museum of mistakes", "What does each known mistake do, what is seen of it, what finds it?", "lab"),
 }
+# What a kind's target takes where nobody says otherwise.
+RECIPES = {"accuracy": ACCURACY, "unsynced": UNSYNCED | {"replicas": True}}
 # The option that a replay changes -> its name as REPLAY=.
 REPLAYS = {
     "workers": "dp-workers",
@@ -294,19 +297,15 @@ def answer_knobs(result) -> list[str]:
     return lines + knobs.chance(suite)
 
 
-def answer_accuracy(result) -> list[str]:
-    """The verdict on each mode, and what the verdict means."""
-    return result.answer()
-
-
-def answer_lab(result) -> list[str]:
-    """What decides, what else was seen, and what the detectors say."""
-    return result.answer()
-
-
+UNSYNCED_ON_IMAGENET = (
+    "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
+    "LR=0.1 LR_BATCH=256 LR_WARMUP_EPOCHS=5 SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
+    "that decay brings the replicas together."
+)
 ANSWERS = {
-    "lab": answer_lab,
-    "accuracy": answer_accuracy,
+    "accuracy": lambda result: result.answer(),
+    "lab": lambda result: result.answer(),
+    "unsynced": lambda result: [*result.answer(), UNSYNCED_ON_IMAGENET],
     "compare": answer_compare,
     "replay": answer_replay,
     "weak": answer_scaling,
@@ -349,7 +348,16 @@ def tables_lab(result) -> list[tuple[Grid, str]]:
     return [(Grid(labs.HEADS, [labs.cells(result, row) for row in result.rows]), "Right and wrong, paired by seed")]
 
 
-TABLES = {"accuracy": tables_accuracy, "lab": tables_lab}
+def tables_unsynced(result) -> list[tuple[Grid, str]]:
+    """(table, caption) of replicas that start apart: every model they leave behind, and how far apart they were."""
+    flag = style.flag(result.certificate)
+    models = Grid(unsynced.HEADS, [unsynced.cells(result, model) for model in result.models])
+    apart = Grid(unsynced.APART_HEADS, [unsynced.apart_cells(apart) for apart in result.apart])
+    return [(models, "Top-1 accuracy of each model, paired by seed" + (f": {flag}" if flag else "")),
+            (apart, "Distance between the replicas, means over seeds")]  # fmt: skip
+
+
+TABLES = {"accuracy": tables_accuracy, "lab": tables_lab, "unsynced": tables_unsynced}
 
 
 def pairs_grid(result) -> Grid:
@@ -471,15 +479,15 @@ def suite_command(suite) -> str:
     most = max(config["num_devices"] for config in configs)
     configs = [config for config in configs if config["num_devices"] == most]
     words = ["make", target, f"{'MAX_GPUS' if target == 'scaling' else 'GPUS'}={most}"]
-    words += [f"{'SEEDS' if suite.kind in ('accuracy', 'lab') else 'ROUNDS'}={max(1, suite.n)}"]
+    words += [f"{'SEEDS' if suite.kind in SEEDED else 'ROUNDS'}={max(1, suite.n)}"]
     about = subject(suite).about
     words += [f"{NAMED_BY.get(suite.kind, 'REPLAY')}={about}"] if about else []
     decided, own = NOT_IN_COMMAND, {}
     if suite.kind == "lab":
         decided = decided - {"mode"} | {"seed", "watch", "pretrained"}
-    if suite.kind == "accuracy":  # its rounds' seeds go on from the first one
-        decided, own = decided | {"seed", "warmup_steps", "timed_steps"}, ACCURACY
-    if suite.kind in ("accuracy", "lab"):
+    elif suite.kind in SEEDED:
+        decided, own = decided | {"seed", "warmup_steps", "timed_steps"}, RECIPES[suite.kind]
+    if suite.kind in SEEDED:  # its rounds' seeds go on from the first one
         words += [f"SEED={seed}" for seed in [min(config["seed"] for config in configs)] if seed]
     for f in dataclasses.fields(RunConfig):
         values = {str(config.get(f.name)) for config in configs}

@@ -8,6 +8,7 @@ from bench.modes import MODES
 from bench.report.tables import machine_line
 
 REPLAYED = ("base", "fair", "unfair")
+SEEDED = ("accuracy", "lab", "unsynced")  # kinds of suites that train to the end, each round with a seed of its own
 
 
 @dataclass(frozen=True)

@@ -180,8 +180,19 @@ def print_lab_result(console: Console, result) -> None:
         console.print(f"{name}: {text}", highlight=False, markup=False)
 
 
+def print_unsynced_result(console: Console, result) -> None:
+    """What a person sees after `bench unsynced-init`: the same, of every model that the runs left behind."""
+    from bench.report import unsynced
+
+    console.print(f"[bold]{result.suite.machine}[/]")
+    print_certificate(console, result.certificate)
+    print_grid(console, unsynced.HEADS, [unsynced.cells(result, model) for model in result.models])
+    print_grid(console, unsynced.APART_HEADS, [unsynced.apart_cells(apart) for apart in result.apart])
+    print_answer(console, result)
+
+
 # Kind of suite -> what prints its result; `print_result` for the others.
-PRINTERS = {"accuracy": print_accuracy_result, "lab": print_lab_result}
+PRINTERS = {"accuracy": print_accuracy_result, "lab": print_lab_result, "unsynced": print_unsynced_result}
 
 
 def print_grid(console: Console, heads: list[tuple[str, bool]], rows: list[list[str]]) -> None:

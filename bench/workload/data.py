@@ -215,10 +215,10 @@ def training_batches(
     return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep=True)
 
 
-def validation_batches(config: RunConfig, topology, dataset) -> DataLoader:
+def validation_batches(config: RunConfig, topology, dataset, whole: bool = False) -> DataLoader:
     """This process's share of a validation set, once: rank r takes images r, r + N, r + 2N, …: none twice, none left
-    out, whatever the sizes. Images [≤ per_device_batch, 3, H, W], labels, unreadable names."""
-    mine = np.arange(topology.rank, len(dataset), topology.world_size)
+    out, whatever the sizes; ``whole``: all of it. Images [≤ per_device_batch, 3, H, W], labels, unreadable names."""
+    mine = np.arange(len(dataset)) if whole else np.arange(topology.rank, len(dataset), topology.world_size)
     shares = [mine[i : i + config.per_device_batch] for i in range(0, len(mine), config.per_device_batch)]
     return loader(config, topology, dataset, shares, keep=False)
 

@@ -19,6 +19,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.workload.once import ending_in_silence, locked
 
+MOST_GROUPS = 8  # of NORM=group
 SMALL_IMAGE = 64  # below this many pixels a ResNet's stem would throw most of the image away
 
 
@@ -48,8 +49,8 @@ def build_model(config: RunConfig, num_classes: int, rank: int, say: Callable[[s
         raise UserError(f"MODEL={config.model} cannot be built here: {error}") from None
     if config.image_size < SMALL_IMAGE and isinstance(model, tv.ResNet):
         use_small_stem(model)
-    if config.norm == "none":
-        replace_norms(model)
+    if config.norm in OTHER_NORMS:
+        replace_norms(model, OTHER_NORMS[config.norm])
     if not isinstance(model, tv.ResNet):  # a ResNet takes any size
         try_size(model, config)
     if config.pretrained:
@@ -104,12 +105,24 @@ class ScaleShift(nn.Module):
         return x * self.weight[:, None, None] + self.bias[:, None, None]
 
 
-def replace_norms(model: nn.Module) -> None:
-    """Replace every batch norm in place. Without one, all modes compute the same update to rounding."""
+def group_norm(channels: int) -> nn.GroupNorm:
+    """A group norm of as many groups as divide the channels, eight at most (Wu and He 2018,
+    https://arxiv.org/abs/1803.08494). It looks at one image at a time: no batch, no running statistics."""
+    return nn.GroupNorm(max(groups for groups in range(1, MOST_GROUPS + 1) if channels % groups == 0), channels)
+
+
+OTHER_NORMS = {"none": ScaleShift, "group": group_norm}
+
+
+def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
+    """Put ``layer(channels)`` in place of every batch norm. Without one, all modes compute the same update to rounding.
+
+    No random number is drawn: the other weights stay as they are.
+    """
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.BatchNorm2d):
-                setattr(module, name, ScaleShift(child.num_features))
+                setattr(module, name, layer(child.num_features))
 
 
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:

@@ -20,6 +20,7 @@ SUITES = {
     "knobs": records.knob_programs(),
     "replay": records.replay_programs(),
     "accuracy": records.accuracy_programs(),
+    "unsynced": records.unsynced_programs(),
 }
 EXPECTED = {
     "compare": ["ratios", "throughput", "memory", "memory-over-time"],
@@ -29,6 +30,7 @@ EXPECTED = {
     "knobs": ["knobs"],
     "replay": ["replay"],
     "accuracy": ["accuracy"],
+    "unsynced": ["replica-distance", "accuracy-by-rank", "seed-pairs"],
 }
 
 

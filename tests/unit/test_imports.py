@@ -25,8 +25,8 @@ ALLOWED = {
         "bench.checks", "bench.errors", "bench.mistakes", "bench.modes.__init__", "bench.schedule",
     ],
     "bench.labs": [
-        "bench.labs", "bench.checkpoint", "bench.config", "bench.detect", "bench.errors", "bench.mistakes",
-        "bench.modes.group",
+        "bench.labs", "bench.checkpoint", "bench.config", "bench.detect", "bench.errors", "bench.formulas",
+        "bench.mistakes", "bench.modes.group",
         "bench.workload",
     ],
     "bench.suites": ["bench.config", "bench.errors", "bench.modes.__init__"],

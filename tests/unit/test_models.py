@@ -96,6 +96,17 @@ def test_norm_none_keeps_the_parameters_and_drops_the_statistics(name):
     assert list(without.buffers()) == []
 
 
+def test_group_norm_looks_at_one_image_and_draws_no_random_number():
+    with_norm, grouped = build("shufflenet_v2_x0_5", 32), build("shufflenet_v2_x0_5", 32, norm="group")
+    assert not any(isinstance(m, BATCH_NORMS) for m in grouped.modules()) and list(grouped.buffers()) == []
+    groups = {m.num_channels: m.num_groups for m in grouped.modules() if isinstance(m, nn.GroupNorm)}
+    assert groups[24] == 8 and all(channels % number == 0 and number <= 8 for channels, number in groups.items())
+    for (name, one), (_, other) in zip(with_norm.named_parameters(), grouped.named_parameters(), strict=True):
+        assert torch.equal(one, other), name
+    images = torch.randn(6, 3, 32, 32)
+    assert torch.allclose(grouped(images)[:2], grouped(images[:2]), atol=1e-5)
+
+
 def test_without_norm_images_do_not_see_each_other():
     """What makes equality of modes exact: the output of an image does not depend on its neighbours in the batch."""
     images = torch.randn(6, 3, 8, 8)

@@ -40,6 +40,17 @@ def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
         assert differing(role, suites.own_seed(role, 1)) == {"seed"}
 
 
+def test_replicas_that_start_apart_stand_beside_those_that_do_not():
+    roles = suites.unsynced(config(epochs=2), suites.WAYS)
+    assert list(roles) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "horovod", "horovod unsynced", "dp"]
+    assert all(role.replicas and role.epochs == 2 for role in roles.values())
+    for mode in ("ddp", "horovod"):
+        assert differing(roles[mode], roles[f"{mode} unsynced"]) == {"init_sync"}
+    assert differing(roles["ddp unsynced"], roles["ddp unsynced own buffers"]) == {"broadcast_buffers"}
+    without = suites.unsynced(config(epochs=2), [mode for mode in suites.WAYS if mode != "horovod"])
+    assert list(without) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "dp"]
+
+
 def test_on_gpus_the_bound_is_left_out():
     assert "independent" not in suites.comparison(config("cuda", num_devices=4), suites.WAYS)
 

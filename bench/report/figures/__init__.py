@@ -10,7 +10,7 @@ def figures_of(suite_or_result) -> dict:
 
     Raises UserError when the records of the suite cannot be compared. matplotlib is imported here and not before.
     """
-    from bench.report.figures import accuracy, compare, knobs, lab, memory, replay, scaling, step, style
+    from bench.report.figures import accuracy, compare, knobs, lab, memory, replay, scaling, step, style, unsynced
 
     result = style.result_of(suite_or_result)
     drawers = {
@@ -27,6 +27,11 @@ def figures_of(suite_or_result) -> dict:
         "replay": {"replay": replay.draw},
         "accuracy": {"accuracy": accuracy.draw},
         "lab": {"lab": lab.draw},
+        "unsynced": {
+            "replica-distance": unsynced.draw,
+            "accuracy-by-rank": unsynced.draw_ranks,
+            "seed-pairs": unsynced.draw_pairs,
+        },
     }.get(result.suite.kind, {"ratios": compare.draw})
     drawn = {name: draw(result) for name, draw in drawers.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}

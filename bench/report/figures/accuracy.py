@@ -60,7 +60,7 @@ def draw_differences(axes, result, rows: list) -> None:
     limits = limits_of(rows, margin)
     for y, row in enumerate(rows):
         found, look = row.against_base, looks[row.role]
-        text = accuracy.sentence(result.base, row, result.suite.n)
+        text = accuracy.words_of(row.role, result.base, found)
         lines = style.wrapped(text, compare.SENTENCE_SIZE, SENTENCE_WIDTH)
         compare.write_sentence(axes, lines, y + 0.05, not result.certificate.fair)
         heights = [y + 0.66 + 0.05 * (i % 3 - 1) for i in range(len(row.differences))]  # equal seeds are all seen

@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from bench.report import tables
+from bench.report.suites import SEEDED
 
 WIDTH = 6.0  # inches
 DPI = 150
@@ -177,7 +178,7 @@ def standing(suite, n: str | None = None) -> list[str]:
         return [f"{suite.id}: no record that ended well"]
     if n is None:
         n = "n = 1 round: no interval" if suite.n == 1 else f"n = {suite.n} interleaved rounds"
-        n += ", each with its own seed" if suite.kind == "accuracy" and suite.n > 1 else ""
+        n += ", each with its own seed" if suite.kind in SEEDED and suite.n > 1 else ""
     most = max(records, key=lambda record: record["config"]["num_devices"])
     return [tables.machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
 
@@ -212,8 +213,9 @@ def result_of(suite_or_result):
     from bench.report.accuracy import compare_accuracy
     from bench.report.comparison import compare_suite
     from bench.report.labs import compare_lab
+    from bench.report.unsynced import compare_unsynced
 
-    comparers = {"accuracy": compare_accuracy, "lab": compare_lab}
+    comparers = {"accuracy": compare_accuracy, "lab": compare_lab, "unsynced": compare_unsynced}
     return comparers.get(suite_or_result.kind, compare_suite)(suite_or_result)
 
 

@@ -1,0 +1,155 @@
+"""REPLICAS=1: how far apart the replicas of a run are after every step, and how good each of them is alone.
+
+What comes in: a Trainer whose model is wrapped, so that the mode has made the replicas equal, or has forgotten to. What
+goes out: one dict for the record (``result``), the same on every rank. All of it happens between two steps and in no
+timed step, but it disturbs caches and makes ranks wait for each other: such a run measures no speed.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import update_bn
+
+from bench import formulas
+
+MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
+NOTE = (
+    "REPLICAS=1: the weights are compared between the steps and every rank is validated alone: this run measures no "
+    "speed. Where the replicas are apart, accuracy/epochs, which shares the images out over the ranks, is of a mixture "
+    "of models: what one model does is in samples/0/replicas, and rank 0's is the one that a checkpoint holds"
+)
+
+
+class Replicas:
+    """The replicas of one run, compared.
+
+    trainer: before its first step. steps: how many it will take. judge: this process's model as it stands -> a dict of
+    its loss and its top-1 on the whole validation set.
+    """
+
+    def __init__(self, trainer, steps: int, judge: Callable[[], dict]):
+        self.trainer, self.judge, self.every = trainer, judge, max(1, math.ceil(steps / MOST_POINTS))
+        self.mode, self.model = trainer.mode, trainer.mode.unwrap(trainer.model)
+        self.layers = layers_of(self.model)
+        self.steps, self.learning_rates, self.taken, self.distances = [], [], [], []
+        self.ranks_top1, self.ranks_loss, self.average = [], [], {}
+        self.skipped = trainer.skipped_steps
+        if self.mode.topology.world_size > 1:  # one process has one set of weights
+            self.compare()
+            trainer.after_step.append(self.after_step)
+
+    def after_step(self) -> None:
+        """Keep the step's learning rate, unless the step was skipped, and compare the weights."""
+        trainer = self.trainer
+        if trainer.skipped_steps == self.skipped:
+            self.learning_rates.append(trainer.optimizer.param_groups[0]["lr"])
+        self.skipped = trainer.skipped_steps
+        if trainer.step % self.every == 0:
+            self.compare()
+
+    def compare(self) -> None:
+        """Keep the distance between the replicas as they are now."""
+        self.steps.append(self.trainer.step)
+        self.taken.append(len(self.learning_rates))
+        self.distances.append(distances(self.mode, self.model, self.layers))
+
+    def end_epoch(self) -> None:
+        """Judge every rank's model alone."""
+        found = self.mode.gather(self.judge())
+        self.ranks_top1.append([each["top1"] for each in found])
+        self.ranks_loss.append([each["loss"] for each in found])
+
+    def judge_average(self, batches) -> None:
+        """Judge the model whose weights are the mean over ranks: with the mean of the ranks' buffers, then with batch
+        norm's statistics estimated anew on ``batches``, this rank's training images of one epoch, [b, 3, H, W] on the
+        device. The replicas stay as they are."""
+        if self.mode.topology.world_size == 1:
+            return
+        own = copy.deepcopy(self.model.state_dict())
+        average(self.mode, self.model)
+        self.average = {"averaged_buffers": self.judge()}
+        with self.trainer.autocast:
+            has_norms = estimate_statistics(self.mode, self.model, batches)
+        if has_norms:
+            self.average["estimated_statistics"] = self.judge()
+        self.model.load_state_dict(own)
+
+    def result(self) -> dict:
+        """For the record: numbers of seven digits. theory: see ``bench.formulas.replica_distance_factors``."""
+        factors = self.theory() or []
+        return {
+            "steps": self.steps,
+            "lr": [digits(self.learning_rates[n - 1]) if n else None for n in self.taken],
+            "distance": [digits(math.hypot(*point)) for point in self.distances],
+            "by_layer": {name: [digits(point[i]) for point in self.distances] for i, name in enumerate(self.layers)},
+            "theory": [digits(factors[n]) for n in self.taken] if factors else None,
+            "ranks_top1": self.ranks_top1,
+            "ranks_loss": self.ranks_loss,
+            "average": self.average,
+        }
+
+    def theory(self) -> list[float] | None:
+        """What the distance is multiplied by, after every step taken; None where no closed form holds for all weights:
+        some are frozen and do not decay, the sum is Adasum's, or the optimizer has none."""
+        config = self.trainer.config
+        frozen = any(not parameter.requires_grad for parameter in self.model.parameters())
+        if config.adasum or (frozen and config.weight_decay):
+            return None
+        return formulas.replica_distance_factors(
+            self.learning_rates, config.optimizer, config.weight_decay, config.momentum, config.nesterov
+        )
+
+
+def digits(value: float) -> float | None:
+    """Seven of them: what float32 holds. None for what is not finite, which JSON has not."""
+    return float(f"{value:.7g}") if math.isfinite(value) else None
+
+
+def layers_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """The parameters by the first part of their names: conv1, bn1, layer1, …, fc."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        found.setdefault(name.partition(".")[0], []).append(parameter)
+    return found
+
+
+@torch.no_grad()
+def distances(mode, model: nn.Module, layers: dict[str, list[nn.Parameter]]) -> list[float]:
+    """How far apart the replicas are, layer by layer (``formulas.replica_distance``); the square root of the sum of
+    their squares is the distance over all. Every rank must call it.
+
+    Equal weights give exactly 0: in float64 N times a float32 is exact, and so is that divided by N; two replicas need
+    no float64 for it.
+    """
+    ranks = mode.topology.world_size
+    exact = torch.float32 if ranks == 2 else torch.float64
+    flat = torch.cat([p.detach().reshape(-1).to(exact) for parameters in layers.values() for p in parameters])
+    flat -= mode.reduce(flat, "sum") / ranks
+    parts = flat.split([sum(p.numel() for p in parameters) for parameters in layers.values()])
+    squares = torch.stack([torch.linalg.vector_norm(part, dtype=torch.float64).square() for part in parts])
+    return [formulas.replica_distance(total, ranks) for total in mode.reduce(squares, "sum").tolist()]
+
+
+@torch.no_grad()
+def average(mode, model: nn.Module) -> None:
+    """Put the mean over ranks into every parameter and every buffer of floats."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.is_floating_point():
+            tensor.copy_(mode.reduce(tensor, "mean"))
+
+
+@torch.no_grad()
+def estimate_statistics(mode, model: nn.Module, batches) -> bool:
+    """Estimate batch norm's running statistics anew by ``update_bn``: the plain mean over the batches. Each rank looks
+    at its share, and the mean over ranks is that over all batches, for each rank has as many. Returns False for a model
+    without batch norm."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    update_bn(batches, model)
+    for norm in norms:
+        for buffer in (norm.running_mean, norm.running_var):
+            buffer.copy_(mode.reduce(buffer, "mean"))
+    return bool(norms)

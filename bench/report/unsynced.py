@@ -1,0 +1,250 @@
+"""What is lost when replicas start from different weights? Top-1 after the last epoch, paired by seed.
+
+In: a suite of kind "unsynced", whose records say how far apart the replicas were and how good each was alone. Out: an
+UnsyncedResult. What an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is
+compared with what the synchronised run of the same mode and seed leaves: its rank 0's model. A difference is in
+percentage points, unsynchronised less synchronised.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from bench.errors import UserError
+from bench.report import accuracy, comparison, stats
+from bench.report.accuracy import MARGIN, mean_of, points, verdict_of
+from bench.report.certificate import Certificate, certify
+from bench.report.suites import Suite
+from bench.report.words import with_span
+
+MAIN = "rank 0"  # what a checkpoint holds
+AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
+QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
+TOLERANCE = 0.01  # of the theory: a distance may be off by so much
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model that the runs of a role leave behind. top1: per cent, one a seed. base: the role it is compared with,
+    none for the synchronised runs themselves; then the rest is None and empty."""
+
+    role: str
+    name: str
+    top1: list[float]
+    base: str | None
+    differences: list[float]  # percentage points, one a seed
+    found: stats.Equivalence | None
+    p: float | None  # two-sided, sign-flip
+
+    def sentence(self) -> str:
+        """The verdict on it, with its numbers."""
+        said = accuracy.words_of(f"{self.role}, {self.name}", self.base, self.found)
+        return said if self.found.low is None else f"{said}; sign-flip p {self.p:.3f}"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """How far apart the replicas of a role were. start, end: one a seed. factor: what the theory says that the distance
+    is multiplied by till the end (in the first seed); deviation: the largest of any step and seed, relative; None where
+    there is no closed form. most: the largest distance of any step and seed."""
+
+    role: str
+    start: list[float]
+    end: list[float]
+    most: float
+    steps: int
+    factor: float | None
+    deviation: float | None
+
+    def sentence(self) -> str:
+        """What the distance did, and whether it did what the theory says."""
+        runs = f"n = {len(self.start)} run{'' if len(self.start) == 1 else 's'} of {self.steps} steps"
+        if not self.most:
+            return f"{self.role}: the replicas were equal after every step ({runs})"
+        went = f"distance {statistics.fmean(self.start):.4g} at the start, {statistics.fmean(self.end):.4g} at the end"
+        if self.deviation is None:
+            return f"{self.role}: {went}; no closed form is known for this optimizer ({runs})"
+        held = "as the theory says" if self.deviation <= TOLERANCE else "NOT AS THE THEORY SAYS"
+        said = "constant" if self.factor == 1 else f"× {self.factor:.4g}"
+        off = f"the largest deviation of any step is {percent(self.deviation)}"
+        return f"{self.role}: {went}, {held} ({said}; {off}; {runs})"
+
+
+@dataclass(frozen=True)
+class UnsyncedResult:
+    """A suite compared. models: by role, rank 0's first. apart: of the roles of several processes."""
+
+    suite: Suite
+    certificate: Certificate
+    models: list[Model]
+    apart: list[Apart]
+
+    @property
+    def compared(self) -> list[Model]:
+        """The models that are compared with another."""
+        return [model for model in self.models if model.base]
+
+    def answer(self) -> list[str]:
+        """In words: what each checkpoint lost, then the other models, the distances, and the quoted loss."""
+        first = [model for model in self.compared if model.name == MAIN]
+        others = [model for model in self.compared if model.name != MAIN]
+        lines = [model.sentence() for model in first + others] + [apart.sentence() for apart in self.apart]
+        note = f"Margin, fixed before the runs: {accuracy.margin_words()}. Rank 0's model is what a checkpoint holds."
+        return [*lines, *quoted(self.suite, first, others), note]
+
+
+def quoted(suite: Suite, first: list[Model], others: list[Model]) -> list[str]:
+    """Where a loss of the quoted size appears in these runs, and where it does not."""
+    apart = [model for model in first + others if not suite.roles[model.role][0]["config"]["init_sync"]]
+    found = {}
+    for model in apart:
+        found.setdefault(loss_of(model.found), []).append(f"{model.role}, {model.name}")
+    parts = [f"{word}: {'; '.join(names)}" for word, names in sorted(found.items())]
+    config = suite.first["config"]
+    where = f"on {config['data']}, {config['model']}, {config['epochs']} epochs"
+    return [f"The {QUOTED:g} points that are quoted for ImageNet, {where}. {'. '.join(parts)}"] if parts else []
+
+
+def loss_of(found: stats.Equivalence) -> str:
+    """What the 95 % interval says of a loss of the quoted size.
+
+    >>> loss_of(stats.equivalence([-5.0, -5.5, -6.0], MARGIN)), loss_of(stats.equivalence([-0.1, 0.2, 0.0], MARGIN))
+    ('Lost 2 points or more', 'Lost less than 2 points')
+    >>> loss_of(stats.equivalence([-5.0, 1.0, 0.0], MARGIN))
+    'Not known'
+    """
+    if found.low95 is None or found.low95 <= -QUOTED < found.high95:
+        return "Not known"
+    return f"Lost less than {QUOTED:g} points" if found.low95 > -QUOTED else f"Lost {QUOTED:g} points or more"
+
+
+def replicas_of(record: dict) -> dict:
+    """What a record says of its replicas. Raises UserError when it was made without REPLICAS=1."""
+    replicas = record["samples"][0].get("replicas")
+    if not replicas:
+        raise UserError(f"{record['run_id']} says nothing of its replicas: it was run without REPLICAS=1")
+    return replicas
+
+
+def top1_of(record: dict) -> dict[str, float]:
+    """Per cent, after the last epoch, of every model that a run leaves behind."""
+    replicas = replicas_of(record)
+    found = {f"rank {rank}": 100 * top1 for rank, top1 in enumerate(replicas["ranks_top1"][-1])}
+    return found | {AVERAGES[kind]: 100 * judged["top1"] for kind, judged in replicas["average"].items()}
+
+
+def compare_unsynced(suite: Suite) -> UnsyncedResult:
+    """Compare the roles of an unsynced suite, paired by seed.
+
+    Raises UserError when it has no whole round, when its records are of different workloads, or when one of them says
+    nothing of its replicas.
+    """
+    comparison.require_rounds(suite)
+    comparison.require_one_workload(suite)
+    processes = {role: records[0]["topology"]["world_size"] for role, records in suite.roles.items()}
+    several = [role for role in processes if processes[role] > 1]
+    order = several + [role for role in processes if processes[role] == 1]  # the control comes last
+    top1 = {role: [top1_of(record) for record in suite.roles[role]] for role in order}
+    models = [model_of(role, name, top1, base_of(suite, role)) for role in order for name in top1[role][0]]
+    apart = [apart_of(role, [replicas_of(record) for record in suite.roles[role]]) for role in several]
+    return UnsyncedResult(suite, certify(suite.roles, suite.kind), models, apart)
+
+
+def base_of(suite: Suite, role: str) -> str | None:
+    """The role that a role is compared with: of an unsynchronised one the same mode's synchronised one; of one process,
+    which is the control, the first synchronised one of several. None for the synchronised ones of several."""
+    firsts = {name: records[0] for name, records in suite.roles.items()}
+    synced = [name for name, r in firsts.items() if r["config"]["init_sync"] and r["topology"]["world_size"] > 1]
+    if role in synced:
+        return None
+    mine = firsts[role]["config"]
+    same = [name for name in synced if firsts[name]["config"]["mode"] == mine["mode"]]
+    return next(iter(same if not mine["init_sync"] else synced), None)
+
+
+def model_of(role: str, name: str, top1: dict[str, list[dict]], base: str | None) -> Model:
+    """One model of a role, compared with rank 0's of its base. top1: role -> the models' top-1, one dict a seed."""
+    mine = [seed[name] for seed in top1[role]]
+    if base is None:
+        return Model(role, name, mine, None, [], None, None)
+    differences = [x - seed[MAIN] for x, seed in zip(mine, top1[base], strict=True)]
+    found = stats.equivalence(differences, MARGIN)
+    return Model(role, name, mine, base, differences, found, stats.sign_flip_p(differences))
+
+
+def apart_of(role: str, seeds: list[dict]) -> Apart:
+    """The distances of a role's runs, held against the theory. seeds: what each record says of its replicas."""
+    known = all(seed["theory"] for seed in seeds)
+    return Apart(
+        role,
+        [seed["distance"][0] for seed in seeds],
+        [seed["distance"][-1] for seed in seeds],
+        max(numbers(x for seed in seeds for x in seed["distance"])),
+        seeds[0]["steps"][-1],
+        seeds[0]["theory"][-1] if known else None,
+        max(map(deviation_of, seeds)) if known else None,
+    )
+
+
+def deviation_of(replicas: dict) -> float:
+    """The largest relative deviation of a run's distances from the theory; infinite where one is not a number.
+
+    >>> round(deviation_of({"distance": [10.0, 9.0, 8.2], "theory": [1.0, 0.9, 0.81]}), 4)
+    0.0123
+    """
+    start = replicas["distance"][0]
+    expected = [start * factor for factor in replicas["theory"]]
+    return max(
+        math.inf if x is None else 0.0 if x == y else abs(x - y) / y if y else math.inf
+        for x, y in zip(replicas["distance"], expected, strict=True)
+    )
+
+
+def percent(deviation: float) -> str:
+    """A relative deviation in words; the records hold seven digits.
+
+    >>> percent(0.0123), percent(3e-8)
+    ('1.2 %', 'below 0.0001 %')
+    """
+    return "below 0.0001 %" if deviation < 1e-6 else f"{100 * deviation:.2g} %"
+
+
+def numbers(values) -> list[float]:
+    """Those that are: a weight that is not finite leaves no distance."""
+    return [value for value in values if value is not None] or [math.nan]
+
+
+HEADS = [
+    ("program", False), ("model", False), ("top-1 %, last epoch [95 % interval]", True), ("against rank 0 of", False),
+    ("points [95 %]", True), ("[90 %]", True), ("sign-flip p", True), (f"verdict, margin ±{MARGIN:g}", False),
+    ("n", True),
+]  # fmt: skip
+
+
+def cells(result: UnsyncedResult, model: Model) -> list[str]:
+    """A model's row of that table."""
+    head = [model.role, model.name, with_span(*mean_of(model.top1), ".2f")]
+    if not model.base:
+        return [*head, "", "", "", "", "", str(len(model.top1))]
+    found = model.found
+    wide = narrow = p = ""
+    if found.low is not None:
+        wide = f" [{points(found.low95)} to {points(found.high95)}]"
+        narrow, p = f"{points(found.low)} to {points(found.high)}", f"{model.p:.3f}"
+    unfair = "" if result.certificate.fair else " (unfair)"
+    return [*head, model.base, points(found.mean_difference) + wide, narrow, p, verdict_of(found) + unfair,
+            str(found.n)]  # fmt: skip
+
+
+APART_HEADS = [
+    ("program", False), ("distance at the start", True), ("at the end", True), ("theory", True),
+    ("largest deviation", True), ("steps", True), ("n", True),
+]  # fmt: skip
+
+
+def apart_cells(apart: Apart) -> list[str]:
+    """A role's row of the table of distances."""
+    theory = "no closed form" if apart.factor is None else f"× {apart.factor:.6g}"
+    deviation = "" if apart.deviation is None else percent(apart.deviation)
+    ends = [f"{statistics.fmean(values):.6g}" for values in (apart.start, apart.end)]
+    return [apart.role, *ends, theory, deviation, str(apart.steps), str(len(apart.start))]

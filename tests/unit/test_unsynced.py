@@ -1,0 +1,209 @@
+"""Replicas that start apart: the theory of their distance, and what the report makes of a suite of them."""
+
+import io
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from bench import formulas
+from bench.errors import UserError
+from bench.report import page, tables, unsynced
+from bench.report.figures import unsynced as picture
+from bench.report.suites import suites_of
+from tests import records
+from tests.unit.test_figures import text_of
+from tests.unit.test_page import plain
+
+# --- the theory, against torch's own optimizers -------------------------------------------------------------------
+
+SGD, ADAM, ADAMW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+RULES = {
+    "sgd": (SGD, {}),
+    "momentum": (SGD, {"momentum": 0.9}),
+    "nesterov": (SGD, {"momentum": 0.9, "nesterov": True}),
+    "decay": (SGD, {"weight_decay": 0.3}),
+    "momentum and decay": (SGD, {"momentum": 0.9, "weight_decay": 0.3}),
+    "nesterov and decay": (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.3}),
+    "adam": (ADAM, {}),
+    "adamw": (ADAMW, {"weight_decay": 0.3}),
+    "adam and decay": (ADAM, {"weight_decay": 0.3}),
+}
+
+
+def theory(kind, options: dict, learning_rates: list[float]) -> list[float] | None:
+    """The factors of a rule."""
+    decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
+    return formulas.replica_distance_factors(
+        learning_rates, kind.__name__.lower(), decay, momentum, "nesterov" in options
+    )
+
+
+def distances_of(kind, options: dict, learning_rates: list[float]) -> list[float]:
+    """Two replicas of a quadratic with unlike minima, given the mean of their gradients, clipped: their distance before
+    the first step and after each, over the first."""
+    generator = torch.Generator().manual_seed(0)
+    minima, replicas = (torch.randn(2, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    replicas = [torch.nn.Parameter(start.clone()) for start in replicas]
+    optimizers = [kind([replica], lr=0.1, **options) for replica in replicas]
+    found = [torch.dist(*replicas).item()]
+    for lr in learning_rates:
+        gradient = sum(replica.detach() - minimum for replica, minimum in zip(replicas, minima, strict=True)) / 2
+        for replica, optimizer in zip(replicas, optimizers, strict=True):
+            optimizer.param_groups[0]["lr"] = lr
+            replica.grad = gradient.clone()
+            torch.nn.utils.clip_grad_norm_([replica], 0.5)
+            optimizer.step()
+        found.append(torch.dist(*replicas).item())
+    return [value / found[0] for value in found]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_theory_is_what_torchs_optimizers_do(rule):
+    kind, options = RULES[rule]
+    learning_rates = [0.02 * (1 + step % 7) for step in range(60)]  # another in every step
+    expected, found = theory(kind, options, learning_rates), distances_of(kind, options, learning_rates)
+    if rule == "adam and decay":  # no closed form, and none is claimed
+        assert expected is None and max(found) - min(found) > 0.01
+    else:
+        assert found == pytest.approx(expected, rel=1e-9)
+        assert (min(expected) < 0.9) == ("weight_decay" in options)
+
+
+def test_three_replicas_have_the_root_mean_square_of_three_distances():
+    weights = torch.randn(3, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    pairs = [torch.dist(weights[i], weights[j]).item() ** 2 for i, j in ((0, 1), (0, 2), (1, 2))]
+    squares = (weights - weights.mean(0)).square().sum().item()
+    assert formulas.replica_distance(squares, 3) == pytest.approx(math.sqrt(sum(pairs) / 3))
+
+
+def test_on_imagenets_usual_recipe_the_theory_brings_the_replicas_together():
+    """What the page says of it: 30 epochs of 5005 steps with SGD, momentum 0.9 and a decay of 1e-4 at 0.1."""
+    factors = formulas.replica_distance_factors([0.1] * 30 * 5005, "sgd", 1e-4, 0.9, False)
+    assert factors[-1] < 1e-5
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def suite():
+    """Four seeds of five programs."""
+    return records.suite("unsynced", records.unsynced_programs(), rounds=4)
+
+
+@pytest.fixture(scope="module")
+def result(suite):
+    """The same, compared."""
+    return unsynced.compare_unsynced(suite)
+
+
+def model(result, role: str, name: str = unsynced.MAIN) -> unsynced.Model:
+    """One model that a role leaves behind."""
+    return next(each for each in result.models if (each.role, each.name) == (role, name))
+
+
+def test_every_model_is_compared_with_rank_0_of_the_synchronised_run_of_its_seed(result):
+    bases = {each.role: each.base for each in result.models}
+    assert bases == {"ddp": None, "ddp unsynced": "ddp", "horovod": None, "horovod unsynced": "horovod", "dp": "ddp"}
+    assert model(result, "ddp unsynced").differences == pytest.approx([-3] * 4)
+    assert model(result, "ddp unsynced", "rank 1").differences == pytest.approx([-50] * 4)
+    assert model(result, "horovod unsynced", "average, statistics anew").differences == pytest.approx([-0.1] * 4)
+    assert model(result, "ddp unsynced").p == 2 / 2**4  # all four fell: as far out as four seeds can be
+    assert model(result, "horovod unsynced").found.verdict == "equivalent within ±1"
+    assert [each.name for each in result.models if each.role == "dp"] == ["rank 0"]
+
+
+def test_start_and_buffers_are_what_is_studied_and_nothing_else_may_differ(suite):
+    certificate = unsynced.compare_unsynced(suite).certificate
+    assert certificate.fair, certificate.sentence()
+    assert "initial weights" in [fact.name for fact in certificate.inherent]
+    found = records.suite_records("unsynced", records.unsynced_programs(), rounds=3)
+    for each in found:
+        if (each["config"]["role"], each["config"]["round"]) == ("dp", 1):
+            each["samples"][0]["initial_weights_sha256"] = "9" * 64
+    (mixed,) = suites_of(found)
+    result = unsynced.compare_unsynced(mixed)
+    assert [fact.name for fact in result.certificate.differences] == ["initial weights"]
+    assert any("(unfair)" in cell for cell in unsynced.cells(result, model(result, "dp")))
+
+
+def test_the_distances_are_held_against_the_theory(result):
+    apart = {each.role: each for each in result.apart}
+    assert list(apart) == ["ddp", "ddp unsynced", "horovod", "horovod unsynced"]  # dp has one set of weights
+    assert apart["ddp"].sentence().startswith("ddp: the replicas were equal after every step (n = 4 runs of 6 steps")
+    said = apart["ddp unsynced"].sentence()
+    assert apart["ddp unsynced"].deviation < 1e-9 and "as the theory says (× 0.9415; " in said
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda seen: seen["distance"].__setitem__(3, 1.02 * seen["distance"][3]), "NOT AS THE THEORY SAYS"),
+        (lambda seen: seen["distance"].__setitem__(3, None), "NOT AS THE THEORY SAYS"),
+        (lambda seen: seen.update(theory=None), "no closed form is known"),
+    ],
+)
+def test_a_distance_that_is_not_the_theorys_is_said(change, words):
+    programs = records.unsynced_programs()
+    change(programs["ddp unsynced"]["replicas"][1])
+    result = unsynced.compare_unsynced(records.suite("unsynced", programs, rounds=2))
+    assert words in next(each for each in result.apart if each.role == "ddp unsynced").sentence()
+    assert picture.draw(result) and len(unsynced.apart_cells(result.apart[1])) == len(unsynced.APART_HEADS)
+
+
+def test_the_answer_says_where_the_quoted_two_points_appear(result):
+    (said,) = [line for line in result.answer() if line.startswith("The 2 points that are quoted")]
+    lost, less = said.split("Lost less than 2 points: ")
+    assert "Lost 2 points or more: ddp unsynced, rank 0; ddp unsynced, rank 1; ddp unsynced, average" in lost
+    assert less.startswith("horovod unsynced, rank 0; horovod unsynced, rank 1; ") and "dp, rank 0" not in less
+
+
+def test_one_seed_shows_nothing():
+    result = unsynced.compare_unsynced(records.suite("unsynced", records.unsynced_programs(), rounds=1))
+    assert {each.found.verdict for each in result.compared} == {"not shown"}
+    assert "Not known: " in " ".join(result.answer())
+    assert len(picture.draw_pairs(result).axes) == 3 and picture.draw_ranks(result)
+
+
+def test_runs_that_say_nothing_of_their_replicas_are_refused():
+    programs = records.unsynced_programs()
+    for options in programs.values():
+        del options["replicas"]
+    with pytest.raises(UserError, match="was run without REPLICAS=1"):
+        unsynced.compare_unsynced(records.suite("unsynced", programs, rounds=2))
+
+
+def test_the_tables_in_the_terminal(result):
+    out = io.StringIO()
+    tables.print_unsynced_result(Console(file=out, width=200), result)
+    said = " ".join(out.getvalue().split())
+    assert "parity certificate: fair" in said and "images/s" not in said
+    for words in ("average, buffers averaged", "−50.00", "different", "equivalent within ±1 point", "× 0.94148",
+                  "Margin, fixed before the runs: ±1 percentage point of top-1"):  # fmt: skip
+        assert words in said, words
+
+
+def test_the_pictures_show_every_seed_and_the_theory(result):
+    distance, layers = picture.draw(result).axes
+    assert len([line for line in distance.get_lines() if line.get_linewidth() < 0.7]) == 4 * 4
+    assert len([line for line in distance.get_lines() if line.get_marker() == "."]) == 2
+    first, *_ = layers.get_lines()
+    assert list(first.get_ydata()) == pytest.approx([0.99**step for step in range(7)])
+    (ranks,) = picture.draw_ranks(result).axes
+    assert [text.get_text() for text in ranks.get_yticklabels()][:2] == ["ddp: rank 0", "rank 1"]
+    pairs = picture.draw_pairs(result)
+    assert [axes.get_title(loc="left") for axes in pairs.axes] == ["ddp unsynced", "horovod unsynced", "dp"]
+    for figure in (picture.draw(result), picture.draw_ranks(result), pairs):
+        assert "n = 4 interleaved rounds, each with its own seed" in text_of(figure)
+
+
+def test_the_page_answers_and_says_how_to_repeat_it(suite):
+    said = plain(page.page([suite], [], []))
+    assert "What is lost when ranks start from different weights?" in said
+    assert said.index("ddp unsynced, rank 0 against ddp: different") < said.index("Was it fair?")
+    assert "On ImageNet: make unsynced-init GPUS=8" in said and "faster" not in said
+    command = page.suite_command(suite)
+    assert command.startswith("make unsynced-init GPUS=2 SEEDS=4 ") and "WEIGHT_DECAY=0.1" in command
+    assert not {"REPLICAS", "INIT_SYNC", "CHECKPOINT", "DATA"} & {word.partition("=")[0] for word in command.split()}
