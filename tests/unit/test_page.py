@@ -25,6 +25,7 @@ def made():
     found += records.suite_records("breakdown", records.breakdown_programs(), rounds=2)
     found += records.suite_records("knobs", records.knob_programs(), rounds=2)
     found += records.suite_records("accuracy", records.accuracy_programs(), rounds=3)
+    found += records.suite_records("unsynced", records.unsynced_programs(), rounds=3)
     found += records.lab_records("no-reshuffle")
     return found + records.suite_records("replay", records.replay_programs(), rounds=2)
 
@@ -104,7 +105,7 @@ def test_each_kind_is_there_with_its_pictures(parsed, text):
     about = {"replay": ": ddp-barrier", "knobs": ": ddp"}
     named = [heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()]
     assert headings[: len(named)] == named  # the museum's cards have no heading of their own
-    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1 + 1 + 1
+    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1 + 1 + 3 + 1
 
 
 def test_only_the_newest_of_a_kind_is_shown_in_full(text):
