@@ -28,7 +28,7 @@ def run(place: str) -> int:
         if findings := detect.find(observed):
             wrong += 1
             show(findings, title(record))
-    print(f"{len(records)} records: {f'findings in {wrong}' if wrong else 'no finding'}")
+    print(f"{len(records)} record{'s' * (len(records) != 1)}: {f'findings in {wrong}' if wrong else 'no finding'}")
     for names, count in unseen.most_common():
         if names:
             print(f"not observed in {count}: {names}")

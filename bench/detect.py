@@ -167,7 +167,7 @@ def many_writers(observed: dict) -> Finding | None:
     if not several:
         return None
     named = "; ".join(f"{name} by ranks {', '.join(map(str, ranks))}" for name, ranks in list(several.items())[:3])
-    return found("many-writers", f"{len(several)} files written by more than one rank: {named}")
+    return found("many-writers", f"written by more than one rank ({len(several)} in all): {named}")
 
 
 def rank0_collective(observed: dict) -> Finding | None:

@@ -130,7 +130,7 @@ def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsy
     write(tmp_path, "right", records.record())
     assert cli.main(["check", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "1 records: no finding" in out and "not observed in 1: " in out and "gradient-sum" in out
+    assert "1 record: no finding" in out and "not observed in 1: " in out and "gradient-sum" in out
     wrong = records.record(seconds=60) | {"observed": {"writers": {"best.pt": [0, 1]}}}
     write(tmp_path, "wrong", wrong)
     assert cli.main(["check", str(tmp_path)]) == check.FOUND
