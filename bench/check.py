@@ -21,14 +21,18 @@ def run(place: str) -> int:
     Raises UserError for a folder that is not there or holds no record.
     """
     records, refused = records_at(Path(place))
-    unseen, wrong = Counter(), 0
+    unseen, wrong = Counter(), {}
     for record in records:
         observed = detect.observed_of(record)
         unseen[", ".join(detect.unobserved(observed))] += 1
         if findings := detect.find(observed):
-            wrong += 1
-            show(findings, title(record))
-    print(f"{len(records)} record{'s' * (len(records) != 1)}: {f'findings in {wrong}' if wrong else 'no finding'}")
+            wrong.setdefault((program(record), *(finding.name for finding in findings)), []).append((record, findings))
+    for (title, *_), runs in wrong.items():
+        record, findings = runs[0]
+        places = f"{record[FOLDER]}/record.json" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
+        show(findings, f"{title}: {places}")
+    count = sum(map(len, wrong.values()))
+    print(f"{len(records)} records: {f'findings in {count}' if count else 'no finding'}")
     for names, count in unseen.most_common():
         if names:
             print(f"not observed in {count}: {names}")
@@ -47,11 +51,11 @@ def records_at(path: Path) -> tuple[list[dict], list[str]]:
         return [], [str(error)]
 
 
-def title(record: dict) -> str:
-    """Which run it was, and where its record lies."""
+def program(record: dict) -> str:
+    """Which program it was: runs of one suite that differ by round and seed alone are shown once."""
     config = record["config"]
     what = config["role"] or config["mode"]
-    return f"{what} on {config['num_devices']}, seed {config['seed']}: {record[FOLDER]}/record.json"
+    return f"{what} on {config['num_devices']}, {config['suite'] or record['run_id']}"
 
 
 def show(findings: list[detect.Finding], title: str) -> None:
