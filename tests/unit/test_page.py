@@ -25,6 +25,7 @@ def made():
     found += records.suite_records("breakdown", records.breakdown_programs(), rounds=2)
     found += records.suite_records("knobs", records.knob_programs(), rounds=2)
     found += records.suite_records("accuracy", records.accuracy_programs(), rounds=3)
+    found += records.suite_records("unsynced", records.unsynced_programs(), rounds=3)
     return found + records.suite_records("replay", records.replay_programs(), rounds=2)
 
 
@@ -101,8 +102,10 @@ def test_the_answer_comes_before_everything_else(text):
 def test_each_kind_is_there_with_its_pictures(parsed, text):
     headings = re.findall(r"<h2>(.*?)</h2>", text)
     about = {"replay": ": ddp-barrier", "knobs": ": ddp"}
-    assert headings[:7] == [heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()]
-    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1 + 1
+    assert headings[: len(page.KINDS)] == [
+        heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()
+    ]
+    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1 + 1 + 3
 
 
 def test_only_the_newest_of_a_kind_is_shown_in_full(text):
