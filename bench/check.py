@@ -32,7 +32,7 @@ def run(place: str) -> int:
         places = f"{record[FOLDER]}/record.json" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
         show(findings, f"{title}: {places}")
     count = sum(map(len, wrong.values()))
-    print(f"{len(records)} record{'' if len(records) == 1 else 's'}: {f'findings in {count}' if count else 'no finding'}")
+    print(f"{len(records)} record{'s' * (len(records) != 1)}: {f'findings in {count}' if count else 'no finding'}")
     for names, count in unseen.most_common():
         if names:
             print(f"not observed in {count}: {names}")
