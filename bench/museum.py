@@ -26,15 +26,15 @@ COMMON = {"model": "resnet18", "data": "digits", "image_size": 8, "num_devices":
           "epochs": 2}  # fmt: skip
 # What a lab needs beside that for its mistake to be made and to be seen.
 WORKLOADS = {
-    "unsynced-init": {"epochs": 3, "per_device_batch": 48},
-    "no-reshuffle": {"epochs": 3, "per_device_batch": 48},
+    "unsynced-init": {"per_device_batch": 48},
+    "no-reshuffle": {"per_device_batch": 48},
     "rank0-collective": {"epochs": 1, "timeout": 20.0},
-    "lr-not-scaled": {"lr": 0.01, "lr_batch": 32},
-    "same-augmentation": {"augment": True, "epochs": 3, "per_device_batch": 48},
+    "lr-not-scaled": {"per_device_batch": 48, "lr": 0.0005, "lr_batch": 16},
+    "same-augmentation": {"augment": True, "per_device_batch": 48},
     "strict-false": {"epochs": 1},
-    "local-norm": {"norm": "sync", "per_device_batch": 6, "epochs": 1, "lr": 0.005},
+    "local-norm": {"norm": "sync", "per_device_batch": 7, "epochs": 1, "lr": 0.005},
     "host-sync": {"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
-    "lost-remainder": {"epochs": 3, "per_device_batch": 48},
+    "lost-remainder": {"per_device_batch": 48},
 }
 ALWAYS = {"watch": True, "checkpoint": False, "baselines": False}
 CHECKPOINTS = ("many-writers",)  # the labs that are about them
