@@ -1,5 +1,6 @@
 """Replicas that start apart: their distance over steps against the theory, and how good the models they leave are."""
 
+import itertools
 import statistics
 
 from bench.report import accuracy
@@ -145,8 +146,9 @@ def draw_seeds(axes, result, models: list) -> None:
 
 
 def looks_of(result) -> dict:
-    """The look of each role: the first of a mode has the mode's, the further ones spare ones."""
-    found, seen, spare = {}, set(), iter(style.SPARE * 3)
+    """The look of each role: the first of a mode has the mode's, the further ones spare ones, and that of the bound,
+    which trains no model."""
+    found, seen, spare = {}, set(), itertools.cycle([*style.SPARE[:2], style.look_of("independent")])
     for role, look in style.looks(result.suite).items():
         found[role] = next(spare) if look in seen else look
         seen.add(look)
