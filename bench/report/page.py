@@ -35,7 +35,7 @@ KINDS = {
     "unsynced": ("Replicas that start apart", "What is lost when ranks start from different weights?", "unsynced-init"),
 }
 # What a kind's target takes where nobody says otherwise.
-RECIPES = {"accuracy": ACCURACY, "unsynced": UNSYNCED | {"replicas": True}}
+RECIPES = {"accuracy": ACCURACY, "unsynced": UNSYNCED}
 # The option that a replay changes -> its name as REPLAY=.
 REPLAYS = {
     "workers": "dp-workers",
