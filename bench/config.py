@@ -197,7 +197,7 @@ ACCURACY = {"model": "resnet18", "data": "digits", "image_size": 8, "epochs": 12
 # What `bench unsynced-init` trains: a network of 1.3 million weights, so that sixty short trainings take a quarter of
 # an hour on two CPU cores. No decay: the replicas keep the distance that they start with.
 UNSYNCED = {"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "image_size": 32, "epochs": 3,
-            "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True}  # fmt: skip
+            "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True, "replicas": True}  # fmt: skip
 RECIPE_GLOBAL_BATCH = 64  # of both
 
 

@@ -158,7 +158,7 @@ def unsynced(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 
     Where rank 0's buffers are sent to all, a further program leaves each rank its own.
     """
-    config, roles = dataclasses.replace(even_threads(config), replicas=True), {}
+    config, roles = even_threads(config), {}
     for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
         roles[mode] = in_mode(config, mode)
         apart = dataclasses.replace(roles[mode], init_sync=False)

@@ -9,7 +9,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.report import accuracy, tables, unsynced
 
-STUDIED = ("init_sync", "broadcast_buffers", "replicas", "mistake", "watch", "sync")  # the suite's own to set
+STUDIED = ("init_sync", "broadcast_buffers", "mistake", "watch", "sync")  # the suite's own to set
 
 
 def run(asked: RunConfig, seeds: int | None, quick: bool) -> int:
@@ -18,6 +18,8 @@ def run(asked: RunConfig, seeds: int | None, quick: bool) -> int:
     experiments.refuse(asked, *STUDIED)
     if asked.num_devices < 2:
         raise UserError("GPUS=1 is one replica, which cannot start apart from another: use GPUS=2 or more")
+    if not asked.replicas:
+        raise UserError("REPLICAS=0 would record nothing of the replicas: leave it out")
     console = tables.terminal()
     config = experiments.prepare_training(console, asked)
     roles = suites.unsynced(config, experiments.available(console))

@@ -37,7 +37,7 @@ KINDS = {
     "lab": ("The museum of mistakes", "What does each known mistake do, what is seen of it, what finds it?", "lab"),
 }
 # What a kind's target takes where nobody says otherwise.
-RECIPES = {"accuracy": ACCURACY, "unsynced": UNSYNCED | {"replicas": True}}
+RECIPES = {"accuracy": ACCURACY, "unsynced": UNSYNCED}
 # The option that a replay changes -> its name as REPLAY=.
 REPLAYS = {
     "workers": "dp-workers",

@@ -97,6 +97,7 @@ def test_help_lists_every_command():
         ("accuracy --device cpu --seeds 0", "SEEDS=0: a whole number, at least 1"),
         ("accuracy --data synthetic", "DATA=synthetic has no validation set"),
         ("unsynced-init --gpus 1", "GPUS=1 is one replica"),
+        ("unsynced-init --device cpu --replicas 0", "REPLICAS=0 would record nothing"),
         ("unsynced-init --device cpu --init-sync 0", "INIT_SYNC belongs to single runs"),
         ("unsynced-init --device cpu --data synthetic", "DATA=synthetic has no validation set"),
         ("run --device cpu --replicas 1", "REPLICAS=1 validates every rank after every epoch: give EPOCHS"),

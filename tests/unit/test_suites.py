@@ -41,7 +41,7 @@ def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
 
 
 def test_replicas_that_start_apart_stand_beside_those_that_do_not():
-    roles = suites.unsynced(config(epochs=2), suites.WAYS)
+    roles = suites.unsynced(config(epochs=2, replicas=True), suites.WAYS)
     assert list(roles) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "horovod", "horovod unsynced", "dp"]
     assert all(role.replicas and role.epochs == 2 for role in roles.values())
     for mode in ("ddp", "horovod"):
