@@ -123,9 +123,9 @@ setup: $(READY) ## only set up: the other targets do so by themselves
 $(READY): pyproject.toml bench/install/requirements.lock
 	@$(PYTHON) -m bench.install.environment --venv "$(VENV)" --stamp "$@"
 
-test: $(READY) ## the test suite (ARGS="-k name" for a part of it)
+test: $(READY) ## the test suite (ARGS="-k name" for a part of it, -n 0 for one test at a time)
 	$(DEV)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(READY) ## the style checks
 	$(DEV)

@@ -8,6 +8,7 @@ import pytest
 
 from tests import runs
 
+os.environ.update(runs.PATIENT)  # before anything here imports torch
 pytest_plugins = ["tests.stubs.nvml", "tests.s3"]
 
 

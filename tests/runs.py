@@ -18,6 +18,10 @@ from bench.guard import LAUNCHER_PID
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")
 
+# A thread that waits for the others of its process leaves its core to somebody else. By default it would spin, and two
+# tests at once on two cores would spend most of their time waiting for spinning threads.
+PATIENT = {"OMP_WAIT_POLICY": "passive"}
+
 # The smallest run that is one: an 8-pixel ResNet-18 on CPU workers, two steps, no baselines.
 SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0,
          "timeout": 120}  # fmt: skip
@@ -73,7 +77,7 @@ def start(*arguments, env: dict | None = None, module: str = "bench") -> subproc
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
-        env=clean | (env or {}),
+        env=clean | PATIENT | (env or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

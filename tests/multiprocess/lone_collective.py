@@ -12,24 +12,16 @@ from pathlib import Path
 from bench.config import RunConfig, from_dict
 from bench.errors import BenchError
 from bench.guard import Guard
-from bench.launch import run
 from bench.progress import StatusWriter
+from tests.multiprocess import other_worker
 
 
 def main() -> int:
-    """Launch the engine's own command with this file in the worker's place."""
+    """The launcher's side."""
     mode, out, timeout = sys.argv[1:]
-    config = run.resolve_here(RunConfig(mode=mode, num_devices=2, device="cpu", out=out, timeout=float(timeout)))
-    engine = run.ENGINES[config.launcher]
-    command = engine.command
-
-    def ours(*arguments):
-        argv, variables = command(*arguments)
-        return [word.replace("bench.worker", __spec__.name) for word in argv], variables
-
-    engine.command = ours
+    config = RunConfig(mode=mode, num_devices=2, device="cpu", out=out, timeout=float(timeout))
     try:
-        run.launch(config)
+        other_worker.launch(config, __spec__.name)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code

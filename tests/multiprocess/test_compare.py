@@ -52,8 +52,9 @@ def test_an_unfair_comparison_is_flagged_everywhere(tmp_path):
 
 
 def test_a_replayed_unfairness_moves_the_verdict_and_is_named(tmp_path):
-    """One loader for two devices, behind a slow storage: dp waits twice as long as ddp, whose ranks have one each."""
-    result = suite("compare", tmp_path, gpus=2, rounds=3, replay="dp-workers", steps=6, storage_ms=40)
+    """One loader for two devices: dp waits twice as long as ddp, whose ranks have one each. The storage is so slow that
+    the wait is the longest part of a step on a busy machine, too."""
+    result = suite("compare", tmp_path, gpus=2, rounds=2, replay="dp-workers", steps=4, storage_ms=150)
     assert result.code == 0, result.stderr
     assert "loader workers in total" in result.stdout and "NOT A FAIR COMPARISON" in result.stdout
     throughput = {}
@@ -65,7 +66,7 @@ def test_a_replayed_unfairness_moves_the_verdict_and_is_named(tmp_path):
 
 @needs_horovod
 def test_a_breakdown_has_phases_exposed_communication_and_a_timeline(tmp_path):
-    result = suite("breakdown", tmp_path, gpus=2, rounds=2)
+    result = suite("breakdown", tmp_path, gpus=2, rounds=1)
     assert result.code == 0, result.stderr
     profiled = [r for r in records_of(tmp_path) if r["config"]["profile"]]
     assert {r["config"]["mode"] for r in profiled} == {"single", "dp", "ddp", "horovod"}
@@ -97,7 +98,8 @@ def test_an_unwritable_folder_is_one_line(tmp_path):
 
 @needs_horovod
 def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path):
-    options = {"device": "cpu", "gpus": 2, "image_size": 8, "batch": 256, "epochs": 1, "lr_warmup_epochs": 0}
+    options = {"device": "cpu", "gpus": 2, "model": "shufflenet_v2_x0_5", "image_size": 8, "batch": 256, "epochs": 1,
+               "lr_warmup_epochs": 0}  # fmt: skip
     result = bench("accuracy", *flags(**options, seeds=2, seed=5), "--out", tmp_path, out=tmp_path, timeout=280)
     assert result.code == 0, result.stderr
     said = " ".join(result.stdout.split())

@@ -133,20 +133,21 @@ def test_interval_follows_the_cost_and_the_length_of_the_timeline():
 
 
 def test_a_mark_begins_the_pause_anew(monkeypatch):
-    """So a mark just before the timed steps keeps the thread away from them for as long as it would after a sample."""
-    monkeypatch.setattr(memory, "MIN_INTERVAL_S", 0.4)
+    """So a mark just before the timed steps keeps the thread away from them for as long as it would after a sample. The
+    interval leaves a machine that is busy with other tests most of a second to wake up in."""
+    monkeypatch.setattr(memory, "MIN_INTERVAL_S", 1.0)
     monkeypatch.setattr(memory, "PAUSE_PER_COST", 0)
     sampler = memory.MemorySampler([CPU])
     sampler.start()
     for name in "abcd":
-        time.sleep(0.2)
+        time.sleep(0.3)
         sampler.mark(name)
     (device,) = sampler.stop()
     assert len(device["timeline"]["time_s"]) == 7  # two at the start, four marks, one at the stop: none by the thread
 
     sampler = memory.MemorySampler([CPU])
     sampler.start()
-    time.sleep(1)
+    time.sleep(2.3)
     (device,) = sampler.stop()
     assert len(device["timeline"]["time_s"]) == 5  # two by the thread
 
