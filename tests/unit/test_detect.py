@@ -113,7 +113,12 @@ def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
     assert not refused
     for record in committed:
         config, expected = record["config"], []
-        if (config["role"] or "").startswith("unfair"):
+        side, _, about = (config["role"] or "").partition(": ")
+        if side == "wrong":
+            expected = [about]
+        elif not config["init_sync"]:
+            expected = ["unsynced-init"]
+        elif side == "unfair":
             waits = config["item_sync"] or config["step_barrier"]
             slow = config["storage_ms"] and config["workers"] < config["num_devices"]
             expected = ["host-sync"] * waits + ["loader-starvation"] * bool(slow)

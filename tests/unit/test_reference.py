@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from bench.detect import find, observed_of
+from bench.mistakes import MISTAKES
 from bench.report import stats
 from bench.report.accuracy import compare_accuracy, points, verdict_of, with_span
 from bench.report.comparison import compare_suite
+from bench.report.labs import compare_lab
 from bench.report.load import FOLDER, find_records
 from bench.report.suites import suites_of
+from bench.report.unsynced import compare_unsynced
 from tests.runs import ROOT
 
 REFERENCE = ROOT / "results" / "reference"
@@ -116,3 +120,44 @@ def test_the_input_pipeline_is_as_much_faster_as_the_readme_says():
     for row in rows:
         if row["target"]:
             assert f"{row['ratio']:.3f} [{row['low']:.3f}–{row['high']:.3f}]" in README, row
+
+
+def test_replicas_that_started_apart_stayed_as_far_apart_as_the_theory_says(suites):
+    found = [compare_unsynced(suite) for suite in suites.values() if suite.kind == "unsynced"]
+    factors = set()
+    for result in found:
+        assert result.certificate.fair
+        for apart in result.apart:
+            if apart.most:
+                factors.add(round(apart.factor, 2))
+                assert apart.deviation < 0.01, apart.sentence()
+                assert f"× {apart.factor:.4g}" in README or f"| × {apart.factor:.6g} |" in README
+    assert 1.0 in factors and min(factors) < 0.9  # both of them: constant without decay, shrinking with it
+
+
+def test_what_replicas_that_start_apart_lost_is_said_as_it_was_measured(suites):
+    """Ten seeds; every model of an unsynchronised run is worse, by an interval without zero."""
+    (suite,) = [s for s in suites.values() if s.kind == "unsynced" and not s.first["config"]["weight_decay"]]
+    result = compare_unsynced(suite)
+    assert suite.n >= 10
+    for model in result.compared:
+        if model.name == "rank 0" and "unsynced" in model.role:
+            assert model.found.high95 < 0 and model.p < 0.05, model.sentence()
+            assert f"{points(model.found.mean_difference)} [{points(model.found.low95)} to" in README
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_of_the_museum_did_what_was_said_beforehand_and_was_found(suites, name):
+    """In every seed: the figure that decides moved as expected, the detector named this mistake and no other, and found
+    nothing in the right version."""
+    (result,) = [
+        result for suite in suites.values() if suite.kind == "lab" and (result := compare_lab(suite)).name == name
+    ]
+    row = result.rows[0]
+    assert result.n >= 3 and result.certificate.fair and row.as_expected
+    assert row.low > 0 if row.figure.moves == "up" else row.high < 0
+    for side, expected in (("right", []), ("wrong", [name])):
+        assert {tuple(f.name for f in find(observed_of(record))) for record in result.records[side]} == {
+            tuple(expected)
+        }
+    assert f"{row.figure.name}: {' → '.join(row.sides)}" in README
