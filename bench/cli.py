@@ -52,7 +52,7 @@ SUITE_FLAGS = {  # what these commands take beside the options of a run
 }  # fmt: skip
 
 # Command -> options that it has another default for.
-OWN_DEFAULTS = {"accuracy": cfg.ACCURACY, "unsynced-init": cfg.UNSYNCED}
+OWN_DEFAULTS = {"accuracy": cfg.ACCURACY, "unsynced-init": cfg.UNSYNCED, "lab": cfg.LAB}
 
 
 class Parser(argparse.ArgumentParser):

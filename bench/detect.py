@@ -27,7 +27,7 @@ script. A key that is absent was not observed, and its detector says nothing. Al
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def unobserved(observed: dict) -> list[str]:
     return [name for name, path in NEEDS.items() if part_of(observed, path.split()) is None]
 
 
-def part_of(observed: dict, path: list[str]):
+def part_of(observed: dict, path: Sequence[str]):
     """A part of a part; None where it was not observed."""
     for key in path:
         observed = (observed or {}).get(key)
@@ -144,7 +144,7 @@ def rank_metrics(observed: dict) -> Finding | None:
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
         if name != "val_images" and any(differ(column) for column in zip(*values, strict=False)):
-            last = ", ".join(f"{rank[-1]:.6g}" for rank in values if rank)
+            last = ", ".join("not finite" if rank[-1] is None else f"{rank[-1]:.6g}" for rank in values if rank)
             return found("rank-metrics", f"{name} differs by rank: {last} in the last epoch")
     counted = [n for rank in reported.get("images", []) for n in rank]
     whole = reported.get("val_images")
@@ -154,11 +154,11 @@ def rank_metrics(observed: dict) -> Finding | None:
 
 
 def differ(values: tuple) -> bool:
-    """Whether numbers are not all the same but for rounding. None is a number that is not finite."""
-    first = values[0]
-    if any((value is None) != (first is None) for value in values):
+    """Whether numbers are not all the same but for rounding. In a record None is a number that is not finite."""
+    known = {value is not None and math.isfinite(value) for value in values}
+    if len(known) > 1:
         return True
-    return first is not None and not all(math.isclose(value, first, rel_tol=1e-6, abs_tol=1e-12) for value in values)
+    return known == {True} and not all(math.isclose(v, values[0], rel_tol=1e-6, abs_tol=1e-12) for v in values)
 
 
 def many_writers(observed: dict) -> Finding | None:
@@ -179,12 +179,11 @@ def rank0_collective(observed: dict) -> Finding | None:
     places = {rank: place for rank, place in enumerate(hang.get("where", [])) if place}
     lines = {(place["file"], place["line"]) for place in places.values()}
     waits = {place["collective"] for place in places.values()}
-    if len(lines) < 2 or False in waits or True not in waits:
+    if len(lines) < 2 or False in waits or True not in waits or None in hang["where"]:
         return None
     named = ", ".join(f"rank {r} at {Path(p['file']).name}:{p['line']} ({p['function']})" for r, p in places.items())
-    return found(
-        "rank0-collective", f"no progress for {hang['limit_s']:g} s, in collectives at different lines: {named}"
-    )
+    limit = f"no progress for {hang['limit_s']:g} s (TIMEOUT)"
+    return found("rank0-collective", f"{limit}, at different lines, not all in one collective: {named}")
 
 
 def lr_not_scaled(observed: dict) -> Finding | None:

@@ -30,7 +30,7 @@ NO_MATTER = (
     "out", "data_dir", "resume", "timeout", "suite", "role", "round", "baselines", "dist_url", "launcher", "trust",
     "checkpoint", "checkpoint_steps", "track", "copy_to", "target", "fault", "snapshots", "profile", "workers",
     "in_memory", "threads", "pretrained", "allow_slow", "warmup_steps", "timed_steps",
-    "replicas",
+    "replicas", "watch",
 )  # fmt: skip
 
 

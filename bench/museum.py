@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench import experiments, suites
 from bench import rounds as running
-from bench.config import UNSET, RunConfig
+from bench.config import LAB, UNSET, RunConfig
 from bench.errors import UserError
 from bench.launch.run import launch
 from bench.live import LiveProgress
@@ -21,10 +21,7 @@ from bench.report.labs import LABS
 
 SEEDS = 3
 
-# What every lab runs where the user says nothing: seconds a run on two CPU cores, most of them to start.
-COMMON = {"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02, "per_device_batch": 120,
-          "epochs": 2}  # fmt: skip
-# What a lab needs beside that for its mistake to be made and to be seen.
+# What a lab needs beside config.LAB for its mistake to be made and to be seen, where the user says nothing else.
 WORKLOADS = {
     "unsynced-init": {"per_device_batch": 48},
     "no-reshuffle": {"per_device_batch": 48},
@@ -49,6 +46,8 @@ def run(asked: RunConfig, name: str | None, seeds: int | None, quick: bool) -> i
     console = tables.terminal()
     if MODES[asked.mode].one_process or MODES[asked.mode].baseline:
         raise UserError(f"MODE={asked.mode} is no mode of several processes that train: use MODE=ddp or horovod")
+    if asked.num_devices < 2:
+        raise UserError("GPUS=1 has no other rank to get wrong: use GPUS=2 or more")
     if asked.mode not in experiments.available(console):
         raise UserError(f"MODE={asked.mode} cannot run here: run `bench doctor`")
     folders = [run_lab(console, asked, each, seeds, quick) for each in names]
@@ -87,8 +86,8 @@ def run_lab(console, asked: RunConfig, name: str, seeds: int | None, quick: bool
 
 def configured(console, asked: RunConfig, name: str) -> RunConfig:
     """The right version of a lab, resolved: what the user asked for over what the lab needs."""
-    usual = COMMON | WORKLOADS.get(name, {})
-    asked = dataclasses.replace(asked, **{k: v for k, v in usual.items() if getattr(asked, k) == UNSET[k]})
+    own = {k: v for k, v in WORKLOADS.get(name, {}).items() if getattr(asked, k) == LAB.get(k, UNSET[k])}
+    asked = dataclasses.replace(asked, **own)
     config = experiments.prepare(console, asked, trains=asked.epochs > 0)
     config = dataclasses.replace(config, **ALWAYS | {"checkpoint": name in CHECKPOINTS})
     return with_weights(console, config) if name == "strict-false" else config

@@ -25,9 +25,10 @@ class Recorded:
 
     def __init__(self, sampler, ranks: int):
         self.sampler, self.most, self.epochs = sampler, MOST_DRAWS // ranks, []
+        self.draws = 0
 
     def __iter__(self) -> Iterator:
-        drawn, self.draws = [], 0
+        drawn = []
         self.epochs.append(drawn)
         for indices in self.sampler:
             if len(self.epochs) <= MOST_EPOCHS and self.draws < self.most:

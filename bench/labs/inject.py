@@ -201,9 +201,11 @@ def whose(path: Path) -> str:
         {rank for rank, part in enumerate(state["ranks"]) if torch.equal(part["buffers"][name], state["model"][name])}
         for name in state["ranks"][0]["buffers"]
     ]
+    if not owners:
+        return "not known: no statistics"
     common = set.intersection(*owners)
     if common:
-        return f"rank {min(common)}"
+        return f"rank {min(common)}" if len(common) == 1 else "any rank: all are equal"
     return "a mixture of ranks" if all(owners) else "no rank"
 
 

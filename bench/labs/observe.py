@@ -24,7 +24,7 @@ NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's 
 # Where a step's lines stand, and which of their functions wait because they were asked to: LOSS_GUARD, SNAPSHOTS.
 STEP = tuple(str(Path(__file__).parents[1] / name) for name in ("train.py", "modes"))
 WAITING = ("update", "save_snapshot")
-LR_SAMPLES = 1000  # places of the schedule at which its highest learning rate is looked for
+LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
 
 
 class Observer:
@@ -104,18 +104,15 @@ class Observer:
         if not rows:
             epochs = len(self.sampler) * self.config.global_batch // len(dataset)
             ends = [0, *steps_of_epochs(len(dataset), epochs, self.config.global_batch)]
-        epochs = [
-            (a - self.first_step, b - self.first_step) for a, b in itertools.pairwise(ends) if a >= self.first_step
-        ]
+        first = self.first_step  # the epoch in which a run is resumed is not whole
+        epochs = [(a - first, b - first) for a, b in itertools.pairwise(ends) if a > first or a == first == 0]
         ranks = self.trainer.mode.topology.world_size
         steps = [draws % len(dataset) for draws in first_steps(self.sampler, ranks, epochs)]
         return {"steps": steps, "num_images": len(dataset), "epochs": epochs}
 
     def augmentation(self, dataset) -> str | None:
         """A hash of the seeds that the first steps' images were augmented by; None without augmentation."""
-        seeds_of = getattr(
-            getattr(dataset, "dataset", dataset), "augmentation_seeds", None
-        )  # SlowStorage has it within
+        seeds_of = getattr(dataset, "augmentation_seeds", None)
         if not (self.config.augment and seeds_of):
             return None
         return hash_of(seeds_of(draws).tobytes() for draws in itertools.islice(self.sampler, FINGERPRINTED_STEPS))
@@ -161,8 +158,8 @@ def put_together(parts: list[dict], known: dict) -> dict:
 
 
 def columns(parts: list[dict]) -> dict[str, list]:
-    """A list by rank for each key."""
-    return {key: [part[key] for part in parts] for key in parts[0]}
+    """A list by rank for each key that all ranks have."""
+    return {key: [part[key] for part in parts] for key in parts[0] if all(key in part for part in parts)}
 
 
 def data_of(parts: list[dict]) -> dict | None:

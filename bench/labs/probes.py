@@ -205,7 +205,7 @@ class Writers:
     """
 
     def __init__(self, folder: Path | None = None):
-        self.folder, self.names = folder and str(Path(folder).resolve()), set()
+        self.folder, self.names = folder and os.path.abspath(folder), set()
         if audit not in installed:
             sys.addaudithook(audit)
             installed.append(audit)

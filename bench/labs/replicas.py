@@ -37,7 +37,7 @@ class Replicas:
         self.layers = layers_of(self.model)
         self.steps, self.learning_rates, self.taken, self.distances = [], [], [], []
         self.ranks_top1, self.ranks_loss, self.average = [], [], {}
-        self.skipped = trainer.skipped_steps
+        self.skipped, self.last = trainer.skipped_steps, trainer.step + steps
         if self.mode.topology.world_size > 1:  # one process has one set of weights
             self.compare()
             trainer.after_step.append(self.after_step)
@@ -48,7 +48,7 @@ class Replicas:
         if trainer.skipped_steps == self.skipped:
             self.learning_rates.append(trainer.optimizer.param_groups[0]["lr"])
         self.skipped = trainer.skipped_steps
-        if trainer.step % self.every == 0:
+        if trainer.step % self.every == 0 or trainer.step == self.last:
             self.compare()
 
     def compare(self) -> None:

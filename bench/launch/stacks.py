@@ -6,6 +6,7 @@ rank, {"file", "line", "function", "collective"}.
 A rank that waits for the others stands inside a function of torch.distributed, DistributedDataParallel or Horovod that
 every rank must enter. The line that a person wrote is further out: the innermost one that belongs to no library. In a
 backward pass the stack proves nothing: it looks the same whether gradients are computed, or awaited from the others.
+Over NCCL a collective does not keep the host: a rank waits where it next reads the device, and looks to be outside.
 """
 
 import contextlib

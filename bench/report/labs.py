@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import formulas
-from bench.detect import Finding, find, observed_of
+from bench.detect import Finding, find, observed_of, part_of
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Mistake
 from bench.report import comparison, stats
@@ -47,12 +47,15 @@ def rows_of(record: dict) -> list[dict]:
 
 def observed(*path: str) -> Callable[[dict], float | None]:
     """A reader of what was observed, one key below the other."""
+    return lambda record: part_of(observed_of(record), path)
 
-    def read(record: dict):
-        found = observed_of(record)
-        for key in path:
-            found = (found or {}).get(key)
-        return found
+
+def percent_of(*path: str) -> Callable[[dict], float | None]:
+    """A reader of a share, 0..1, that was observed: in per cent."""
+
+    def read(record: dict) -> float | None:
+        share = observed(*path)(record)
+        return None if share is None else 100 * share
 
     return read
 
@@ -76,18 +79,6 @@ def throughput(record: dict) -> float | None:
 def sets_of_weights(record: dict) -> float | None:
     """How many different models the ranks hold at the end."""
     return len({part["final_weights_sha256"] for part in record["samples"]}) or None
-
-
-def same_neighbours(record: dict) -> float | None:
-    """Per cent of the second epoch's neighbours that were neighbours in the first."""
-    share = observed("data", "same_neighbours")(record)
-    return None if share is None else 100 * share
-
-
-def shared_in_a_step(record: dict) -> float | None:
-    """Per cent of a step's images that are in it more than once."""
-    share = observed("data", "shared_in_a_step")(record)
-    return None if share is None else 100 * share
 
 
 def ranks_top1(record: dict) -> list[float]:
@@ -177,13 +168,14 @@ LABS = {
         "An epoch takes N times as long as it should, the loader is N times as long, and the accuracy of an epoch is "
         "flattering: N epochs of work went into it.",
         (Figure("images trained on in the first epoch", of_epoch("images_seen", 0), "up", ".0f"),
-         Figure("% of a step's images that are in it more than once", shared_in_a_step), TOP1),
+         Figure("% of a step's images that are in it more than once", percent_of("data", "shared_in_a_step")), TOP1),
         ("images of the first steps", "warm-up and timed steps"),
     ),
     "no-reshuffle": Lab(
         "What does a sampler without set_epoch draw in the second epoch?",
         "The training loss has the same ups and downs in every epoch: batch k is the same images each time.",
-        (Figure("% of the second epoch's neighbours that were neighbours in the first", same_neighbours, "up", ".1f"),
+        (Figure("% of the second epoch's neighbours that were neighbours in the first",
+                percent_of("data", "same_neighbours"), "up", ".1f"),
          TOP1, LOSS),
         ("images of the first steps",),
     ),
@@ -380,7 +372,8 @@ def hangs_on_purpose(record: dict) -> bool:
 
 
 def compare_lab(suite: Suite) -> LabResult:
-    """Compare the two versions of a lab. Raises UserError when it has no whole round, or is no lab."""
+    """Compare the two versions of a lab. Raises UserError when it has no whole round, is no lab, or when a run has not
+    the figure that decides: a training went astray, or was not watched."""
     comparison.require_rounds(suite)
     comparison.require_one_workload(suite)
     name = name_of(suite)
@@ -395,7 +388,10 @@ def compare_lab(suite: Suite) -> LabResult:
     if not all(records.values()):
         raise UserError(f"suite {suite.id}: one of its two versions has no record that can be used: run it again")
     lab, seen = LABS[name], {side: findings_of(records[side]) for side in SIDES}
-    rows = [row for figure in lab.figures_on(suite.device) if (row := row_of(figure, records))]
+    decides, *others = [row_of(figure, records) for figure in lab.figures_on(suite.device)]
+    if decides is None:
+        raise UserError(f"suite {suite.id}: not every run has the figure that decides: {lab.figures[0].name}")
+    rows = [decides, *filter(None, others)]
     return LabResult(suite, name, lab, MISTAKES[name], certificate_of(suite, lab), records, rows, seen)
 
 

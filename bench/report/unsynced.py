@@ -21,6 +21,9 @@ MAIN = "rank 0"  # what a checkpoint holds
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
 QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
 TOLERANCE = 0.01  # of the theory: a distance may be off by so much
+# Of the distance at the start. A smaller one is held against this: the rounding of weights in float32 is not small
+# beside it, and replicas that have met are equal to the bit.
+FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ def apart_of(role: str, seeds: list[dict]) -> Apart:
     return Apart(
         role,
         [seed["distance"][0] for seed in seeds],
-        [seed["distance"][-1] for seed in seeds],
+        [math.nan if (last := seed["distance"][-1]) is None else last for seed in seeds],
         max(numbers(x for seed in seeds for x in seed["distance"])),
         seeds[0]["steps"][-1],
         seeds[0]["theory"][-1] if known else None,
@@ -187,7 +190,7 @@ def apart_of(role: str, seeds: list[dict]) -> Apart:
 
 
 def deviation_of(replicas: dict) -> float:
-    """The largest relative deviation of a run's distances from the theory; infinite where one is not a number.
+    """The largest relative deviation of a run's distances from the theory (see FLOOR); infinite where one is no number.
 
     >>> round(deviation_of({"distance": [10.0, 9.0, 8.2], "theory": [1.0, 0.9, 0.81]}), 4)
     0.0123
@@ -195,7 +198,7 @@ def deviation_of(replicas: dict) -> float:
     start = replicas["distance"][0]
     expected = [start * factor for factor in replicas["theory"]]
     return max(
-        math.inf if x is None else 0.0 if x == y else abs(x - y) / y if y else math.inf
+        math.inf if x is None else 0.0 if x == y else abs(x - y) / max(y, FLOOR * start) if start else math.inf
         for x, y in zip(replicas["distance"], expected, strict=True)
     )
 

@@ -79,7 +79,8 @@ def draw_curves(axes, result, of: tuple[str, str]) -> None:
     key, name = of
     scale = 100 if key == "top1" else 1
     for side, look in LOOKS.items():
-        seeds = [[scale * row[key] for row in labs.rows_of(record)] for record in result.records[side]]
+        seeds = [style.finite([row[key] for row in labs.rows_of(record)]) for record in result.records[side]]
+        seeds = [[scale * value for value in curve] for curve in seeds]
         epochs = range(1, len(seeds[0]) + 1)
         for curve in seeds:
             axes.plot(epochs, curve, color=look.colour, linewidth=0.6, alpha=0.5)

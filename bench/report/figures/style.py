@@ -265,3 +265,8 @@ def legend_above(axes, columns: int, handles=None) -> None:
         loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.2, handlelength=1.9,
         columnspacing=1.2, handletextpad=0.5, **options,
     )  # fmt: skip
+
+
+def finite(values: list) -> list[float]:
+    """For drawing: what was not a number is a gap."""
+    return [float("nan") if value is None else value for value in values]

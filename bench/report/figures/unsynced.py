@@ -41,8 +41,8 @@ def draw_distances(axes, result) -> None:
         seeds = [replicas_of(record) for record in result.suite.roles[each.role]]
         steps, look = seeds[0]["steps"], looks[each.role]
         for seed in seeds:
-            axes.plot(steps, finite(seed["distance"]), color=look.colour, linewidth=0.6, alpha=0.4)
-        mean = mean_over([finite(seed["distance"]) for seed in seeds])
+            axes.plot(steps, style.finite(seed["distance"]), color=look.colour, linewidth=0.6, alpha=0.4)
+        mean = mean_over([style.finite(seed["distance"]) for seed in seeds])
         axes.plot(steps, mean, color=look.colour, linestyle=look.line, label=each.role)
         if each.deviation is not None and each.most:
             theory = mean_over([[seed["distance"][0] * x for x in seed["theory"]] for seed in seeds])
@@ -60,7 +60,7 @@ def draw_layers(axes, suite, role: str) -> None:
     seeds = [replicas_of(record) for record in suite.roles[role]]
     layers = [name for name, values in seeds[0]["by_layer"].items() if values[0]]
     for number, name in enumerate(layers):
-        ratios = [[x / seed["by_layer"][name][0] for x in finite(seed["by_layer"][name])] for seed in seeds]
+        ratios = [[x / seed["by_layer"][name][0] for x in style.finite(seed["by_layer"][name])] for seed in seeds]
         axes.plot(seeds[0]["steps"], mean_over(ratios), color=LAYERS[number % len(LAYERS)],
                   linestyle=style.LINES[number % len(style.LINES)], label=name)  # fmt: skip
     if seeds[0]["theory"]:
@@ -158,8 +158,3 @@ def looks_of(result) -> dict:
 def mean_over(seeds: list[list[float]]) -> list[float]:
     """The mean over seeds, point by point."""
     return [statistics.fmean(point) for point in zip(*seeds, strict=True)]
-
-
-def finite(values: list) -> list[float]:
-    """For drawing: what was not a number is a gap."""
-    return [float("nan") if value is None else value for value in values]
