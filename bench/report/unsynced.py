@@ -88,10 +88,10 @@ class UnsyncedResult:
         return [model for model in self.models if model.base]
 
     def answer(self) -> list[str]:
-        """In words: what each checkpoint lost, then the other models, the distances, and the quoted loss."""
+        """In words: what each checkpoint lost, the distances, and the quoted loss. Other models are in the table."""
         first = [model for model in self.compared if model.name == MAIN]
         others = [model for model in self.compared if model.name != MAIN]
-        lines = [model.sentence() for model in first + others] + [apart.sentence() for apart in self.apart]
+        lines = [model.sentence() for model in first] + [apart.sentence() for apart in self.apart]
         note = f"Margin, fixed before the runs: {accuracy.margin_words()}. Rank 0's model is what a checkpoint holds."
         return [*lines, *quoted(self.suite, first, others), note]
 
