@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from bench.remote import without_credentials
 
 SCHEMA_VERSION = 4
 PATHS = ("out", "data_dir", "pretrained", "resume", "copy_to")  # options that are a path on this machine
+PROJECT = Path(__file__).parents[1]
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 PROVENANCE = {
@@ -92,7 +94,25 @@ def write_evaluation(run_dir, config: RunConfig, topology, environment: dict, re
 def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: dict) -> None:
     """The launcher, after a run that did not end well. failure: rank, kind, message and traceback."""
     record = frame(run_dir, config, "failed") | {"topology": {}, "environment": environment, "samples": []}
-    save(run_dir, record | {"summary": {}, "provenance": {}, "failure": failure})
+    check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
+    trace = re.sub(r'(?<=File ")[^"\n]+', lambda found: short_path(found[0]), failure["traceback"])
+    save(run_dir, record | {"failure": failure | {"traceback": trace}})
+
+
+def short_path(file: str) -> str:
+    """A file's name for people, which says nothing of this machine: from the project's root, from the folder of
+    installed packages, or its last two parts.
+
+    >>> short_path(f"{PROJECT}/bench/epochs.py"), short_path("/home/jane/thesis/train.py")
+    ('bench/epochs.py', 'thesis/train.py')
+    >>> short_path("/home/jane/venv/lib/python3.11/site-packages/torch/_tensor.py")
+    'site-packages/torch/_tensor.py'
+    """
+    path = Path(file)
+    installed = [i for i, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
+    if installed:
+        return "/".join(path.parts[installed[-1] :])
+    return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else "/".join(path.parts[-2:])
 
 
 def frame(run_dir, config: RunConfig, status: str) -> dict:

@@ -17,6 +17,8 @@ import sysconfig
 import time
 from pathlib import Path
 
+from bench.record import short_path
+
 PROJECT = Path(__file__).parents[2]
 MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
 LIBRARIES = {"site-packages", "dist-packages", "torch", "horovod"}  # folders: torch may be built from source
@@ -60,7 +62,7 @@ def place(dump: str) -> dict | None:
     if collective:  # bench/modes only passes the call on: who entered?
         own = [frame for frame in own if not within(frame["file"], MODES)] or own
     return {
-        "file": short(own[0]["file"]),
+        "file": short_path(own[0]["file"]),
         "line": int(own[0]["line"]),
         "function": own[0]["function"],
         "collective": collective,
@@ -101,16 +103,6 @@ def of_library(file: str) -> bool:
 def within(file: str, folder) -> bool:
     """Whether a file lies below a folder, by their names."""
     return Path(file).is_relative_to(folder)
-
-
-def short(file: str) -> str:
-    """A file's name for people: from the project's root, or its last two parts.
-
-    >>> short(f"{PROJECT}/bench/epochs.py"), short("/home/jane/thesis/train.py")
-    ('bench/epochs.py', 'thesis/train.py')
-    """
-    path = Path(file)
-    return str(path.relative_to(PROJECT)) if within(file, PROJECT) else "/".join(path.parts[-2:])
 
 
 def name(place: dict) -> str:

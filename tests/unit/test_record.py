@@ -156,6 +156,16 @@ def test_a_failed_run_leaves_a_record(tmp_path):
     assert failed["config"]["num_devices"] == 2
 
 
+def test_a_traceback_names_no_folder_of_this_machine(tmp_path):
+    lines = [
+        f'  File "{record.PROJECT}/bench/train.py", line 3 in f',
+        '  File "/home/jane/v/site-packages/torch/a.py", line 1',
+    ]
+    record.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE | {"traceback": "\n".join(lines)})
+    said = record.load(tmp_path / "record.json")["failure"]["traceback"]
+    assert said == '  File "bench/train.py", line 3 in f\n  File "site-packages/torch/a.py", line 1'
+
+
 @pytest.mark.parametrize("change", [{"kind": "bored"}, {"rank": "one"}, {"traceback": None}])
 def test_a_failure_that_says_nothing_useful_is_refused(tmp_path, change):
     with pytest.raises(record.BadRecord):
