@@ -23,7 +23,8 @@ from bench.report.load import find_records
 from bench.report.suites import suite_of
 from bench.report.words import COMPILE_NOTE
 
-ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5, "unsynced": 10}
+ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5, "unsynced": 10,
+          "lab": 3}  # fmt: skip
 QUICK_ROUNDS = 2
 OF_TRAINING = ("epochs", "lr_warmup_epochs", "target")
 NOT_HERE = (*suites.MEASURED_ONLY, "baselines", "profile", "suite", "role", "round", "launcher", "dist_url",

@@ -19,8 +19,6 @@ from bench.modes import MODES
 from bench.report import tables
 from bench.report.labs import LABS
 
-SEEDS = 3
-
 # What a lab needs beside config.LAB for its mistake to be made and to be seen, where the user says nothing else.
 WORKLOADS = {
     "unsynced-init": {"per_device_batch": 48},
@@ -77,11 +75,8 @@ def run_lab(console, asked: RunConfig, name: str, seeds: int | None, quick: bool
     decides = lab.figures_on(config.device)[0]
     console.print(f"decides, said now: {decides.name}, expected {decides.moves}", highlight=False, markup=False)
     roles = {f"right: {name}": config, f"wrong: {name}": dataclasses.replace(config, **wrong(name))}
-    rounds = seeds or (experiments.QUICK_ROUNDS if quick else SEEDS)
-    return running.run_rounds(
-        console, running.new_suite("lab"), roles, rounds, config.out, in_round=suites.own_seed, say=said,
-        may_fail=MAY_FAIL.get(name, ()),
-    )  # fmt: skip
+    each = {"in_round": suites.own_seed, "say": said, "may_fail": MAY_FAIL.get(name, ())}
+    return experiments.run(console, "lab", roles, seeds, quick, config.out, **each)
 
 
 def configured(console, asked: RunConfig, name: str) -> RunConfig:

@@ -17,9 +17,8 @@ import sysconfig
 import time
 from pathlib import Path
 
-from bench.record import short_path
+from bench.record import PROJECT, short_path
 
-PROJECT = Path(__file__).parents[2]
 MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
 LIBRARIES = {"site-packages", "dist-packages", "torch", "horovod"}  # folders: torch may be built from source
 STANDARD = sysconfig.get_path("stdlib")
