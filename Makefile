@@ -35,10 +35,12 @@ ifeq ($(VENV),none)
   PY    := $(PYTHON)
   READY := $(shell $(PYTHON) -m bench.install.environment --stamp-name)
   DEV    = @$(PYTHON) -m bench.install.environment --venv none --extra dev
+  COURSE = $(READY)-course
   export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
   PY    := $(VENV)/bin/python
   READY := $(VENV)/.ready
+  COURSE = $(VENV)/.course
 endif
 # Flags of single commands, likewise: $(call own,TO) is --to="$TO" where TO was given; $(call needed,A) stops without A.
 own    = $(foreach v,$1,$(if $(call on_command_line,$v),--$(shell echo $v | tr A-Z_ a-z-)="$$$v"))
@@ -48,7 +50,7 @@ BENCH := $(PY) -m bench
 RUNS  := $(if $(call on_command_line,OUT),"$$OUT",results/runs)
 
 .DEFAULT_GOAL := help
-.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench install-horovod setup test lint clean help
+.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench notebooks jupyter install-horovod setup test lint clean help
 
 bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
 ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
@@ -115,6 +117,13 @@ gpu-check: $(READY) ## the checks that need a GPU
 selfbench: $(READY) ## what the harness itself costs
 	@$(BENCH) selfbench $(FLAGS)
 
+notebooks: $(COURSE) ## execute every chapter of the course, into build/notebooks: [NAME=03 QUICK=1 ARGS=--pair]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) notebooks $(call own,NAME QUICK) $(ARGS)
+
+jupyter: $(COURSE) ## open the chapters in JupyterLab
+	@$(BENCH) jupyter
+
 install-horovod: $(READY) ## compile and install Horovod for the installed torch (ARGS="--gpu nccl", --force, …)
 	@$(BENCH) install-horovod $(ARGS)
 
@@ -123,7 +132,10 @@ setup: $(READY) ## only set up: the other targets do so by themselves
 $(READY): pyproject.toml bench/install/requirements.lock
 	@$(PYTHON) -m bench.install.environment --venv "$(VENV)" --stamp "$@"
 
-test: $(READY) ## the test suite (ARGS="-k name" for a part of it, -n 0 for one test at a time)
+$(COURSE): $(READY) bench/install/requirements-notebooks.lock
+	@$(PYTHON) -m bench.install.environment --venv "$(VENV)" --notebooks --stamp "$@"
+
+test: $(COURSE) ## the test suite (ARGS="-k name" for a part of it, -n 0 for one test at a time)
 	$(DEV)
 	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 

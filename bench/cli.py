@@ -67,6 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """One sub-command a command; those that run something take the options of RunConfig."""
+    from bench import teaching
     from bench.install import horovod
 
     parser = Parser(prog="bench", description="Data-parallel training, measured fairly: single, DP, DDP, Horovod.")
@@ -130,6 +131,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("install-horovod", help="build Horovod against the installed torch, and install it")
     horovod.add_arguments(sub)
     sub.set_defaults(command=horovod.run)
+    teaching.add(commands)
     return parser
 
 

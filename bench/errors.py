@@ -6,6 +6,10 @@ class BenchError(Exception):
 
     exit_code = 1
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it: the line, without the way through our own code."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class UserError(BenchError):
     """What was asked for cannot be done: a wrong option, a missing part, an unwritable folder."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
-          "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "collecting results",
-          "done", "raised", "terminated")  # fmt: skip
+          "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "running",
+          "collecting results", "done", "raised", "terminated")  # fmt: skip
 LAYOUT = struct.Struct("<qqqqdq")  # pid, phase, step, total steps, loss, beats
 
 

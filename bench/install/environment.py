@@ -26,6 +26,8 @@ from bench.install.progress import run_logged, signals_raise, tail
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = Path(__file__).with_name("requirements.lock")
+NOTEBOOKS_LOCK = Path(__file__).with_name("requirements-notebooks.lock")
+NOTEBOOKS_EXTRAS = ["notebooks", "grading", "site"]  # what that lock holds
 STATE = Path(".setup")  # the log, the lock, and the stamps of Pythons that are not ours
 LOG = STATE / "setup.log"
 LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # what the versions in the lock exist for
@@ -44,13 +46,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stamp", type=Path, help="the file to touch when all is done")
     parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")
     parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
+    parser.add_argument("--notebooks", action="store_true", help="only add what the course needs")
     args = parser.parse_args(argv)
     if args.stamp_name:
         print(stamp_of_this_python())
         return 0
     try:
         if args.venv == "none":
-            complete_this_python(args.extra)
+            complete_this_python(args.extra + NOTEBOOKS_EXTRAS * args.notebooks)
+        elif args.notebooks:
+            add_notebooks(Path(args.venv))
         else:
             make_venv(Path(args.venv))
     except SetupError as error:
@@ -83,6 +88,13 @@ def make_venv(folder: Path) -> None:
         step([*pip, "--require-hashes", "-r", str(LOCK)], "installing the locked packages")
         step([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing this project")
         install_horovod(python)
+
+
+def add_notebooks(folder: Path) -> None:
+    """Jupyter, nbgrader and Sphinx for an environment that make_venv has made."""
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    with one_at_a_time():
+        step([*pip, "--require-hashes", "-r", str(NOTEBOOKS_LOCK)], "installing what the course needs")
 
 
 def wrong_python(wanted: tuple) -> str:

@@ -8,25 +8,31 @@ from pathlib import Path
 from bench.config import RunConfig
 from bench.errors import UserError
 
+GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+
 
 def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]]:
     """The command line and the variables to add to the environment. Raises UserError when Horovod is missing.
 
     An engine variable that the user has set stays as it is, unless an option of the run sets it.
     """
-    if importlib.util.find_spec("horovod") is None:
-        raise UserError("MODE=horovod needs Horovod, which is not installed here: run `bench install-horovod`")
-    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(config.num_devices)]
-    argv += ["-H", f"localhost:{config.num_devices}", "--disable-cache"]
-    argv += [sys.executable, "-m", "bench.worker", str(run_dir)]
+    argv = start(config.num_devices, ["-m", "bench.worker", str(run_dir)])
     trace = {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
     return argv, {**defaults(config), **knobs(config), **trace}
 
 
+def start(num_ranks: int, program: list[str]) -> list[str]:
+    """The command line that runs ``python *program`` on every rank, all on this machine. Raises UserError without
+    Horovod."""
+    if importlib.util.find_spec("horovod") is None:
+        raise UserError("MODE=horovod needs Horovod, which is not installed here: run `bench install-horovod`")
+    argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(num_ranks)]
+    return [*argv, "-H", f"localhost:{num_ranks}", "--disable-cache", sys.executable, *program]
+
+
 def defaults(config: RunConfig) -> dict[str, str]:
     """Engine variables that the user may have set otherwise."""
-    name = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-    return {name: os.environ.get(name, str(int(config.timeout) + 60))}
+    return {GLOO_TIMEOUT: os.environ.get(GLOO_TIMEOUT, str(int(config.timeout) + 60))}
 
 
 def knobs(config: RunConfig) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Is a port free on this machine?"""
+"""Ports of this machine: is one free, and which?"""
 
 import socket
 
@@ -16,3 +16,10 @@ def require_free_port(host: str, port: int, url: str) -> None:
                 f"DIST_URL={url}: port {port} cannot be used ({error}); choose another, or leave DIST_URL out and a "
                 "free one is found"
             ) from None
+
+
+def free_port() -> int:
+    """A port that nobody listens on now. Another program may take it before it is used."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -121,7 +121,8 @@ def explain(signs: list[LifeSigns], where: list[dict | None], timeout: float) ->
 def standing(rank: int, sign: LifeSigns, place: dict | None) -> str:
     """One rank's step, phase and place."""
     at = f", at {stacks.name(place)}" if place else ""
-    return f"rank {rank}: step {sign.step + 1} of {sign.total_steps}, {sign.phase}{at}"
+    step = f"step {sign.step + 1} of {sign.total_steps}, " if sign.total_steps else ""
+    return f"rank {rank}: {step}{sign.phase}{at}"
 
 
 def together(where: list[dict | None]) -> list[str]:
@@ -160,7 +161,8 @@ def killed(signs: list[LifeSigns | None], run_dir: Path) -> RunFailed | None:
     """The first rank that is gone without having said why."""
     for rank, sign in enumerate(signs):
         if sign and not alive(sign.pid) and sign.phase not in ("done", "raised", "terminated"):
-            where = f"at step {sign.step + 1} of {sign.total_steps}, {sign.phase}"
+            step = f"at step {sign.step + 1} of {sign.total_steps}, " if sign.total_steps else ""
+            where = f"{step}{sign.phase}"
             return failed(
                 "killed", rank, f"rank {rank} was killed (SIGKILL, out of memory) or crashed {where}", run_dir
             )

@@ -66,6 +66,10 @@ ALLOWED = {
         "bench.report", "bench.checks", "bench.config", "bench.errors", "bench.files", "bench.formulas",
         "bench.record", "bench.modes.__init__", "bench.detect", "bench.mistakes",
     ],
+    "bench.course": [
+        "bench.course", "bench.errors", "bench.files", "bench.guard", "bench.launch", "bench.measure.environment",
+        "bench.mistakes", "bench.progress", "bench.record", "bench.report",
+    ],
     "bench.install": ["bench.install", "bench.errors", "bench.files"],
 }  # fmt: skip
 

@@ -1,0 +1,86 @@
+"""One rank of ``run_on_ranks``: joins the others, calls the function, leaves its result."""
+
+import linecache
+import os
+import pickle
+import sys
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.guard import Guard
+from bench.progress import StatusWriter
+
+
+def main() -> None:
+    """``python -m bench.course.rank RUN_DIR``, with a rank in the environment."""
+    live(Path(sys.argv[1]), int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
+
+
+def live(run_dir: Path, rank: int) -> None:
+    """Never returns: the guard ends the process."""
+    with Guard(run_dir, rank) as guard:
+        guard.status = StatusWriter(run_dir, rank)
+        guard.status.phase("joining the group")
+        function, arguments, engine, sources = pickle.loads((run_dir / "call").read_bytes())
+        for name, lines in sources.items():  # a traceback can show the cell's lines
+            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+        join, leave = ENGINES[engine]
+        join()
+        guard.status.phase("running")
+        result = function(*arguments)
+        guard.status.phase("collecting results")
+        write_result(run_dir / f"result{rank}", result)
+        leave()
+
+
+def join_torch() -> None:
+    """The default process group: Gloo for tensors on CPUs, NCCL for those on GPUs."""
+    import torch.distributed as dist
+
+    dist.init_process_group()
+
+
+def leave_torch() -> None:
+    """All ranks leave together: none takes away a server that another still uses."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def join_horovod() -> None:
+    """Horovod's background thread starts, and agrees with the others."""
+    import horovod.torch as hvd
+
+    hvd.init()
+
+
+def leave_horovod() -> None:
+    """Horovod waits for the others by itself."""
+    import horovod.torch as hvd
+
+    hvd.shutdown()
+
+
+# What an engine needs before the function and after it.
+ENGINES = {
+    "torch": (join_torch, leave_torch),
+    "horovod": (join_horovod, leave_horovod),
+    "bare": (lambda: None, lambda: None),
+}
+
+
+def write_result(path: Path, result) -> None:
+    """Raises UserError when the result cannot leave the process."""
+    import cloudpickle
+
+    try:
+        path.write_bytes(cloudpickle.dumps(result))
+    except Exception as error:
+        kind = type(result).__name__
+        raise UserError(f"what the function returns ({kind}) cannot be sent back: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

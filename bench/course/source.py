@@ -1,0 +1,50 @@
+"""The project's own code as a lesson: shown from the file, so that a chapter never quotes code that has changed."""
+
+import ast
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.record import PROJECT
+
+
+class Source:
+    """A piece of a file, with its place. In a notebook it is highlighted; printed, it is text."""
+
+    def __init__(self, path: Path, first: int, text: str):
+        self.text = text
+        self.place = f"# {path.relative_to(PROJECT)}, line {first}"
+
+    def __repr__(self) -> str:
+        return f"{self.place}\n{self.text}"
+
+    def _repr_html_(self) -> str:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+
+        return highlight(repr(self), PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True))
+
+
+def source(module: str, name: str | None = None) -> Source:
+    """``source("bench.modes.dp", "CpuDataParallel.scatter")``: a function, a class or a method, from the file of a
+    module; without a name the docstring of the module, which is the lesson of a mode.
+
+    Raises UserError when there is no such module or name.
+    """
+    path = PROJECT.joinpath(*module.split(".")).with_suffix(".py")
+    path = path if path.exists() else path.with_suffix("") / "__init__.py"
+    if not path.exists():
+        raise UserError(f"there is no module {module} in this project")
+    text = path.read_text()
+    node = ast.parse(text)
+    if name is None:
+        return Source(path, 1, text[: text.index('"""', 3) + 3])
+    for part in name.split("."):
+        inner = [n for n in node.body if getattr(n, "name", None) == part]
+        if not inner:
+            raise UserError(f"there is no {name} in {module}")
+        node = inner[0]
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    lines = text.splitlines()[first - 1 : node.end_lineno]
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    return Source(path, first, "\n".join(line[indent:] for line in lines))
