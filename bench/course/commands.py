@@ -26,7 +26,7 @@ COLOURS = (
     "FORCE_COLOR",
     "CLICOLOR_FORCE",
     "TTY_COMPATIBLE",
-)  # a kernel sets them: a pipe would be taken for a terminal
+)  # set by a kernel: a pipe would look like a terminal
 
 
 def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **variables):

@@ -203,10 +203,10 @@ def label(chunk: int, held: frozenset, num_ranks: int) -> str:
 
 
 def in_cell(x: float, y: float, words: str) -> str:
-    """A chunk's name in its cell, centred at x: the ranks are a little smaller and lower."""
+    """A chunk's name in its cell, centred at x: the ranks are a little smaller and lower, three of them more so."""
     digits = words[1:] if words[1:].isdigit() else ""
     letters = escape(words.removesuffix(digits))
-    small = f'<tspan font-size="10.5" dy="2.5">{digits}</tspan>' if digits else ""
+    small = f'<tspan font-size="{10.5 if len(digits) < 3 else 8.6}" dy="2.5">{digits}</tspan>' if digits else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{letters}{small}</text>'
 
 
