@@ -2,3 +2,10 @@
 
 One file a drawing; each function returns something that a notebook shows: a matplotlib figure or an animated SVG.
 """
+
+from bench.course.diagrams.data_parallel_flow import data_parallel_flow
+from bench.course.diagrams.device_memory import device_memory
+from bench.course.diagrams.process_group import process_group
+from bench.course.diagrams.ring_all_reduce import ring_all_reduce
+
+__all__ = ["data_parallel_flow", "device_memory", "process_group", "ring_all_reduce"]
