@@ -134,6 +134,48 @@ def test_solutions_check_says_which_task_does_not_hold(sample, blank):
     assert solutions.wrong_tasks(found, full=False)[0] == "Task 1: the blank scores 1 of 1"
 
 
+TWO_TASKS = """\
+# Problem set 1: One that does not hold
+
+```python
+from bench import course
+```
+
+## Task 1 (1 point)
+
+```python tags=["answer"]
+def two():
+    ### BEGIN SOLUTION
+    return 2
+    ### END SOLUTION
+```
+
+```python tags=["test"] points=1
+assert two() == 2
+```
+
+## Task 2 (1 point)
+
+```python tags=["answer"]
+### BEGIN SOLUTION
+three = 3
+### END SOLUTION
+```
+
+```python tags=["test"] points=1
+assert True, "a blank passes this"
+```
+"""
+
+
+def test_solutions_check_finds_a_blank_that_scores(tmp_path):
+    (tmp_path / "01_two.md").write_text(TWO_TASKS)
+    result = bench("solutions-check", "--sets", tmp_path)
+    row = result.stdout.splitlines()[-1]
+    assert result.code == 1 and row.split()[:4] == ["01_two", "2", "2", "1"], result.stdout + result.stderr
+    assert row.endswith("Task 2: the blank scores 1 of 1")
+
+
 def test_a_notebook_that_takes_too_long_as_a_whole(blank, tmp_path, monkeypatch):
     """The last resort: whatever nbgrader is waiting for, it is ended."""
     monkeypatch.setattr(nbgrading, "START_S", 0.2)

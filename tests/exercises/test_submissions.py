@@ -70,8 +70,17 @@ def test_no_notebook(content, tmp_path):
 def test_links_are_not_followed(tmp_path, solved):
     (tmp_path / "hers.ipynb").write_text(solved)
     (tmp_path / "x.ipynb").symlink_to(tmp_path / "hers.ipynb")
-    with pytest.raises(Unreadable, match="link"):
+    with pytest.raises(Unreadable, match="no plain file"):
         submissions.cells_of(tmp_path / "x.ipynb")
+    for student in ("ann", "ben", "eve"):
+        (tmp_path / "class" / student).mkdir(parents=True)
+    (tmp_path / "class" / "ben" / "00_sample").mkdir()
+    (tmp_path / "class" / "ben" / "00_sample" / "00_sample.ipynb").write_text(solved)
+    (tmp_path / "class" / "ann" / "00_sample.ipynb").symlink_to(tmp_path / "hers.ipynb")
+    (tmp_path / "class" / "eve" / "00_sample").symlink_to(tmp_path / "class" / "ben" / "00_sample")
+    found, said = submissions.find(tmp_path / "class", NAMES)
+    assert [one.student for one in found if one.path] == ["ben"]
+    assert len(said) == 2 and all("it is a link" in line for line in said)
 
 
 def test_answers_are_kept_and_everything_else_is_the_original(blank, tmp_path):

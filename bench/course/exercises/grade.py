@@ -56,6 +56,7 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
         problem_sets = {path.stem: text.read(path) for path in paths if path.stem in wanted}
         prepared = Path(temporary)
         nbgrading.make_release(list(problem_sets.values()), prepared)
+        print(f"{'student':20} {'set':28} {'points':>10}  {'time':>7}  tasks", flush=True)
         for one in found:
             started = time.monotonic()
             try:

@@ -52,7 +52,9 @@ def find(folder: Path, names: Iterable[str]) -> tuple[list[Submission], list[str
         for path in sorted([*student.glob("*.ipynb"), *student.glob("*/*.ipynb")]):
             if path.parent.name.startswith("."):  # .ipynb_checkpoints
                 continue
-            if path.stem not in names or path.parent.name not in (student.name, path.stem):
+            if path.is_symlink() or path.parent.is_symlink():
+                said.append(f"{str(path)!r}: not graded: it is a link")
+            elif path.stem not in names or path.parent.name not in (student.name, path.stem):
                 said.append(f"{str(path)!r}: no such problem set: choose of {', '.join(names)}")
             elif (student.name, path.stem) in found:
                 problems.append((student.name, path.stem))
@@ -79,7 +81,7 @@ def cells_of(path: Path) -> list[dict]:
     Raises Unreadable.
     """
     if path.is_symlink() or not path.is_file():
-        raise Unreadable("it is a link, not a file")
+        raise Unreadable("it is not a notebook: no plain file")
     if path.stat().st_size > MOST_BYTES:
         raise Unreadable(f"it is larger than {MOST_BYTES / 1e6:g} MB: clear its outputs")
     try:
