@@ -21,7 +21,9 @@ ENGINES = {
 }
 EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
 COLLECTIVE_ENGINES = [p for p in EVERY_ENGINE if p.id in ("ddp by torchrun", "horovod")]
-HANG_TIMEOUT = 60
+# Longer than six runs take to start at once on a busy machine: a spawned rank gives no sign of life until torch has been
+# imported twice, by its parent and by itself. The waiting is done while the other tests run.
+HANG_TIMEOUT = 180
 GONE_WITHIN = 6.0  # seconds in which the last process of a broken run must have ended
 
 
