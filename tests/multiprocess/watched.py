@@ -21,9 +21,9 @@ from bench.labs.watch import Watch
 IMAGES = 70  # not a multiple of the global batch: the sampler pads, and a drop loses some
 HOROVOD = "HOROVOD_RANK" in os.environ
 BATCH = 8
-# A loader's worker must get a core before the step ends, or the device waits for it and a right script starves: on a
-# machine that is busy with other tests that takes some ten milliseconds.
-LONG_STEP_S = 0.15
+# What loads a batch, a worker or the rank itself, may wait for a core on a machine that is busy with other tests: some
+# ten milliseconds. Against a short step the detector would be right to say that a right script starves.
+STEP_S = 0.15
 
 
 class Noisy(Dataset):
@@ -106,8 +106,8 @@ def train(rank: int, ranks: int, folder: Path, name: str, workers: int = 0, watc
             optimizer.step()
             if not right:
                 loss.item()
-            if watched and name != "lost":  # a model of some size
-                time.sleep(LONG_STEP_S if workers else 0.01)
+            if watched and name != "lost":
+                time.sleep(STEP_S)  # a model of some size
         if watched:
             watch.metric(top1=0.5 if right else 0.1 * rank, images=20, val_images=20)
     if not right or rank == 0:
