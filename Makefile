@@ -148,7 +148,7 @@ $(COURSE): $(READY) bench/install/requirements-notebooks.lock
 
 test: $(COURSE) ## the test suite (ARGS="-k name" for a part of it, -n 0 for one test at a time)
 	$(DEV)
-	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY) ## the style checks
 	$(DEV)

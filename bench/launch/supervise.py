@@ -110,12 +110,14 @@ def explain(signs: list[LifeSigns], where: list[dict | None], timeout: float) ->
     """The rank to look at first, and why nothing moves, as far as the ranks' places tell: one line.
 
     where: by rank, as ``stacks.collect`` gives it. A rank that is in no collective keeps those waiting that are in one.
+    Of two that stand at the same step and phase, the one whose place is known is named.
     """
     positions = [(sign.step, PHASES.index(sign.phase)) for sign in signs]
+    order = [(position, place is None) for position, place in zip(positions, where, strict=True)]
     in_collective = [rank for rank, place in enumerate(where) if place and place["collective"]]
     outside = [rank for rank, (sign, place) in enumerate(zip(signs, where, strict=True))
                if sign.phase != "done" and (place is None or place["collective"] is False)]  # fmt: skip
-    first = min(outside or range(len(signs)), key=positions.__getitem__)
+    first = min(outside or range(len(signs)), key=order.__getitem__)
     limit = f"no progress for {timeout:g} s (TIMEOUT)"
     stand = "; ".join(map(standing, range(len(signs)), signs, where))
     groups = together(where)
