@@ -2,3 +2,8 @@
 
 One file a drawing; each function returns something that a notebook shows: a matplotlib figure or an animated SVG.
 """
+
+from bench.course.diagrams.ddp_buckets import ddp_buckets
+from bench.course.diagrams.horovod_fusion import horovod_fusion
+
+__all__ = ["ddp_buckets", "horovod_fusion"]
