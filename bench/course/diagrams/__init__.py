@@ -9,3 +9,7 @@ from bench.course.diagrams.process_group import process_group
 from bench.course.diagrams.ring_all_reduce import ring_all_reduce
 
 __all__ = ["data_parallel_flow", "device_memory", "process_group", "ring_all_reduce"]
+from bench.course.diagrams.ddp_buckets import ddp_buckets
+from bench.course.diagrams.horovod_fusion import horovod_fusion
+
+__all__ = ["ddp_buckets", "horovod_fusion"]
