@@ -13,3 +13,8 @@ from bench.course.diagrams.ddp_buckets import ddp_buckets
 from bench.course.diagrams.horovod_fusion import horovod_fusion
 
 __all__ = ["ddp_buckets", "horovod_fusion"]
+from bench.course.diagrams.same_steps import same_steps
+from bench.course.diagrams.turns import turns
+from bench.course.diagrams.verdicts import verdicts
+
+__all__ = ["same_steps", "turns", "verdicts"]
