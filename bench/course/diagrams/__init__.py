@@ -18,3 +18,7 @@ from bench.course.diagrams.turns import turns
 from bench.course.diagrams.verdicts import verdicts
 
 __all__ = ["same_steps", "turns", "verdicts"]
+from bench.course.diagrams.coverage import coverage_grid
+from bench.course.diagrams.formats import number_formats
+
+__all__ = ["coverage_grid", "number_formats"]
