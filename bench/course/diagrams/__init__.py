@@ -2,3 +2,8 @@
 
 One file a drawing; each function returns something that a notebook shows: a matplotlib figure or an animated SVG.
 """
+
+from bench.course.diagrams.decision import decision
+from bench.course.diagrams.machines import machines
+
+__all__ = ["decision", "machines"]
