@@ -22,3 +22,7 @@ from bench.course.diagrams.coverage import coverage_grid
 from bench.course.diagrams.formats import number_formats
 
 __all__ = ["coverage_grid", "number_formats"]
+from bench.course.diagrams.decision import decision
+from bench.course.diagrams.machines import machines
+
+__all__ = ["decision", "machines"]
