@@ -28,29 +28,36 @@ def records_of(out) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(out.rglob("record.json"))]
 
 
-@needs_horovod
-def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path):
-    result = suite("compare", tmp_path, gpus=2, quick=1)
+def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, ways):
+    modes, env = ways
+    result = suite("compare", tmp_path, env, gpus=2, quick=1)
     assert result.code == 0, result.stderr
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
     assert "QUICK: 2 rounds" in result.stdout and "parity certificate: fair" in result.stdout
     records = records_of(folder)
     roles = [(r["config"]["round"], r["config"]["role"]) for r in records]
-    assert sorted(roles) == sorted((n, m) for n in (0, 1) for m in ("single", "dp", "ddp", "horovod", "independent"))
+    assert sorted(roles) == sorted((n, m) for n in (0, 1) for m in (*modes, "independent"))
     started = sorted(records, key=lambda r: r["started_at"])
-    assert [r["config"]["role"] for r in started[:5]] == [r["config"]["role"] for r in started[5:]][::-1]  # interleaved
+    first, second = ([r["config"]["role"] for r in started if r["config"]["round"] == n] for n in (0, 1))
+    assert first == second[::-1] and started[len(first)]["config"]["round"] == 1  # interleaved
     assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
     assert "<svg" in (folder / "report.html").read_text()
 
 
 def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, tmp_path_factory):
-    """Two processes cannot share one thread: dp and single get one, ddp two."""
+    """Two processes cannot share one thread: dp and single get one, ddp two. What is made of its records later is
+    flagged."""
     env = without_horovod(tmp_path_factory.mktemp("hide"))
     result = suite("compare", tmp_path, env, gpus=2, threads=1, strict=1, rounds=3)
     assert result.code == 2
     assert "STRICT=1: NOT A FAIR COMPARISON: threads in total" in result.last_error_line
     assert {r["config"]["round"] for r in records_of(tmp_path)} == {0}  # they stay, and no further round was run
+    said = bench("report", tmp_path, "--html")
+    assert said.code == 0 and "NOT A FAIR COMPARISON" in (tmp_path / "report.html").read_text(), said.stderr
+    drawn = bench("plots", tmp_path)
+    (picture,) = tmp_path.rglob("ratios.svg")
+    assert drawn.code == 0 and "NOT A FAIR COMPARISON" in picture.read_text()
 
 
 def test_a_replayed_unfairness_moves_the_verdict_and_is_flagged_everywhere(tmp_path):
@@ -61,7 +68,7 @@ def test_a_replayed_unfairness_moves_the_verdict_and_is_flagged_everywhere(tmp_p
     assert "loader workers in total" in result.stdout and "NOT A FAIR COMPARISON" in result.stdout
     (folder,) = tmp_path.iterdir()
     assert "NOT A FAIR COMPARISON" in (folder / "report.html").read_text()
-    assert "NOT A FAIR COMPARISON" in (folder / "pictures" / "ratios.svg").read_text()
+    assert "NOT A FAIR COMPARISON" in (folder / "pictures" / "replay.svg").read_text()
     throughput = {}
     for record in records_of(tmp_path):
         throughput.setdefault(record["config"]["role"], []).append(record["summary"]["throughput_images_per_s"])
