@@ -19,6 +19,7 @@ LOOKS = {
     "outputs": style.Look(style.VERMILION, "+++"),
 }
 MIB = 2**20
+ALIKE = {"dp": False, "ddp": True}  # whether every device keeps everything, or device 0 what exists once
 
 
 def memory_by_device(
@@ -40,15 +41,15 @@ def memory_by_device(
     image = 4 * per_device_batch * image_shape[0] * image_shape[1] * image_shape[2]
     devices = []
     for device in range(num_devices):
-        main, ddp = device == 0, mode == "ddp"
+        main, alike = device == 0, ALIKE[mode]
         devices.append({
             "weights": weights,
             "gradients": trained,
-            "optimizer state": state_per_weight * trained if main or ddp else 0,
-            "buckets": trained if ddp else 0,
-            "images": image * (num_devices if main and not ddp else 1),
+            "optimizer state": state_per_weight * trained if main or alike else 0,
+            "buckets": trained if alike else 0,
+            "images": image * (num_devices if main and not alike else 1),
             "activations": saved,
-            "outputs": 2 * output * (1 + num_devices if main and not ddp else 1),
+            "outputs": 2 * output * (1 + num_devices if main and not alike else 1),
         })  # fmt: skip
     return devices
 
@@ -97,7 +98,7 @@ def device_memory(
     """
     counted = {
         mode: memory_by_device(model, image_shape, per_device_batch, num_devices, mode, state_per_weight)
-        for mode in ("dp", "ddp")
+        for mode in ALIKE
     }
     bars = [(f"{mode}  device {i}" if i == 0 else f"device {i}", parts)
             for mode, devices in counted.items() for i, parts in enumerate(devices)]  # fmt: skip
