@@ -25,7 +25,7 @@ GIVEN := $(foreach v,$(RUN_VARIABLES),$(if $(call on_command_line,$v),$v))
 FLAGS := $(join $(addprefix --,$(if $(GIVEN),$(shell echo $(GIVEN) | tr A-Z_ a-z-))),$(patsubst %,="$$%",$(GIVEN)))
 
 # A misspelt variable must not be a silent default.
-KNOWN   := $(RUN_VARIABLES) TO FORMAT MEMORY A B BOUND FOLDER NAME VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
+KNOWN   := $(RUN_VARIABLES) TO FORMAT MEMORY A B BOUND FOLDER NAME SUBMITTED SETS VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS
 UNKNOWN := $(filter-out $(KNOWN) -%,$(foreach v,$(.VARIABLES),$(if $(call on_command_line,$v),$v)))
 ifneq ($(UNKNOWN),)
   $(error unknown variable $(UNKNOWN); known: $(RUN_VARIABLES) VENV PYTHON ARGS)
@@ -50,7 +50,7 @@ BENCH := $(PY) -m bench
 RUNS  := $(if $(call on_command_line,OUT),"$$OUT",results/runs)
 
 .DEFAULT_GOAL := help
-.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench notebooks jupyter install-horovod setup test lint clean help
+.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench notebooks jupyter release grade solutions-check install-horovod setup test lint clean help
 
 bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
 ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
@@ -124,6 +124,17 @@ notebooks: $(COURSE) ## execute every chapter of the course, into build/notebook
 jupyter: $(COURSE) ## open the chapters in JupyterLab
 	@$(BENCH) jupyter
 
+release: $(COURSE) ## the students' copies of the problem sets, without solutions, in build/release: [NAME=03 OUT=folder SETS=folder]
+	@$(BENCH) release $(call own,NAME SETS OUT)
+
+grade: $(COURSE) ## points and feedback in build/grades: SUBMITTED=folder of STUDENT/NN_name.ipynb [NAME=03 TIMEOUT=60 OUT=folder SETS=folder]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) grade $(call needed,SUBMITTED) $(call own,NAME SETS OUT TIMEOUT)
+
+solutions-check: $(COURSE) ## every problem set's solution scores full, its blank zero: [NAME=03 TIMEOUT=60 SETS=folder]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) solutions-check $(call own,NAME SETS TIMEOUT)
+
 install-horovod: $(READY) ## compile and install Horovod for the installed torch (ARGS="--gpu nccl", --force, …)
 	@$(BENCH) install-horovod $(ARGS)
 
@@ -137,7 +148,7 @@ $(COURSE): $(READY) bench/install/requirements-notebooks.lock
 
 test: $(COURSE) ## the test suite (ARGS="-k name" for a part of it, -n 0 for one test at a time)
 	$(DEV)
-	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(READY) ## the style checks
 	$(DEV)

@@ -31,10 +31,13 @@ def error_path(run_dir: Path, rank: int) -> Path:
 
 
 class Guard:
-    """Stands around a rank's life as a context manager. It ends the process itself: nothing runs after it."""
+    """Stands around a rank's life as a context manager. It ends the process itself: nothing runs after it.
 
-    def __init__(self, run_dir: Path, rank: int):
-        self.run_dir, self.rank = run_dir, rank
+    in_log: whether an exception's traceback goes to the log, too.
+    """
+
+    def __init__(self, run_dir: Path, rank: int, in_log: bool = True):
+        self.run_dir, self.rank, self.in_log = run_dir, rank, in_log
         self.status = None  # a StatusWriter, as soon as there is one
 
     def __enter__(self) -> "Guard":
@@ -74,7 +77,8 @@ class Guard:
         }
         with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
             error_path(self.run_dir, self.rank).write_text(json.dumps(report))
-        print(report["traceback"], file=sys.stderr, flush=True)
+        if self.in_log:
+            print(report["traceback"], file=sys.stderr, flush=True)
         self.leave("raised", 2 if report["user_error"] else 1)
 
     def leave(self, phase: str, code: int) -> None:

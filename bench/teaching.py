@@ -13,6 +13,29 @@ def add(commands) -> None:
     sub.set_defaults(command=notebooks)
     sub = commands.add_parser("jupyter", help="open the chapters in JupyterLab")
     sub.set_defaults(command=jupyter)
+    add_exercises(commands)
+
+
+def add_exercises(commands) -> None:
+    """The commands of the problem sets."""
+    text = "make the students' copies of the problem sets, and all that they need, in build/release"
+    release_ = commands.add_parser("release", help=text, description=text)
+    text = "grade what students have handed in: points and feedback, in build/grades"
+    note = "exit code 2 when something could not be graded. Answers are programs: grade strangers' work in a container"
+    grade_ = commands.add_parser("grade", help=text, description=text, epilog=note)
+    grade_.add_argument("submitted", metavar="SUBMITTED", help="folder with STUDENT/NN_name.ipynb below it, or "
+                        "nbgrader's STUDENT/NN_name/NN_name.ipynb")  # fmt: skip
+    text = "show that every problem set's solution scores full and its blank zero"
+    check = commands.add_parser("solutions-check", help=text, description=text)
+    for sub, command in ((release_, release), (grade_, grade), (check, solutions_check)):
+        sub.add_argument("--name", metavar="NAME", help="only sets whose name begins so: 03, or 03,07")
+        sub.add_argument("--sets", metavar="FOLDER", help="the sets' texts [tutorials/exercises]")
+        sub.set_defaults(command=command)
+    for sub, place in ((release_, "build/release"), (grade_, "build/grades")):
+        sub.add_argument("--out", metavar="OUT", help=f"where to [{place}]")
+    for sub in (grade_, check):
+        sub.add_argument("--timeout", metavar="SECONDS", default="60", help="limit of one cell; five times this for a "
+                         "whole notebook [60]")  # fmt: skip
 
 
 def notebooks(args) -> int:
@@ -35,3 +58,31 @@ def jupyter(args) -> int:
     environment = {**os.environ, "PYTHONPATH": chapters.pythonpath()}
     return subprocess.run([sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")],
                           env=environment).returncode  # fmt: skip
+
+
+def release(args) -> int:
+    """The students' copies."""
+    from bench.course.exercises import release
+
+    return release.run(args.name, args.sets, args.out)
+
+
+def grade(args) -> int:
+    """Points and feedback."""
+    from bench.course.exercises import grade
+
+    return grade.run(args.submitted, args.name, args.sets, args.out, seconds(args.timeout))
+
+
+def solutions_check(args) -> int:
+    """Solutions score full, blanks zero."""
+    from bench.course.exercises import solutions
+
+    return solutions.run(args.name, args.sets, seconds(args.timeout))
+
+
+def seconds(text: str) -> float:
+    """The limit of a cell. Raises UserError for anything but a whole number of seconds."""
+    from bench.cli import whole
+
+    return float(whole("TIMEOUT", text, at_least=1))

@@ -24,7 +24,7 @@ PATIENT = {"OMP_WAIT_POLICY": "passive"}
 
 # The smallest run that is one: an 8-pixel ResNet-18 on CPU workers, two steps, no baselines.
 SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0,
-         "timeout": 120}  # fmt: skip
+         "timeout": 200}  # fmt: skip
 
 # With CI=true a missing Horovod is not skipped over: the test runs, and fails.
 needs_horovod = pytest.mark.skipif(
@@ -109,6 +109,16 @@ def run(out: Path, env: dict | None = None, **options) -> Result:
     return finish(start_run(out, env, **options), Path(out))
 
 
+def without_horovod(folder: Path) -> dict[str, str]:
+    """An environment in which Horovod is not installed. folder: an empty one."""
+    (folder / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "found = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'horovod' else found(name, *rest)\n"
+    )
+    return {"PYTHONPATH": str(folder)}
+
+
 def left_behind(pid: int, within: float = 0.0) -> list[str]:
     """What is left, after ``within`` seconds, of the run that ``bench`` process ``pid`` launched: command lines."""
     deadline = time.monotonic() + within
@@ -127,7 +137,7 @@ def descendants(pid: int) -> list[str]:
     return found
 
 
-def wait_for(condition, what: str, within: float = 60):
+def wait_for(condition, what: str, within: float = 150):
     """What ``condition`` returns as soon as it is true; fails when it does not come true."""
     deadline = time.monotonic() + within
     while not (value := condition()):

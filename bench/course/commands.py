@@ -22,6 +22,11 @@ PROGRAMS = {
     "bench": [sys.executable, "-m", "bench"],
 }
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
+COLOURS = (
+    "FORCE_COLOR",
+    "CLICOLOR_FORCE",
+    "TTY_COMPATIBLE",
+)  # set by a kernel: a pipe would look like a terminal
 
 
 def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **variables):
@@ -69,7 +74,8 @@ def execute(argv: list[str], timeout: float, hidden: str | None = None) -> None:
     printed.
     """
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110"}
+    environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb"}
     try:
         process = subprocess.Popen(
             argv,

@@ -17,6 +17,7 @@ import sysconfig
 import time
 from pathlib import Path
 
+from bench.guard import alive
 from bench.record import PROJECT, short_path
 
 MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
@@ -27,26 +28,32 @@ BACKWARD = re.compile(r"/torch/autograd/graph\.py$")
 THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 MORE_THREADS = "..."  # faulthandler ends after a hundred threads; the main one, its last, is then not among them
+MORE_FRAMES = "  ..."  # and a thread after a hundred frames
+OUTERMOST = {"<module>", "_run_module_as_main"}  # functions that a main thread begins with
 TICK_S = 0.2
-LIMIT_S = 3.0  # for all stacks to be written: it takes milliseconds, unless the machine is busy
+LIMIT_S = 20.0  # for all stacks to be written: it takes milliseconds, unless the machine is busy
 
 
 def collect(pids: list[int | None], run_dir: Path) -> list[dict | None]:
     """Have every rank write its stacks now, and read them. pids: by rank, None for one that is not there.
 
-    Returns a place by rank; None where a rank has written nothing: it is gone, or stopped.
+    Returns a place by rank; None where a rank has not written its main thread's stack: it is gone, or stopped.
     """
     logs = [run_dir / f"rank{rank}.log" for rank in range(len(pids))]
-    before = sizes = [size(log) for log in logs]
-    for pid in filter(None, pids):
+    before = [size(log) for log in logs]
+    asked = []
+    for rank, pid in enumerate(pids):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
-    deadline, still = time.monotonic() + LIMIT_S, False
-    while time.monotonic() < deadline and not still:
+            if pid is not None:
+                os.kill(pid, signal.SIGUSR1)
+                asked.append(rank)
+    deadline, last, whole = time.monotonic() + LIMIT_S, None, False
+    while time.monotonic() < deadline and not whole:
         time.sleep(TICK_S)
-        last, sizes = sizes, [size(log) for log in logs]
-        still = sizes == last and all(now > then for now, then in zip(sizes, before, strict=True))
-    return [place(written(log, start)) for log, start in zip(logs, before, strict=True)]
+        dumps = [written(log, start) for log, start in zip(logs, before, strict=True)]
+        whole = dumps == last and all(main_thread(dumps[rank]) or not alive(pids[rank]) for rank in asked)
+        last = dumps
+    return [place(dump) for dump in dumps]
 
 
 def place(dump: str) -> dict | None:
@@ -71,21 +78,26 @@ def place(dump: str) -> dict | None:
 def main_thread(dump: str) -> list[dict]:
     """The frames of the main thread, innermost first: the last of a dump, for faulthandler begins with the newest.
 
+    Empty where it is not written to its outermost frame, for it may be another thread's, or go on.
+
     >>> main_thread('''Thread 0x7f01 (most recent call first):
     ...   File "/a/b.py", line 3 in wait
     ...
     ... Current thread 0x7f02 (most recent call first):
-    ...   File "/a/c.py", line 5 in run
+    ...   File "/a/c.py", line 5 in <module>
     ... ''')
-    [{'file': '/a/c.py', 'line': '5', 'function': 'run'}]
+    [{'file': '/a/c.py', 'line': '5', 'function': '<module>'}]
     """
-    frames = []
+    frames, whole = [], False
     for line in dump.splitlines():
         if THREAD.match(line) or line == MORE_THREADS:
-            frames = []
+            frames, whole = [], False
         elif frame := FRAME.match(line):
             frames.append(frame.groupdict())
-    return frames
+            whole = frame["function"] in OUTERMOST
+        elif line == MORE_FRAMES:
+            whole = True
+    return frames if whole else []
 
 
 def of_library(file: str) -> bool:

@@ -16,10 +16,16 @@ from bench.progress import PHASES, LifeSigns, read_status
 
 TICK_S = 0.2
 GRACE_S = 5.0  # from SIGTERM to SIGKILL, and for a broken run to end by itself
+JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
 
 
-def run(argv: list[str], environment: dict, run_dir: Path, num_ranks: int, timeout: float, watch=None) -> None:
+def run(
+    argv: list[str], environment: dict, run_dir: Path, num_ranks: int, timeout: float, watch=None, starting: float = 0.0
+) -> None:
     """Start a command, watch its ranks, and return when all have ended well.
+
+    timeout: seconds without progress. starting: seconds until every rank has joined the group, where that may take
+    longer.
 
     Raises UserError when a rank found the request impossible, RunFailed (with ``.failure``) when a rank raised, was
     killed or hung, when the launcher failed, or on Ctrl-C. Whatever happens, no process of the run is left.
@@ -31,7 +37,7 @@ def run(argv: list[str], environment: dict, run_dir: Path, num_ranks: int, timeo
     failure = None
     try:
         with signals_as_interrupt():
-            failure = wait(process, run_dir, num_ranks, timeout, watch)
+            failure = wait(process, run_dir, num_ranks, timeout, watch, starting)
     except KeyboardInterrupt:
         failure = failed("interrupted", None, "interrupted", run_dir)
     finally:
@@ -60,10 +66,12 @@ def signals_as_interrupt():
             signal.signal(number, handler)
 
 
-def wait(process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: float, watch) -> RunFailed | None:
+def wait(
+    process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: float, watch, starting: float
+) -> RunFailed | None:
     """Wait for the command. Returns a failure when no rank has made progress for ``timeout`` seconds, or when one has
     raised and the others do not end; None when the command has ended by itself."""
-    progress, deadline, broken = None, time.monotonic() + timeout, math.inf
+    progress, moved, broken = None, time.monotonic(), math.inf
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TICK_S)
@@ -73,9 +81,11 @@ def wait(process: subprocess.Popen, run_dir: Path, num_ranks: int, timeout: floa
             watch(signs)
         beats = [sign and sign.beats for sign in signs]
         if beats != progress:
-            progress, deadline = beats, time.monotonic() + timeout
-        if time.monotonic() > min(deadline, broken):
-            return hung(signs, run_dir, timeout)
+            progress, moved = beats, time.monotonic()
+        joined = all(sign and sign.phase not in JOINING for sign in signs)
+        limit = timeout if joined else max(timeout, starting)
+        if time.monotonic() > min(moved + limit, broken):
+            return hung(signs, run_dir, limit)
         if any(error_path(run_dir, rank).exists() for rank in range(num_ranks)):
             broken = min(broken, time.monotonic() + GRACE_S)  # the engine should end the others now
 
@@ -100,12 +110,14 @@ def explain(signs: list[LifeSigns], where: list[dict | None], timeout: float) ->
     """The rank to look at first, and why nothing moves, as far as the ranks' places tell: one line.
 
     where: by rank, as ``stacks.collect`` gives it. A rank that is in no collective keeps those waiting that are in one.
+    Of two that stand at the same step and phase, the one whose place is known is named.
     """
     positions = [(sign.step, PHASES.index(sign.phase)) for sign in signs]
+    order = [(position, place is None) for position, place in zip(positions, where, strict=True)]
     in_collective = [rank for rank, place in enumerate(where) if place and place["collective"]]
     outside = [rank for rank, (sign, place) in enumerate(zip(signs, where, strict=True))
                if sign.phase != "done" and (place is None or place["collective"] is False)]  # fmt: skip
-    first = min(outside or range(len(signs)), key=positions.__getitem__)
+    first = min(outside or range(len(signs)), key=order.__getitem__)
     limit = f"no progress for {timeout:g} s (TIMEOUT)"
     stand = "; ".join(map(standing, range(len(signs)), signs, where))
     groups = together(where)

@@ -9,10 +9,12 @@ import pytest
 from PIL import Image
 
 from bench import record
+from tests.multiprocess.several_runs import together
 from tests.runs import needs_horovod, run
 from tests.s3 import needs_s3
 
-SMALL = {"image_size": 16, "batch": 4, "gpus": 2, "warmup": 1, "epochs": 1, "lr": 0.01}
+SMALL = {"model": "shufflenet_v2_x0_5", "image_size": 16, "batch": 4, "gpus": 2, "warmup": 1, "epochs": 1, "lr": 0.01}
+ALONE = {"mode": "single", "gpus": 1}
 CLASSES = ("daisies", "roses", "tulips")
 
 
@@ -79,7 +81,10 @@ def trained(result, images: int = 9) -> dict:
 def test_a_folder_of_images_under_horovod(tmp_path, folder):
     """And again with its images decoded once: the same images, so the same accuracy and the same weights."""
     options = SMALL | {"mode": "horovod", "data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "epochs": 2}
-    read, held = (trained(run(tmp_path / f"out{n}", **options, in_memory=n, workers=2)) for n in (0, 1))
+    runs = together(
+        tmp_path, {name: options | {"in_memory": n, "workers": 2} for n, name in enumerate(("read", "held"))}
+    )
+    read, held = (trained(runs[name]) for name in ("read", "held"))
     assert read["samples"][0]["loader_workers"] == 1
     finals = [r["samples"][0]["final_weights_sha256"] for r in (read, held)]
     assert finals[0] == finals[1]
@@ -90,8 +95,9 @@ def test_a_folder_of_images_under_horovod(tmp_path, folder):
 def test_tars_train_as_the_folder_does(tmp_path, folder, tars):
     """The same images in the same classes and order: the same weights, whatever rank or worker read them."""
     options = SMALL | {"data_dir": tmp_path / "cache", "in_memory": 0}
-    tar = trained(run(tmp_path / "a", **options, mode="ddp", data=f"tar:{tars}", workers=4))
-    plain = trained(run(tmp_path / "b", **options, mode="ddp", data=f"imagefolder:{folder}", workers=0))
+    sets = {"a": {"data": f"tar:{tars}", "workers": 4}, "b": {"data": f"imagefolder:{folder}", "workers": 0}}
+    runs = together(tmp_path, {name: options | {"mode": "ddp"} | of for name, of in sets.items()})
+    tar, plain = (trained(runs[name]) for name in sets)
     assert tar["samples"][0]["final_weights_sha256"] == plain["samples"][0]["final_weights_sha256"]
 
 
@@ -99,15 +105,15 @@ def test_tars_train_as_the_folder_does(tmp_path, folder, tars):
 def test_a_bucket_is_staged_and_results_go_back(tmp_path, bucket):
     for name, content in images().items():
         bucket.put(f"v1/{name}", content)
-    options = SMALL | {"mode": "ddp", "data": bucket.url("v1"), "data_dir": tmp_path / "cache"}
-    result = run(tmp_path / "out", **options, copy_to=bucket.url("results"))
+    options = SMALL | {"data": bucket.url("v1"), "data_dir": tmp_path / "cache"}
+    result = run(tmp_path / "out", **options, mode="ddp", copy_to=bucket.url("results"))
     assert trained(result)["config"]["data"] == bucket.url("v1")
     assert f"copied to: {bucket.url('results')}/{result.run_dir.name}" in result.stdout
     found, name = bucket.objects(), f"results/{result.run_dir.name}"
     assert found[f"{name}/record.json"] == (result.run_dir / "record.json").read_bytes()
     assert {f"{name}/latest.pt", f"{name}/rank1.log"} <= found.keys()
     bucket.server.requests.clear()
-    trained(run(tmp_path / "again", **options))
+    trained(run(tmp_path / "again", **options | ALONE))
     assert not bucket.server.reads()  # nothing is fetched twice
 
 
@@ -122,7 +128,7 @@ def test_small_sets_are_read_from_local_files(tmp_path):
             head = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
             (raw / f"{name}-{kind}-ubyte").write_bytes(head + array.tobytes())
             (raw / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
-    options = SMALL | {"mode": "single", "gpus": 1, "data": "fashionmnist", "data_dir": tmp_path / "cache"}
+    options = SMALL | ALONE | {"data": "fashionmnist", "data_dir": tmp_path / "cache"}
     content = trained(run(tmp_path / "out", **options | {"image_size": None}), images=24)
     assert content["config"]["image_size"] == 28
 
@@ -141,27 +147,27 @@ def test_a_corrupt_image_is_named_or_counted(tmp_path, folder):
 
 def test_a_corrupt_validation_image_is_one_line_too(tmp_path, folder):
     (folder / "val" / "roses" / "1.jpg").write_bytes(b"not an image")
-    options = SMALL | {"mode": "single", "gpus": 1, "data": f"imagefolder:{folder}", "in_memory": 0, "workers": 1}
+    options = SMALL | ALONE | {"data": f"imagefolder:{folder}", "in_memory": 0, "workers": 1}
     result = run(tmp_path / "out", **options, data_dir=tmp_path / "cache")
     assert result.code == 2 and "val/roses/1.jpg" in result.last_error_line, result.stderr
     assert result.stderr.count("\n") == 1, result.stderr
 
 
 def test_a_wrong_place_for_the_results_is_said_before_the_training(tmp_path):
-    result = run(tmp_path, **SMALL | {"mode": "single", "gpus": 1}, copy_to="nowhere://bucket/results")
+    result = run(tmp_path, **SMALL | ALONE, copy_to="nowhere://bucket/results")
     assert result.code == 2 and "nowhere://bucket/results" in result.last_error_line and not result.run_dirs
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("mode", "data", "words"),
     [
-        ("imagefolder:{}/nowhere", "nowhere"),
-        ("tar:{}/flowers", "train.tar"),
-        ("cifar10", "cifar-10-python.tar.gz"),
+        ({"mode": "ddp"}, "imagefolder:{}/nowhere", "nowhere"),
+        (ALONE, "tar:{}/flowers", "train.tar"),
+        (ALONE, "cifar10", "cifar-10-python.tar.gz"),
     ],
 )
-def test_data_that_are_not_there_are_one_line(tmp_path, folder, data, words):
-    result = run(tmp_path / "out", **SMALL | {"mode": "ddp"}, data=data.format(tmp_path), data_dir=tmp_path / "cache")
+def test_data_that_are_not_there_are_one_line(tmp_path, folder, mode, data, words):
+    result = run(tmp_path / "out", **SMALL | mode, data=data.format(tmp_path), data_dir=tmp_path / "cache")
     assert result.code == 2 and words in result.last_error_line and result.stderr.count("\n") == 1, result.stderr
     assert not result.run_dirs
 

@@ -21,8 +21,10 @@ ENGINES = {
 }
 EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
 COLLECTIVE_ENGINES = [p for p in EVERY_ENGINE if p.id in ("ddp by torchrun", "horovod")]
-HANG_TIMEOUT = 60
-GONE_WITHIN = 6.0  # seconds in which the last process of a broken run must have ended
+# Longer than six runs take to start at once on a busy machine: a spawned rank gives no sign of life until torch has
+# been imported twice, by its parent and by itself. The waiting is done while the other tests run.
+HANG_TIMEOUT = 150
+GONE_WITHIN = 15.0  # seconds in which the last process of a broken run must have ended; left alone it would go on
 
 
 def bad_rank(name: str) -> int:
@@ -80,17 +82,14 @@ def test_a_rank_that_raises(name, hanging, tmp_path):
 
 @pytest.mark.parametrize("name", EVERY_ENGINE)
 def test_a_rank_that_is_killed(name, hanging, tmp_path):
-    rank = bad_rank(name)
-    result = run(tmp_path, **ENGINES[name], fault=f"kill:{rank}:2")
+    """And nobody is left behind, the loader's workers of torchrun's ranks among them."""
+    rank, workers = bad_rank(name), 2 if name == "ddp by torchrun" else 0
+    result = run(tmp_path, **ENGINES[name], workers=workers, fault=f"kill:{rank}:2")
+    left = left_behind(result.pid, within=GONE_WITHIN)
+    assert left == []
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "killed")
     assert f"rank {rank} was killed" in result.last_error_line and "step 3 of 3" in result.last_error_line
-
-
-def test_a_killed_ranks_loader_workers_end_too(hanging, tmp_path):
-    result = run(tmp_path, **ENGINES["ddp by torchrun"], workers=2, fault="kill:1:2")
-    assert result.code == 1
-    assert left_behind(result.pid, within=GONE_WITHIN) == []
 
 
 # --- The request cannot be met --------------------------------------------------------------------------------------
@@ -105,9 +104,10 @@ def refused(result, *words: str) -> None:
     assert left_behind(result.pid) == []
 
 
-@pytest.mark.parametrize("name", EVERY_ENGINE)
+@pytest.mark.parametrize("name", ["ddp by spawn", "dp"])
 def test_an_unknown_model(name, tmp_path):
-    """Only the worker knows torchvision's names; its answer is the user's error all the same."""
+    """Only the worker knows torchvision's names; its answer is the user's error all the same. (With torchrun and
+    Horovod: a data set that is not there, in test_data_kinds.py, and ADASUM in test_knobs.py.)"""
     refused(run(tmp_path, **ENGINES[name], model="resnet81"), "unknown MODEL=resnet81", "did you mean resnet18")
 
 
@@ -125,14 +125,7 @@ def test_a_port_that_is_none(tmp_path):
 
 
 def test_horovod_is_missing(tmp_path):
-    hide = tmp_path / "hide"
-    hide.mkdir()
-    (hide / "sitecustomize.py").write_text(
-        "import importlib.util\n"
-        "found = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'horovod' else found(name, *rest)\n"
-    )
-    result = run(tmp_path / "out", env={"PYTHONPATH": str(hide)}, mode="horovod", gpus=2)
+    result = run(tmp_path / "out", env=runs.without_horovod(tmp_path), mode="horovod", gpus=2)
     refused(result, "MODE=horovod needs Horovod", "bench install-horovod")
 
 
@@ -194,8 +187,8 @@ def test_the_run_is_interrupted(name, number, tmp_path):
         process.send_signal(number)
         asked = time.monotonic()
     finally:
-        result = finish(process, tmp_path, timeout=30)
-    assert time.monotonic() - asked < 15
+        result = finish(process, tmp_path, timeout=60)
+    assert time.monotonic() - asked < 30  # of a run that has minutes before it
     failure = failure_of(result, code=130)
     assert failure["kind"] == "interrupted" and result.last_error_line == "bench: interrupted"
 
@@ -205,7 +198,7 @@ def test_ctrl_c_before_anything_runs(tmp_path):
     process = start_run(tmp_path, **ENGINES["ddp by torchrun"])
     runs.wait_for(lambda: list(tmp_path.glob("*/launcher.log")), "the engine is started")
     process.send_signal(signal.SIGINT)
-    assert failure_of(finish(process, tmp_path, timeout=30), code=130)["kind"] == "interrupted"
+    assert failure_of(finish(process, tmp_path, timeout=60), code=130)["kind"] == "interrupted"
 
 
 @pytest.mark.parametrize("name", [n for n in EVERY_ENGINE if n.id != "dp"])

@@ -3,21 +3,50 @@
 import numpy as np
 import pytest
 
+from tests.multiprocess.several_runs import together
 from tests.runs import needs_horovod, run
 
 COMMON = {"norm": "none", "warmup": 3, "steps": 4, "seed": 3, "threads": 2, "gpus": 2, "snapshots": "7"}
 DDP, HOROVOD = {"mode": "ddp"}, {"mode": "horovod"}
+PLANS = {
+    "ddp": {
+        "plain": DDP,
+        "fp16": DDP | {"compression": "fp16"},
+        "bf16": DDP | {"compression": "bf16"},
+        "powersgd": DDP | {"compression": "powersgd"},
+        "no sync": DDP | {"tuned": 1, "batch": 6, "sync": 0},
+        "unfair": DDP | {"step_barrier": 1, "item_sync": 1},
+    },
+    "horovod": {
+        "fp16": HOROVOD | {"compression": "fp16"},
+        "no sync": HOROVOD | {"batch": 6, "sync": 0},
+    },
+}  # fmt: skip
+EITHER = ["ddp", pytest.param("horovod", marks=needs_horovod)]
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def runs(tmp_path_factory):
+    """``runs(mode)``: the runs of a mode's plan, by name, out of one launch."""
+    done = {}
+
+    def get(mode):
+        if mode not in done:
+            plan = {name: COMMON | options for name, options in PLANS[mode].items()}
+            done[mode] = together(tmp_path_factory.mktemp(mode), plan)
+        return done[mode]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def plain(runs):
     """A plain run of two DDP ranks."""
-    return run(tmp_path_factory.mktemp("plain"), **COMMON, **DDP)
+    return runs("ddp")["plain"]
 
 
 def weights(result) -> np.ndarray:
     """All parameters of rank 0 after the last step."""
-    assert result.code == 0, result.stderr
     saved = np.load(result.run_dir / "rank0-step7.npz")
     return np.concatenate([saved[name].ravel() for name in sorted(saved)])
 
@@ -28,35 +57,32 @@ def facts(result) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    ("options", "least", "most"),
+    ("mode", "compression", "least", "most"),
     [
-        pytest.param(DDP | {"compression": "fp16"}, 1e-8, 1e-3, id="ddp fp16"),
-        pytest.param(DDP | {"compression": "bf16"}, 1e-7, 1e-2, id="ddp bf16"),
-        pytest.param(DDP | {"compression": "powersgd"}, 1e-5, 1.0, id="ddp powersgd"),
-        pytest.param(HOROVOD | {"compression": "fp16"}, 1e-8, 1e-3, id="horovod fp16", marks=needs_horovod),
+        ("ddp", "fp16", 1e-8, 1e-3),
+        ("ddp", "bf16", 1e-7, 1e-2),
+        ("ddp", "powersgd", 1e-5, 1.0),
+        pytest.param("horovod", "fp16", 1e-8, 1e-3, marks=needs_horovod),
     ],
 )
-def test_compression_is_lossy_recorded_and_keeps_replicas_equal(tmp_path, plain, options, least, most):
-    result = run(tmp_path, **COMMON, **options)
+def test_compression_is_lossy_recorded_and_keeps_replicas_equal(runs, plain, mode, compression, least, most):
+    result = runs(mode)[compression]
     apart = np.abs(weights(result) - weights(plain)).max()
     assert least < apart < most
-    assert {f["compression"] for f in facts(result)} == {options["compression"]}
+    assert {f["compression"] for f in facts(result)} == {compression}
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
 
 
-@pytest.mark.parametrize(
-    "options", [DDP | {"tuned": 1}, pytest.param(HOROVOD, marks=needs_horovod)], ids=lambda o: o["mode"]
-)
-def test_without_sync_nothing_is_exchanged(tmp_path, plain, options):
-    result = run(tmp_path, **COMMON | {"batch": 6}, **options, sync=0)
+@pytest.mark.parametrize("mode", EITHER)
+def test_without_sync_nothing_is_exchanged(runs, plain, mode):
+    result = runs(mode)["no sync"]
     assert np.abs(weights(result) - weights(plain)).max() > 1e-4
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 2  # the replicas drift apart
     assert {f["gradient"] for f in facts(result)} == {"each process its own"}
 
 
-def test_the_unfair_switches_are_felt_and_recorded(tmp_path):
-    result = run(tmp_path, **COMMON, **DDP, step_barrier=1, item_sync=1)
-    assert result.code == 0, result.stderr
+def test_the_unfair_switches_are_felt_and_recorded(runs):
+    result = runs("ddp")["unfair"]
     assert all(f["step_barrier"] and f["item_sync"] for f in facts(result))
 
 

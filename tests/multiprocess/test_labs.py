@@ -3,32 +3,46 @@
 The runs of one engine share their processes (several_runs.py): a small network, three steps an epoch.
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from bench.config import RunConfig
 from bench.detect import find, observed_of
 from bench.mistakes import MISTAKES, confession, wrong
 from bench.report.labs import LABS, hung
-from tests.multiprocess.test_training_modes import LAUNCH
-from tests.runs import ENGINE_PREFIXES, ROOT, left_behind, needs_horovod, run
+from tests.multiprocess.several_runs import folder_of, together
+from tests.runs import finish, left_behind, needs_horovod, start_run
 
-SCRIPT = Path(__file__).with_name("several_runs.py")
 RIGHT = {"model": "shufflenet_v2_x0_5", "data": "digits", "image_size": 8, "num_devices": 2, "per_device_batch": 240,
-         "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": True, "watch": True, "timeout": 60.0}  # fmt: skip
+         "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": True, "watch": True, "timeout": 60.0, "threads": 2,
+         "device": "cpu"}  # fmt: skip
 SHARED = [name for name in MISTAKES if name not in ("rank0-collective", "strict-false", "local-norm")]
 OF_HOROVOD = ("gradient-sum", "many-writers", "unsynced-init")
+
+
+ALONE_TIMEOUT = 90  # longer than a run takes to start on a busy machine; it is waited for while the others run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(tmp_path_factory):
+    """A run whose rank 0 enters a collective alone, started with the module and looked at by its last test."""
+    out = tmp_path_factory.mktemp("alone")
+    options = {"mode": "ddp", "gpus": 2, "model": "shufflenet_v2_x0_5", "batch": 240, "epochs": 1,
+               "timeout": ALONE_TIMEOUT, "mistake": "rank0-collective"}  # fmt: skip
+    process = start_run(out, **options)
+    yield out, process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
 
 
 def plan_of(names, folder: Path) -> dict[str, dict]:
     """Name of a run -> its options: one right run, and one of each mistake."""
     runs = {"right": RIGHT} | {name: RIGHT | wrong(name) for name in names if name in SHARED}
     if "strict-false" in names:
-        loaded = RIGHT | {"pretrained": str(folder / "right" / "latest.pt"), "epochs": 1, "lr": 0.001}
+        loaded = RIGHT | {"pretrained": str(folder_of(folder, "right") / "latest.pt"), "epochs": 1, "lr": 0.001}
         runs |= {"right strict-false": loaded, "strict-false": loaded | wrong("strict-false")}
     if "local-norm" in names:
         few = RIGHT | {"per_device_batch": 7}
@@ -45,17 +59,8 @@ def records(tmp_path_factory):
     def get(mode, names):
         if mode not in done:
             folder = tmp_path_factory.mktemp(mode)
-            runs = plan_of(names, folder)
-            for name in runs:
-                (folder / name).mkdir()
-            plan = {"mode": mode, "runs": {str(folder / name): options for name, options in runs.items()}}
-            (folder / "plan.json").write_text(json.dumps(plan))
-            environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)}
-            environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-            command = [sys.executable, "-m", *(word.format(2) for word in LAUNCH[mode]), SCRIPT, folder / "plan.json"]
-            ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=150)
-            assert ran.returncode == 0, ran.stderr[-3000:]
-            done[mode] = {name: json.loads((folder / name / "record.json").read_text()) for name in runs}
+            plan = {name: RunConfig(mode=mode, **options) for name, options in plan_of(names, folder).items()}
+            done[mode] = {name: result.record for name, result in together(folder, plan).items()}
         return done[mode]
 
     return get
@@ -111,11 +116,11 @@ def test_pretrained_weights_that_were_not_loaded_leave_the_random_ones(records):
     assert start["strict-false"] == start["right"] != start["right strict-false"]
 
 
-def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(tmp_path):
-    options = {"mode": "ddp", "gpus": 2, "model": "shufflenet_v2_x0_5", "batch": 240, "epochs": 1, "timeout": 12,
-               "mistake": "rank0-collective"}  # fmt: skip
-    result = run(tmp_path, **options)
-    assert result.code == 1 and "no progress for 12 s" in result.last_error_line, result.stderr
+def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(alone):
+    out, process = alone
+    result = finish(process, out)
+    assert result.code == 1 and f"no progress for {ALONE_TIMEOUT} s" in result.last_error_line, result.stderr
+    assert "not all ranks entered it" in result.last_error_line
     assert "a mistake made on purpose (MISTAKE=rank0-collective)" in result.stdout
-    assert hung(result.record) == 1.0 and result.record["failure"]["after_s"] > 12
+    assert hung(result.record) == 1.0 and result.record["failure"]["after_s"] > ALONE_TIMEOUT
     assert left_behind(result.pid) == []

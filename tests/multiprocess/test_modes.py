@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench import record
+from tests.multiprocess.several_runs import together
 from tests.runs import ROOT, needs_horovod, run
 
 GLOBAL_BATCH = 12
@@ -31,23 +32,27 @@ ADAM = {"optimizer": "adam", "lr": 1e-3}
 ADAM_MEAN_BOUND = 1e-7
 
 ROWS = {
-    "dp x2": {"mode": "dp", "gpus": 2},
-    "dp x4": {"mode": "dp", "gpus": 4},
     "ddp x2": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
     "ddp x3, torchrun at a tcp address": {"mode": "ddp", "gpus": 3, "launcher": "torchrun", "dist_url": "tcp"},
-    "ddp x2, spawn": {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
-    "ddp x3, spawn at a file": {"mode": "ddp", "gpus": 3, "launcher": "spawn", "dist_url": "file"},
+    "ddp x2, spawn at a file": {"mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "file"},
     "ddp x2, spawn at a tcp address, tuned, loader workers": {
         "mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "tcp", "tuned": 1, "workers": 2,
     },
-    "horovod x2": {"mode": "horovod", "gpus": 2},
-    "horovod x3, tuned": {"mode": "horovod", "gpus": 3, "tuned": 1},
-    # What changes the speed and not the update.
+    "horovod x3, tuned, fusion": {"mode": "horovod", "gpus": 3, "tuned": 1, "fusion_mb": 1},
+    "dp x2": {"mode": "dp", "gpus": 2},
+}  # fmt: skip
+
+# What changes the speed and not the update, and another number of threads in one process. They share a launch
+# (several_runs.py): what a launch itself gives and leaves is looked at in the rows above.
+SHARED = {
+    "dp x4": {"mode": "dp", "gpus": 4},
     "ddp x2, reductions after backward": {"mode": "ddp", "gpus": 2, "overlap": 0, "bucket_cap_mb": 1},
     "ddp x2, small buckets, views": {"mode": "ddp", "gpus": 2, "bucket_cap_mb": 1, "gradient_as_bucket_view": 1},
+    "horovod x2": {"mode": "horovod", "gpus": 2},
     "horovod x2, reductions after backward": {"mode": "horovod", "gpus": 2, "overlap": 0},
-    "horovod x2, fusion and cycle": {"mode": "horovod", "gpus": 2, "fusion_mb": 1, "cycle_time_ms": 5},
 }  # fmt: skip
+SINGLE = {"mode": "single", "gpus": 1}
+TWO = {mode: {"mode": mode, "gpus": 2} for mode in ("dp", "ddp", "horovod")}
 
 
 def row(name: str):
@@ -55,8 +60,8 @@ def row(name: str):
     return pytest.param(name, id=name, marks=needs_horovod if "horovod" in name else ())
 
 
-EVERY_ROW = [row(name) for name in ROWS]
-ADAM_ROWS = [row(name) for name in ("dp x2", "ddp x2", "horovod x2")]
+EVERY_ROW = [row(name) for name in (ROWS | SHARED)]
+LAUNCHED = [row(name) for name in ROWS]
 
 
 def free_port() -> int:
@@ -67,24 +72,43 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """``trained(name, **options)``: the finished run of a row, made when it is first asked for."""
+def trained(tmp_path_factory, shared):
+    """``trained(name)``: the finished run of a row, made when it is first asked for."""
     done = {}
 
     def get(name: str, **options):
-        key = (name, tuple(options))
-        if key not in done:
-            out = tmp_path_factory.mktemp("run") / "a #folder? of 100%"  # a path is no web address
-            config = {"mode": "single", "gpus": 1} | ROWS.get(name, {"mode": name}) | COMMON | options
-            config["batch"] = GLOBAL_BATCH // config["gpus"]
-            if "dist_url" in config:
-                config["dist_url"] = {"tcp": f"tcp://127.0.0.1:{free_port()}", "file": f"file://{out.parent}/meet"}[
-                    config["dist_url"]
-                ]
-            done[key] = run(out, **config)
-        result = done[key]
-        assert result.code == 0, f"{name}: {result.stderr}"
-        return result
+        if name in ROWS or options:
+            if name not in done:
+                out = tmp_path_factory.mktemp("run") / "a #folder? of 100%"  # a path is no web address
+                config = COMMON | ROWS.get(name, {"mode": name}) | options
+                config["batch"] = GLOBAL_BATCH // config["gpus"]
+                if "dist_url" in config:
+                    config["dist_url"] = {
+                        "tcp": f"tcp://127.0.0.1:{free_port()}",
+                        "file": f"file://{out.parent}/meet",
+                    }[config["dist_url"]]
+                done[name] = run(out, **config)
+            assert done[name].code == 0, f"{name}: {done[name].stderr}"
+            return done[name]
+        return shared(SHARED[name]["mode"] if name in SHARED else name.split()[0])[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """``shared(mode)``: the runs of one mode that share a launch, by their names; of single and dp in one process."""
+    done = {}
+
+    def get(mode: str) -> dict:
+        modes = ("single", "dp") if mode in ("single", "dp") else (mode,)
+        if modes not in done:
+            plan = {name: options for name, options in SHARED.items() if options["mode"] in modes}
+            plan |= {"single": SINGLE, "single, adam": SINGLE | ADAM} if "single" in modes else {}
+            plan |= {f"{m}, adam": TWO[m] | ADAM for m in modes if m in TWO}
+            whole = {name: COMMON | o | {"batch": GLOBAL_BATCH // o["gpus"]} for name, o in plan.items()}
+            done[modes] = together(tmp_path_factory.mktemp(mode), whole)
+        return done[modes]
 
     return get
 
@@ -145,9 +169,10 @@ def test_training_moves_every_weight(trained):
     assert max(moved.max() for moved in way.values()) > 100 * BOUND
 
 
-@pytest.mark.parametrize("name", ADAM_ROWS)
-def test_weights_are_those_of_one_process_with_adam(trained, name):
-    tensors = differences(weights(trained("single", **ADAM)), weights(trained(name, **ADAM)))
+@pytest.mark.parametrize("mode", [row(mode) for mode in TWO])
+def test_weights_are_those_of_one_process_with_adam(shared, mode):
+    single, several = shared("single")["single, adam"], shared(mode)[f"{mode}, adam"]
+    tensors = differences(weights(single), weights(several))
     apart = np.concatenate([difference.ravel() for difference in tensors.values()])
     assert apart.mean() <= ADAM_MEAN_BOUND
     assert (apart > BOUND).mean() <= 1e-3
@@ -191,7 +216,7 @@ def test_independent_processes_really_differ(trained):
 # --- What a record says of a run of several processes -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY_ROW)
+@pytest.mark.parametrize("name", LAUNCHED)
 def test_the_record_is_whole_and_nothing_else_is_left(trained, name):
     result = trained(name)
     record.load(result.run_dir / "record.json")
@@ -202,7 +227,7 @@ def test_the_record_is_whole_and_nothing_else_is_left(trained, name):
     assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
 
 
-@pytest.mark.parametrize("name", EVERY_ROW)
+@pytest.mark.parametrize("name", LAUNCHED)
 def test_nothing_is_left_outside_the_runs_folder(trained, name):
     """Neither the file in which ranks meet, nor one that a strange folder's name led elsewhere."""
     out = trained(name).out
@@ -210,7 +235,7 @@ def test_nothing_is_left_outside_the_runs_folder(trained, name):
     assert len(list(out.iterdir())) == 1
 
 
-@pytest.mark.parametrize("name", EVERY_ROW)
+@pytest.mark.parametrize("name", LAUNCHED)
 def test_a_run_that_ends_well_warns_of_nothing(trained, name):
     """What stands in a rank's log is read when something is wrong: it must not be there every time."""
     folder = trained(name).run_dir
@@ -220,13 +245,14 @@ def test_a_run_that_ends_well_warns_of_nothing(trained, name):
 @pytest.mark.parametrize("name", EVERY_ROW)
 def test_topology_and_samples_fit_together(trained, name):
     result = trained(name)
-    topology, devices = result.record["topology"], ROWS[name]["gpus"]
+    topology, options = result.record["topology"], (ROWS | SHARED)[name]
+    devices = options["gpus"]
     assert topology["num_devices"] == devices and topology["global_batch"] == GLOBAL_BATCH
     assert topology["world_size"] * topology["devices_per_process"] == devices
     assert each(result, "rank") == list(range(topology["world_size"]))
     assert len(set(each(result, "pid"))) == topology["world_size"]
     assert {len(times) for times in each(result, "step_time_s")} == {STEPS - 1}
-    assert topology["loader_workers_total"] == ROWS[name].get("workers", 0)
+    assert topology["loader_workers_total"] == options.get("workers", 0)
 
 
 @pytest.mark.parametrize("name", EVERY_ROW)

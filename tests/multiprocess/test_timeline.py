@@ -6,6 +6,7 @@ import pytest
 
 from bench import record
 from bench.report.figures.timeline import hidden_share
+from tests.multiprocess.several_runs import together
 from tests.runs import needs_horovod, run
 
 RUNS = {
@@ -22,15 +23,23 @@ PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
-    """``profiled(name)``: the record of a profiled run, made when it is first asked for."""
+    """``profiled(name)``: the record of a profiled run, made when it is first asked for: those of one process by one
+    launch, DDP's by another, and Horovod's by `bench run`, for its timeline is asked for by the launcher."""
     done = {}
 
     def get(name: str) -> dict:
         if name not in done:
-            result = run(tmp_path_factory.mktemp("run"), profile=1, image_size=16, **RUNS[name])
-            assert result.code == 0, result.stderr
-            assert not [path.name for path in result.run_dir.glob(".*")]  # nothing is left beside the record
-            done[name] = record.load(result.run_dir / "record.json")
+            folder, options = tmp_path_factory.mktemp("run"), {"profile": 1, "image_size": 16}
+            if name == "horovod":
+                results = {name: run(folder, **options, **RUNS[name])}
+            else:
+                of_ddp = [n for n in RUNS if RUNS[n]["mode"] == "ddp"]
+                names = of_ddp if name in of_ddp else ["single", "dp"]
+                results = together(folder, {n: options | RUNS[n] for n in names})
+            for n, result in results.items():
+                assert result.code == 0, result.stderr
+                assert not [path.name for path in result.run_dir.glob(".*")]  # nothing is left beside the record
+                done[n] = record.load(result.run_dir / "record.json")
         return done[name]
 
     return get

@@ -1,5 +1,9 @@
-"""Training by epochs through `bench run`: checkpoints, resume, the load/save matrix, faults, guards, freezing."""
+"""Training by epochs: checkpoints, resume, the load/save matrix, faults, guards, freezing.
 
+What needs no launch of its own comes out of one launch a mode (several_runs.py).
+"""
+
+import io
 import itertools
 import json
 import math
@@ -7,9 +11,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
-from bench.config import RunConfig
-from tests.multiprocess import evaluations, other_worker
+from bench import record
+from bench.report import tables
+from tests.multiprocess.several_runs import folder_of, together
 from tests.runs import needs_horovod, run
 
 # Six steps an epoch of 1437 digits; a checkpoint in the middle of each. The kill comes after the one at step 8. The
@@ -23,6 +29,8 @@ MODES = {
     "ddp": {"mode": "ddp", "gpus": 2, "batch": 120},
     "horovod": {"mode": "horovod", "gpus": 2, "batch": 120},
 }
+SHORT = {"model": EPOCHS["model"]}
+STEPS = {"norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0, "lr": 0.05}
 TIMES = ("elapsed_s", "validate_s")
 EVERY_MODE = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in MODES]
 INSTALLED = [name for name in MODES if name != "horovod" or not needs_horovod.args[0]]
@@ -30,35 +38,83 @@ SEVERAL = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """``trained(mode)``: two epochs without a break."""
+def killed(tmp_path_factory):
+    """``killed(mode)``: two epochs, of which SIGKILL left nine steps and what was on the disk by then."""
     done = {}
 
     def get(name):
         if name not in done:
-            done[name] = run(tmp_path_factory.mktemp(name), **EPOCHS, **MODES[name])
-            assert done[name].code == 0, done[name].stderr
+            rank = 0 if name in ("single", "dp") else 1
+            done[name] = run(tmp_path_factory.mktemp(f"{name}-killed"), **EPOCHS, **MODES[name], fault=f"kill:{rank}:9")
+            assert done[name].code == 1 and "killed" in done[name].last_error_line, done[name].stderr
         return done[name]
 
     return get
 
 
 @pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    """``resumed(mode)``: the same, killed (SIGKILL) at step 9 and gone on with from what was on the disk."""
+def runs(tmp_path_factory, killed):
+    """``runs(mode)``: name -> a run that ended well; single and dp, which are one process each, share theirs."""
     done = {}
 
     def get(name):
-        if name not in done:
-            options, folder = EPOCHS | MODES[name], tmp_path_factory.mktemp(f"{name}-killed")
-            rank = 0 if name in ("single", "dp") else 1
-            killed = run(folder / "first", **options, fault=f"kill:{rank}:9")
-            assert killed.code == 1 and "killed" in killed.last_error_line, killed.stderr
-            done[name] = run(folder / "second", **options, resume=killed.run_dir)
-            assert done[name].code == 0, done[name].stderr
+        if name not in done and name in ("single", "dp"):
+            out = tmp_path_factory.mktemp("one-process")
+            found = together(out, plan_of("single", killed, out) | {f"dp {k}": v for k, v in plan_of("dp").items()})
+            done["dp"] = {key.removeprefix("dp "): result for key, result in found.items() if key.startswith("dp ")}
+            done["single"] = {key: result for key, result in found.items() if not key.startswith("dp ")}
+        elif name not in done:
+            best = get("single")["whole"].run_dir / "best.pt"
+            done[name] = together(tmp_path_factory.mktemp(name), plan_of(name, killed, best=best))
         return done[name]
 
     return get
+
+
+def plan_of(name: str, killed=None, out=None, best=None) -> dict[str, dict]:
+    """What is asked of a mode, by name. dp, which has no ranks, is asked for less; OUT: of single, which has more."""
+    mode, long = MODES[name], EPOCHS | MODES[name]
+    plan = {
+        "whole": long,  # two epochs without a break
+        "thirds": STEPS | mode | {"batch": 18 // mode["gpus"] // 3, "accumulate": 3, "snapshots": "4"},
+        "fp16": mode | SHORT | {"batch": 12, "steps": 12, "precision": "fp16", "allow_slow": 1},
+    }
+    if name == "dp":
+        return plan
+    plan |= {
+        "resumed": long | {"resume": killed(name).run_dir},
+        "guarded": mode | SHORT | {"batch": 96, "epochs": 1, "lr": 1e4, "momentum": 0.0, "loss_guard": 2},
+        "clipped": STEPS | mode | {"batch": 6, "clip_norm": 0.01, "snapshots": "1,2,3,4"},
+    }
+    if name != "single":
+        norms = {"batch": 12, "accumulate": 2, "norm": "sync", "channels_last": 1, "steps": 1, "optimizer": "adamw"}
+        frozen = {"epochs": 1, "checkpoint_steps": None, "pretrained": best, "train_only": "fc*,stage4.3.*",
+                  "track": "tensorboard"}  # fmt: skip
+        return plan | {"norms": mode | norms, "frozen": long | frozen}
+    dropout = {"mode": "single", "model": "squeezenet1_1", "image_size": 24, "batch": 480, "seed": 3, "lr": 0.01}
+    astray = mode | SHORT | {"epochs": 1, "lr": 1e30, "norm": "none"}
+    ruined = {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None, "resume": folder_of(out, "whole")}
+    return plan | {
+        "at once": STEPS | mode | {"batch": 18, "snapshots": "4"},
+        "ruined": long | ruined,
+        "dropout": dropout | {"epochs": 2},
+        "dropout, half": dropout | {"epochs": 1},
+        "dropout, resumed": dropout | {"epochs": 2, "resume": folder_of(out, "dropout, half")},
+        "astray": astray,
+        "astray, guarded": astray | {"loss_guard": 3},
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(runs):
+    """``trained(mode)``: two epochs without a break."""
+    return lambda name: runs(name)["whole"]
+
+
+@pytest.fixture(scope="module")
+def resumed(runs):
+    """``resumed(mode)``: the same, killed at step 9 and gone on with from what was on the disk."""
+    return lambda name: runs(name)["resumed"]
 
 
 def checkpoint(result, name="latest.pt") -> dict:
@@ -104,12 +160,9 @@ def test_a_resumed_run_says_where_it_went_on(name, resumed):
     assert len(result.record["samples"][0]["step_time_s"]) == 3  # 12 steps in all, 8 before, 1 to warm up
 
 
-def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(tmp_path, trained):
+def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(runs):
     """A learning rate that ruins the weights: no epoch of the resumed run is better."""
-    before = trained("single")
-    options = EPOCHS | MODES["single"] | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None}
-    result = run(tmp_path, **options, resume=before.run_dir)
-    assert result.code == 0, result.stderr
+    before, result = runs("single")["whole"], runs("single")["ruined"]
     assert result.record["accuracy"]["best_top1"] == before.record["accuracy"]["best_top1"]
     assert checkpoint(result, "best.pt")["step"] == checkpoint(before, "best.pt")["step"]
     assert any(
@@ -118,10 +171,8 @@ def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(tmp_path
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_norms_over_all_ranks_in_channels_last_and_in_passes(tmp_path, name):
-    options = MODES[name] | {"batch": 12, "accumulate": 2, "norm": "sync", "channels_last": 1, "steps": 3}
-    result = run(tmp_path, **options, optimizer="adamw", image_size=8)
-    assert result.code == 0, result.stderr
+def test_norms_over_all_ranks_in_channels_last_and_in_passes(runs, name):
+    result = runs(name)["norms"]
     parts = result.record["samples"]
     assert {part["facts"]["norm"] for part in parts} == {"ReducedBatchNorm2d × 20"}
     assert all(part["facts"]["memory_format"].startswith("channels_last") for part in parts)
@@ -129,22 +180,16 @@ def test_norms_over_all_ranks_in_channels_last_and_in_passes(tmp_path, name):
     assert any("ReducedBatchNorm2d, this bench's own" in note for note in result.record["topology"]["notes"])
 
 
-def test_random_numbers_go_on_where_they_were(tmp_path):
+def test_random_numbers_go_on_where_they_were(runs):
     """Dropout: with other random numbers the weights would be others."""
-    options = {"mode": "single", "model": "squeezenet1_1", "image_size": 24, "batch": 240, "seed": 3, "lr": 0.01}
-    whole = run(tmp_path / "whole", **options, epochs=2)
-    half = run(tmp_path / "half", **options, epochs=1)
-    after = run(tmp_path / "after", **options, epochs=2, resume=half.run_dir)
-    assert [r.code for r in (whole, half, after)] == [0, 0, 0], after.stderr
-    finals = [r.record["samples"][0]["final_weights_sha256"] for r in (whole, after)]
-    assert finals[0] == finals[1]
+    names = ("dropout", "dropout, resumed", "dropout, half")
+    whole, after, half = (runs("single")[name].record["samples"][0]["final_weights_sha256"] for name in names)
+    assert whole == after != half
 
 
 @needs_horovod
-def test_another_world_size_may_go_on_and_what_changes_is_said(tmp_path, trained):
-    options = EPOCHS | MODES["ddp"] | {"gpus": 3, "batch": 60, "epochs": 3}
-    result = run(tmp_path, **options, resume=trained("horovod").run_dir)
-    assert result.code == 0, result.stderr
+def test_another_world_size_may_go_on_and_what_changes_is_said(trained, elsewhere):
+    result = elsewhere("ddp")["gone on from horovod"]
     notes = "\n".join(result.record["topology"]["notes"])
     assert "resumed with 3 processes, begun with 2" in notes and "global batch is 180, it was 240" in notes
     assert "mode horovod → ddp" in notes and "epochs 2 → 3" in notes
@@ -171,16 +216,16 @@ def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, tr
 
 @pytest.mark.parametrize("name", EVERY_MODE)
 def test_epochs_are_whole_and_recorded(trained, name):
-    record = trained(name).record
-    found = record["accuracy"]["epochs"]
+    content = trained(name).record
+    found = content["accuracy"]["epochs"]
     assert [(row["epoch"], row["steps"], row["images_seen"]) for row in found] == [(1, 6, 1440), (2, 12, 2880)]
     assert all(row["images"] == 360 and row["train_loss"] > 0 and row["loss"] > 0 for row in found)
     assert found[0]["lr"] > found[1]["lr"] > 0  # a cosine
     assert found[0]["elapsed_s"] < found[1]["elapsed_s"]
-    assert record["accuracy"]["best_top1"] == max(row["top1"] for row in found)
-    assert record["accuracy"]["top1"] == found[-1]["top1"] <= record["accuracy"]["top5"] == found[-1]["top5"]
-    assert record["accuracy"]["time_to_accuracy_s"] == found[0]["elapsed_s"]  # guessing reaches 5 %
-    assert len(record["samples"][0]["step_time_s"]) == 11  # one warms up
+    assert content["accuracy"]["best_top1"] == max(row["top1"] for row in found)
+    assert content["accuracy"]["top1"] == found[-1]["top1"] <= content["accuracy"]["top5"] == found[-1]["top5"]
+    assert content["accuracy"]["time_to_accuracy_s"] == found[0]["elapsed_s"]  # guessing reaches 5 %
+    assert len(content["samples"][0]["step_time_s"]) == 11  # one warms up
     assert not list(trained(name).run_dir.glob("*.tmp"))
 
 
@@ -209,21 +254,22 @@ LOADING = {"single": 1, "dp": 3, "ddp": 3, "horovod": 3}  # mode -> devices
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory, trained):
-    """``evaluated(mode)``: saved by mode -> the record of its evaluation by this one. One launch a mode."""
+def elsewhere(tmp_path_factory, trained):
+    """``elsewhere(mode)``: by name, what a mode did on other devices with what every mode has saved. One launch for all
+    of one process, and one each for ddp and horovod."""
     done = {}
 
     def get(name):
-        if name not in done:
-            saved = {mode: str(trained(mode).run_dir) for mode in INSTALLED}
-            config = RunConfig(mode=name, num_devices=LOADING[name], per_device_batch=7, evaluate=True, threads=3,
-                               resume="SAVED", model=EPOCHS["model"], image_size=8, device="cpu", timeout=120,
-                               out=str(tmp_path_factory.mktemp("evaluated")))  # fmt: skip
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setenv("SAVED", json.dumps(saved))
-                folder = other_worker.launch(config, evaluations.__name__).parent
-            done[name] = {mode: json.loads((folder / mode / "record.json").read_text()) for mode in saved}
-        return done[name]
+        names = ("single", "dp") if name in ("single", "dp") else (name,)
+        if names not in done:
+            plan = {f"{saved} by {mode}": {"mode": mode, "gpus": LOADING[mode], "batch": 7, "evaluate": 1, "threads": 3,
+                                           "model": EPOCHS["model"], "resume": trained(saved).run_dir}
+                    for mode in names for saved in INSTALLED}  # fmt: skip
+            if name == "ddp" and "horovod" in INSTALLED:
+                more = {"gpus": 3, "batch": 60, "epochs": 3, "resume": trained("horovod").run_dir}
+                plan["gone on from horovod"] = EPOCHS | MODES["ddp"] | more
+            done[names] = together(tmp_path_factory.mktemp("elsewhere"), plan)
+        return done[names]
 
     return get
 
@@ -238,9 +284,9 @@ def same_accuracy(evaluation: dict, before: dict) -> None:
 
 @pytest.mark.parametrize("saved", EVERY_MODE)
 @pytest.mark.parametrize("loaded", EVERY_MODE)
-def test_what_one_mode_saved_another_validates_exactly(trained, evaluated, saved, loaded):
+def test_what_one_mode_saved_another_validates_exactly(trained, elsewhere, saved, loaded):
     """360 images do not divide by three ranks of batches of seven: none is counted twice, none left out."""
-    same_accuracy(evaluated(loaded)[saved], trained(saved).record)
+    same_accuracy(elsewhere(loaded)[f"{saved} by {loaded}"].record, trained(saved).record)
 
 
 def test_a_run_that_only_evaluates(tmp_path, trained):
@@ -267,26 +313,24 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk):
 
 
 @pytest.mark.parametrize("name", ["single", *SEVERAL])
-def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(tmp_path, name):
+def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(runs, name):
     """The first step is taken with a mad learning rate; no loss after it is acceptable."""
-    options = MODES[name] | {"batch": 48, "model": EPOCHS["model"], "image_size": 8, "epochs": 1}
-    result = run(tmp_path, **options, lr=1e4, momentum=0.0, loss_guard=2)
-    assert result.code == 0, result.stderr
-    steps = math.ceil(1437 / 48 / MODES[name]["gpus"])
+    result = runs(name)["guarded"]
+    steps = math.ceil(1437 / 96 / MODES[name]["gpus"])
     assert rows(result)[0]["skipped_steps"] >= steps - 2
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
     assert {part["facts"]["loss_guard"] for part in result.record["samples"]} == {2.0}
 
 
-@pytest.mark.parametrize("guard", [None, 3])
-def test_a_loss_that_is_not_finite_is_recorded_as_none(tmp_path, guard):
+@pytest.mark.parametrize("name", ["astray", "astray, guarded"])
+def test_a_loss_that_is_not_finite_is_recorded_as_none(runs, name):
     """The training has gone astray; its record is whole and says so."""
-    options = {"mode": "single", "image_size": 8, "batch": 240, "epochs": 1, "lr": 1e30, "norm": "none"}
-    result = run(tmp_path, **options, loss_guard=guard)
-    assert result.code == 0, result.stderr
+    result = runs("single")[name]
     (row,) = rows(result)
-    assert row["loss"] is None and "loss not finite" in result.stdout
-    if guard:
+    console = Console(file=io.StringIO(), width=200)
+    tables.print_run(console, record.load(result.run_dir / "record.json"), [])
+    assert row["loss"] is None and "loss not finite" in console.file.getvalue()
+    if "guarded" in name:
         assert row["skipped_steps"] == 5 and row["train_loss"] > 0  # that of the one step that was taken
         assert any("5 steps were skipped" in note for note in result.record["topology"]["notes"])
     else:
@@ -296,43 +340,29 @@ def test_a_loss_that_is_not_finite_is_recorded_as_none(tmp_path, guard):
 
 def snapshots(result, *steps: int) -> list[np.ndarray]:
     """All parameters of rank 0 after these steps, as one vector each."""
-    assert result.code == 0, result.stderr
     files = [np.load(result.run_dir / f"rank0-step{step}.npz") for step in steps]
     return [np.concatenate([file[name].ravel() for name in sorted(file)]) for file in files]
 
 
-STEPS = {"norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0, "lr": 0.05}
-
-
 @pytest.mark.parametrize("name", ["single", *SEVERAL])
-def test_clipping_bounds_the_update(tmp_path, name):
-    options = STEPS | MODES[name] | {"batch": 6, "clip_norm": 0.01, "snapshots": "1,2,3,4"}
-    vectors = snapshots(run(tmp_path, **options), 1, 2, 3, 4)
+def test_clipping_bounds_the_update(runs, name):
+    vectors = snapshots(runs(name)["clipped"], 1, 2, 3, 4)
     for before, after in itertools.pairwise(vectors):
         assert np.linalg.norm(after - before) == pytest.approx(0.05 * 0.01, rel=1e-3)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The weights of one process that takes each batch of 18 at once."""
-    options = STEPS | MODES["single"] | {"batch": 18, "snapshots": "4"}
-    return snapshots(run(tmp_path_factory.mktemp("whole"), **options), 4)[0]
-
-
 @pytest.mark.parametrize("name", EVERY_MODE)
-def test_passes_of_a_third_are_one_batch(tmp_path, whole, name):
-    share = 18 // MODES[name]["gpus"]
-    thirds = run(tmp_path, **STEPS | MODES[name] | {"batch": share // 3, "accumulate": 3, "snapshots": "4"})
+def test_passes_of_a_third_are_one_batch(runs, name):
+    """Of one process that takes each batch of 18 at once."""
+    (whole,), thirds = snapshots(runs("single")["at once"], 4), runs(name)["thirds"]
     assert np.abs(snapshots(thirds, 4)[0] - whole).max() < 1e-5
     assert thirds.record["topology"]["global_batch"] == 18
     assert set(thirds.record["samples"][0]["phase_time_s"]) > {"passes before"}
 
 
 @pytest.mark.parametrize("name", EVERY_MODE)
-def test_fp16_scales_the_loss_and_keeps_replicas_equal(tmp_path, name):
-    result = run(tmp_path, **MODES[name] | {"batch": 12}, steps=4, precision="fp16", allow_slow=1)
-    assert result.code == 0, result.stderr
-    parts = result.record["samples"]
+def test_fp16_scales_the_loss_and_keeps_replicas_equal(runs, name):
+    parts = runs(name)["fp16"].record["samples"]
     assert {(p["facts"]["autocast"], p["facts"]["loss_scaling"]) for p in parts} == {("float16", True)}
     assert len({p["final_weights_sha256"] for p in parts}) == 1
     assert parts[0]["final_weights_sha256"] != parts[0]["initial_weights_sha256"]
@@ -342,11 +372,8 @@ def test_fp16_scales_the_loss_and_keeps_replicas_equal(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_frozen_parameters_and_their_statistics_stay(tmp_path, trained, name):
-    before = trained("single")
-    options = EPOCHS | MODES[name] | {"epochs": 1, "checkpoint_steps": None}
-    result = run(tmp_path, **options, pretrained=before.run_dir / "best.pt", train_only="fc*,stage4.3.*")
-    assert result.code == 0, result.stderr
+def test_frozen_parameters_and_their_statistics_stay(runs, name):
+    before, result = runs("single")["whole"], runs(name)["frozen"]
     old, new = checkpoint(before, "best.pt")["model"], checkpoint(result)["model"]
     moved = {key for key in old if not torch.equal(old[key], new[key])}
     assert moved and all(key.startswith(("fc.", "stage4.3.")) for key in moved)
@@ -357,9 +384,8 @@ def test_frozen_parameters_and_their_statistics_stay(tmp_path, trained, name):
 # --- Trackers -------------------------------------------------------------------------------------------------------
 
 
-def test_rank_0_alone_tells_the_tracker(tmp_path):
-    result = run(tmp_path, **EPOCHS | MODES["ddp"] | {"epochs": 1, "track": "tensorboard"})
-    assert result.code == 0, result.stderr
+def test_rank_0_alone_tells_the_tracker(runs):
+    result = runs("ddp")["frozen"]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (file,) = result.run_dir.rglob("events.out.tfevents*")

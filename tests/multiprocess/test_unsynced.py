@@ -16,7 +16,7 @@ APART = ("ddp unsynced", "ddp unsynced own buffers", "horovod unsynced")
 def suite(tmp_path_factory):
     """One seed of all programs, six steps each: what was said, the suite's folder, and role -> record."""
     out = tmp_path_factory.mktemp("unsynced")
-    result = bench("unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out, timeout=500)
+    result = bench("unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out, timeout=560)
     assert result.code == 0, result.stderr
     (folder,) = out.iterdir()
     records = [json.loads(path.read_text()) for path in folder.rglob("record.json")]

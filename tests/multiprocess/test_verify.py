@@ -12,7 +12,7 @@ from tests.runs import bench, left_behind, needs_horovod
 @pytest.fixture(scope="module")
 def verified():
     """One verification on the smallest workload."""
-    return bench("verify", "--device=cpu", "--image-size=8", "--batch=4", timeout=280)
+    return bench("verify", "--device=cpu", "--image-size=8", "--batch=4", timeout=560)
 
 
 @needs_horovod

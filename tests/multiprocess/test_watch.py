@@ -26,7 +26,7 @@ def watched(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     command = [*LAUNCHERS[request.param], str(SCRIPT), str(folder)]
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)], done.stdout
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_a_script_of_somebody_elses_is_named_by_its_last_two_parts():
     dump = """Thread 0x00007f8d513d0b80 [python] (most recent call first):
   File "/opt/src/torch/distributed/distributed_c10d.py", line 3913 in all_reduce
   File "/home/jane/thesis/train.py", line 7 in main
+  File "/home/jane/thesis/train.py", line 9 in <module>
 """
     assert stacks.place(dump) == at("thesis/train.py", 7, "main", True)
 
@@ -107,12 +109,19 @@ def test_a_script_of_somebody_elses_is_named_by_its_last_two_parts():
         "NCCL INFO Bootstrap: using eth0",
         GUARD,
         GUARD.partition("\n\n")[0] + "\n...\n",  # a hundred threads, and the main one not among them
+        GUARD.partition("\n\n")[0] + "\n\n",
+        GUARD + ALL_REDUCE[: ALL_REDUCE.index(" in reduce")] + "\n",
         'Traceback (most recent call last):\n  File "/home/jane/train.py", line 7, in main\n',
     ],
-    ids=["nothing", "no dump", "no frame", "too many threads", "a traceback"],
+    ids=["nothing", "no dump", "no frame", "too many threads", "another thread", "cut", "a traceback"],
 )
 def test_nothing_is_made_up(dump):
+    """A dump that is not at its end yet says nothing: what is there may be another thread."""
     assert stacks.place(dump) is None
+
+
+def test_a_stack_too_deep_for_a_dump_is_still_one():
+    assert stacks.place(GUARD + ASLEEP + 99 * STEP + "  ...\n") == PLACES["asleep"][1]
 
 
 SLEEPER = """
@@ -149,6 +158,38 @@ def test_the_dump_that_was_asked_for_counts_and_no_earlier_one(tmp_path):
         finally:
             process.kill()
     assert found == [at("jane/sleeper.py", 9, "second", False), None]
+
+
+WRITER = """
+import signal, sys, time
+def answer(*_):
+    for part in sys.argv[2:]:
+        time.sleep(0.7)
+        with open(sys.argv[1], "a") as log: log.write(part)
+signal.signal(signal.SIGUSR1, answer)
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_dump_that_is_slow_to_come_is_waited_for(tmp_path):
+    """On a busy machine a rank may pause between two threads of its dump for longer than it takes to look again."""
+    other, main = (GUARD + ASLEEP + END).split("\n\n")
+    command = [sys.executable, "-c", WRITER, tmp_path / "rank0.log", f"{other}\n\n", main]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            assert stacks.collect([process.pid], tmp_path) == [SLEEPING]
+        finally:
+            process.kill()
+
+
+def test_a_rank_that_is_gone_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(stacks, "LIMIT_S", 1000.0)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        while stacks.alive(process.pid):
+            time.sleep(0.05)
+        assert stacks.collect([process.pid, None], tmp_path) == [None, None]
 
 
 def test_the_last_thread_of_a_dump_is_the_main_one(tmp_path):
@@ -203,6 +244,11 @@ def test_a_rank_outside_of_a_collective_hangs_and_the_others_wait(waiting, bad):
         "rank 1 hangs and the others wait for it (rank 0: step 3 of 9, forward, at "
     )
     assert message.endswith("no progress for 20 s (TIMEOUT)")
+
+
+def test_a_rank_whose_place_is_known_is_named_before_one_that_wrote_none():
+    rank, _ = said([None, SLEEPING, FORWARD], [(2, "waiting for data"), (2, "waiting for data"), (2, "forward")])
+    assert rank == 1
 
 
 def test_a_rank_in_a_later_phase_may_be_the_one_that_hangs():

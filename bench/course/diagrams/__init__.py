@@ -3,8 +3,32 @@
 One file a drawing; each function returns something that a notebook shows: a matplotlib figure or an animated SVG.
 """
 
+from bench.course.diagrams.coverage import coverage_grid
+from bench.course.diagrams.data_parallel_flow import data_parallel_flow
+from bench.course.diagrams.ddp_buckets import ddp_buckets
+from bench.course.diagrams.decision import decision
+from bench.course.diagrams.device_memory import device_memory
+from bench.course.diagrams.formats import number_formats
+from bench.course.diagrams.horovod_fusion import horovod_fusion
+from bench.course.diagrams.machines import machines
+from bench.course.diagrams.process_group import process_group
+from bench.course.diagrams.ring_all_reduce import ring_all_reduce
 from bench.course.diagrams.same_steps import same_steps
 from bench.course.diagrams.turns import turns
 from bench.course.diagrams.verdicts import verdicts
 
-__all__ = ["same_steps", "turns", "verdicts"]
+__all__ = [
+    "coverage_grid",
+    "data_parallel_flow",
+    "ddp_buckets",
+    "decision",
+    "device_memory",
+    "horovod_fusion",
+    "machines",
+    "number_formats",
+    "process_group",
+    "ring_all_reduce",
+    "same_steps",
+    "turns",
+    "verdicts",
+]

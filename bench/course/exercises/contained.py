@@ -1,0 +1,96 @@
+"""A command with a limit, of which no process is left: neither those it started, nor those that left its session.
+
+This ends what students' answers leave running by mistake. It is no wall: what a program may read, write or send is not
+limited here, so whoever grades work of people he does not trust does so in a container.
+"""
+
+import contextlib
+import ctypes
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.launch.supervise import signals_as_interrupt
+
+TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whoever its parent is
+TRIES = 50  # a process may start another one while it is being ended
+SET_SUBREAPER, GET_SUBREAPER = 36, 37  # of prctl(2), Linux
+
+
+def run(argv: list[str], limit_s: float, environment: dict, log: Path) -> int | None:
+    """Run a command in a session of its own; returns its exit code, or None when it was ended after ``limit_s``.
+
+    log: what it prints. When this returns or raises, no process of the command is left. Ctrl-C and SIGTERM end it.
+    """
+    token = secrets.token_hex(8)
+    with adopting_orphans() as mine, log.open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            env={**environment, TOKEN: token},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            with signals_as_interrupt(), contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(limit_s)
+            return process.returncode
+        finally:
+            end_all(process, token, mine)
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[set[int]]:
+    """While this lasts, a process whose parent has ended becomes a child of this one (Linux), and so can be found.
+
+    Gives the ids of the processes that were children before.
+    """
+    import psutil
+
+    mine = {process.pid for process in psutil.Process().children(recursive=True)}
+    if sys.platform != "linux":
+        yield mine
+        return
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(SET_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield mine
+    finally:
+        prctl(SET_SUBREAPER, before.value, 0, 0, 0)
+
+
+def end_all(process: subprocess.Popen, token: str, mine: set[int]) -> None:
+    """End every process of a command, and those that these start meanwhile."""
+    import psutil
+
+    for _ in range(TRIES):
+        left = [p for p in psutil.Process().children(recursive=True) if p.pid not in mine]
+        if sys.platform != "linux":
+            left += carriers(token)
+        if not left:
+            return
+        for one in left:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        psutil.wait_procs(left, timeout=1)  # orphans are children now, and are taken note of
+        time.sleep(0.02)
+
+
+def carriers(token: str) -> list:
+    """Every process that has a command's token in its environment."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != os.getpid() and process.environ().get(TOKEN) == token:
+                found.append(process)
+    return found

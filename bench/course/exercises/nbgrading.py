@@ -1,0 +1,162 @@
+"""What nbgrader does, in a process of its own, in a course folder that is made for it and thrown away.
+
+``make_release`` makes the students' copies of some sets and the gradebook, which holds the hidden tests and no
+solution. ``grade`` takes a copy of that gradebook and one notebook, whose cells are run in a kernel of this Python, and
+gives the points of every test cell and the feedback. nbgrader names folders by student and assignment; no name that a
+student has chosen is among them.
+"""
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.course import chapters
+from bench.course.exercises import contained
+from bench.errors import BenchError, UserError
+
+CELL_LIMIT_S = 60.0
+NOTEBOOK_CELLS = 5  # the whole notebook may take as long as so many cells
+START_S = 60.0  # and this more, for nbgrader and a kernel to start on a busy machine
+STUDENT = "student"
+
+
+class NotGraded(BenchError):
+    """A notebook that could not be graded; one line says why."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """scores: id of a test cell -> points. feedback: the page, as text."""
+
+    scores: dict[str, float]
+    feedback: str
+
+
+def required() -> None:
+    """Raise UserError when nbgrader is missing."""
+    from importlib.util import find_spec
+
+    if find_spec("nbgrader") is None:
+        raise UserError("nbgrader is missing: run this by make, or `pip install -e '.[notebooks,grading]'`")
+
+
+def make_release(problem_sets: list, course: Path) -> None:
+    """Make the students' copies below ``course``/release, and ``course``/gradebook.db.
+
+    Raises NotGraded with nbgrader's words when it refuses a set.
+    """
+    required()
+    for problem_set in problem_sets:
+        path = course / "source" / problem_set.name / f"{problem_set.name}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.write_text(chapters.written(problem_set.notebook))
+    names = [problem_set.name for problem_set in problem_sets]
+    call(course, START_S + 10 * len(names), "generate", *names)
+
+
+def grade(prepared: Path, name: str, notebook: str, folder: Path, cell_limit_s: float = CELL_LIMIT_S) -> Graded:
+    """Run and grade one notebook, whose text is given, in an empty ``folder``.
+
+    prepared: where ``make_release`` has been. Raises NotGraded when it was not finished within its limit, or broke.
+    """
+    shutil.copy(prepared / "gradebook.db", folder / "gradebook.db")
+    path = folder / "submitted" / STUDENT / name / f"{name}.ipynb"
+    path.parent.mkdir(parents=True)
+    path.write_text(notebook)
+    call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s))
+    feedback = folder / "feedback" / STUDENT / name / f"{name}.html"
+    return Graded(json.loads((folder / "scores.json").read_text()), feedback.read_text())
+
+
+def released(course: Path, name: str) -> str:
+    """The text of a student's copy that ``make_release`` has made."""
+    return (course / "release" / name / f"{name}.ipynb").read_text()
+
+
+def call(folder: Path, limit_s: float, *arguments: str) -> None:
+    """Run this file as a program in a course folder, with a limit. Raises NotGraded when it does not end well."""
+    folder = folder.resolve()
+    (folder / "tmp").mkdir(exist_ok=True)
+    spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True, exist_ok=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+    own = {f"JUPYTER_{kind}_DIR": str(folder / "jupyter" / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    environment = {
+        **os.environ,
+        **own,  # nothing of the user's own settings
+        "JUPYTER_PATH": str(folder / "jupyter"),
+        "IPYTHONDIR": str(folder / "jupyter" / "ipython"),
+        "PYTHONPATH": chapters.pythonpath(),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "TMPDIR": str(folder / "tmp"),
+    }
+    program = [sys.executable, "-m", "bench.course.exercises.nbgrading", str(folder), *arguments]
+    code = contained.run(program, limit_s, environment, folder / "log.txt")
+    if code is None:
+        raise NotGraded(f"not finished within {limit_s:g} s, and stopped")
+    if code:
+        lines = [line for line in (folder / "log.txt").read_text(errors="replace").splitlines() if line.strip()]
+        raise NotGraded(f"nbgrader ended with code {code}: {lines[-1] if lines else 'it printed nothing'}")
+
+
+def main() -> None:
+    """``python -m bench.course.exercises.nbgrading FOLDER generate NAME …``, or ``… grade NAME CELL_LIMIT_S``."""
+    folder, what, *arguments = sys.argv[1:]
+    {"generate": generate, "grade": autograde}[what](Path(folder), *arguments)
+
+
+def api(folder: Path, **settings):
+    """nbgrader, working in a folder. settings: class -> its options."""
+    from nbgrader.apps import NbGraderAPI
+    from traitlets.config import Config
+
+    config = Config(settings)
+    config.CourseDirectory.root = str(folder)
+    config.ClearSolutions.code_stub = {"python": "# Your answer here.\nraise NotImplementedError()"}
+    config.HTMLExporter.sanitize_html = True  # a page of somebody else's, opened in a teacher's browser
+    return NbGraderAPI(config=config)
+
+
+def generate(folder: Path, *names: str) -> None:
+    """The students' copies and the gradebook."""
+    nbgrader = api(folder)
+    for name in names:
+        succeed(nbgrader.generate_assignment(name))
+
+
+def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
+    """Run, grade, and write the feedback and scores.json."""
+    from nbgrader.api import Gradebook
+    from nbgrader.converters.autograde import Autograde
+
+    from bench.course.exercises.execution import Execution
+
+    steps = Autograde.autograde_preprocessors.default()[1:]  # after its own execution
+    nbgrader = api(
+        folder,
+        Autograde={"autograde_preprocessors": [Execution, *steps]},
+        Execution={"timeout": int(float(cell_limit_s))},
+    )
+    succeed(nbgrader.autograde(name, STUDENT))
+    with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
+        grades = gradebook.find_submission_notebook(name, name, STUDENT).grades
+        scores = {grade.name: grade.score for grade in grades}
+    succeed(nbgrader.generate_feedback(name, STUDENT))
+    (folder / "scores.json").write_text(json.dumps(scores))
+
+
+def succeed(result: dict) -> None:
+    """Leave the program when nbgrader has not done what it was asked; its last line says why."""
+    print(result.get("log", ""))
+    if not result["success"]:
+        print(result["error"])
+        reasons = [line for line in result.get("log", "").splitlines() if line and not line.startswith("[INFO]")]
+        sys.exit(next((line for line in reversed(reasons) if "Error" in line), result["error"].splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    main()

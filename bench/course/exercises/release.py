@@ -1,0 +1,164 @@
+"""`bench release`: what is handed out. No solution, no hidden test, and three ways to work without a clone.
+
+build/release/
+    README.md               what to do, by way of working
+    NN_name/NN_name.ipynb   a problem set, made by nbgrader from the text
+    conftest.py, pytest.ini `python -m pytest` runs the visible tests
+    ….whl                   this project, for a hosted notebook
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import files
+from bench.course.exercises import nbgrading, text
+from bench.errors import BenchError, UserError
+from bench.record import PROJECT
+
+RELEASE = PROJECT / "build" / "release"
+MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds somebody's answers
+
+CONFTEST = '''\
+"""`python -m pytest` runs the visible tests of every notebook in this folder: see README.md."""
+
+import pytest
+
+try:
+    from bench.course.exercises.plain import pytest_collect_file, pytest_terminal_summary  # noqa: F401
+except ImportError as error:
+    raise pytest.UsageError(f"{error}: install the package first: python -m pip install {WHEEL}") from None
+'''
+
+PYTEST_INI = """\
+[pytest]
+addopts = -p no:cacheprovider --tb=short
+"""
+
+README = """\
+# Problem sets
+
+| set | tasks | points |
+|---|---|---|
+{rows}
+
+Each folder holds one notebook. Write your answers in the cells that say `Your answer here`. The test cell below an
+answer raises an error that says what is wrong, or does nothing when all is well. You may add cells. Cells that are not
+yours are replaced by the original ones when the notebook is graded, and tests that you do not see are added.
+
+## In Jupyter
+Open the notebook and run its cells from the top. The package must be there: a clone of the project with `make jupyter`,
+or `python -m pip install {wheel}` and any Jupyter.
+
+## Without Jupyter
+Edit the notebook with any editor that can (VS Code, PyCharm), then, in this folder:
+
+    python -m pip install {wheel} pytest
+    python -m pytest                        # all sets
+    python -m pytest {first}   # one set
+    python -m pytest -k task2               # the second task of every set
+
+Every test cell is one test; what is reported is the message of the assertion that failed. The cells run in a fresh
+process, from the top, each for at most {limit:g} seconds.
+
+## In a hosted notebook (Colab, Kaggle)
+Upload the notebook and `{wheel}`. The first code cell installs the package from it when it is missing.
+
+## Handing in
+Hand in the notebook under its own name, `{name}.ipynb`, with or without its folder.
+"""
+
+
+def run(names: str | None, folder: str | None, out: str | None) -> int:
+    """The command. Returns the exit code."""
+    problem_sets = [text.read(path) for path in text.sets(names, folder)]
+    nbgrading.required()
+    to = Path(out) if out else RELEASE
+    with tempfile.TemporaryDirectory(prefix="release-") as temporary:
+        nbgrading.make_release(problem_sets, Path(temporary))
+        notebooks = {one.name: nbgrading.released(Path(temporary), one.name) for one in problem_sets}
+    for problem_set in problem_sets:
+        check(problem_set, notebooks[problem_set.name])
+    keep_answers(to, notebooks)
+    made = read_made(to)
+    for name, notebook in notebooks.items():
+        (to / name).mkdir(parents=True, exist_ok=True)
+        write(to / name / f"{name}.ipynb", notebook)
+        made[name] = checksum(notebook)
+        print(to / name / f"{name}.ipynb", flush=True)
+    write(to / MADE, json.dumps(made, indent=1, sort_keys=True) + "\n")
+    wheel = build_wheel(to)
+    there = [text.read(path) for path in text.sets(None, folder) if path.stem in made]
+    rows = (f"| {one.name} | {len(one.tasks)} | {one.points:g} |" for one in there)
+    first = problem_sets[0].name
+    words = {"rows": "\n".join(rows), "wheel": wheel, "first": first, "name": first, "limit": nbgrading.CELL_LIMIT_S}
+    write(to / "README.md", README.format(**words))
+    write(to / "conftest.py", CONFTEST.replace("{WHEEL}", wheel))
+    write(to / "pytest.ini", PYTEST_INI)
+    print(f"handed out from: {to}")
+    return 0
+
+
+def check(problem_set: text.ProblemSet, notebook: str) -> None:
+    """Raise BenchError when a line of a solution or of a hidden test is in the students' copy."""
+    shown = {line.strip() for cell in json.loads(notebook)["cells"] for line in "".join(cell["source"]).splitlines()}
+    leaked = [line for line in text.secrets_of(problem_set) if line in shown]
+    if leaked or any(text.MARK.search(line) for line in shown):
+        shown_line = repr(leaked[0]) if leaked else "a mark"
+        raise BenchError(f"{problem_set.name}: not released: the students' copy would show {shown_line}")
+
+
+def keep_answers(to: Path, notebooks: dict[str, str]) -> None:
+    """Raise UserError when a notebook that would be replaced is not as it was made: somebody works in it."""
+    made = read_made(to)
+    for name in notebooks:
+        path = to / name / f"{name}.ipynb"
+        if path.exists() and checksum(path.read_text()) not in (made.get(name), checksum(notebooks[name])):
+            raise UserError(f"{path} has been edited and is not replaced: move it away, or give another OUT=")
+
+
+def read_made(to: Path) -> dict[str, str]:
+    """Set -> checksum of its notebook when it was made."""
+    return json.loads((to / MADE).read_text()) if (to / MADE).exists() else {}
+
+
+def checksum(notebook: str) -> str:
+    """Of a notebook's text."""
+    return hashlib.sha256(notebook.encode()).hexdigest()
+
+
+def write(path: Path, content: str) -> None:
+    """A file, whole or not at all."""
+    with files.written_whole(path) as temporary:
+        temporary.write_text(content)
+
+
+def build_wheel(to: Path) -> str:
+    """Build this project as a wheel into a folder, in place of an older one; returns its name.
+
+    From a copy of what belongs in it, so that nothing of an earlier build gets in. Nothing is downloaded. Raises
+    UserError where there is no clone, BenchError with pip's words when it fails.
+    """
+    if not (PROJECT / "pyproject.toml").exists():
+        raise UserError("the students' copies are made in a clone of the project, and this is an installed package")
+    with tempfile.TemporaryDirectory(prefix="wheel-") as temporary:
+        source, built = Path(temporary) / "source", Path(temporary) / "built"
+        source.mkdir()
+        shutil.copytree(PROJECT / "bench", source / "bench", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(PROJECT / name, source / name)
+        command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index",
+                   "--disable-pip-version-check", "--wheel-dir", str(built), str(source)]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines() or ["nothing was printed"]
+            raise BenchError(f"pip could not build the package: {last[-1]}")
+        (wheel,) = built.glob("*.whl")
+        for old in to.glob(f"{wheel.name.split('-')[0]}-*.whl"):
+            old.unlink()
+        shutil.copy(wheel, to / wheel.name)
+    return wheel.name

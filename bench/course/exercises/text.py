@@ -1,0 +1,189 @@
+"""A problem set's text as the teacher's notebook: every cell is known to nbgrader by an id that the order gives.
+
+The text is Markdown in which every python fence is a cell. A tag on the fence says what kind:
+
+    ```python                            given: the student may not change it
+    ```python tags=["answer"]            the student's, with a solution between two marks
+    ```python tags=["test"] points=2     graded, all or nothing; its last part may be hidden
+
+A heading "Task 2 (3 points)" begins a task; its test cells are worth three points together.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.course.chapters import notebook_of, required
+from bench.errors import UserError
+from bench.record import PROJECT
+
+SETS = PROJECT / "tutorials" / "exercises"
+TASK = re.compile(r"^#+\s+Task\s+(\d+)\b(.*)$", re.MULTILINE)
+POINTS = re.compile(r"\((\d+(?:\.\d+)?)\s+points?\)")
+SOLUTION = re.compile(r"^[ \t]*### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION[ \t]*$", re.DOTALL | re.MULTILINE)
+HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS\n(.*?)^[ \t]*### END HIDDEN TESTS[ \t]*$", re.DOTALL | re.MULTILINE)
+MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS)")
+
+# kind -> what nbgrader is told of such a cell
+KINDS = {
+    "text": {"grade": False, "solution": False, "locked": True},
+    "given": {"grade": False, "solution": False, "locked": True},
+    "answer": {"grade": False, "solution": True, "locked": False},
+    "test": {"grade": True, "solution": False, "locked": True},
+}
+
+HOW_TO = """\
+**How to work with this notebook.** Write your answers where the cells say so, and run the test cell below each answer:
+it says what is wrong, or nothing. You may add cells. When you hand the notebook in, further tests are run that you do
+not see, so make your answers right in general. The next cell is for hosted notebooks (Colab, Kaggle), where the package
+must be installed first: upload the `.whl` file that came with this notebook, then run the cell. Elsewhere it does
+nothing."""
+
+SET_UP = """\
+try:
+    from bench import course
+except ImportError:  # the package is missing: install the uploaded file
+    import glob, importlib, subprocess, sys  # noqa: E401
+    places = [".", "..", "/content", "/kaggle/working", "/kaggle/input/**"]
+    found = [name for place in places for name in glob.glob(f"{place}/data_parallel_bench-*.whl", recursive=True)]
+    assert found, "upload the file data_parallel_bench-….whl that came with this notebook, then run this cell again"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", found[0]], check=True)
+    importlib.invalidate_caches()"""
+
+
+@dataclass
+class Task:
+    """One task of a set. tests: the ids of its test cells, each with its points."""
+
+    number: int
+    said: float | None  # the points that its heading names
+    kinds: set = field(default_factory=set)
+    tests: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def points(self) -> float:
+        """Of all its test cells."""
+        return sum(self.tests.values())
+
+
+@dataclass(frozen=True)
+class ProblemSet:
+    """A set as the teacher has it. notebook: with solutions and hidden tests."""
+
+    name: str
+    notebook: object
+    tasks: list[Task]
+
+    @property
+    def points(self) -> float:
+        """Of all tasks."""
+        return sum(task.points for task in self.tasks)
+
+
+def sets(names: str | None = None, folder: Path | str | None = None) -> list[Path]:
+    """The texts of all sets in a folder, or of those whose name begins with one of ``names``, "03,07".
+
+    Raises UserError for a folder without sets and for a name that no set has.
+    """
+    folder = Path(folder) if folder else SETS
+    found = sorted(folder.glob("[0-9][0-9]_*.md"))
+    if not found:
+        raise UserError(f"no problem set NN_name.md in {folder}" + ("" if folder.is_dir() else ": it is not a folder"))
+    wanted = [name.strip() for name in names.split(",")] if names else [""]
+    for name in wanted:
+        if not any(path.name.startswith(name) for path in found):
+            raise UserError(f"no problem set begins with {name!r}: choose of {', '.join(path.stem for path in found)}")
+    return [path for path in found if path.name.startswith(tuple(wanted))]
+
+
+def read(path: Path) -> ProblemSet:
+    """A set from its text. Raises UserError with the place when the text breaks the form."""
+    notebook = notebook_of(path)
+    tasks, count = [], {}
+    if not notebook.cells or notebook.cells[0].cell_type != "markdown" or TASK.search(notebook.cells[0].source):
+        raise UserError(f"{path.name}: a set begins with its title, then a given cell that imports; tasks follow")
+    notebook.cells[1:1] = set_up_cells()
+    for cell in notebook.cells:
+        kind, points = kind_of(cell), cell.metadata.get("points")
+        if kind == "text":
+            tasks += [begun(path, heading, len(tasks) + 1) for heading in TASK.finditer(cell.source)]
+        where = f"task{tasks[-1].number}" if tasks else "start"
+        count[where, kind] = count.get((where, kind), 0) + 1
+        number = f"-{count[where, kind]}" if count[where, kind] > 1 else ""
+        cell.id = f"s{path.name[:2]}-{where}-{kind}{number}"
+        if wrong := mistake(cell, kind, points, bool(tasks)):
+            raise UserError(f"{path.name}: cell {cell.id}: {wrong}")
+        cell.metadata = {"nbgrader": {"schema_version": 3, "task": False, "grade_id": cell.id, **KINDS[kind]}}
+        cell.metadata["nbgrader"]["cell_type"] = cell.cell_type
+        if tasks:
+            tasks[-1].kinds.add(kind)
+        if kind == "test":
+            cell.metadata["nbgrader"]["points"] = tasks[-1].tests[cell.id] = float(points)
+    check(path, tasks)
+    return ProblemSet(path.stem, required("nbformat").from_dict(notebook), tasks)
+
+
+def set_up_cells() -> list:
+    """The cells that every set has: what to do, and the package where it is missing."""
+    v4 = required("nbformat.v4")
+    return [v4.new_markdown_cell(HOW_TO), v4.new_code_cell(SET_UP)]
+
+
+def begun(path: Path, heading: re.Match, number: int) -> Task:
+    """The task that a heading begins. Tasks are numbered from 1."""
+    if int(heading[1]) != number:
+        raise UserError(f"{path.name}: Task {heading[1]} stands where Task {number} belongs")
+    said = POINTS.search(heading[2])
+    return Task(number, float(said[1]) if said else None)
+
+
+def kind_of(cell) -> str:
+    """What a cell is, from its tags; "?" for tags that mean nothing."""
+    if cell.cell_type == "markdown":
+        return "text"
+    tags = cell.metadata.get("tags", [])
+    return {(): "given", ("answer",): "answer", ("test",): "test"}.get(tuple(tags), "?")
+
+
+def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
+    """What is wrong with a cell, in words; None when nothing is."""
+    regions = {"answer": SOLUTION, "test": HIDDEN}
+    rest = regions[kind].sub("", cell.source) if kind in regions else cell.source
+    if kind == "?":
+        return f"tags={cell.metadata['tags']}: a cell is given (no tag), an answer, or a test"
+    if kind in regions and not in_a_task:
+        return "it stands before the first heading `Task 1 (… points)`"
+    if kind == "test" and not (isinstance(points, int | float) and points > 0):
+        return "a test needs points=…"
+    if kind != "test" and points is not None:
+        return "only a test has points"
+    if kind == "answer" and not SOLUTION.search(cell.source):
+        return "an answer needs ### BEGIN SOLUTION and ### END SOLUTION, each on a line of its own"
+    if MARK.search(rest):
+        return f"the mark {MARK.search(rest)[0]} stands alone, or in a cell of the wrong kind"
+    return None
+
+
+def check(path: Path, tasks: list[Task]) -> None:
+    """Raise UserError for a task that cannot be answered or graded, or whose heading names other points."""
+    if not tasks:
+        raise UserError(f"{path.name}: no heading `Task 1 (… points)`")
+    for task in tasks:
+        for kind in ("answer", "test"):
+            if kind not in task.kinds:
+                raise UserError(f"{path.name}: Task {task.number} has no {kind} cell")
+        if task.said is None:
+            raise UserError(f"{path.name}: the heading of Task {task.number} names no points: `Task 1 (2 points)`")
+        if task.said != task.points:
+            raise UserError(f"{path.name}: Task {task.number} says {task.said:g} points, its tests {task.points:g}")
+
+
+def secrets_of(problem_set: ProblemSet) -> list[str]:
+    """The lines that no student may see: of solutions and hidden tests, where they occur nowhere else."""
+    public, secret = set(), []
+    for cell in problem_set.notebook.cells:
+        hidden = [region[1] for pattern in (SOLUTION, HIDDEN) for region in pattern.finditer(cell.source)]
+        secret += [line.strip() for region in hidden for line in region.splitlines()]
+        rest = HIDDEN.sub("", SOLUTION.sub("", cell.source))
+        public |= {line.strip() for line in rest.splitlines()}
+    return [line for line in secret if line and line not in public]

@@ -1,0 +1,41 @@
+"""What the tests of the problem sets share: the small sample set, in the forms that a student may meet it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.course.exercises import nbgrading, solutions, text
+
+SAMPLE = Path(__file__).parent / "sample"
+
+
+@pytest.fixture(scope="session")
+def sample():
+    """The sample set, as the teacher has it."""
+    return text.read(SAMPLE / "00_sample.md")
+
+
+@pytest.fixture(scope="session")
+def blank(sample, tmp_path_factory) -> str:
+    """The students' copy of it, made by nbgrader."""
+    course = tmp_path_factory.mktemp("course")
+    nbgrading.make_release([sample], course)
+    return nbgrading.released(course, sample.name)
+
+
+@pytest.fixture(scope="session")
+def solved(sample, blank) -> str:
+    """The copy with the solutions in it."""
+    return solutions.solved(sample, blank)
+
+
+def edited(notebook: str, **sources: str | None) -> str:
+    """A notebook with other texts in some cells: task1_answer="…"; None deletes the cell."""
+    notebook = json.loads(notebook)
+    for name, source in sources.items():
+        (cell,) = [cell for cell in notebook["cells"] if cell["id"] == f"s00-{name.replace('_', '-')}"]
+        if source is None:
+            notebook["cells"].remove(cell)
+        cell["source"] = source
+    return json.dumps(notebook)

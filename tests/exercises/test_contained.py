@@ -1,0 +1,57 @@
+"""A command is ended with all that it has started, wherever that went."""
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+
+from bench.course.exercises import contained
+
+STRAYS = """\
+import os, subprocess, sys, time
+sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+subprocess.Popen(sleeper)                              # a child
+subprocess.Popen(sleeper, start_new_session=True)      # one in a session of its own
+if os.fork() == 0:                                     # one whose parent is gone
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, sleeper, {})         # and that knows nothing of us
+    os._exit(0)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def sleepers() -> list[int]:
+    """The processes that STRAYS starts."""
+    return [
+        p.pid for p in psutil.process_iter(["cmdline"]) if "import time; time.sleep(600)" in (p.info["cmdline"] or [])
+    ]
+
+
+def run(tmp_path, seconds: float, limit_s: float) -> int | None:
+    """Run STRAYS."""
+    return contained.run([sys.executable, "-c", STRAYS, str(seconds)], limit_s, dict(os.environ), tmp_path / "log")
+
+
+def test_what_a_command_leaves_is_ended(tmp_path):
+    before = sleepers()
+    assert run(tmp_path, seconds=0.5, limit_s=60) == 0
+    assert sleepers() == before
+
+
+def test_a_command_that_is_late_is_ended_with_its_children(tmp_path):
+    before, started = sleepers(), time.monotonic()
+    assert run(tmp_path, seconds=600, limit_s=2) is None
+    assert sleepers() == before and time.monotonic() - started < 60
+
+
+def test_children_of_others_are_left_alone(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        run(tmp_path, seconds=0, limit_s=60)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

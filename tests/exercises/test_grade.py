@@ -1,0 +1,195 @@
+"""A class hands in the sample set: the whole way through nbgrader, once, and what is left of it."""
+
+import csv
+import json
+
+import pytest
+
+from bench.course.exercises import grade, nbgrading, release, solutions
+from bench.errors import BenchError, UserError
+from tests.exercises.conftest import SAMPLE, edited
+from tests.runs import bench, left_behind
+
+CELL_LIMIT_S = 45
+
+WRONG = {
+    "task1_answer": "def global_batch(per_device_batch, num_devices):\n    return 64",  # what the visible test asks for
+    "task2_answer": "def total(rank):\n    return rank + 1",
+    "task3_answer": "answers = {'times': 2}\nimport os; os._exit(1)",  # the kernel is gone
+    "task2_test": None,
+}
+DEADLOCKED = {
+    "task1_answer": "import subprocess, sys, warnings\n"
+    "sleep = [sys.executable, '-c', 'import time; time.sleep(601)']\n"
+    "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True)\n"
+    "def global_batch(per_device_batch, num_devices):\n"
+    "    warnings.warn('said on stderr, which costs nothing')\n"
+    "    return per_device_batch * num_devices",
+    "task2_answer": "def total(rank):\n"
+    "    import torch, torch.distributed as dist\n"
+    "    if rank == 0:\n"
+    "        dist.all_reduce(torch.ones(1))\n"
+    "    else:\n"
+    "        import time; time.sleep(600)",
+    "task3_answer": "import time\nwhile True:\n    time.sleep(1)",
+}
+
+
+@pytest.fixture(scope="module")
+def graded(blank, solved, tmp_path_factory):
+    """The command's result, on a class of six."""
+    folder = tmp_path_factory.mktemp("class")
+    right = edited(solved, task1_test="assert False, 'I have changed this test'", task3_test=None)
+    class_ = {"right": right, "wrong": edited(solved, **WRONG), "blank": blank, "hung": edited(solved, **DEADLOCKED)}
+    for student, notebook in class_.items():
+        inner = folder / student / ("00_sample" if student == "right" else "")  # both layouts
+        inner.mkdir(parents=True)
+        (inner / "00_sample.ipynb").write_text(notebook)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "00_sample.ipynb").write_text("not JSON")
+    (folder / "wrong" / "holiday.ipynb").write_text(blank)
+    (folder / "late").mkdir()
+    flags = ["--sets", SAMPLE, "--out", folder / "grades", "--timeout", CELL_LIMIT_S]
+    return bench("grade", folder, *flags, out=folder / "grades", timeout=280)
+
+
+def table(graded, name: str) -> list[dict]:
+    """A table that the command has written."""
+    with (graded.out / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_points(graded):
+    points = {row["student"]: float(row["points"]) for row in table(graded, "grades.csv")}
+    assert points == {"right": 4, "wrong": 0, "blank": 0, "hung": 1, "broken": 0, "late": 0}, graded.stdout
+    assert {row["max"] for row in table(graded, "grades.csv")} == {"4"}
+    hung = [row["points"] for row in table(graded, "tasks.csv") if row["student"] == "hung"]
+    assert hung == ["1", "0", "0"]
+
+
+def test_what_could_not_be_graded_is_named_and_the_others_go_on(graded):
+    assert graded.code == 2, graded.stderr
+    said = graded.stderr.splitlines()
+    assert len(said) == 2 and "holiday.ipynb" in said[0] and "no such problem set: choose of 00_sample" in said[0]
+    assert "broken/00_sample.ipynb" in said[1] and "it is not a notebook" in said[1]
+    reasons = {row["student"]: row["reason"] for row in table(graded, "grades.csv") if row["reason"]}
+    assert reasons["late"] == "not handed in" and set(reasons) == {"late", "broken"}
+
+
+def test_feedback(graded):
+    pages = {student: (graded.out / student / "00_sample.html").read_text() for student in ("right", "wrong", "hung")}
+    assert "I have changed this test" not in pages["right"] and "wrong for 3 devices" in pages["wrong"]
+    assert "the kernel has died" in pages["wrong"] and "CellTimeoutError" in pages["hung"]
+    assert "0 of 4 points: not handed in" in (graded.out / "late" / "00_sample.html").read_text()
+
+
+def test_nothing_is_left(graded):
+    import psutil
+
+    strays = [
+        p for p in psutil.process_iter(["cmdline"]) if "import time; time.sleep(601)" in (p.info["cmdline"] or [])
+    ]
+    assert not strays and not left_behind(graded.pid)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["grade", "nowhere"], "SUBMITTED=nowhere is not a folder"),
+        (["grade", "tests", "--name", "99"], "no problem set begins with '99'"),
+        (["grade", SAMPLE.parent], "no such problem set"),
+        (["grade", "tests", "--timeout", "soon"], "TIMEOUT=soon: a whole number, at least 1"),
+        (["solutions-check", "--sets", "nowhere"], "no problem set NN_name.md in nowhere: it is not a folder"),
+    ],
+)
+def test_a_bad_request_is_one_line_and_exit_code_2(arguments, words, tmp_path):
+    if words == "no such problem set":
+        (tmp_path / "ann").mkdir()
+        (tmp_path / "ann" / "holiday.ipynb").touch()
+        arguments = ["grade", tmp_path]
+    sets = [] if "--sets" in arguments else ["--sets", SAMPLE]
+    result = bench(*arguments, *sets)
+    assert result.code == 2 and result.stderr.startswith("bench: ") and result.stderr.count("\n") == 1
+    assert words in result.stderr
+
+
+def test_nbgrader_is_missing(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for command in (
+        lambda: grade.run("x", None, str(SAMPLE), None, 1),
+        lambda: release.run(None, str(SAMPLE), None),
+        lambda: solutions.run(None, str(SAMPLE), 1),
+    ):
+        with pytest.raises(UserError, match="nbgrader is missing"):
+            command()
+
+
+def test_solutions_check_says_which_task_does_not_hold(sample, blank):
+    tasks = {1: 1.0, 2: 1.0, 3: 0.0}
+    found = grade.Grade(sample, tasks, "")
+    assert solutions.wrong_tasks(found, full=True) == [
+        "Task 2: the solution scores 1 of 2",
+        "Task 3: the solution scores 0 of 1",
+    ]
+    assert solutions.wrong_tasks(found, full=False)[0] == "Task 1: the blank scores 1 of 1"
+
+
+TWO_TASKS = """\
+# Problem set 1: One that does not hold
+
+```python
+from bench import course
+```
+
+## Task 1 (1 point)
+
+```python tags=["answer"]
+def two():
+    ### BEGIN SOLUTION
+    return 2
+    ### END SOLUTION
+```
+
+```python tags=["test"] points=1
+assert two() == 2
+```
+
+## Task 2 (1 point)
+
+```python tags=["answer"]
+### BEGIN SOLUTION
+three = 3
+### END SOLUTION
+```
+
+```python tags=["test"] points=1
+assert True, "a blank passes this"
+```
+"""
+
+
+def test_solutions_check_finds_a_blank_that_scores(tmp_path):
+    (tmp_path / "01_two.md").write_text(TWO_TASKS)
+    result = bench("solutions-check", "--sets", tmp_path)
+    row = result.stdout.splitlines()[-1]
+    assert result.code == 1 and row.split()[:4] == ["01_two", "2", "2", "1"], result.stdout + result.stderr
+    assert row.endswith("Task 2: the blank scores 1 of 1")
+
+
+def test_a_notebook_that_takes_too_long_as_a_whole(blank, tmp_path, monkeypatch):
+    """The last resort: whatever nbgrader is waiting for, it is ended."""
+    monkeypatch.setattr(nbgrading, "START_S", 0.2)
+    (tmp_path / "gradebook.db").touch()
+    (tmp_path / "work").mkdir()
+    with pytest.raises(nbgrading.NotGraded, match="not finished within"):
+        nbgrading.grade(tmp_path, "00_sample", blank, tmp_path / "work", 0.1)
+
+
+def test_a_copy_that_would_show_a_solution_is_not_released(sample, blank, solved):
+    release.check(sample, blank)
+    with pytest.raises(BenchError, match="the students' copy would show"):
+        release.check(sample, solved)
+    leaking = json.loads(blank)
+    leaking["cells"][-1]["source"] = ["### BEGIN HIDDEN TESTS"]
+    with pytest.raises(BenchError, match="would show a mark"):
+        release.check(sample, json.dumps(leaking))

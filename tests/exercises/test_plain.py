@@ -1,0 +1,81 @@
+"""Without nbgrader: a notebook's cells in a plain process, and its tests as tests of pytest."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bench.course.exercises import plain, release
+from tests.exercises.conftest import edited
+from tests.runs import ROOT
+
+STUCK = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM]); time.sleep(600)"
+
+
+def notebook(path, *sources: str):
+    """A file with code cells."""
+    cells = [{"cell_type": "code", "id": f"c{n}", "metadata": {}, "source": s} for n, s in enumerate(sources)]
+    path.write_text(json.dumps({"cells": cells}))
+    return path
+
+
+def errors(path, limit_s: float = 60) -> dict:
+    """Cell -> the last line of its error."""
+    results = plain.run([path], limit_s)[0]
+    return {cell: result["error"] and result["error"].splitlines()[-1] for cell, result in results.items()}
+
+
+def test_cells_run_in_order_and_go_on_after_an_error(tmp_path):
+    path = notebook(tmp_path / "a.ipynb", "x = 1\n%time x", "assert x == 2, 'x is not 2'", "import sys; sys.exit(3)",
+                    "x +", "display(x)")  # fmt: skip
+    results = plain.run([path])[0]
+    assert [results[f"c{n}"]["error"] and results[f"c{n}"]["error"].splitlines()[-1] for n in (0, 1, 2, 4)] == [
+        None, "AssertionError: x is not 2", "SystemExit: 3", None,
+    ]  # fmt: skip
+    assert "SyntaxError" in results["c3"]["error"] and results["c4"]["output"] == "1\n"
+
+
+def test_a_loop_without_an_end_costs_its_cell_alone(tmp_path):
+    found = errors(notebook(tmp_path / "a.ipynb", "try:\n    while True: pass\nexcept Exception: pass", "x = 1"), 1)
+    assert found["c0"].startswith("not back within 1 s") and found["c1"] is None
+
+
+def test_a_cell_that_cannot_be_interrupted_ends_the_process(tmp_path):
+    found = errors(notebook(tmp_path / "a.ipynb", "x = 1", STUCK, "y = 2"), 1)
+    assert found == {"c0": None, "c1": "not back within 1 s, and could not be interrupted"}
+
+
+def test_a_process_that_ends_itself(tmp_path):
+    assert errors(notebook(tmp_path / "a.ipynb", "x = 1", "import os; os._exit(0)", "y = 2")) == {"c0": None}
+
+
+def test_notebooks_share_a_process_and_nothing_else(tmp_path):
+    first = notebook(tmp_path / "a.ipynb", "x = 1")
+    second = notebook(tmp_path / "b.ipynb", "assert 'x' not in globals(); assert __name__ == '__main__'")
+    assert [one["c0"]["error"] for one in plain.run([first, second])] == [None, None]
+
+
+@pytest.fixture(scope="module")
+def folder(blank, solved, tmp_path_factory):
+    """A release with one set of which two tasks are answered, and a notebook that is no set."""
+    folder = tmp_path_factory.mktemp("release")
+    (folder / "00_sample").mkdir()
+    answered = edited(solved, task2_answer="def total(rank): raise ValueError('I do not know')")
+    (folder / "00_sample" / "00_sample.ipynb").write_text(answered)
+    notebook(folder / "notes.ipynb", "x = 1")
+    (folder / "conftest.py").write_text(release.CONFTEST.replace("{WHEEL}", "some.whl"))
+    (folder / "pytest.ini").write_text(release.PYTEST_INI)
+    return folder
+
+
+def test_pytest_in_the_folder_of_a_release(folder):
+    command = [sys.executable, "-m", "pytest", "-v"]
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, env=env)
+    assert done.returncode == 1, done.stdout + done.stderr
+    outcomes = [line.split()[:2] for line in done.stdout.splitlines() if "::" in line and "%" in line]
+    where = "00_sample/00_sample.ipynb::s00-task"
+    assert outcomes == [[f"{where}1-test", "PASSED"], [f"{where}2-test", "FAILED"], [f"{where}3-test", "PASSED"]]
+    assert "I do not know" in done.stdout and "points by the visible tests: 2 of 4" in done.stdout
+    assert "bench/course" not in done.stdout  # the way through our own code is no help

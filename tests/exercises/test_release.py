@@ -1,0 +1,68 @@
+"""What `bench release` writes, and that it works where there is nothing but it."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from bench.course.exercises import cells
+from tests.exercises.conftest import SAMPLE
+from tests.runs import bench
+
+
+@pytest.fixture(scope="module")
+def handed_out(tmp_path_factory):
+    """A release of the sample set."""
+    folder = tmp_path_factory.mktemp("release")
+    result = bench("release", "--sets", SAMPLE, "--out", folder)
+    assert result.code == 0, result.stderr
+    return folder
+
+
+def test_what_lies_there(handed_out):
+    (wheel,) = handed_out.glob("*.whl")
+    assert sorted(path.name for path in handed_out.iterdir()) == sorted(
+        [".released.json", "00_sample", "README.md", "conftest.py", "pytest.ini", wheel.name]
+    )
+    assert wheel.name in (handed_out / "README.md").read_text()
+    assert "| 00_sample | 3 | 4 |" in (handed_out / "README.md").read_text()
+
+
+def test_answers_are_never_replaced(handed_out):
+    again = ["release", "--sets", SAMPLE, "--out", handed_out]
+    assert bench(*again).code == 0
+    path = handed_out / "00_sample" / "00_sample.ipynb"
+    made = path.read_text()
+    path.write_text(made.replace("Your answer here", "I work here"))
+    result = bench(*again)
+    assert result.code == 2 and "has been edited and is not replaced" in result.stderr
+    assert "I work here" in path.read_text()
+    path.write_text(made)
+
+
+def test_the_wheel_alone_is_enough(handed_out, solved, tmp_path):
+    """Installed into an empty folder, away from the clone: as in a hosted notebook, whose first cell does that."""
+    (wheel,) = handed_out.glob("*.whl")
+    site, work = tmp_path / "site", tmp_path / "work"
+    work.mkdir()
+    zipfile.ZipFile(wheel).extractall(site)  # what pip does with a wheel of plain Python
+    (work / "a.ipynb").write_text(solved)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": str(site)}
+    command = [sys.executable, "-m", cells.__name__, str(tmp_path / "results"), "60", str(work / "a.ipynb")]
+    done = subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=240)
+    results = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert done.returncode == 0 and [r["error"] for r in results] == [None] * len(results), results
+    command = [sys.executable, "-c", "import bench; print(bench.__file__)"]
+    assert str(site) in subprocess.run(command, cwd=work, env=env, capture_output=True, text=True).stdout
+
+
+def test_the_first_code_cell_says_what_is_missing(handed_out, tmp_path):
+    notebook = json.loads((handed_out / "00_sample" / "00_sample.ipynb").read_text())
+    source = "".join(next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["source"])
+    assert len(source.splitlines()) <= 10
+    hidden = f"import sys; sys.modules['bench'] = None\n{source}"
+    done = subprocess.run([sys.executable, "-c", hidden], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "upload the file data_parallel_bench-….whl that came with this notebook" in done.stderr

@@ -1,0 +1,48 @@
+"""Every problem set's round trip: the students' copy shows nothing, its blank scores zero, its solution full.
+
+The blank and the solution of a set are run in one process without Jupyter; `make solutions-check` does the same by
+nbgrader, for all sets.
+"""
+
+import pytest
+
+from bench.course import chapters
+from bench.course.exercises import nbgrading, plain, release, submissions, text
+
+PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    """The folder with the students' copies of all sets, made at once."""
+    course = tmp_path_factory.mktemp("course")
+    nbgrading.make_release([text.read(path) for path in PATHS], course)
+    return course
+
+
+def test_every_chapter_has_a_set():
+    assert {path.stem for path in chapters.chapters()} <= {path.stem for path in PATHS}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_form_of_a_set(path):
+    problem_set = text.read(path)
+    assert problem_set.notebook.cells[0].source.startswith(f"# Problem set {int(path.name[:2])}")
+    assert 3 <= len(problem_set.tasks) <= 5 and 8 <= problem_set.points <= 12
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_round_trip_of_a_set(path, copies, tmp_path):
+    problem_set = text.read(path)
+    blank = nbgrading.released(copies, path.stem)
+    release.check(problem_set, blank)
+    solved = chapters.written(problem_set.notebook)
+    (tmp_path / "copy.ipynb").write_text(blank)
+    with_hidden_tests = submissions.merged(solved, submissions.cells_of(tmp_path / "copy.ipynb"))
+    (tmp_path / "blank.ipynb").write_text(with_hidden_tests)
+    (tmp_path / "solved.ipynb").write_text(solved)
+    tests = [test for task in problem_set.tasks for test in task.tests]
+    of_blank, of_solved = plain.run([tmp_path / "blank.ipynb", tmp_path / "solved.ipynb"])
+    wrong = {test: result["error"] for test, result in of_solved.items() if result["error"]}
+    assert not wrong and set(tests) <= set(of_solved), "the solution does not score full"
+    assert not [test for test in tests if not of_blank[test]["error"]], "a blank scores"

@@ -1,0 +1,76 @@
+"""From a problem set's text to the teacher's notebook: ids, points, and what is refused."""
+
+import pytest
+
+from bench.course.exercises import text
+from bench.errors import UserError
+from tests.exercises.conftest import SAMPLE
+
+SOUND = (SAMPLE / "00_sample.md").read_text()
+
+
+def test_every_cell_has_an_id_by_its_place(sample):
+    ids = [cell.metadata.nbgrader.grade_id for cell in sample.notebook.cells]
+    assert ids == [cell.id for cell in sample.notebook.cells] and len(set(ids)) == len(ids)
+    assert [i for i in ids if "task2" in i] == [f"s00-task2-{k}" for k in ("text", "answer", "given", "test")]
+
+
+def test_points_are_those_of_the_tests(sample):
+    assert [task.points for task in sample.tasks] == [1, 2, 1] and sample.points == 4
+    assert sample.tasks[1].tests == {"s00-task2-test": 2}
+
+
+def test_only_answers_may_be_changed(sample):
+    settings = [cell.metadata.nbgrader for cell in sample.notebook.cells]
+    assert all(one.solution != one.locked and one.schema_version == 3 for one in settings)
+    assert sum(one.solution for one in settings) == sum(one.grade for one in settings) == 3
+
+
+def test_secrets_are_what_stands_in_solutions_and_hidden_tests_alone(sample):
+    secrets = text.secrets_of(sample)
+    assert 'answers = {"times": 2}' in secrets and "dist.all_reduce(number)" in secrets
+    assert "import torch.distributed as dist" not in secrets  # a given cell has this line, too
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("(2 points)", "(3 points)", "Task 2 says 3 points, its tests 2"),
+        ("(2 points)", "", "the heading of Task 2 names no points"),
+        ("## Task 2", "## Task 4", "Task 4 stands where Task 2 belongs"),
+        (' tags=["test"] points=2', ' tags=["test"]', "cell s00-task2-test: a test needs points=…"),
+        (' tags=["test"] points=2', ' tags=["test"] points=0', "a test needs points=…"),
+        (' tags=["test"] points=2', "", "stands alone, or in a cell of the wrong kind"),
+        ('python tags=["answer"]', 'python tags=["anwser"]', "a cell is given (no tag), an answer, or a test"),
+        ('python tags=["answer"]', 'python tags=["answer"] points=1', "only a test has points"),
+        ('python tags=["answer"]', "python", "the mark BEGIN SOLUTION stands alone, or in a cell of the wrong kind"),
+        ("    ### END SOLUTION\n", "", "an answer needs ### BEGIN SOLUTION and ### END SOLUTION"),
+        ("### END HIDDEN TESTS\n", "", "the mark BEGIN HIDDEN TESTS stands alone"),
+        ("## Task 1 (1 point)", "", "it stands before the first heading"),
+        ("# Problem set 0: A sample", "## Task 1 (1 point)", "a set begins with its title"),
+    ],
+)
+def test_a_text_that_breaks_the_form_is_refused_with_its_place(old, new, words, tmp_path):
+    path = tmp_path / "00_sample.md"
+    path.write_text(SOUND.replace(old, new, 1))
+    with pytest.raises(UserError, match=r"00_sample\.md") as refused:
+        text.read(path)
+    assert words in str(refused.value)
+
+
+def test_a_task_needs_an_answer_and_a_test(tmp_path):
+    path = tmp_path / "00_sample.md"
+    path.write_text(SOUND + "\n## Task 4 (1 point)\n\nNothing follows.\n")
+    with pytest.raises(UserError, match="Task 4 has no answer cell"):
+        text.read(path)
+
+
+def test_sets_are_found_by_the_beginning_of_their_name(tmp_path):
+    for name in ("01_a.md", "03_b.md", "README.md"):
+        (tmp_path / name).touch()
+    assert [path.stem for path in text.sets(None, tmp_path)] == ["01_a", "03_b"]
+    assert [path.stem for path in text.sets("03", tmp_path)] == ["03_b"]
+    with pytest.raises(UserError, match="no problem set begins with '07': choose of 01_a, 03_b"):
+        text.sets("07", tmp_path)
+    with pytest.raises(UserError, match="it is not a folder"):
+        text.sets(None, tmp_path / "nowhere")
