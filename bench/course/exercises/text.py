@@ -43,7 +43,7 @@ SET_UP = """\
 try:
     from bench import course
 except ImportError:  # the package is missing: install the uploaded file
-    import glob, importlib, subprocess, sys  # noqa: E401
+    import glob, importlib, subprocess, sys
     places = [".", "..", "/content", "/kaggle/working", "/kaggle/input/**"]
     found = [name for place in places for name in glob.glob(f"{place}/data_parallel_bench-*.whl", recursive=True)]
     assert found, "upload the file data_parallel_bench-….whl that came with this notebook, then run this cell again"
