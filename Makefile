@@ -50,7 +50,7 @@ BENCH := $(PY) -m bench
 RUNS  := $(if $(call on_command_line,OUT),"$$OUT",results/runs)
 
 .DEFAULT_GOAL := help
-.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench notebooks jupyter release grade solutions-check install-horovod setup test lint clean help
+.PHONY: bench compare scaling breakdown knobs accuracy unsynced-init lab check report plots table diff pool verify doctor gpu-check selfbench notebooks site jupyter release grade solutions-check install-horovod setup test lint clean help
 
 bench: $(READY) ## one benchmark run: MODE=single|dp|ddp|horovod GPUS=n, and any other option of `bench run --help`
 ifeq ($(if $(call on_command_line,MODE),$(MODE)),horovod)
@@ -120,6 +120,10 @@ selfbench: $(READY) ## what the harness itself costs
 notebooks: $(COURSE) ## execute every chapter of the course, into build/notebooks: [NAME=03 QUICK=1 ARGS=--pair]
 	@$(BENCH) install-horovod >&2 || true
 	@$(BENCH) notebooks $(call own,NAME QUICK) $(ARGS)
+
+site: $(COURSE) ## the course as pages in build/site; executes the chapters that have changed: [QUICK=1]
+	@$(BENCH) install-horovod >&2 || true
+	@$(BENCH) site $(call own,QUICK)
 
 jupyter: $(COURSE) ## open the chapters in JupyterLab
 	@$(BENCH) jupyter

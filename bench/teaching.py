@@ -11,6 +11,10 @@ def add(commands) -> None:
     sub.add_argument("--quick", metavar="QUICK", nargs="?", const="1", help="at the small sizes that a test uses")
     sub.add_argument("--pair", action="store_true", help="only make the notebooks from their texts")
     sub.set_defaults(command=notebooks)
+    text = "the course as a site, in build/site; executes the chapters that have changed since they were executed"
+    sub = commands.add_parser("site", help=text, description=text)
+    sub.add_argument("--quick", metavar="QUICK", nargs="?", const="1", help="chapters at the small sizes will do")
+    sub.set_defaults(command=site)
     sub = commands.add_parser("jupyter", help="open the chapters in JupyterLab")
     sub.set_defaults(command=jupyter)
     add_exercises(commands)
@@ -44,6 +48,15 @@ def notebooks(args) -> int:
     from bench.course import chapters
 
     return chapters.run(args.name, is_on("QUICK", args.quick), args.pair)
+
+
+def site(args) -> int:
+    """The pages."""
+    from bench.cli import is_on
+    from bench.course import site as pages
+
+    print(f"site: {pages.build(is_on('QUICK', args.quick))}")
+    return 0
 
 
 def jupyter(args) -> int:

@@ -6,18 +6,27 @@ text does. `bench notebooks --pair` makes it, and a test holds the two together.
 """
 
 import contextlib
+import hashlib
+import importlib.metadata
+import json
 import os
+import secrets
 import sys
+import threading
 import time
 from pathlib import Path
 
 from bench import files
+from bench.course import commands
 from bench.errors import RunFailed, UserError
+from bench.launch import supervise
+from bench.measure import environment
 from bench.record import PROJECT
 
 TUTORIALS = PROJECT / "tutorials"
 BUILD = PROJECT / "build" / "notebooks"
 CELL_LIMIT_S = 300  # no cell of a chapter comes near it, unless a machine is very busy
+START_LIMIT_S = 180  # of a kernel
 
 
 def chapters(names: str | None = None) -> list[Path]:
@@ -62,27 +71,97 @@ def pair(paths: list[Path]) -> None:
 def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     """Run a chapter from top to bottom in a fresh kernel of this Python; returns the notebook with its outputs.
 
-    quick: at the small sizes. Raises RunFailed with the cell and its error; the notebook is written all the same, up to
-    that cell. Neither the kernel nor a process that a cell has started is left.
+    quick: at the small sizes. Raises RunFailed with the cell's error; the notebook is written all the same, up to that
+    cell, and is then not ``is_current``. Neither the kernel nor a process that a cell has started is left, also on
+    Ctrl-C.
     """
-    nbclient = required("nbclient")
     notebook = notebook_of(path)
-    variables = {"COURSE_QUICK": str(int(quick)), "PYTHONPATH": pythonpath(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    client = nbclient.NotebookClient(
-        notebook, timeout=CELL_LIMIT_S, km=kernel(), resources={"metadata": {"path": str(path.parent)}}
-    )
     to.mkdir(parents=True, exist_ok=True)
     executed = to / f"{path.stem}.ipynb"
     try:
-        client.execute(env={**os.environ, **variables})
-    except nbclient.exceptions.CellExecutionError as error:
-        raise RunFailed(f"{path.name}: {error.ename}: {error.evalue.splitlines()[0]}; see {executed}") from None
-    except nbclient.exceptions.CellTimeoutError:
-        raise RunFailed(f"{path.name}: a cell took longer than {CELL_LIMIT_S} s; see {executed}") from None
+        run_cells(notebook, path.parent, {"COURSE_QUICK": str(int(quick))})
+        notebook.metadata["course"] = {"text": digest(path), "quick": quick, "where": where()}
+    except RunFailed as error:
+        raise RunFailed(f"{path.name}: {error}; see {executed}") from None
     finally:
         with files.written_whole(executed) as temporary:
             temporary.write_text(written(notebook))
     return executed
+
+
+def run_cells(notebook, folder: Path, variables: dict[str, str]) -> None:
+    """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line.
+
+    nbclient runs in a thread of its own: in the main one it would take Ctrl-C as the death of the kernel.
+    """
+    nbclient = required("nbclient")
+    mark = secrets.token_hex(8)
+    own = {"PYTHONPATH": pythonpath(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(mark)}
+    client = nbclient.NotebookClient(
+        notebook, timeout=CELL_LIMIT_S, startup_timeout=START_LIMIT_S, km=kernel(), coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
+    failure = []
+
+    def work() -> None:
+        try:
+            client.execute(env={**os.environ, **variables, **own})
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        with supervise.signals_as_interrupt():
+            while thread.is_alive():
+                thread.join(0.5)
+    finally:
+        commands.end_marked(mark)  # with the kernel, if it is still there; then the thread ends, too
+        thread.join(2 * commands.GRACE_S)
+    if failure:
+        raise RunFailed(in_one_line(failure[0], nbclient.exceptions)) from None
+
+
+def in_one_line(error: BaseException, known) -> str:
+    """What went wrong with a kernel or in a cell. known: nbclient's exceptions."""
+    if isinstance(error, known.CellExecutionError):
+        return f"{error.ename}: {(error.evalue.splitlines() or [''])[0]}"
+    if isinstance(error, known.CellTimeoutError):
+        return f"a cell took longer than {CELL_LIMIT_S} s"
+    if isinstance(error, known.DeadKernelError):
+        return "the kernel died: out of memory, or a crash in a library"
+    if isinstance(error, RuntimeError) and "Kernel" in str(error):
+        return f"the kernel did not start within {START_LIMIT_S} s: is this machine very busy?"
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def digest(path: Path) -> str:
+    """Which text a notebook was made from."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_current(path: Path, quick: bool = False, to: Path = BUILD) -> bool:
+    """Whether a text has been executed to its end as it is now. quick: the small sizes are enough."""
+    with contextlib.suppress(OSError, json.JSONDecodeError, AttributeError):
+        made = json.loads((to / f"{path.stem}.ipynb").read_text())["metadata"].get("course", {})
+        return made.get("text") == digest(path) and (quick or not made["quick"])
+    return False
+
+
+def where() -> str:
+    """When and on what a chapter was executed, in one line."""
+    machine = environment.describe_machine()
+    versions = [f"{name} {version(name)}" for name in ("torch", "horovod") if version(name)]
+    cores = environment.usable_cores()
+    parts = [time.strftime("%Y-%m-%d"), machine["cpu_model"], f"{cores} cores", *versions]
+    return ", ".join(map(str, filter(None, parts)))
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package, without the part that says how it was built."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package).partition("+")[0]
+    return None
 
 
 def kernel():
@@ -90,9 +169,12 @@ def kernel():
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+
     class Manager(AsyncKernelManager):
-        kernel_spec = KernelSpec(argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-                                 display_name="Python 3", language="python")  # fmt: skip
+        # Only errors: it would warn that it speaks over TCP, which is this machine's own.
+        kernel_spec = KernelSpec(argv=[*command, "--IPKernelApp.log_level=40"], display_name="Python 3",
+                                 language="python")  # fmt: skip
 
     return Manager(kernel_name="python3")
 
@@ -104,8 +186,6 @@ def pythonpath() -> str:
 
 def required(module: str):
     """A module of the notebooks extra. Raises UserError when it is missing."""
-    import importlib
-
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
     raise UserError(f"{module} is missing: run this by make, or `pip install -e '.[notebooks]'`")

@@ -2,15 +2,17 @@
 
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench.course.output import MOST_LINES
 from bench.errors import RunFailed, UserError
 from bench.record import PROJECT
 
@@ -21,39 +23,53 @@ PROGRAMS = {
     "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
     "bench": [sys.executable, "-m", "bench"],
 }
+SUITES = ("compare", "scaling", "breakdown", "knobs", "accuracy", "unsynced-init", "lab")
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
-COLOURS = (
-    "FORCE_COLOR",
-    "CLICOLOR_FORCE",
-    "TTY_COMPATIBLE",
-)  # set by a kernel: a pipe would look like a terminal
+MARKS = "BENCH_COURSE_MARKS"
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a kernel sets them: a pipe would pass for a terminal
 
 
 def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **variables):
     """Run one command of the project with the variables that `make` takes: ``bench(MODE="ddp", GPUS=2, STEPS=10)``.
 
-    The line that does the same in a terminal is printed first. A run is made without baselines unless BASELINES=1 is
-    given. Its files lie in a folder of their own, which is removed after the records are read, unless OUT is given.
-    Returns the record of a run (a dict, as in record.json); of a command that compares, the list of its suites.
+    command: "run", or one of SUITES, such as "compare". The line that does the same in a terminal is printed first. A
+    run is made without baselines unless BASELINES=1 is given. Its files lie in a folder of their own, which is removed
+    after the records are read, unless OUT is given.
+    Returns the record of a run (a dict, as in record.json); of any other command, the list of its suites.
 
-    Raises RunFailed when the command ends with an error: a wrong variable, a rank that died.
+    Raises UserError for a request that cannot be met, such as a wrong variable; RunFailed when the command ends with an
+    error otherwise: a rank that died.
     """
-    from bench.report.load import find_records
     from bench.report.suites import suites_of
 
-    target = "bench" if command == "run" else command
+    if command not in ("run", *SUITES):
+        raise UserError(f"unknown command {command!r}: choose one of run, {', '.join(SUITES)}; others by course.shell")
+    if small := [name for name in variables if not name.isupper()]:
+        raise UserError(f"unknown variable {small[0]}: write {small[0].upper()}, as for make")
+    variables = {name: int(value) if isinstance(value, bool) else value for name, value in variables.items()}
     if command == "run":
         variables = {"BASELINES": 0} | variables
+    target = "bench" if command == "run" else command
     print("$ make", target, *(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), flush=True)
     with contextlib.ExitStack() as stack:
-        out = variables.get("OUT") or stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
-        variables["OUT"] = out
-        flags = [f"--{name.lower().replace('_', '-')}={value}" for name, value in variables.items()]
-        execute([*PROGRAMS["bench"], command, *flags], timeout, "" if quiet else str(out))
-        records, refused = find_records(Path(out))
-    if refused:
-        raise UserError(refused[0])
-    return records[-1] if command == "run" else suites_of(records)
+        temporary = "" if "OUT" in variables else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
+        out = Path(temporary or variables["OUT"])
+        before = set(out.rglob("record.json"))
+        flags = [f"--{name.lower().replace('_', '-')}={value}" for name, value in (variables | {"OUT": out}).items()]
+        execute([*PROGRAMS["bench"], command, *flags], timeout, quiet, temporary)
+        records = [record_at(path) for path in out.rglob("record.json") if path not in before]
+        return min(records, key=lambda r: r["started_at"]) if command == "run" else suites_of(records)
+
+
+def record_at(path: Path) -> dict:
+    """One record, which says under FOLDER where it lies. Raises UserError when it is not a good one."""
+    from bench.record import BadRecord, load
+    from bench.report.load import FOLDER
+
+    try:
+        return load(path) | {FOLDER: str(path.parent)}
+    except BadRecord as error:
+        raise UserError(str(error)) from None
 
 
 def shell(line: str, timeout: float = 120.0) -> None:
@@ -62,22 +78,44 @@ def shell(line: str, timeout: float = 120.0) -> None:
     python, torchrun, horovodrun and bench are those of this notebook's environment. No pipes and no wildcards.
     Raises RunFailed when the command ends with an error, or not within ``timeout`` seconds; nothing of it is left.
     """
-    program, *rest = shlex.split(line)
     print(f"$ {line}", flush=True)
+    program, *rest = shlex.split(line)
     execute([*PROGRAMS.get(program, [program]), *rest], timeout)
 
 
-def execute(argv: list[str], timeout: float, hidden: str | None = None) -> None:
+def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = "") -> None:
     """Run a command in a session of its own and print its lines as they come.
 
-    hidden: lines that hold this text are left out; "" prints nothing. Raises RunFailed with the last line that was
-    printed.
+    hidden: lines that hold this text are left out. Raises UserError when the command says that the request cannot be
+    met (exit code 2), RunFailed when it ends with another error or not in time. Whatever happens, also when the
+    kernel dies, no process of it is left.
     """
+    mark = secrets.token_hex(8)
+    last, lines = "", 0
+    with tether() as tie:
+        process = start(argv, mark)
+        tie(process)
+        with limited(process, mark, timeout) as late:
+            for text in process.stdout:
+                last, lines = text.strip() or last, lines + 1
+                if not quiet and not (hidden and hidden in text):
+                    show(text, lines)
+            code = process.wait()
+    if late.is_set():
+        raise RunFailed(f"not ended within {timeout:g} s (timeout=), and stopped")
+    if code == UserError.exit_code and last.startswith("bench: "):
+        raise UserError(last.removeprefix("bench: "))
+    if code:
+        raise RunFailed(f"the command ended with code {code}: {last or 'it printed nothing'}")
+
+
+def start(argv: list[str], mark: str) -> subprocess.Popen:
+    """Start a command in a session of its own, with a mark in its environment and a pipe from its output."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
-    environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb"}
+    environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb", **marked_with(mark)}
     try:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             argv,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -89,33 +127,102 @@ def execute(argv: list[str], timeout: float, hidden: str | None = None) -> None:
         )
     except OSError as error:
         raise RunFailed(f"{argv[0]} cannot be started: {error.strerror}") from None
-    ended = threading.Event()
+
+
+def show(text: str, number: int) -> None:
+    """Print one line of a command, unless there have been too many."""
+    if number <= MOST_LINES:
+        print(text, end="", flush=True)
+    elif number == MOST_LINES + 1:
+        print(f"… more than {MOST_LINES} lines: the others are not shown", flush=True)
+
+
+# --- Nothing is left ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def limited(process: subprocess.Popen, mark: str, timeout: float) -> Iterator[threading.Event]:
+    """End a command after ``timeout`` seconds, and in any case at the end. Gives an event: it was too late."""
+    late = threading.Event()
 
     def end_late() -> None:
-        if not ended.wait(timeout):
-            end_group(process)
+        late.set()
+        end_session(process)
+        end_marked(mark)  # also what has left the session and still holds the other end of the pipe
 
-    threading.Thread(target=end_late, daemon=True).start()
-    started, last = time.monotonic(), ""
+    clock = threading.Timer(timeout, end_late)
+    clock.daemon = True
+    clock.start()
     try:
-        for text in process.stdout:
-            last = text.strip() or last
-            if hidden is None or (hidden and hidden not in text):
-                print(text, end="", flush=True)
-        code = process.wait()
+        yield late
     finally:
-        ended.set()
-        end_group(process)
-    if time.monotonic() - started >= timeout:
-        raise RunFailed(f"not ended within {timeout:g} s (timeout=), and stopped")
-    if code:
-        raise RunFailed(f"the command ended with code {code}: {last}")
+        clock.cancel()
+        end_session(process)
+        end_marked(mark)
+        process.stdout.close()
 
 
-def end_group(process: subprocess.Popen) -> None:
-    """End the whole session of a command: SIGTERM, then SIGKILL."""
-    with contextlib.suppress(ProcessLookupError):
+def end_session(process: subprocess.Popen) -> None:
+    """Ask a command and its session to end, and give them a while."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def marked_with(mark: str) -> dict[str, str]:
+    """The variable by which every process that a command starts is found, whatever session or parent it has."""
+    return {MARKS: " ".join([*os.environ.get(MARKS, "").split(), mark])}
+
+
+def end_marked(mark: str) -> None:
+    """End every process that still carries a mark: SIGTERM, then SIGKILL."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if mark in process.environ().get(MARKS, "").split() and process.pid != os.getpid():
+                found.append(process)
+    for action in ("terminate", "kill"):
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                getattr(process, action)()
+        found = psutil.wait_procs(found, GRACE_S)[1]
+
+
+# Is told a session, and reads until its standard input ends: that is when the process at the other end is gone.
+TETHER = """
+import os, signal, sys, time
+session = sys.stdin.readline()
+sys.stdin.read()
+for number in (signal.SIGTERM, signal.SIGKILL) if session else ():
+    os.killpg(int(session), number)
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+@contextlib.contextmanager
+def tether() -> Iterator[Callable[[subprocess.Popen], None]]:
+    """Gives a function that ties a command to this process: when this one is killed, as a kernel is when it is
+    restarted, the command and its session end."""
+    watcher = subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", TETHER, str(2 * GRACE_S)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def tie(process: subprocess.Popen) -> None:
+        watcher.stdin.write(f"{process.pid}\n".encode())
+        watcher.stdin.flush()
+
+    try:
+        yield tie
+    finally:
+        watcher.kill()
+        watcher.wait()
+        watcher.stdin.close()

@@ -18,7 +18,7 @@ def main() -> None:
 
 def live(run_dir: Path, rank: int) -> None:
     """Never returns: the guard ends the process."""
-    with Guard(run_dir, rank) as guard:
+    with Guard(run_dir, rank, in_log=False) as guard:  # the notebook shows the first error, and not all of them
         guard.status = StatusWriter(run_dir, rank)
         guard.status.phase("joining the group")
         function, arguments, engine, sources = pickle.loads((run_dir / "call").read_bytes())

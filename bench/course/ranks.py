@@ -5,24 +5,28 @@ kernel's random numbers. So the function travels in a file, to processes that th
 and ends; what it returns comes back in a file, too.
 """
 
+import contextlib
+import json
 import os
+import pickle
 import re
-import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.course.output import RankOutput
 from bench.errors import RunFailed, UserError
-from bench.guard import LAUNCHER_PID
+from bench.guard import LAUNCHER_PID, error_path
 from bench.launch import horovodrun, supervise
 from bench.launch.ports import free_port
 from bench.measure.environment import usable_cores
 from bench.record import PROJECT
 
 RANK_PROGRAM = "bench.course.rank"
+STARTING_S = 120.0  # for torch to be imported and the ranks to meet, on a busy machine
 
 
 def run_on_ranks(
@@ -37,40 +41,89 @@ def run_on_ranks(
 
     engine: "torch", the ranks have joined the default process group when the function begins (Gloo for CPU tensors,
     and NCCL for those on GPUs); "bare", only RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set;
-    "horovod", started by horovodrun, and ``hvd.init()`` has been called. timeout: seconds for the function.
-    quiet: print nothing of what the ranks print.
+    "horovod", started by horovodrun, and ``hvd.init()`` has been called. timeout: seconds for the function, counted
+    from when every rank has begun. quiet: print nothing of what the ranks print.
 
     Raises UserError when the function, its arguments or its result cannot travel, or Horovod is missing; RunFailed when
-    a rank raises, dies, or is not back in time. No process is left behind.
+    a rank raises, dies, or is not back in time: its ``failure`` holds rank, kind, message and traceback. An interrupt
+    of the kernel stays one. No process and no file is left behind.
     """
-    check(num_ranks, engine)
-    run_dir = Path(tempfile.mkdtemp(prefix="ranks-"))
+    check(num_ranks, engine, timeout)
     files = cell_files()
-    output = RankOutput(run_dir, num_ranks, quiet, files)
-    try:
-        (run_dir / "call").write_bytes(packed((function, arguments, engine, sources(files))))
+    call = packed((function, arguments, engine, sources(files)))
+    with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
+        run_dir = Path(folder)
+        output = RankOutput(run_dir, num_ranks, quiet, files)
+        (run_dir / "call").write_bytes(call)
         command, variables = START[engine](run_dir, num_ranks, timeout)
         environment = {**os.environ, **common_variables(num_ranks), **variables}
-        supervise.run(command, environment, run_dir, num_ranks, timeout, output.show)
-        output.show()
+        try:
+            supervise.run(command, environment, run_dir, num_ranks, timeout, output.show, STARTING_S)
+            output.finish()
+        except UserError:
+            output.finish()
+            raise
+        except RunFailed as error:
+            raise told(error, output, run_dir, num_ranks) from None
         return [result_of(run_dir, rank) for rank in range(num_ranks)]
-    except RunFailed as error:
-        if error.failure["kind"] == "raised":
-            output.show()  # with the traceback of the rank
-        message = error.failure["message"].replace("(TIMEOUT)", "(timeout=)")
-        failed = RunFailed(output.in_words_of_the_notebook(message))
-        failed.failure = error.failure
-        raise failed from None
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def check(num_ranks: int, engine: str) -> None:
+def told(error: RunFailed, output: RankOutput, run_dir: Path, num_ranks: int) -> BaseException:
+    """Print what the ranks have left to say; returns the failure in the words of the notebook."""
+    failure = error.failure
+    kind, rank = failure["kind"], failure["rank"]
+    if kind == "interrupted":
+        return KeyboardInterrupt()
+    if kind not in ("hung", "flooded"):  # a rank that hangs has written its stacks to the log
+        output.finish()
+        output.tell_errors(list(reports(run_dir, num_ranks)), rank if kind == "raised" else None)
+    if kind == "launcher" and not output.quiet:
+        print(failure["traceback"], flush=True)
+    message = how_it_ended(run_dir, rank) if kind == "killed" else ""
+    message = message or failure["message"].replace("(TIMEOUT)", "(timeout=)").replace("TIMEOUT", "timeout=")
+    trace = output.in_words_of_the_notebook(failure["traceback"])
+    message = output.in_words_of_the_notebook(message) + place(trace, kind)
+    failed = RunFailed(message)
+    failed.failure = failure | {"message": message, "traceback": trace}
+    return failed
+
+
+def reports(run_dir: Path, num_ranks: int) -> Iterator[dict]:
+    """What each rank that raised has left."""
+    for rank in range(num_ranks):
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            yield json.loads(error_path(run_dir, rank).read_text())
+
+
+def how_it_ended(run_dir: Path, rank: int) -> str:
+    """In words, for a rank that is gone without having said why. Empty where our starter has not seen it end."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        code = int((run_dir / f"ended{rank}").read_text())
+        if code >= 0:
+            return f"rank {rank} ended with exit code {code} before the function returned"
+        name = signal.Signals(-code).name
+        return f"rank {rank} was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return ""
+
+
+def place(trace: str, kind: str) -> str:
+    """Where in the notebook a rank raised: the innermost of its cells' lines.
+
+    >>> place('  File "cell [3]", line 2, in f\\n    g()\\n  File "/a/b.py", line 7, in g\\n', "raised")
+    ' (cell [3], line 2, in f)'
+    """
+    found = re.findall(r'File "(cell \[\d+\])", line (\d+), in (\S+)', trace) if kind == "raised" else []
+    return f" ({found[-1][0]}, line {found[-1][1]}, in {found[-1][2]})" if found else ""
+
+
+def check(num_ranks: int, engine: str, timeout: float) -> None:
     """Raise UserError for a call that cannot work."""
     if engine not in START:
         raise UserError(f"unknown engine={engine!r}: choose one of {', '.join(START)}")
     if not isinstance(num_ranks, int) or not 1 <= num_ranks <= 64:
         raise UserError(f"num_ranks={num_ranks!r}: give a whole number from 1 to 64")
+    if not timeout > 0:
+        raise UserError(f"timeout={timeout!r}: give a number of seconds above 0")
 
 
 def packed(call: tuple) -> bytes:
@@ -92,7 +145,7 @@ def start_ranks(run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str
 def start_horovod(run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:
     """By horovodrun."""
     command = horovodrun.start(num_ranks, ["-m", RANK_PROGRAM, str(run_dir)])
-    return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout) + 60)}
+    return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
 
 
 START = {"torch": start_ranks, "bare": start_ranks, "horovod": start_horovod}
@@ -112,14 +165,21 @@ def common_variables(num_ranks: int) -> dict[str, str]:
 
 
 def result_of(run_dir: Path, rank: int):
-    """What the function returned on a rank."""
-    import pickle
-
-    return pickle.loads((run_dir / f"result{rank}").read_bytes())
+    """What the function returned on a rank. Raises UserError when it cannot be read here."""
+    try:
+        return pickle.loads((run_dir / f"result{rank}").read_bytes())
+    except FileNotFoundError:
+        message = f"rank {rank} ended before the function returned"
+        failed = RunFailed(message)
+        failed.failure = {"rank": rank, "kind": "killed", "message": message, "traceback": ""}
+        raise failed from None
+    except Exception as error:
+        raise UserError(f"what the function returned on rank {rank} cannot be read here: {error}") from None
 
 
 def cell_files() -> dict[str, str]:
-    """The files that stand for a notebook's cells in tracebacks: name -> "cell [5]". Empty outside of IPython."""
+    """The files that stand for a notebook's cells in tracebacks: name -> "cell [5]". Empty outside of IPython, and in a
+    version that keeps them elsewhere: then a traceback names the file."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     names = getattr(getattr(shell, "compile", None), "_filename_map", {})
     return {name: f"cell [{count}]" for name, count in names.items()}

@@ -9,10 +9,11 @@ from bench.report.suites import Suite, suites_of
 from bench.report.tables import machine_line
 
 REFERENCE = PROJECT / "results" / "reference"
+KINDS = ("compare", "weak", "strong", "breakdown", "knobs", "accuracy", "unsynced", "lab", "replay")
 
 
 def reference(kind: str, device: str = "cpu", which: int = -1) -> Suite | None:
-    """A committed suite: "compare", "weak", "breakdown", "knobs", "accuracy", "unsynced", "lab", "replay".
+    """A committed suite of a kind: "compare", "weak", "accuracy" and the others of KINDS.
 
     device: "cpu" or "cuda". which: of several, by age; the newest without it. None where none is committed: say so with
     ``no_gpu_record``. Give a suite to ``bench.report.figures.figures_of`` for its pictures, which name their machine.
@@ -22,7 +23,9 @@ def reference(kind: str, device: str = "cpu", which: int = -1) -> Suite | None:
 
 
 def references(kind: str, device: str = "cpu") -> list[Suite]:
-    """All committed suites of a kind on a device, oldest first."""
+    """All committed suites of a kind on a device, oldest first. Raises UserError for a kind that there is not."""
+    if kind not in KINDS or device not in ("cpu", "cuda"):
+        raise UserError(f"no suite is called {kind!r} on {device!r}: choose one of {', '.join(KINDS)}; cpu or cuda")
     return [suite for suite in all_suites() if suite.kind == kind and suite.device == device]
 
 

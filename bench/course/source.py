@@ -26,8 +26,8 @@ class Source:
 
 
 def source(module: str, name: str | None = None) -> Source:
-    """``source("bench.modes.dp", "CpuDataParallel.scatter")``: a function, a class or a method, from the file of a
-    module; without a name the docstring of the module, which is the lesson of a mode.
+    """``source("bench.modes.dp", "CpuDataParallel.scatter")``: a function, a class, a method or a constant, from the
+    file of a module; without a name the docstring of the module, which is the lesson of a mode.
 
     Raises UserError when there is no such module or name.
     """
@@ -38,13 +38,21 @@ def source(module: str, name: str | None = None) -> Source:
     text = path.read_text()
     node = ast.parse(text)
     if name is None:
-        return Source(path, 1, text[: text.index('"""', 3) + 3])
+        if ast.get_docstring(node) is None:
+            raise UserError(f"{module} has no docstring: name a function or a class of it")
+        return Source(path, 1, "\n".join(text.splitlines()[: node.body[0].end_lineno]))
     for part in name.split("."):
-        inner = [n for n in node.body if getattr(n, "name", None) == part]
+        inner = [n for n in getattr(node, "body", []) if part in names(n)]
         if not inner:
             raise UserError(f"there is no {name} in {module}")
         node = inner[0]
-    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
     lines = text.splitlines()[first - 1 : node.end_lineno]
     indent = len(lines[0]) - len(lines[0].lstrip())
     return Source(path, first, "\n".join(line[indent:] for line in lines))
+
+
+def names(node: ast.stmt) -> list[str]:
+    """The names that a statement defines."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]

@@ -11,7 +11,7 @@ from tests.records import compare_programs, store, suite_records
 from tests.runs import ROOT, bench
 
 COMMANDS = ["run", "compare", "scaling", "breakdown", "knobs", "accuracy", "verify", "gpu-check", "selfbench", "report",
-            "plots", "table", "diff", "pool", "doctor", "notebooks", "jupyter", "release", "grade",
+            "plots", "table", "diff", "pool", "doctor", "notebooks", "site", "jupyter", "release", "grade",
             "solutions-check", "install-horovod"]  # fmt: skip
 
 

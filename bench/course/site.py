@@ -1,0 +1,169 @@
+"""The course as a site: the executed chapters, and the texts beside them, as HTML pages that ask nobody for anything.
+
+What comes in: ``tutorials/`` and the notebooks that `bench notebooks` has executed; what is missing there, or was
+executed from another text, is executed first. What goes out: ``build/site``, opened from the disk or put on any server.
+The look is in ``tutorials/site``.
+"""
+
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.course import chapters
+from bench.course.chapters import BUILD, TUTORIALS, required
+from bench.errors import RunFailed
+from bench.record import PROJECT
+
+SITE = PROJECT / "build" / "site"
+LOOK = PROJECT / "tutorials" / "site"  # conf.py and the style sheet
+LIMIT_S = 600
+
+INDEX = "# The course\n\nTutorial chapters on data-parallel training.\n"
+EXERCISES = "# Problem sets\n\nOne for each chapter.\n"
+LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+CODE = re.compile(r"(^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+SOLUTION = re.compile(r"^(?P<indent> *)### BEGIN SOLUTION.*?^ *### END SOLUTION", re.MULTILINE | re.DOTALL)
+HIDDEN = re.compile(r"^ *### BEGIN HIDDEN TESTS.*?^ *### END HIDDEN TESTS\n", re.MULTILINE | re.DOTALL)
+
+
+def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BUILD, to: Path = SITE) -> Path:
+    """Make the site; returns its first page. quick: chapters that must be executed are, at the small sizes.
+
+    tutorials: the folder of the texts. notebooks: of the executed chapters. Raises RunFailed when a chapter fails, or
+    when Sphinx finds fault with a text: each of its warnings is an error.
+    """
+    for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
+        required(module)
+    texts = sorted(Path(tutorials).glob("[0-9][0-9]_*.md"))
+    for path in texts:
+        if not chapters.is_current(path, quick, notebooks):
+            started = time.monotonic()
+            chapters.execute(path, notebooks, quick)
+            print(f"{time.monotonic() - started:6.1f} s  {path.stem}", flush=True)
+    source = to.with_name(f"{to.name}-source")
+    for folder in (source, to):
+        shutil.rmtree(folder, ignore_errors=True)
+    assemble(texts, Path(tutorials), notebooks, source)
+    render(source, to)
+    return to / "index.html"
+
+
+def render(source: Path, to: Path) -> None:
+    """Have Sphinx make the pages. Raises RunFailed with its first complaint."""
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", "-E"]
+    command += ["-d", str(to.with_name(f"{to.name}-doctrees")), "-c", str(LOOK), str(source), str(to)]
+    environment = {**os.environ, "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise RunFailed(f"Sphinx was not ready within {LIMIT_S} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it printed nothing"]
+        raise RunFailed("Sphinx: " + "\n".join(said[:20]).replace(f"{source}{os.sep}", ""))
+
+
+# --- What Sphinx is given -------------------------------------------------------------------------------------------
+
+
+def assemble(texts: list[Path], tutorials: Path, notebooks: Path, source: Path) -> None:
+    """Lay out all pages in a folder for Sphinx.
+
+    Pages keep their places: ``03_name.md`` is a notebook here, a README the index of its folder, and a problem set
+    comes without its solutions and hidden tests.
+    """
+    others = sorted(path for path in tutorials.glob("*.md") if path not in texts and path.name != "README.md")
+    sets = sorted((tutorials / "exercises").glob("[0-9][0-9]_*.md"))
+    pages = {path.name: f"{path.stem}.ipynb" for path in texts}
+    pages |= {f"{path.stem}.ipynb": f"{path.stem}.ipynb" for path in texts}
+    pages |= {path.name: path.name for path in others}
+    pages |= {f"exercises/{path.name}": f"exercises/{path.name}" for path in sets}
+    pages |= {"README.md": "index.md", "exercises/README.md": "exercises/index.md", "exercises": "exercises/index.md"}
+
+    (source / "exercises").mkdir(parents=True)
+    for path in texts:
+        notebook = as_page(notebooks / f"{path.stem}.ipynb", pages)
+        (source / f"{path.stem}.ipynb").write_text(chapters.written(notebook))
+    for path in others:
+        (source / path.name).write_text(inside(path.read_text(), path.name, pages))
+    for path in sets:
+        text = inside(without_solutions(path.read_text()), f"exercises/{path.name}", pages)
+        (source / "exercises" / path.name).write_text(text)
+    exercises = inside(read(tutorials / "exercises" / "README.md", EXERCISES), "exercises/README.md", pages)
+    (source / "exercises" / "index.md").write_text(exercises + contents("", [path.stem for path in sets]))
+    index = inside(read(tutorials / "README.md", INDEX), "README.md", pages)
+    index += contents("Chapters", [path.stem for path in texts])
+    index += contents("More", ["exercises/index", *(path.stem for path in others)])
+    (source / "index.md").write_text(index)
+
+
+def as_page(executed: Path, pages: dict[str, str]):
+    """An executed chapter as it stands on the site: its links lead to pages, and it says where it was executed."""
+    notebook = required("nbformat").read(executed, 4)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = inside(cell.source, executed.name, pages)
+    made = notebook.metadata["course"]
+    sizes = ", at the small sizes that a test uses" if made["quick"] else ""
+    head, heading, rest = notebook.cells[0].source.partition("\n## ")
+    said = f"*The outputs on this page: {made['where']}{sizes}.*"
+    notebook.cells[0].source = f"{head.rstrip()}\n\n{said}\n{heading}{rest}"
+    return notebook
+
+
+def inside(text: str, page: str, pages: dict[str, str]) -> str:
+    """A Markdown text whose links lead to pages of the site. A link to another file of the repository becomes its text;
+    one to the web stays.
+
+    page: where the text lies below ``tutorials``. pages: such place -> place on the site.
+
+    >>> pages = {"03_a.md": "03_a.ipynb"}
+    >>> inside("[a](03_a.md#x), [b](../Makefile), `[c](d.md)`, [e](https://e.org)", "README.md", pages)
+    '[a](03_a.ipynb#x), b, `[c](d.md)`, [e](https://e.org)'
+    """
+    here = posixpath.dirname(page)
+
+    def led(match: re.Match) -> str:
+        target, hash_sign, anchor = match["target"].partition("#")
+        if re.match(r"[a-z]+:", target) or not target:
+            return match[0]
+        place = pages.get(posixpath.normpath(posixpath.join(here, target)))
+        if place is None:
+            return match["text"]
+        return f"[{match['text']}]({posixpath.relpath(place, here or '.')}{hash_sign}{anchor})"
+
+    return "".join(piece if is_code else LINK.sub(led, piece) for is_code, piece in split_code(text))
+
+
+def split_code(text: str) -> list[tuple[bool, str]]:
+    """A Markdown text in pieces: (whether it is code, piece)."""
+    pieces, end = [], 0
+    for match in CODE.finditer(text):
+        pieces += [(False, text[end : match.start()]), (True, match[0])]
+        end = match.end()
+    return [*pieces, (False, text[end:])]
+
+
+def without_solutions(text: str) -> str:
+    """A problem set as a student sees it.
+
+    >>> print(without_solutions("def f():\\n    ### BEGIN SOLUTION\\n    return 1\\n    ### END SOLUTION"))
+    def f():
+        raise NotImplementedError()
+    """
+    return HIDDEN.sub("", SOLUTION.sub(r"\g<indent>raise NotImplementedError()", text))
+
+
+def contents(caption: str, entries: list[str]) -> str:
+    """A table of contents for the margin; none for no entries."""
+    lines = [":hidden:", *([f":caption: {caption}"] if caption else []), "", *entries]
+    return "\n\n```{toctree}\n" + "\n".join(lines) + "\n```\n" if entries else ""
+
+
+def read(path: Path, stand_in: str) -> str:
+    """A text, or another where there is none."""
+    return path.read_text() if path.exists() else stand_in

@@ -1,0 +1,96 @@
+"""A kernel for tests: cells in, what they printed and raised out. The kernel is the one that the chapters run in."""
+
+import contextlib
+import os
+import re
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.course import chapters, commands
+from tests.runs import PATIENT
+
+LIMIT_S = 200  # for one cell, on a busy machine
+TERMINAL_CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Said:
+    """What a cell printed, showed and raised."""
+
+    printed: str = ""
+    shown: list[dict] = field(default_factory=list)  # by kind of text, as in a notebook
+    raised: str = ""  # "ValueError: no"
+    traceback: str = ""
+
+
+class Kernel:
+    """A kernel whose temporary files lie in a folder of its own. Use as a context manager."""
+
+    def __init__(self, folder: Path, **variables: str):
+        self.mark = "of-the-tests-kernel"
+        self.temporary = Path(folder) / "tmp"
+        self.temporary.mkdir()
+        self.variables = {
+            **os.environ, **PATIENT, "PYTHONPATH": chapters.pythonpath(), "TMPDIR": str(self.temporary),
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(self.mark), **variables,
+        }  # fmt: skip
+
+    def __enter__(self) -> "Kernel":
+        from jupyter_client.manager import KernelManager
+
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager._kernel_spec = chapters.kernel().kernel_spec
+        self.manager.start_kernel(env=self.variables)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=LIMIT_S)
+        self.pid = self.manager.provisioner.pid
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+    def run(self, code: str, do_when=None) -> Said:
+        """Run one cell to its end. do_when: (a text that it prints, a function to call then)."""
+        said, message = Said(), self.client.execute(textwrap.dedent(code).strip())
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            answer = self.client.get_iopub_msg(timeout=LIMIT_S)
+            if answer["parent_header"].get("msg_id") != message:
+                continue
+            kind, content = answer["msg_type"], answer["content"]
+            if kind == "stream":
+                said.printed += content["text"]
+            elif kind in ("display_data", "execute_result"):
+                said.shown.append(content["data"])
+            elif kind == "error":
+                said.raised = f"{content['ename']}: {content['evalue']}"
+                said.traceback = TERMINAL_CODES.sub("", "\n".join(content["traceback"]))
+            elif kind == "status" and content["execution_state"] == "idle":
+                return said
+            if do_when and do_when[0] in said.printed:
+                do_when[1]()
+                do_when = None
+        raise AssertionError(f"not ended within {LIMIT_S} s; so far: {said}")
+
+    def processes(self) -> list[str]:
+        """The command lines of all that this kernel has started, itself not among them."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if self.mark in process.environ().get(commands.MARKS, "").split() and process.pid != self.pid:
+                    found.append(" ".join(process.cmdline()))
+        return found
+
+    def left(self, within: float = 10.0) -> list[str]:
+        """Processes and temporary files that are left, after a while."""
+        deadline = time.monotonic() + within
+        while (left := [*self.processes(), *map(str, self.temporary.iterdir())]) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return left

@@ -1,0 +1,109 @@
+"""Commands from a notebook: live output, errors that fail, limits that hold, and nothing left."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import psutil
+import pytest
+
+from bench.course import commands
+from bench.course.commands import MARKS, bench, shell
+from bench.errors import RunFailed, UserError
+from tests.runs import ROOT, descendants
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary folders are made; it must be empty at the end."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_returns_its_record_and_prints_the_line_for_a_terminal(temporary, capsys):
+    record = bench(MODE="ddp", GPUS=2, DEVICE="cpu", MODEL="resnet18", IMAGE_SIZE=8, BATCH=6, WARMUP=1, STEPS=2)
+    assert record["status"] == "ok" and record["config"]["mode"] == "ddp" and record["config"]["timed_steps"] == 2
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("$ make bench BASELINES=0 MODE=ddp GPUS=2") and rest
+    assert str(temporary) not in "".join(rest), "its folder is gone when the cell has ended"
+    assert descendants(os.getpid()) == []
+    if shutil.which("make"):
+        line = [*shlex.split(first.removeprefix("$ ")), "-n", "VENV=none", f"PYTHON={sys.executable}"]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0 and '--mode="$MODE"' in done.stdout, done.stderr
+
+
+def test_a_wrong_value_is_the_users_error(temporary, capsys):
+    with pytest.raises(UserError, match="unknown MODE=dpp"):
+        bench(MODE="dpp")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "words"),
+    [
+        ((), {"mode": "ddp"}, "unknown variable mode: write MODE"),
+        (("doctor",), {}, "unknown command 'doctor': choose one of run, compare"),
+    ],
+)
+def test_a_call_that_cannot_work(temporary, arguments, variables, words):
+    with pytest.raises(UserError, match=words):
+        bench(*arguments, **variables)
+
+
+def test_lines_come_as_they_are_printed(capfd):
+    shell("python -c 'import sys; print(sys.executable); print(\"to stderr\", file=sys.stderr)'")
+    printed = capfd.readouterr().out.splitlines()
+    assert printed[0].startswith("$ python -c ") and printed[1:] == [sys.executable, "to stderr"]
+
+
+def test_a_failed_command_fails(capfd):
+    with pytest.raises(RunFailed, match=r"^the command ended with code 3: the reason$"):
+        shell("sh -c 'echo the reason; exit 3'")
+
+
+def test_a_program_that_is_not_there():
+    with pytest.raises(RunFailed, match="no-such-program cannot be started: No such file"):
+        shell("no-such-program")
+
+
+def test_too_many_lines_are_cut(capfd):
+    shell("seq 2000")
+    printed = capfd.readouterr().out.splitlines()
+    assert len(printed) == 1 + commands.MOST_LINES + 1 and printed[-1].startswith("… more than")
+
+
+# A child in a session of its own that heeds no SIGTERM, as a launcher's workers may be.
+DAEMON = """
+import signal, subprocess, sys, time
+ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(100)"
+subprocess.Popen([sys.executable, "-c", ignore], start_new_session=True)
+time.sleep(100)
+"""
+
+
+def carriers(mark: str) -> list[str]:
+    """The command lines of the processes that carry a mark."""
+    return [
+        " ".join(process.info["cmdline"])
+        for process in psutil.process_iter(["environ", "cmdline"])
+        if mark in (process.info["environ"] or {}).get(MARKS, "").split()
+    ]
+
+
+def test_a_command_has_a_limit_and_leaves_nobody(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(commands, "GRACE_S", 0.5)
+    mark = f"of-this-test-{os.getpid()}"
+    monkeypatch.setenv(MARKS, mark)
+    program = tmp_path / "program.py"
+    program.write_text(DAEMON)
+    started = time.monotonic()
+    with pytest.raises(RunFailed, match=r"^not ended within 4 s \(timeout=\), and stopped$"):
+        shell(f"python {program}", timeout=4)
+    assert time.monotonic() - started < 60
+    assert "up" in capfd.readouterr().out
+    assert carriers(mark) == []

@@ -1,0 +1,190 @@
+"""The site, of small chapters: made, read, and opened in a browser at two widths."""
+
+import json
+
+import pytest
+
+from bench.course import chapters, site
+from bench.errors import RunFailed
+from tests.browser.chromium import WIDTHS, Browser, needs_chromium
+
+pytest.importorskip("myst_nb", reason="the site extra is not installed")
+
+README = """# The course
+
+Begin with [chapter 1](01_first.md), then the [sets](exercises/README.md); the code is [here](../bench/cli.py).
+"""
+FIRST = """# 1. First
+
+**Question.** Does it fit? See [the second](02_second.ipynb#summary) and [its set](exercises/01_first.md).
+
+```python
+print("a line that is far too long for a telephone: " + "x" * 300)
+print("second line")
+```
+
+| a | wide | table | of | many | columns | that | does | not | fit |
+|---|---|---|---|---|---|---|---|---|---|
+| `some_long_name_of_a_thing` | `some_long_name_of_a_thing` | `some_long_name_of_a_thing` | 4 | 5 | 6 | 7 | 8 | 9 | 10 |
+
+```python
+from bench import course
+
+course.source("bench.modes.dp", "CpuDataParallel.scatter")
+```
+
+```python
+from IPython.display import SVG
+
+SVG('<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90"><rect width="900" height="90"/></svg>')
+```
+"""
+SECOND = """# 2. Second
+
+## Summary
+
+- `a_very_long_word_in_code_that_has_no_place_to_break_and_is_wider_than_a_phone_at_any_size_of_type` and $5 or $6.
+
+A formula, $a_1$, and one for itself:
+
+$$\\left(1 - \\frac{a \\cdot b}{2\\,|a|^2}\\right) a$$
+"""
+SET = """# Problem set 1: First
+
+## Task 1 (2 points)
+
+```python tags=["answer"]
+def double(x):
+    ### BEGIN SOLUTION
+    return x + the_secret_of_the_set
+    ### END SOLUTION
+```
+
+```python tags=["test"] points=2
+assert double(1) == 2
+### BEGIN HIDDEN TESTS
+assert the_hidden_one
+### END HIDDEN TESTS
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tutorials")
+    (folder / "exercises").mkdir()
+    for name, text in {
+        "README.md": README, "01_first.md": FIRST, "02_second.md": SECOND, "exercises/01_first.md": SET,
+        "guide.md": "# The guide\n\nBack to [the start](README.md).\n",
+    }.items():  # fmt: skip
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(texts):
+    """The site's folder."""
+    out = texts.parent / "site"
+    site.build(quick=True, tutorials=texts, notebooks=texts.parent / "notebooks", to=out)
+    return out
+
+
+def test_every_page_is_there_and_linked(made):
+    index = (made / "index.html").read_text()
+    for page in ("01_first.html", "02_second.html", "exercises/index.html", "guide.html"):
+        assert (made / page).exists() and f'href="{page}"' in index, page
+    assert "cli.py" not in index and "the code is here" in index
+    first = (made / "01_first.html").read_text()
+    assert 'href="02_second.html#summary"' in first and 'href="exercises/01_first.html"' in first
+
+
+def test_a_chapter_shows_its_outputs_and_where_they_are_from(made):
+    first = (made / "01_first.html").read_text()
+    assert first.count("second line") == 2, "in the cell and in the output"
+    assert "The outputs on this page: 2" in first and "at the small sizes that a test uses" in first
+
+
+def test_formulas_are_pictures_in_the_page(made):
+    second = (made / "02_second.html").read_text()
+    assert second.count('<img class="formula') == 2 and 'alt="a_1"' in second and "$5 or $6" in second
+    assert "mathjax" not in "".join(path.read_text().lower() for path in made.rglob("*.html"))
+
+
+def test_no_solution_is_published(made):
+    for path in [*made.rglob("*"), *made.with_name("site-source").rglob("*")]:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        assert "the_secret_of_the_set" not in text and "the_hidden_one" not in text, path
+    assert "NotImplementedError" in (made / "exercises" / "01_first.html").read_text()
+
+
+def test_what_has_been_executed_is_not_executed_again(made, texts, monkeypatch):
+    monkeypatch.setattr(chapters, "execute", lambda *_: pytest.fail("executed again"))
+    monkeypatch.setattr(site, "render", lambda *_: None)
+    site.build(True, texts, texts.parent / "notebooks", texts.parent / "again")
+
+
+def test_a_broken_text_is_an_error(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "guide.md").write_text("# A\n\n```{nosuchdirective}\n```\n")
+    with pytest.raises(RunFailed, match=r"(?s)^Sphinx: guide\.md:3: WARNING: Unknown directive type: 'nosuch"):
+        site.build(True, tmp_path / "texts", tmp_path / "notebooks", tmp_path / "site")
+
+
+# --- In a browser ---------------------------------------------------------------------------------------------------
+
+QUESTION = """(() => {
+  const scrolls = e => e.closest("pre, table, .output, .cell_output, dialog, [class*=sidebar]") !== null;
+  const width = window.innerWidth;
+  return {
+    scroll_width: document.documentElement.scrollWidth, width,
+    wide: [...document.querySelectorAll(".bd-article *")].filter(
+      e => !scrolls(e) && e.getBoundingClientRect().right > width + 1).map(e => e.outerHTML.slice(0, 80)),
+    blank: [...document.querySelectorAll(".bd-article img")].filter(e => e.naturalWidth === 0).length,
+    type: parseFloat(getComputedStyle(document.querySelector(".bd-article")).fontSize),
+  };
+})()"""
+SEARCH = """new Promise(done => {
+  const look = () => {
+    const found = [...document.querySelectorAll("#search-results li a")].map(a => a.getAttribute("href"));
+    found.length ? done(found) : setTimeout(look, 100);
+  };
+  look();
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+def looks(browser, path, width: str) -> dict:
+    browser.open(path.as_uri(), *WIDTHS[width], mobile=width == "phone")
+    answer = browser.ask("Runtime.evaluate", expression=QUESTION, returnByValue=True)
+    assert "exceptionDetails" not in answer, answer
+    return answer["result"]["value"]
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("page", ["index", "01_first", "02_second", "exercises/01_first"])
+def test_a_page_fits_and_asks_no_other_host(made, browser, page, width):
+    look = looks(browser, made / f"{page}.html", width)
+    assert look["wide"] == [] and look["scroll_width"] <= look["width"] == WIDTHS[width][0]
+    assert look["type"] >= 16 and look["blank"] == 0
+    urls = [event["request"]["url"] for event in browser.of("Network.requestWillBeSent")]
+    assert urls and [url for url in urls if not url.startswith((f"{made.as_uri()}/", "data:"))] == []
+    assert browser.of("Network.loadingFailed", "Runtime.exceptionThrown") == []
+
+
+@needs_chromium
+def test_the_search_works_without_a_server(made, browser):
+    browser.open(f"{(made / 'search.html').as_uri()}?q=telephone", *WIDTHS["desktop"], mobile=False)
+    answer = browser.ask("Runtime.evaluate", expression=SEARCH, returnByValue=True, awaitPromise=True)
+    assert any("01_first.html" in href for href in answer["result"]["value"])
+
+
+def test_the_notebook_that_a_reader_can_take_home_is_the_executed_one(made):
+    notebook = json.loads((made / "_sources" / "01_first.ipynb").read_text())
+    assert notebook["cells"][1]["outputs"]

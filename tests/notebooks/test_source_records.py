@@ -1,0 +1,81 @@
+"""The project's own code and committed records, as the chapters show them."""
+
+import ast
+
+import pytest
+
+from bench.course import records
+from bench.course.source import source
+from bench.errors import UserError
+from bench.modes import MODES
+from tests.runs import ROOT
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_modes_lesson_is_the_docstring_of_its_file(mode):
+    shown = source(f"bench.modes.{mode}")
+    assert shown.place == f"# bench/modes/{mode}.py, line 1"
+    assert ast.get_docstring(ast.parse(shown.text)) == ast.get_docstring(
+        ast.parse((ROOT / "bench" / "modes" / f"{mode}.py").read_text())
+    )
+
+
+def test_a_method_is_shown_from_its_file_and_moved_to_the_margin():
+    shown = source("bench.modes.dp", "CpuDataParallel.scatter")
+    number = int(shown.place.rpartition(" ")[2])
+    first = (ROOT / "bench/modes/dp.py").read_text().splitlines()[number - 1]
+    assert shown.text.splitlines()[0] == first.strip() and shown.text.startswith(("def scatter", "@"))
+    ast.parse(shown.text)
+    assert repr(shown) == f"{shown.place}\n{shown.text}"
+    assert "<div" in shown._repr_html_() and "http" not in shown._repr_html_()
+
+
+def test_a_decorator_belongs_to_its_function():
+    assert source("bench.course.records", "all_suites").text.startswith("@functools.cache\ndef all_suites")
+
+
+def test_a_constant_and_a_package():
+    assert source("bench.course.records", "KINDS").text.startswith("KINDS = (")
+    assert source("bench.modes").place == "# bench/modes/__init__.py, line 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bench.nothing",), "there is no module bench.nothing"),
+        (("bench.modes.dp", "Nothing"), "there is no Nothing in bench.modes.dp"),
+        (("bench.modes.dp", "Mode.nothing"), "there is no Mode.nothing"),
+        (("bench.course.records", "KINDS.nothing"), "there is no KINDS.nothing"),
+        (("tests.notebooks.__init__",), "has no docstring"),
+    ],
+)
+def test_what_there_is_not(arguments, words):
+    with pytest.raises(UserError, match=words):
+        source(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["compare", "weak", "breakdown", "knobs", "accuracy", "unsynced", "lab"])
+def test_a_committed_suite_names_its_machine(kind):
+    found = records.references(kind)
+    assert found and all(suite.kind == kind and suite.device == "cpu" for suite in found)
+    assert records.reference(kind) is found[-1]
+    assert "torch" in records.machine(found[-1].first) and found[-1].machine == records.machine(found[-1].first)
+
+
+def test_a_kind_that_there_is_not():
+    with pytest.raises(UserError, match="no suite is called 'comparison'"):
+        records.reference("comparison")
+
+
+def test_where_no_gpu_has_measured_it_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(records, "all_suites", lambda: [])
+    records.no_gpu_record("compare", "make compare GPUS=2")
+    assert capsys.readouterr().out == (
+        "No record of 'compare' from a GPU is published yet. On a machine with GPUs: make compare GPUS=2\n"
+    )
+
+
+def test_without_a_clone_there_are_no_records(monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "REFERENCE", tmp_path / "none")
+    with pytest.raises(UserError, match="need a clone of the repository"):
+        records.all_suites.__wrapped__()
