@@ -93,7 +93,11 @@ HEAVY_ROOMS = [
     "bench.labs",
 ]
 LIGHT_EXCEPTIONS = ["bench.modes.__init__", "bench.measure.nvml", "bench.measure.environment"]
-NO_MODULE = ["bench.__main__"]  # it runs the command when it is imported
+NO_MODULE = [
+    "bench.__main__",  # it runs the command when it is imported
+    "bench.course.exercises.execution",  # a part of nbgrader
+    "bench.course.exercises.plain",  # a part of pytest
+]
 
 
 def name_of(path) -> str:
