@@ -49,6 +49,7 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **v
     variables = {name: int(value) if isinstance(value, bool) else value for name, value in variables.items()}
     if command == "run":
         variables = {"BASELINES": 0} | variables
+    variables |= one_kind_of_device(variables)
     target = "bench" if command == "run" else command
     print("$ make", target, *(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), flush=True)
     with contextlib.ExitStack() as stack:
@@ -59,6 +60,18 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **v
         execute([*PROGRAMS["bench"], command, *flags], timeout, quiet, temporary)
         records = [record_at(path) for path in out.rglob("record.json") if path not in before]
         return min(records, key=lambda r: r["started_at"]) if command == "run" else suites_of(records)
+
+
+def one_kind_of_device(variables: dict) -> dict:
+    """DEVICE=cpu where a machine has a GPU, but not one for each of two devices: one device on its GPU and two on its
+    CPU could not be compared. Empty where the reader has chosen, and where there are enough GPUs or none."""
+    from bench.measure.nvml import visible_gpus
+
+    wanted = max(2, int(variables.get("GPUS", 1)))
+    if "DEVICE" in variables or "SHARE_GPU" in variables or not 0 < len(visible_gpus()) < wanted:
+        return {}
+    print(f"Not one GPU for each of {wanted} devices: CPU workers stand for them in every run (DEVICE=cpu).")
+    return {"DEVICE": "cpu"}
 
 
 def record_at(path: Path) -> dict:

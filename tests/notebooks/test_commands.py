@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 
 import psutil
@@ -53,6 +54,28 @@ def test_a_wrong_value_is_the_users_error(temporary, capsys):
 def test_a_call_that_cannot_work(temporary, arguments, variables, words):
     with pytest.raises(UserError, match=words):
         bench(*arguments, **variables)
+
+
+@pytest.mark.parametrize(
+    ("visible", "variables", "added"),
+    [
+        ("0", {"MODE": "single"}, {"DEVICE": "cpu"}),  # two devices elsewhere in the notebook are CPU workers, too
+        ("0", {"GPUS": 2}, {"DEVICE": "cpu"}),
+        ("0", {"GPUS": 2, "SHARE_GPU": 1}, {}),
+        ("0", {"DEVICE": "cuda"}, {}),
+        ("0,1", {"GPUS": 2}, {}),
+        ("0,1", {"GPUS": 4}, {"DEVICE": "cpu"}),
+        ("", {"GPUS": 2}, {}),  # none is visible: the command says so itself
+    ],
+)
+def test_one_gpu_is_not_two_devices(nvml_stub, visible, variables, added):
+    code = f"""
+        import contextlib, io, json
+        from bench.course.commands import one_kind_of_device
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            added = one_kind_of_device({variables!r})
+        print(json.dumps([added, bool(said.getvalue())]))"""
+    assert nvml_stub.run(textwrap.dedent(code), visible=visible) == [added, bool(added)]
 
 
 def test_lines_come_as_they_are_printed(capfd):

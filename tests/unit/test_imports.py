@@ -68,6 +68,7 @@ ALLOWED = {
     ],
     "bench.course": [
         "bench.course", "bench.errors", "bench.files", "bench.guard", "bench.launch", "bench.measure.environment",
+        "bench.measure.nvml",
         "bench.mistakes", "bench.progress", "bench.record", "bench.report",
     ],
     "bench.install": ["bench.install", "bench.errors", "bench.files"],
