@@ -143,9 +143,13 @@ def rank_metrics(observed: dict) -> Finding | None:
     """Ranks that report different figures, or each counted but a share of the validation images."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
-        if name != "val_images" and any(differ(column) for column in zip(*values, strict=False)):
-            last = ", ".join("not finite" if rank[-1] is None else f"{rank[-1]:.6g}" for rank in values if rank)
-            return found("rank-metrics", f"{name} differs by rank: {last} in the last epoch")
+        columns = list(zip(*values, strict=False))  # one an epoch
+        differing = [epoch for epoch, column in enumerate(columns, 1) if differ(column)]
+        if name != "val_images" and differing:
+            epoch = differing[-1]  # they may agree by chance in others
+            said = ", ".join("not finite" if value is None else f"{value:.6g}" for value in columns[epoch - 1])
+            when = "in the last epoch" if epoch == len(columns) else f"in epoch {epoch}"
+            return found("rank-metrics", f"{name} differs by rank: {said} {when}")
     counted = [n for rank in reported.get("images", []) for n in rank]
     whole = reported.get("val_images")
     if ranks > 1 and whole and counted and min(counted) < whole * (1 + 1 / ranks) / 2:  # nearer a share than the whole
