@@ -11,8 +11,9 @@ import importlib.metadata
 import json
 import os
 import secrets
+import subprocess
 import sys
-import threading
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,64 +76,47 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
     cell, and is then not ``is_current``. Neither the kernel nor a process that a cell has started is left, also on
     Ctrl-C.
     """
-    notebook = notebook_of(path)
+    nbformat = required("nbformat")
     to.mkdir(parents=True, exist_ok=True)
     executed = to / f"{path.stem}.ipynb"
+    executed.write_text(written(notebook_of(path)))
     try:
-        run_cells(notebook, path.parent, {"COURSE_QUICK": str(int(quick))})
-        notebook.metadata["course"] = {"text": digest(path), "quick": quick, "where": where()}
+        run_cells(executed, path.parent, {"COURSE_QUICK": str(int(quick))})
     except RunFailed as error:
         raise RunFailed(f"{path.name}: {error}; see {executed}") from None
-    finally:
-        with files.written_whole(executed) as temporary:
-            temporary.write_text(written(notebook))
+    notebook = nbformat.read(executed, 4)
+    notebook.metadata["course"] = {"text": digest(path), "quick": quick, "where": where()}
+    with files.written_whole(executed) as temporary:
+        temporary.write_text(written(notebook))
     return executed
 
 
-def run_cells(notebook, folder: Path, variables: dict[str, str]) -> None:
-    """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line.
-
-    nbclient runs in a thread of its own: in the main one it would take Ctrl-C as the death of the kernel.
-    """
-    nbclient = required("nbclient")
+def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
+    """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line."""
+    required("nbclient")
     mark = secrets.token_hex(8)
     own = {"PYTHONPATH": pythonpath(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(mark)}
-    client = nbclient.NotebookClient(
-        notebook, timeout=CELL_LIMIT_S, startup_timeout=START_LIMIT_S, km=kernel(), coalesce_streams=True,
-        resources={"metadata": {"path": str(folder)}},
-    )  # fmt: skip
-    failure = []
-
-    def work() -> None:
+    limits = [str(CELL_LIMIT_S), str(START_LIMIT_S)]
+    with commands.tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.course.execution", str(notebook.resolve()), str(folder), *limits],
+            env={**os.environ, **variables, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        tie(process)
         try:
-            client.execute(env={**os.environ, **variables, **own})
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        with supervise.signals_as_interrupt():
-            while thread.is_alive():
-                thread.join(0.5)
-    finally:
-        commands.end_marked(mark)  # with the kernel, if it is still there; then the thread ends, too
-        thread.join(2 * commands.GRACE_S)
-    if failure:
-        raise RunFailed(in_one_line(failure[0], nbclient.exceptions)) from None
-
-
-def in_one_line(error: BaseException, known) -> str:
-    """What went wrong with a kernel or in a cell. known: nbclient's exceptions."""
-    if isinstance(error, known.CellExecutionError):
-        return f"{error.ename}: {(error.evalue.splitlines() or [''])[0]}"
-    if isinstance(error, known.CellTimeoutError):
-        return f"a cell took longer than {CELL_LIMIT_S} s"
-    if isinstance(error, known.DeadKernelError):
-        return "the kernel died: out of memory, or a crash in a library"
-    if isinstance(error, RuntimeError) and "Kernel" in str(error):
-        return f"the kernel did not start within {START_LIMIT_S} s: is this machine very busy?"
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            with supervise.signals_as_interrupt():
+                code = process.wait()
+        finally:
+            commands.end_session(process)
+            commands.end_marked(mark)  # the kernel, and what its cells have started
+        output.seek(0)
+        lines = [line for line in output.read().splitlines() if line.strip()]
+    if code:
+        raise RunFailed(lines[-1] if lines else f"nothing was said, and the exit code is {code}")
 
 
 def digest(path: Path) -> str:
@@ -162,21 +146,6 @@ def version(package: str) -> str | None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package).partition("+")[0]
     return None
-
-
-def kernel():
-    """A kernel of the Python that runs this, whatever kernel specs the user has."""
-    from jupyter_client.kernelspec import KernelSpec
-    from jupyter_client.manager import AsyncKernelManager
-
-    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-
-    class Manager(AsyncKernelManager):
-        # Only errors: it would warn that it speaks over TCP, which is this machine's own.
-        kernel_spec = KernelSpec(argv=[*command, "--IPKernelApp.log_level=40"], display_name="Python 3",
-                                 language="python")  # fmt: skip
-
-    return Manager(kernel_name="python3")
 
 
 def pythonpath() -> str:

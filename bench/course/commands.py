@@ -155,23 +155,29 @@ def show(text: str, number: int) -> None:
 
 @contextlib.contextmanager
 def limited(process: subprocess.Popen, mark: str, timeout: float) -> Iterator[threading.Event]:
-    """End a command after ``timeout`` seconds, and in any case at the end. Gives an event: it was too late."""
+    """End all that a command has started as soon as it has ended itself, and it after ``timeout`` seconds. Gives an
+    event: that was too late.
+
+    What it leaves running may hold the other end of its pipe, so this must not wait until all output is read.
+    """
     late = threading.Event()
 
-    def end_late() -> None:
-        late.set()
+    def follow() -> None:
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            late.set()
         end_session(process)
-        end_marked(mark)  # also what has left the session and still holds the other end of the pipe
+        end_marked(mark)
 
-    clock = threading.Timer(timeout, end_late)
-    clock.daemon = True
-    clock.start()
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
     try:
         yield late
     finally:
-        clock.cancel()
         end_session(process)
         end_marked(mark)
+        follower.join()
         process.stdout.close()
 
 

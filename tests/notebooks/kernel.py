@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import secrets
 import textwrap
 import time
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from bench.course import chapters, commands
+from bench.course.execution import kernel_command
 from tests.runs import PATIENT
 
 LIMIT_S = 200  # for one cell, on a busy machine
@@ -31,7 +33,7 @@ class Kernel:
     """A kernel whose temporary files lie in a folder of its own. Use as a context manager."""
 
     def __init__(self, folder: Path, **variables: str):
-        self.mark = "of-the-tests-kernel"
+        self.mark = f"of-the-tests-{secrets.token_hex(4)}"
         self.temporary = Path(folder) / "tmp"
         self.temporary.mkdir()
         self.variables = {
@@ -43,7 +45,7 @@ class Kernel:
         from jupyter_client.manager import KernelManager
 
         self.manager = KernelManager(kernel_name="python3")
-        self.manager._kernel_spec = chapters.kernel().kernel_spec
+        self.manager.kernel_spec.argv = kernel_command()
         self.manager.start_kernel(env=self.variables)
         self.client = self.manager.client()
         self.client.start_channels()

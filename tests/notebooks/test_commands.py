@@ -100,6 +100,14 @@ def test_too_many_lines_are_cut(capfd):
     assert len(printed) == 1 + commands.MOST_LINES + 1 and printed[-1].startswith("… more than")
 
 
+def test_a_command_is_over_when_it_has_ended_itself(capfd):
+    """And not only when all that it left in the background has ended, too."""
+    started = time.monotonic()
+    shell("sh -c 'echo a; (setsid sleep 60; echo late) & sleep 60 & echo b'")
+    assert time.monotonic() - started < 30
+    assert capfd.readouterr().out.splitlines()[1:] == ["a", "b"]
+
+
 # A child in a session of its own that heeds no SIGTERM, as a launcher's workers may be.
 DAEMON = """
 import signal, subprocess, sys, time

@@ -1,0 +1,69 @@
+"""``python -m bench.course.execution NOTEBOOK FOLDER …``: run the cells of a notebook in a fresh kernel, in place.
+
+A process of its own, so that whoever wants a notebook executed can end it with all that is below it, and holds neither
+the kernel's sockets nor the handlers that nbclient sets for signals. The notebook is written with the outputs of all
+cells that ran. What went wrong is the last line on standard output, and exit code 1.
+"""
+
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+
+def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
+    """Returns the exit code. folder: where the kernel works. The limits are of one cell, and of the kernel's start."""
+    notebook = nbformat.read(path, 4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=cell_limit_s, startup_timeout=start_limit_s, km=manager(), coalesce_streams=True,
+        resources={"metadata": {"path": str(folder)}},
+    )  # fmt: skip
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        said = f"{error.ename}: {first_line(error.evalue)}"
+    except CellTimeoutError:
+        said = f"a cell took longer than {cell_limit_s} s"
+    except DeadKernelError:
+        said = "the kernel died: out of memory, or a crash in a library"
+    except RuntimeError as error:
+        if "Kernel" not in str(error):
+            raise
+        said = f"the kernel did not start within {start_limit_s} s: is this machine very busy?"
+    else:
+        return 0
+    finally:
+        nbformat.write(notebook, path)
+    print(said, flush=True)
+    return 1
+
+
+def first_line(text: str) -> str:
+    """The first line of a text; empty for an empty one."""
+    return (text.splitlines() or [""])[0]
+
+
+def kernel_command() -> list[str]:
+    """A kernel of the Python that runs this, whatever kernel specs the user has.
+
+    Only its errors are logged: it would warn that it speaks over TCP, which is this machine's own.
+    """
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    return [*command, "--IPKernelApp.log_level=40"]
+
+
+def manager():
+    """A manager of such a kernel."""
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Manager(AsyncKernelManager):
+        kernel_spec = KernelSpec(argv=kernel_command(), display_name="Python 3", language="python")
+
+    return Manager(kernel_name="python3")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])))
