@@ -97,7 +97,7 @@ class RingAllReduce:
         partly = "a01: chunk a, summed over ranks 0 and 1. " if self.num_ranks > 2 else "a0: rank 0's chunk a. "
         words = (
             f"Drawing, not a measurement. {partly}Σa: over all ranks.",
-            "Orange edge: received in this step, from the rank above it. The last rank sends to rank 0.",
+            "Orange edge: just received, from the rank named above. The last rank sends to rank 0.",
         )
         parts += [text(10, height - FOOT + 18 + 17 * i, line, colour="#404040") for i, line in enumerate(words)]
         return "".join(parts) + "</svg>"
