@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,6 +109,8 @@ def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = 
     with tether() as tie:
         process = start(argv, mark)
         tie(process)
+        process.stdin.write("\n")
+        process.stdin.close()
         with limited(process, mark, timeout) as late:
             for text in process.stdout:
                 last, lines = text.strip() or last, lines + 1
@@ -123,23 +126,26 @@ def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = 
 
 
 def start(argv: list[str], mark: str) -> subprocess.Popen:
-    """Start a command in a session of its own, with a mark in its environment and a pipe from its output."""
+    """Start a command in a session of its own, with a mark in its environment and a pipe from its output.
+
+    It waits for a line on its standard input, and begins with none there: a kernel that dies before the command is tied
+    to it must not leave it running.
+    """
+    if not shutil.which(argv[0]):
+        raise RunFailed(f"{argv[0]} cannot be started: no such program")
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
     environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb", **marked_with(mark)}
-    try:
-        return subprocess.Popen(
-            argv,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise RunFailed(f"{argv[0]} cannot be started: {error.strerror}") from None
+    return subprocess.Popen(
+        ["sh", "-c", 'read -r _ && exec "$@" < /dev/null', "sh", *argv],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 def show(text: str, number: int) -> None:

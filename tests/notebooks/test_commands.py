@@ -90,7 +90,7 @@ def test_a_failed_command_fails(capfd):
 
 
 def test_a_program_that_is_not_there():
-    with pytest.raises(RunFailed, match="no-such-program cannot be started: No such file"):
+    with pytest.raises(RunFailed, match="no-such-program cannot be started: no such program"):
         shell("no-such-program")
 
 
