@@ -143,9 +143,9 @@ def rank_metrics(observed: dict) -> Finding | None:
     """Ranks that report different figures, or each counted but a share of the validation images."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
-        columns = list(zip(*values, strict=False))  # one an epoch
+        columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one an epoch
         differing = [epoch for epoch, column in enumerate(columns, 1) if differ(column)]
-        if name != "val_images" and differing:
+        if differing:
             epoch = differing[-1]  # they may agree by chance in others
             said = ", ".join("not finite" if value is None else f"{value:.6g}" for value in columns[epoch - 1])
             when = "in the last epoch" if epoch == len(columns) else f"in epoch {epoch}"

@@ -26,6 +26,7 @@ from bench.record import PROJECT
 
 TUTORIALS = PROJECT / "tutorials"
 BUILD = PROJECT / "build" / "notebooks"
+FAILED = "failed: "  # begins the line in which an execution says why
 CELL_LIMIT_S = 300  # no cell of a chapter comes near it, unless a machine is very busy
 START_LIMIT_S = 180  # of a kernel
 
@@ -116,7 +117,8 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
         output.seek(0)
         lines = [line for line in output.read().splitlines() if line.strip()]
     if code:
-        raise RunFailed(lines[-1] if lines else f"nothing was said, and the exit code is {code}")
+        said = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)] or lines
+        raise RunFailed(said[-1] if said else f"nothing was said, and the exit code is {code}")
 
 
 def digest(path: Path) -> str:

@@ -18,6 +18,7 @@ from bench.errors import RunFailed, UserError
 from bench.record import PROJECT
 
 # A kernel may have been started without its environment's folder on PATH, and then these would be others, or missing.
+# (A command of a command, as the python of `horovodrun python train.py`, is found by PATH: see ``start``.)
 PROGRAMS = {
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
@@ -135,6 +136,7 @@ def start(argv: list[str], mark: str) -> subprocess.Popen:
         raise RunFailed(f"{argv[0]} cannot be started: no such program")
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb", **marked_with(mark)}
     return subprocess.Popen(
         ["sh", "-c", 'read -r _ && exec "$@" < /dev/null', "sh", *argv],

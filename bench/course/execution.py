@@ -2,7 +2,8 @@
 
 A process of its own, so that whoever wants a notebook executed can end it with all that is below it, and holds neither
 the kernel's sockets nor the handlers that nbclient sets for signals. The notebook is written with the outputs of all
-cells that ran. What went wrong is the last line on standard output, and exit code 1.
+cells that ran. What went wrong is one line on standard output that begins with FAILED, and exit code 1: other lines may
+follow it, of an exit handler of nbclient that complains of a kernel which never was.
 """
 
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import nbclient
 import nbformat
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+from bench.course.chapters import FAILED
 
 
 def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
@@ -36,7 +39,7 @@ def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int
         return 0
     finally:
         nbformat.write(notebook, path)
-    print(said, flush=True)
+    print(f"{FAILED}{said}", flush=True)
     return 1
 
 
