@@ -65,10 +65,10 @@ def jupyter(args) -> int:
     import subprocess
     import sys
 
-    from bench.course import chapters
+    from bench.course import chapters, commands
 
     chapters.required("jupyterlab")
-    environment = {**os.environ, "PYTHONPATH": chapters.pythonpath()}
+    environment = {**os.environ, **commands.own_paths()}
     return subprocess.run([sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")],
                           env=environment).returncode  # fmt: skip
 

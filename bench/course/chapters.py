@@ -96,7 +96,7 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
     """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line."""
     required("nbclient")
     mark = secrets.token_hex(8)
-    own = {"PYTHONPATH": pythonpath(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(mark)}
+    own = {**commands.own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(mark)}
     limits = [str(CELL_LIMIT_S), str(START_LIMIT_S)]
     with commands.tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
         process = subprocess.Popen(
@@ -152,7 +152,7 @@ def version(package: str) -> str | None:
 
 def pythonpath() -> str:
     """PYTHONPATH with the project in front."""
-    return os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    return commands.own_paths()["PYTHONPATH"]
 
 
 def required(module: str):

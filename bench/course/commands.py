@@ -18,7 +18,7 @@ from bench.errors import RunFailed, UserError
 from bench.record import PROJECT
 
 # A kernel may have been started without its environment's folder on PATH, and then these would be others, or missing.
-# (A command of a command, as the python of `horovodrun python train.py`, is found by PATH: see ``start``.)
+# (A command of a command, as the python of `horovodrun python train.py`, is found by PATH: see ``own_paths``.)
 PROGRAMS = {
     "python": [sys.executable],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
@@ -134,10 +134,8 @@ def start(argv: list[str], mark: str) -> subprocess.Popen:
     """
     if not shutil.which(argv[0]):
         raise RunFailed(f"{argv[0]} cannot be started: no such program")
-    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb", **marked_with(mark)}
+    environment |= {**own_paths(), "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb", **marked_with(mark)}
     return subprocess.Popen(
         ["sh", "-c", 'read -r _ && exec "$@" < /dev/null', "sh", *argv],
         env=environment,
@@ -148,6 +146,15 @@ def start(argv: list[str], mark: str) -> subprocess.Popen:
         errors="replace",
         start_new_session=True,
     )
+
+
+def own_paths() -> dict[str, str]:
+    """PATH with this Python's programs in front, and PYTHONPATH with the project."""
+    places = {
+        "PATH": [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)],
+        "PYTHONPATH": [str(PROJECT), os.environ.get("PYTHONPATH")],
+    }
+    return {name: os.pathsep.join(filter(None, folders)) for name, folders in places.items()}
 
 
 def show(text: str, number: int) -> None:
