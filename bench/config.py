@@ -23,128 +23,189 @@ OPTIMIZERS = ("sgd", "adam", "adamw")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
-LABELS = ("suite", "role", "round")  # where a run belongs, not what it does
 CACHE = "~/.cache/data-parallel-bench/data"
 
 # Every option that only some modes have: the union of the table's.
 KNOBS = {name for info in MODES.values() for name in info.knobs}
 
 
-def option(default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None):
-    """A field of RunConfig with what the command line and the checks need to know of it."""
-    meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
-    return field(default=default, metadata=meta)
+# What kind of thing an option is. Every list of options in the house is made from this, by ``names``.
+PARTS = {
+    "mode": "the data-parallel pattern, and on how many of which devices",
+    "model": "the network and its first weights",
+    "data": "the examples, and how they are read",
+    "recipe": "the arithmetic of the training: batch, optimizer, schedule, precision, seed",
+    "engine": "how the mode carries out that arithmetic: buckets, exchange, memory order, compiler",
+    "injected": "a mistake or a fault, on purpose",
+    "measuring": "what is measured and recorded",
+    "resources": "what this machine gives to the run, and for how long",
+    "files": "where files are read from and written to",
+    "besides": "what is done beside the steps, and changes none of them",
+    "labels": "where the run belongs, not what it does",
+}
+WORK = ("model", "data", "recipe", "measuring")  # what is computed and measured
+PROGRAM = ("mode", "engine", "injected")  # which program computes it
+
+
+def option(part, default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False):
+    """A field of RunConfig with what the command line and the checks need to know of it.
+
+    part: one of PARTS. path: whether its value names a place on this machine.
+    """
+    meta = {"part": part, "help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
+    return field(default=default, metadata=meta | {"path": path})
+
+
+def names(*parts: str) -> list[str]:
+    """The options of these parts, in the order of RunConfig's fields.
+
+    >>> names("labels")
+    ['suite', 'role', 'round']
+    """
+    return [f.name for f in dataclasses.fields(RunConfig) if f.metadata["part"] in parts]
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """One run. ``None`` means: choose by device; ``resolve`` fills it in."""
 
-    mode: str = option("ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
-    num_devices: int = option(1, "GPUs to use; on a machine without GPUs, CPU workers", flag="gpus", minimum=1)
-    model: str | None = option(None, "torchvision classification model (cpu: resnet18, gpu: resnet50)")
+    mode: str = option("mode", "ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
+    num_devices: int = option("mode", 1, "GPUs to use; on a machine without GPUs, CPU workers", flag="gpus", minimum=1)
+    model: str | None = option("model", None, "torchvision classification model (cpu: resnet18, gpu: resnet50)")
     data: str | None = option(
+        "data",
         None,
         "digits, synthetic, fashionmnist, cifar10, imagefolder:PATH, tar:PATH, or a URL as s3://BUCKET/PREFIX "
         "(cpu: digits, gpu: synthetic)",
     )
-    image_size: int | None = option(None, "pixels a side (by data; digits 16, photographs cpu 64, gpu 224)", minimum=8)
+    image_size: int | None = option(
+        "data", None, "pixels a side (by data; digits 16, photographs cpu 64, gpu 224)", minimum=8
+    )
     per_device_batch: int | None = option(
-        None, "images per device per forward pass (cpu: 32, gpu: 64)", flag="batch", minimum=1
+        "recipe", None, "images per device per forward pass (cpu: 32, gpu: 64)", flag="batch", minimum=1
     )
     accumulate: int = option(
-        1, "forward and backward passes a step: the global batch is BATCH x devices x this", minimum=1
+        "recipe", 1, "forward and backward passes a step: the global batch is BATCH x devices x this", minimum=1
     )
-    warmup_steps: int | None = option(None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0)
-    timed_steps: int | None = option(None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
-    epochs: int = option(0, "train so many epochs instead, and validate after each", minimum=0)
-    lr: float = option(0.05, "learning rate", exclusive_minimum=0)
-    momentum: float = option(0.9, "momentum of sgd", minimum=0)
-    nesterov: bool = option(False, "sgd with Nesterov's momentum")
-    weight_decay: float = option(0.0, "weight decay", minimum=0)
-    optimizer: str = option("sgd", "the optimizer", choices=OPTIMIZERS)
-    schedule: str = option("constant", "how the learning rate falls", choices=SCHEDULES)
-    schedule_epochs: float = option(30.0, "step: epochs between two falls; cyclic: of a cycle", exclusive_minimum=0)
+    warmup_steps: int | None = option(
+        "measuring", None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0
+    )
+    timed_steps: int | None = option("measuring", None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
+    epochs: int = option("recipe", 0, "train so many epochs instead, and validate after each", minimum=0)
+    lr: float = option("recipe", 0.05, "learning rate", exclusive_minimum=0)
+    momentum: float = option("recipe", 0.9, "momentum of sgd", minimum=0)
+    nesterov: bool = option("recipe", False, "sgd with Nesterov's momentum")
+    weight_decay: float = option("recipe", 0.0, "weight decay", minimum=0)
+    optimizer: str = option("recipe", "sgd", "the optimizer", choices=OPTIMIZERS)
+    schedule: str = option("recipe", "constant", "how the learning rate falls", choices=SCHEDULES)
+    schedule_epochs: float = option(
+        "recipe", 30.0, "step: epochs between two falls; cyclic: of a cycle", exclusive_minimum=0
+    )
     schedule_factor: float = option(
-        0.1, "step: what a fall multiplies by; cyclic: lowest over highest", exclusive_minimum=0
+        "recipe", 0.1, "step: what a fall multiplies by; cyclic: lowest over highest", exclusive_minimum=0
     )
-    lr_batch: int | None = option(None, "LR is meant for this global batch: scaled linearly to the run's", minimum=1)
-    lr_warmup_steps: int = option(0, "linear warm-up of the learning rate over so many steps", minimum=0)
-    lr_warmup_epochs: float = option(0.0, "the same in epochs", minimum=0)
-    clip_norm: float | None = option(None, "clip the gradient's norm to this", exclusive_minimum=0)
+    lr_batch: int | None = option(
+        "recipe", None, "LR is meant for this global batch: scaled linearly to the run's", minimum=1
+    )
+    lr_warmup_steps: int = option("recipe", 0, "linear warm-up of the learning rate over so many steps", minimum=0)
+    lr_warmup_epochs: float = option("recipe", 0.0, "the same in epochs", minimum=0)
+    clip_norm: float | None = option("recipe", None, "clip the gradient's norm to this", exclusive_minimum=0)
     loss_guard: float | None = option(
+        "recipe",
         None,
         "all ranks skip a step whose loss is not finite, or above this many times its running mean",
         exclusive_minimum=1,
     )
     norm: str = option(
+        "model",
         "batch",
         "'group': group norm of up to 8 groups, each image for itself; 'none': every batch norm becomes a scale and a "
         "shift; 'sync': over the global batch",
         choices=NORMS,
     )
-    precision: str = option("fp32", "arithmetic of the step; fp16 scales the loss", choices=PRECISIONS)
-    allow_slow: bool = option(False, "run a precision for which this CPU has no instructions (6 to 40 times slower)")
-    channels_last: bool = option(False, "images and weights in memory as N H W C")
-    compile: bool = option(False, "torch.compile the model")
-    pretrained: str | None = option(None, "start from these weights: a file, or 'torchvision'")
-    freeze: str | None = option(None, "do not train parameters of these names, as in conv1*,layer1*")
-    train_only: str | None = option(None, "train no parameters but those of these names, as in fc*")
-    trust: bool = option(False, "read a weights file that may run code of its maker's")
-    augment: bool | None = option(None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
-    in_memory: bool | None = option(None, "decode every image once and hold it (by size)")
-    skip_bad: bool = option(False, "leave out images that cannot be read, and count them; without it they are an error")
-    data_dir: str = option(CACHE, "where data sets are looked for, downloaded and staged")
-    checkpoint: bool | None = option(None, "write checkpoints after every epoch (with EPOCHS: 1)")
-    checkpoint_steps: int | None = option(None, "and after every so many steps", minimum=1)
-    resume: str | None = option(None, "go on from a checkpoint: a file, a run's folder, or a folder of runs")
-    evaluate: bool = option(False, "only validate, with the weights of RESUME or PRETRAINED")
-    target: float | None = option(None, "top-1 accuracy to take the time to, as in 0.98", exclusive_minimum=0)
-    track: str = option("none", "log to a tracker, offline (rank 0)", choices=TRACKERS)
-    copy_to: str | None = option(None, "URL to which the run's folder is copied at the end")
-    seed: int = option(0, "seed of weights, of data order and of augmentation", minimum=0)
+    precision: str = option("recipe", "fp32", "arithmetic of the step; fp16 scales the loss", choices=PRECISIONS)
+    allow_slow: bool = option(
+        "resources", False, "run a precision for which this CPU has no instructions (6 to 40 times slower)"
+    )
+    channels_last: bool = option("engine", False, "images and weights in memory as N H W C")
+    compile: bool = option("engine", False, "torch.compile the model")
+    pretrained: str | None = option("model", None, "start from these weights: a file, or 'torchvision'", path=True)
+    freeze: str | None = option("model", None, "do not train parameters of these names, as in conv1*,layer1*")
+    train_only: str | None = option("model", None, "train no parameters but those of these names, as in fc*")
+    trust: bool = option("files", False, "read a weights file that may run code of its maker's")
+    augment: bool | None = option("data", None, "random crops and flips in training (digits, synthetic: 0; others: 1)")
+    in_memory: bool | None = option("data", None, "decode every image once and hold it (by size)")
+    skip_bad: bool = option(
+        "data", False, "leave out images that cannot be read, and count them; without it they are an error"
+    )
+    data_dir: str = option("files", CACHE, "where data sets are looked for, downloaded and staged", path=True)
+    checkpoint: bool | None = option("besides", None, "write checkpoints after every epoch (with EPOCHS: 1)")
+    checkpoint_steps: int | None = option("besides", None, "and after every so many steps", minimum=1)
+    resume: str | None = option(
+        "files", None, "go on from a checkpoint: a file, a run's folder, or a folder of runs", path=True
+    )
+    evaluate: bool = option("besides", False, "only validate, with the weights of RESUME or PRETRAINED")
+    target: float | None = option(
+        "besides", None, "top-1 accuracy to take the time to, as in 0.98", exclusive_minimum=0
+    )
+    track: str = option("besides", "none", "log to a tracker, offline (rank 0)", choices=TRACKERS)
+    copy_to: str | None = option("besides", None, "URL to which the run's folder is copied at the end", path=True)
+    seed: int = option("recipe", 0, "seed of weights, of data order and of augmentation", minimum=0)
     workers: int | None = option(
+        "data",
         None,
         "data loader workers in TOTAL, shared out over the processes (files: one a process, gpu: one a core)",
         minimum=0,
     )
-    threads: int | None = option(None, "CPU threads in TOTAL (default: the usable cores)", minimum=1)
+    threads: int | None = option("resources", None, "CPU threads in TOTAL (default: the usable cores)", minimum=1)
     launcher: str = option(
-        "auto", "how the processes are started (ddp: torchrun or spawn)", choices=("auto", *LAUNCHERS)
+        "engine", "auto", "how the processes are started (ddp: torchrun or spawn)", choices=("auto", *LAUNCHERS)
     )
-    dist_url: str | None = option(None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
-    device: str = option("auto", "auto: GPUs where there are any", choices=DEVICES)
-    share_gpu: bool = option(False, "all ranks on ONE GPU, over Gloo: for learning, not for speed")
-    tuned: bool = option(False, "engine settings and batch that hide communication (see README)")
+    dist_url: str | None = option("resources", None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
+    device: str = option("mode", "auto", "auto: GPUs where there are any", choices=DEVICES)
+    share_gpu: bool = option("mode", False, "all ranks on ONE GPU, over Gloo: for learning, not for speed")
+    tuned: bool = option("engine", False, "engine settings and batch that hide communication (see README)")
     # The engines' own options: the table in bench/modes says which mode has which.
-    bucket_cap_mb: float | None = option(None, "ddp: MiB of gradients a bucket (25)", exclusive_minimum=0)
-    gradient_as_bucket_view: bool = option(False, "ddp: gradients live in their buckets")
-    static_graph: bool = option(False, "ddp: the graph is the same every step")
-    broadcast_buffers: bool = option(True, "ddp: rank 0's buffers are sent to all before each forward")
-    overlap: bool = option(True, "0: every reduction after the whole backward pass")
-    compression: str = option("none", "gradients on the wire (powersgd: ddp alone)", choices=COMPRESSIONS)
-    fusion_mb: float | None = option(None, "horovod: MiB of the fusion buffer (128)", minimum=0)
-    cycle_time_ms: float | None = option(None, "horovod: ms between two looks for work (1)", exclusive_minimum=0)
-    autotune: bool = option(False, "horovod: let it choose fusion and cycle while it runs")
-    adasum: bool = option(False, "horovod: Adasum instead of the mean (needs a Horovod with MPI)")
-    sync: bool = option(True, "0: no gradient is exchanged; the step without its communication, not training")
-    init_sync: bool = option(True, "0: the replicas are not made equal at the start: a mistake to study")
+    bucket_cap_mb: float | None = option("engine", None, "ddp: MiB of gradients a bucket (25)", exclusive_minimum=0)
+    gradient_as_bucket_view: bool = option("engine", False, "ddp: gradients live in their buckets")
+    static_graph: bool = option("engine", False, "ddp: the graph is the same every step")
+    broadcast_buffers: bool = option("engine", True, "ddp: rank 0's buffers are sent to all before each forward")
+    overlap: bool = option("engine", True, "0: every reduction after the whole backward pass")
+    compression: str = option("engine", "none", "gradients on the wire (powersgd: ddp alone)", choices=COMPRESSIONS)
+    fusion_mb: float | None = option("engine", None, "horovod: MiB of the fusion buffer (128)", minimum=0)
+    cycle_time_ms: float | None = option(
+        "engine", None, "horovod: ms between two looks for work (1)", exclusive_minimum=0
+    )
+    autotune: bool = option("engine", False, "horovod: let it choose fusion and cycle while it runs")
+    adasum: bool = option("engine", False, "horovod: Adasum instead of the mean (needs a Horovod with MPI)")
+    sync: bool = option("engine", True, "0: no gradient is exchanged; the step without its communication, not training")
+    init_sync: bool = option("engine", True, "0: the replicas are not made equal at the start: a mistake to study")
     # Switches to study with.
-    step_barrier: bool = option(False, "an unfairness to study: a barrier and three reductions every step")
-    item_sync: bool = option(False, "an unfairness to study: loss.item() every step")
-    storage_ms: float = option(0.0, "simulated wait for storage in the loader, ms an image", minimum=0)
-    mistake: str = option("none", "a known mistake, made on purpose (`bench lab`)", choices=("none", *INJECTED))
-    watch: bool = option(False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps")
-    replicas: bool = option(False, "record how far apart the replicas are after every step, and how good each is alone")
-    profile: bool = option(False, "torch.profiler round one more step: its timeline goes into the record")
-    baselines: bool | None = option(None, "also run the two baselines (cpu: 1, gpu: 0)")
-    timeout: float = option(900.0, "seconds without progress after which the run is ended", exclusive_minimum=0)
-    out: str = option("results/runs", "folder for run folders")
-    snapshots: str | None = option(None, "save weights after these steps, as in 1,5,20 (what verify compares)")
-    fault: str | None = option(None, "break it on purpose: raise|kill|hang:RANK:STEP, as in kill:1:3")
-    suite: str | None = option(None, "label: the suite this run belongs to")
-    role: str | None = option(None, "label: what this run is in its suite")
-    round: int | None = option(None, "label: the round of its suite", minimum=0)
+    step_barrier: bool = option("engine", False, "an unfairness to study: a barrier and three reductions every step")
+    item_sync: bool = option("engine", False, "an unfairness to study: loss.item() every step")
+    storage_ms: float = option("data", 0.0, "simulated wait for storage in the loader, ms an image", minimum=0)
+    mistake: str = option(
+        "injected", "none", "a known mistake, made on purpose (`bench lab`)", choices=("none", *INJECTED)
+    )
+    watch: bool = option(
+        "measuring", False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps"
+    )
+    replicas: bool = option(
+        "measuring", False, "record how far apart the replicas are after every step, and how good each is alone"
+    )
+    profile: bool = option("measuring", False, "torch.profiler round one more step: its timeline goes into the record")
+    baselines: bool | None = option("besides", None, "also run the two baselines (cpu: 1, gpu: 0)")
+    timeout: float = option(
+        "resources", 900.0, "seconds without progress after which the run is ended", exclusive_minimum=0
+    )
+    out: str = option("files", "results/runs", "folder for run folders", path=True)
+    snapshots: str | None = option(
+        "measuring", None, "save weights after these steps, as in 1,5,20 (what verify compares)"
+    )
+    fault: str | None = option("injected", None, "break it on purpose: raise|kill|hang:RANK:STEP, as in kill:1:3")
+    suite: str | None = option("labels", None, "label: the suite this run belongs to")
+    role: str | None = option("labels", None, "label: what this run is in its suite")
+    round: int | None = option("labels", None, "label: the round of its suite", minimum=0)
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
@@ -310,6 +371,6 @@ def make_command(config: RunConfig) -> str:
     words = [
         f"{checks.variable_of(f)}={int(v) if isinstance(v, bool) else v}"
         for f in dataclasses.fields(config)
-        if (v := getattr(config, f.name)) != f.default and f.name not in ("out", *LABELS)
+        if (v := getattr(config, f.name)) != f.default and f.name not in ("out", *names("labels"))
     ]
     return " ".join(["make bench", *words])

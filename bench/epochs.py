@@ -15,7 +15,7 @@ from torch import nn
 
 from bench import checkpoint
 from bench.checkpoint import LATEST
-from bench.config import RunConfig, global_batch_of, to_dict
+from bench.config import RunConfig, global_batch_of, names, to_dict
 from bench.errors import UserError
 from bench.labs.replicas import NOTE, Replicas
 from bench.record import without_names
@@ -27,11 +27,10 @@ from bench.workload.sharding import steps_of_epochs
 BEST = "best.pt"
 # Options that change nothing in what is computed: a resumed run does not name them.
 NO_MATTER = (
-    "out", "data_dir", "resume", "timeout", "suite", "role", "round", "baselines", "dist_url", "launcher", "trust",
-    "checkpoint", "checkpoint_steps", "track", "copy_to", "target", "fault", "snapshots", "profile", "workers",
-    "in_memory", "threads", "pretrained", "allow_slow", "warmup_steps", "timed_steps",
-    "replicas", "watch",
-)  # fmt: skip
+    *names("measuring", "resources", "files", "besides", "labels"),
+    *("launcher", "fault", "workers", "in_memory"),
+    "pretrained",  # the checkpoint brings its own weights
+)
 
 
 class Epochs:

@@ -23,7 +23,6 @@ from bench.modes import MODES
 from bench.remote import without_credentials
 
 SCHEMA_VERSION = 4
-PATHS = ("out", "data_dir", "pretrained", "resume", "copy_to")  # options that are a path on this machine
 PROJECT = Path(__file__).parents[1]
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
@@ -135,7 +134,8 @@ def without_names(config: RunConfig) -> RunConfig:
     """A config whose paths say nothing of this machine's owner: below the working folder as they are, else the last
     name of each."""
     kind, place = data_kind(config.data)
-    changes = {name: nameless(getattr(config, name)) for name in PATHS if getattr(config, name)}
+    paths = [f.name for f in dataclasses.fields(config) if f.metadata["path"]]
+    changes = {name: nameless(getattr(config, name)) for name in paths if getattr(config, name)}
     if place:
         changes["data"] = nameless(place) if kind == "url" else f"{kind}:{nameless(place)}"
     return dataclasses.replace(config, **changes)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
-from bench.config import UNSET
+from bench.config import PROGRAM, UNSET, WORK, names
 from bench.errors import UserError
 from bench.report import stats, words
 from bench.report.certificate import UNKNOWN, certify
@@ -28,24 +28,6 @@ REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
 TIE_MARGIN = 0.02
 CONFIDENCE = 0.95
 EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
-
-# Where a run belongs and what surrounds it, not what it does.
-APART = (
-    "suite", "role", "round", "baselines", "timeout", "out", "dist_url", "data_dir", "trust", "checkpoint",
-    "checkpoint_steps", "resume", "evaluate", "target", "track", "copy_to", "allow_slow",
-)  # fmt: skip
-# Chosen by the machine where the user leaves it open: two machines differ in it, and the output says so.
-MACHINE = ("threads",)
-# What is computed. Two sets that differ here are not compared.
-WORKLOAD = (
-    "model", "data", "image_size", "per_device_batch", "accumulate", "warmup_steps", "timed_steps", "epochs", "lr",
-    "momentum", "nesterov", "weight_decay", "optimizer", "schedule", "schedule_epochs", "schedule_factor", "lr_batch",
-    "lr_warmup_steps", "lr_warmup_epochs", "pretrained", "freeze", "train_only", "augment", "skip_bad", "norm",
-    "precision", "seed", "workers", "device", "storage_ms", "snapshots", "fault",
-)  # fmt: skip
-FIELDS = [name for name in UNSET if name not in (*APART, *MACHINE)]
-PROGRAM = [name for name in FIELDS if name not in WORKLOAD]  # the mode, its devices, its launcher and engine options
-KEY = [*FIELDS, "threads_total"]  # of a group
 
 SURROUNDINGS = ("machine", "device set", "code")  # facts of a certificate that two sets may differ in
 
@@ -140,19 +122,26 @@ def compare_sets(a: list[dict], b: list[dict]) -> Result:
     groups_a, groups_b = (groups(side, parted) for side in (a, b))
     shared = [key for key in groups_a if key in groups_b]
     only_a, only_b = ([k for k in x if k not in y] for x, y in ((groups_a, groups_b), (groups_b, groups_a)))
-    names = labels([*groups_a, *only_b])
+    called = labels([*groups_a, *only_b])
     refuse_other_workloads(only_a, only_b)
     if not shared:
-        listed = [", ".join(names[key] for key in keys) for keys in (groups_a, groups_b)]
+        listed = [", ".join(called[key] for key in keys) for keys in (groups_a, groups_b)]
         raise UserError(f"the sets have no program in common: A has {listed[0]}; B has {listed[1]}")
-    differences = [difference(names[key], groups_a[key], groups_b[key]) for key in shared]
-    listed = [label(dict(zip(KEY, key, strict=True))) for key in parted]
-    return Result(differences, [names[key] for key in only_a], [names[key] for key in only_b], sorted(set(listed)))
+    differences = [difference(called[key], groups_a[key], groups_b[key]) for key in shared]
+    alone = ([called[key] for key in keys] for keys in (only_a, only_b))
+    return Result(differences, *alone, sorted({label(dict(key)) for key in parted}))
 
 
 def usable(records: list[dict]) -> list[dict]:
     """The records whose throughput is a result: ended well, and not slowed by the profiler."""
     return [r for r in records if r["status"] == "ok" and not r["config"].get("profile")]
+
+
+def of_program(name: str) -> bool:
+    """Whether an option says which program it is: the mode, its devices, its engine's options. The others say what is
+    computed, and two sets that differ there are not compared. The device is among these: what a CPU does is no measure
+    of a GPU."""
+    return name in names(*PROGRAM) and name != "device"
 
 
 def threads_of(record: dict) -> int | None:
@@ -161,34 +150,40 @@ def threads_of(record: dict) -> int | None:
 
 
 def groups(records: list[dict], parted: set[tuple] = frozenset()) -> dict[tuple, list[dict]]:
-    """Records by the values of KEY, each group in the order of time.
+    """Records by all that defines program and work, as ((option, value), …), each group in the order of time.
 
-    parted: the keys, with None for the threads, of those programs that are told apart by their threads as well.
+    parted: the keys, with None for the threads, of those programs that are told apart by their threads as well: two
+    machines differ in them, and the output says so.
     """
     found = {}
     for record in sorted(records, key=lambda r: r["started_at"]):
-        values = [record["config"].get(name, UNSET[name]) for name in FIELDS]
-        key = (*(json.dumps(v) if isinstance(v, list | dict) else v for v in values), None)
-        key = (*key[:-1], threads_of(record)) if key in parted else key
+        values = {name: hashable(record["config"].get(name, UNSET[name])) for name in names(*WORK, *PROGRAM)}
+        key = (*values.items(), ("threads_total", None))
+        key = (*values.items(), ("threads_total", threads_of(record))) if key in parted else key
         found.setdefault(key, []).append(record)
     return found
 
 
-def differing(one: tuple, other: tuple, among=KEY) -> list[str]:
-    """The fields, of those in ``among``, in which two groups differ."""
-    return [name for name, x, y in zip(KEY, one, other, strict=True) if name in among and x != y]
+def hashable(value):
+    """A value as it is; a list or a dict, which no option has and an edited record may, as text."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def differing(one: tuple, other: tuple) -> list[str]:
+    """The fields in which the keys of two groups differ."""
+    return [name for (name, x), (_, y) in zip(one, other, strict=True) if x != y]
 
 
 def labels(keys: list[tuple]) -> dict[tuple, str]:
     """A name for each group: mode, devices and engine options, and what else tells groups of one name apart."""
-    plain = {key: label(dict(zip(KEY, key, strict=True))) for key in keys}
-    names = {}
+    plain = {key: label(dict(key)) for key in keys}
+    found = {}
     for key, name in plain.items():
         twins = [other for other in keys if plain[other] == name]
-        apart = sorted({field for other in twins for field in differing(key, other)}, key=KEY.index)
-        more = ", ".join(f"{field}={key[KEY.index(field)]}" for field in apart)
-        names[key] = f"{name} ({more})" if more else name
-    return names
+        apart = {field for other in twins for field in differing(key, other)}
+        more = ", ".join(f"{field}={value}" for field, value in key if field in apart)
+        found[key] = f"{name} ({more})" if more else name
+    return found
 
 
 def label(values: dict) -> str:
@@ -196,7 +191,7 @@ def label(values: dict) -> str:
     options = [
         f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value}"  # a switch is written 0 or 1
         for name, value in values.items()
-        if name in PROGRAM and name not in ("mode", "num_devices", "launcher") and value != UNSET[name]
+        if of_program(name) and name not in ("mode", "num_devices", "launcher") and value != UNSET[name]
     ]
     return " ".join([values["mode"], str(values["num_devices"]), *options])
 
@@ -209,13 +204,14 @@ def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
     """
     found = []
     for key in only_a:
-        others = [other for other in only_b if not differing(key, other, PROGRAM)]
+        others = [other for other in only_b if not any(map(of_program, differing(key, other)))]
         if others:
             nearest = min(others, key=lambda other: len(differing(key, other)))
-            where = {name: KEY.index(name) for name in differing(key, nearest, FIELDS)}
-            text = ", ".join(f"{name} is {key[i]} in A and {nearest[i]} in B" for name, i in where.items())
-            if where:
-                found.append((label(dict(zip(KEY, key, strict=True))), text))
+            mine, theirs = dict(key), dict(nearest)
+            apart = [name for name in differing(key, nearest) if name != "threads_total"]
+            if apart:
+                text = ", ".join(f"{name} is {mine[name]} in A and {theirs[name]} in B" for name in apart)
+                found.append((label(mine), text))
     if found:
         texts = {text: [n for n, t in found if t == text] for _, text in found}
         listed = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())

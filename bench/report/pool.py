@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
+from bench.config import UNSET, WORK, names
 from bench.errors import UserError
 from bench.report import stats, words
 from bench.report.diff import label, threads_of, usable
@@ -23,10 +24,11 @@ from bench.report.load import FOLDER, find_records
 
 CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
-OPTIONS = (
-    "model", "data", "image_size", "precision", "optimizer", "lr", "momentum", "weight_decay", "norm", "workers",
-    "accumulate", "augment", "storage_ms", "epochs", "warmup_steps", "timed_steps",
-)  # fmt: skip
+ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
+# Options of the work that are said otherwise, or do not change it: the global batch stands for the batch per device, so
+# that one process and two share a panel, and another seed is as much work.
+NOT_SAID = ("model", "data", "image_size", "per_device_batch", "precision", "optimizer", "warmup_steps", "timed_steps",
+            "seed")  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -113,19 +115,27 @@ def machine_of(record: dict) -> Machine:
 
 
 def workload_of(record: dict) -> str:
-    """What was computed, in words: records of different workloads are not put side by side."""
+    """What was computed, in words: records of different workloads are not put side by side.
+
+    Every option of the work that is not at its default is in it, so one that is new tells workloads apart, too.
+    """
     config, topology = record["config"], record["topology"]
-    values = {name: config.get(name) for name in OPTIONS}
-    size = f" {values['image_size']} px" if values["image_size"] else ""
-    parts = [f"{values['model']}, {values['data']}{size}, {topology['global_batch']} images a step"]
-    parts += [str(values["precision"] or "precision unknown"), str(values["optimizer"] or "optimizer unknown")]
-    parts += [f"{name} {values[name]:g}" for name in ("lr", "momentum", "weight_decay") if values[name]]
-    parts += ["no batch norm"] if values["norm"] == "none" else []
-    parts += [f"{name} {values[name]:g}" for name in ("workers", "storage_ms", "epochs") if values[name]]
-    parts += [f"{values['accumulate']} passes a step"] if (values["accumulate"] or 1) > 1 else []
-    parts += ["augmented"] if values["augment"] else []
-    parts += [f"{values['warmup_steps']} + {values['timed_steps']} steps"]
-    return ", ".join(parts)
+    size = f" {config['image_size']} px" if config["image_size"] else ""
+    options = {name: config[name] for name in names(*WORK) if name not in NOT_SAID}
+    said = [f"{name} {shown(options.pop(name))}" for name in ALWAYS_SAID if config[name]]
+    said += [f"{name} {shown(value)}" for name, value in options.items() if value != UNSET[name]]
+    parts = [f"{config['model']}, {config['data']}{size}, {topology['global_batch']} images per step"]
+    parts += [config["precision"], config["optimizer"], *said]
+    return ", ".join([*parts, f"{config['warmup_steps']} + {config['timed_steps']} steps"])
+
+
+def shown(value) -> str:
+    """A value of an option in a few letters.
+
+    >>> shown(True), shown(0.10), shown("cosine")
+    ('1', '0.1', 'cosine')
+    """
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def panels_of(records: list[dict]) -> list[Panel]:
@@ -246,7 +256,8 @@ def run(folder: str, out: str = "results/pool") -> int:
     for machine, name in names.items():
         console.print(f"{name}: {machine.line()}", markup=False)
     for panel in panels:
-        console.print(f"{'CPU' if panel.device == 'cpu' else 'GPU'}: {panel.workload}, n = {panel.n}", markup=False)
+        kind = "CPU" if panel.device == "cpu" else "GPU"
+        console.print(f"{kind}: {panel.workload}, n = {panel.n}", markup=False, soft_wrap=True)
         console.print(table(panel, names))
     for sentence in said:
         print(sentence, file=sys.stderr)

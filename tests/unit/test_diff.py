@@ -246,10 +246,12 @@ def test_other_gpus_of_one_kind_are_no_difference():
     assert only(diff.compare_sets(a, b)).unlike == []
 
 
-def test_every_option_has_its_place():
-    """A new option of RunConfig is an engine option here until it is said to be something else."""
-    assert {*diff.APART, *diff.MACHINE, *diff.WORKLOAD} <= set(diff.UNSET)
-    assert {"mode", "num_devices", "bucket_cap_mb", "fusion_mb", "sync"} <= set(diff.PROGRAM)
+def test_an_option_of_the_work_that_differs_refuses_and_one_of_the_engine_is_another_program():
+    a, clipped = runs([100, 101]), runs([100, 101], day=1, clip_norm=1.0)
+    with pytest.raises(UserError, match=r"clip_norm is None in A and 1.0 in B"):
+        diff.compare_sets(a, clipped)
+    with pytest.raises(UserError, match="no program in common: A has ddp 2; B has ddp 2 bucket_cap_mb=5"):
+        diff.compare_sets(a, runs([100, 101], day=1, bucket_cap_mb=5.0))
 
 
 def test_what_differs_is_read_from_the_records():

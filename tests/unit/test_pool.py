@@ -1,6 +1,7 @@
 """bench/report/pool.py and its picture: what stands side by side, what is named and left out, that nothing is lost."""
 
 import copy
+import dataclasses
 import datetime
 import math
 
@@ -8,8 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
+from bench import config
 from bench.errors import UserError
-from bench.report import figures, pool
+from bench.report import diff, figures, pool
 from bench.report.figures import pool as picture
 from tests import records
 
@@ -78,11 +80,46 @@ def test_runs_with_other_numbers_of_threads_are_never_averaged_together():
     assert pool.panels_of(found)[0].groups[0].title == "ddp 2"
 
 
-@pytest.mark.parametrize("name, value", [("lr", 0.1), ("momentum", 0.5), ("warmup_steps", 7), ("timed_steps", 99)])
-def test_what_is_trained_and_how_long_is_part_of_the_workload(name, value):
-    found = [records.record("ddp", seconds=i) for i in range(2)]
-    found[1]["config"][name] = value
-    assert len(pool.panels_of(found)) == 2
+def other_value(field, value):
+    """Another value of an option, of its type."""
+    if field.metadata["choices"]:
+        return next(choice for choice in field.metadata["choices"] if choice != value)
+    kind = config.base_type(field)
+    return not value if kind is bool else "other" if kind is str else (value or 0) + 1
+
+
+OPTIONS = {field.name: field for field in dataclasses.fields(config.RunConfig)}
+OF_THE_RUN = sorted({*config.names(*config.WORK, *config.PROGRAM)} - {"device", "launcher", "per_device_batch", "seed"})
+
+
+@pytest.mark.parametrize("name", OF_THE_RUN)
+def test_runs_that_differ_in_their_work_or_their_program_are_never_averaged_together(name):
+    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
+    found[1]["config"][name] = other_value(OPTIONS[name], found[1]["config"][name])
+    assert [group.n for panel in pool.panels_of(found) for group in panel.groups] == [1, 1]
+
+
+@pytest.mark.parametrize("part", [*config.WORK, *config.PROGRAM])
+def test_an_option_that_is_added_tells_runs_apart_without_a_word_in_the_report(monkeypatch, part):
+    @dataclasses.dataclass(frozen=True)
+    class More(config.RunConfig):
+        made_up: int = config.option(part, 0, "an option that nobody has thought of")
+
+    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
+    monkeypatch.setattr(config, "RunConfig", More)
+    monkeypatch.setitem(config.UNSET, "made_up", 0)
+    for number, record in enumerate(found):
+        record["config"]["made_up"] = number
+    assert [group.n for panel in pool.panels_of(found) for group in panel.groups] == [1, 1]
+    with pytest.raises(UserError, match=r"made_up|no program in common"):
+        diff.compare_sets(found[:1], found[1:])
+
+
+@pytest.mark.parametrize("name", config.names("resources", "files", "besides", "labels"))
+def test_what_changes_neither_work_nor_program_parts_nothing(name):
+    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
+    found[1]["config"][name] = other_value(OPTIONS[name], found[1]["config"][name])
+    assert [group.n for panel in pool.panels_of(found) for group in panel.groups] == [2]
 
 
 def test_a_machine_that_does_not_say_what_it_is():

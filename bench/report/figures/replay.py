@@ -1,6 +1,6 @@
 """A classic unfairness, replayed on purpose: the verdict of the fair comparison beside that of the unfair one."""
 
-from bench.report.diff import APART
+from bench.config import PROGRAM, WORK, names
 from bench.report.figures import compare, style
 from bench.report.suites import REPLAYED
 
@@ -32,7 +32,7 @@ def changed(suite) -> list[str]:
     if None in roles:
         return []
     one, other = (suite.roles[role][0]["config"] for role in roles)
-    return [name for name in one if name not in APART and one[name] != other.get(name)]
+    return [name for name in names(*WORK, *PROGRAM) if one[name] != other[name]]
 
 
 def shift_of(suite, pairs: list) -> str:
