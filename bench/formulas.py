@@ -40,6 +40,20 @@ def independent_throughput_images_per_s(step_times: list[list[float]], global_ba
     return sum(per_rank * len(times) / sum(times) for times in step_times)
 
 
+def median_steps(step_times: list[list[float]], independent: bool = False) -> list[list[float]]:
+    """One step per rank, in seconds: the run with every step replaced by the median one, for the throughput formulas.
+
+    The median of the steps that the ranks take together, each as long as its slowest rank; independent: of each rank's
+    own. A single disturbed step moves the mean of ten and not their median.
+
+    >>> median_steps([[1.0, 1.0, 9.0], [1.5, 1.0, 1.0]]), median_steps([[1.0, 2.0, 9.0], [3.0, 3.0, 4.0]], True)
+    ([[1.5]], [[2.0], [3.0]])
+    """
+    if independent:
+        return [[percentile(times, 50)] for times in step_times]
+    return [[percentile(slowest_rank(step_times), 50)]]
+
+
 def percentile(values: list[float], percent: float) -> float:
     """Linear interpolation between the closest ranks (numpy's default, Hyndman and Fan's type 7).
 

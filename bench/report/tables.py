@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import formulas
+from bench.modes import MODES
+from bench.record import throughput_of
 from bench.report import words
 
 ACCURACY = {"train_loss": "training loss", "loss": "loss", "top1": "top-1", "top5": "top-5"}
@@ -72,11 +74,50 @@ def memory_cell(devices: list[dict]) -> str:
 
 
 def ratio(record: dict, base: dict) -> str:
-    """Throughput as a multiple of the base's."""
+    """Throughput as a multiple of the base's; with a question mark where the median steps say otherwise."""
     if record["status"] != "ok" or base["status"] != "ok":
         return ""
-    value = record["summary"]["throughput_images_per_s"] / base["summary"]["throughput_images_per_s"]
-    return f"{value:.2f}"
+    by_all, by_median = ratios(record, base)
+    return f"{by_all:.2f}" + (" ?" if (by_all - 1) * (by_median - 1) < 0 else "")
+
+
+def ratios(record: dict, base: dict) -> tuple[float, float]:
+    """A run's throughput over another's: over all timed steps, and were every step the median one."""
+    by_all, by_median = ([images_per_s(r, median) for r in (record, base)] for median in (False, True))
+    return by_all[0] / by_all[1], by_median[0] / by_median[1]
+
+
+def images_per_s(record: dict, median: bool) -> float:
+    """Images per second over all timed steps, or were every step the median one."""
+    if not median:
+        return record["summary"]["throughput_images_per_s"]
+    mode = MODES[record["config"]["mode"]]
+    times = formulas.median_steps([part["step_time_s"] for part in record["samples"]], mode.baseline)
+    return throughput_of(mode)(times, record["topology"]["global_batch"])
+
+
+def disturbances(record: dict, others: list[dict]) -> list[str]:
+    """What must be known before the figures of single runs are compared: whose mean was moved by a few long steps, and
+    whose order the medians turn round."""
+    found = []
+    for each in [record, *others]:
+        if each["status"] != "ok" or (mean_over_median := images_per_s(each, True) / images_per_s(each, False)) < 1.1:
+            continue
+        longest = max(max(part["step_time_s"]) for part in each["samples"])
+        found.append(
+            f"{each['config']['mode']} was disturbed: its mean step is {mean_over_median:.2f} × its median step "
+            f"(the longest took {longest:.2f} s), and images/s is of the mean: run it again before you compare"
+        )
+    for other in others:
+        if record["status"] == other["status"] == "ok":
+            by_all, by_median = ratios(other, record)
+            if (by_all - 1) * (by_median - 1) < 0:
+                names = other["config"]["mode"], record["config"]["mode"]
+                found.append(
+                    f"which of {names[0]} and {names[1]} is faster cannot be said from these runs: {names[0]} is at "
+                    f"{by_all:.2f} times {names[1]} over all steps, and at {by_median:.2f} by the median steps"
+                )
+    return found
 
 
 def machine_line(record: dict) -> str:
@@ -104,6 +145,8 @@ def print_run(console: Console, record: dict, baselines: list[dict]) -> None:
             "note: single is one process with all the threads on the same global batch; independent is the bound "
             "without communication. One run each, no interval."
         )
+    for sentence in disturbances(record, baselines):
+        console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)
     print_accuracy(console, record)
 
 

@@ -56,12 +56,10 @@ def value(program, sample: dict, statistic: str) -> float:
     if statistic == "start":
         return sample["ready_s"]
     times, batch = sample["step_time_s"], program.global_batch
-    if program.independent:
-        if statistic == "throughput":
-            times = [[formulas.percentile(rank, 50)] for rank in times]
-        return formulas.independent_throughput_images_per_s(times, batch)
     if statistic == "throughput":
-        times = [[formulas.percentile(formulas.slowest_rank(times), 50)]]
+        times = formulas.median_steps(times, program.independent)
+    if program.independent:
+        return formulas.independent_throughput_images_per_s(times, batch)
     return formulas.throughput_images_per_s(times, batch)
 
 
