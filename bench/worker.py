@@ -164,7 +164,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen, trainer.script.order)
     status.total(last)
     stream = plain_errors(observer.batches(loader))
-    memory = MemorySampler(mode.topology.devices)
+    memory = MemorySampler(mode.topology.devices, cpu_replicas=mode.topology.devices_per_process > 1)
     memory.start()
 
     def start_timing() -> None:

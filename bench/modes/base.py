@@ -94,8 +94,9 @@ class Mode:
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
         """Take the optimizer's step with final gradients.
 
-        scaler: with PRECISION=fp16, what scaled the loss. It leaves the step out when a gradient is not finite. All
-        ranks then do, for a gradient that is not finite on one rank is so in the mean that every rank holds.
+        scaler: with PRECISION=fp16, what scaled the loss. It leaves the step out when a gradient is not finite. Where
+        every rank holds the whole mean, all ranks then do: what is not finite on one rank is not finite in the mean. A
+        mode whose gradients are sharded must reduce what the scaler found before it steps.
         """
         if scaler:
             scaler.step(optimizer)

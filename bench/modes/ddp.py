@@ -88,6 +88,7 @@ class Mode(base.Mode):
             "compression": self.config.compression if self.hook and self.config.overlap else "none",
             "buffers": self.buffers,
             "static_graph": self.ddp.static_graph,
+            "bucket_cap_mb": self.ddp.bucket_bytes_cap / 2**20,
         }
 
     def reduce(self, value, op):

@@ -255,6 +255,24 @@ def test_topology_and_samples_fit_together(trained, name):
     assert topology["loader_workers_total"] == options.get("workers", 0)
 
 
+def test_the_record_holds_the_bucket_size_that_ddp_used(trained):
+    """Read back from the live object: 25 MiB where nobody asked for another."""
+    sizes = {
+        name: each(trained(name), "facts")[0]["bucket_cap_mb"] for name in ("ddp x2", "ddp x2, small buckets, views")
+    }
+    assert list(sizes.values()) == [25.0, 1.0]
+
+
+def test_replicas_in_one_process_share_its_memory_and_the_record_says_so(trained):
+    noted = {
+        name: any(
+            "all of them together" in note for part in each(trained(name), "devices") for note in part[0]["notes"]
+        )
+        for name in ("dp x2", "single", "ddp x2")
+    }
+    assert noted == {"dp x2": True, "single": False, "ddp x2": False}
+
+
 @pytest.mark.parametrize("name", EVERY_ROW)
 def test_no_mode_gets_more_threads_than_single_unless_it_is_said(trained, name):
     topology = trained(name).record["topology"]
