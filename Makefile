@@ -33,8 +33,8 @@ endif
 
 ifeq ($(VENV),none)
   PY    := $(PYTHON)
-  READY := $(shell $(PYTHON) -m bench.install.environment --stamp-name)
-  DEV    = @$(PYTHON) -m bench.install.environment --venv none --extra dev
+  READY := $(shell $(PYTHON) -m bench.install.packages --stamp-name)
+  DEV    = @$(PYTHON) -m bench.install.packages --venv none --extra dev
   COURSE = $(READY)-course
   export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
@@ -145,10 +145,10 @@ install-horovod: $(READY) ## compile and install Horovod for the installed torch
 setup: $(READY) ## only set up: the other targets do so by themselves
 
 $(READY): pyproject.toml bench/install/requirements.lock
-	@$(PYTHON) -m bench.install.environment --venv "$(VENV)" --stamp "$@"
+	@$(PYTHON) -m bench.install.packages --venv "$(VENV)" --stamp "$@"
 
 $(COURSE): $(READY) bench/install/requirements-notebooks.lock
-	@$(PYTHON) -m bench.install.environment --venv "$(VENV)" --notebooks --stamp "$@"
+	@$(PYTHON) -m bench.install.packages --venv "$(VENV)" --notebooks --stamp "$@"
 
 test: $(COURSE) ## the test suite (ARGS="-k name" for a part of it, -n 0 for one test at a time)
 	$(DEV)

@@ -6,10 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
-from bench import config as cfg
+from bench.config import options as cfg
 from bench.errors import BenchError, UserError
 from bench.mistakes import MISTAKES, confession
-from bench.remote import without_credentials
+from bench.storage.remote import without_credentials
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,8 +67,8 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """One sub-command a command; those that run something take the options of RunConfig."""
-    from bench import teaching
-    from bench.install import horovod
+    from bench.commands import course as teaching
+    from bench.install import horovod_install as horovod
 
     parser = Parser(prog="bench", description="Data-parallel training, measured fairly: single, DP, DDP, Horovod.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -137,9 +137,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def run(args) -> int:
     """One run, and on a CPU the two baselines that decide whether distribution paid at all."""
-    from bench import check, record, remote, storage, suites
-    from bench.launch.run import resolve_here
-    from bench.report import tables
+    from bench.analysis import tables
+    from bench.commands import check
+    from bench.launch.launcher import resolve_here
+    from bench.record import write as record
+    from bench.storage import remote
+    from bench.storage import stage as storage
+    from bench.studies import programs as suites
 
     config = resolve_here(cfg.from_arguments(args))
     console = tables.terminal()
@@ -163,8 +167,8 @@ def run(args) -> int:
 
 def run_live(console, config: cfg.RunConfig, title: str) -> Path:
     """Launch one config under a progress bar."""
-    from bench.launch.run import launch
-    from bench.live import LiveProgress
+    from bench.launch.launcher import launch
+    from bench.launch.progress_bar import LiveProgress
 
     with LiveProgress(config, console, title) as watch:
         return launch(config, watch)
@@ -191,8 +195,8 @@ def announce(console, config: cfg.RunConfig) -> None:
 
 def report(args) -> int:
     """A table of all records below a folder, and the page when it is asked for."""
-    from bench.report import tables
-    from bench.report.load import find_records
+    from bench.analysis import tables
+    from bench.record.read import find_records
 
     folder = Path(args.folder)
     records, refused = find_records(folder)
@@ -203,8 +207,8 @@ def report(args) -> int:
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     if args.html is not None:
+        from bench.analysis.suite import suites_of
         from bench.report import page
-        from bench.report.suites import suites_of
 
         suites = suites_of(records)
         shown = {suite.id for suite in suites}
@@ -216,9 +220,9 @@ def report(args) -> int:
 
 def plots(args) -> int:
     """Every suite's pictures, beside its records in a folder called pictures."""
-    from bench.report import figures
-    from bench.report.load import FOLDER, find_records
-    from bench.report.suites import suites_of
+    from bench.analysis import drawing as figures
+    from bench.analysis.suite import suites_of
+    from bench.record.read import FOLDER, find_records
 
     folder = Path(args.folder)
     records, refused = find_records(folder)
@@ -240,56 +244,56 @@ def plots(args) -> int:
 
 def table(args) -> int:
     """The records as data."""
-    from bench.report import frame
+    from bench.report import export as frame
 
     return frame.run(args.folder, args.to, args.format, is_on("MEMORY", args.memory))
 
 
 def diff(args) -> int:
     """Two sets of records."""
-    from bench.report import diff
+    from bench.report import difference as diff
 
     return diff.run(args.a, args.b, args.bound, is_on("STRICT", args.strict))
 
 
 def pool(args) -> int:
     """Records of many machines."""
-    from bench.report import pool
+    from bench.report import pooling as pool
 
     return pool.run(args.folder, args.out)
 
 
 def doctor(args) -> int:
     """What this machine has."""
-    from bench import doctor
+    from bench.commands import doctor
 
     return doctor.run()
 
 
 def verify(args) -> int:
     """All modes from the same start on the same batches."""
-    from bench import verify
+    from bench.commands import verify
 
     return verify.run(cfg.from_arguments(args))
 
 
 def gpu_check(args) -> int:
     """What only a GPU can prove."""
-    from bench import gpu_check
+    from bench.commands import gpu_check
 
     return gpu_check.run(cfg.from_arguments(args))
 
 
 def selfbench(args) -> int:
     """What the harness costs."""
-    from bench.selfbench import run
+    from bench.selfbench import benchmark as run
 
     return run.run(cfg.from_arguments(args), rounds_of(args, at_least=2) or 8, args.only)
 
 
 def compare(args) -> int:
     """All modes on one workload."""
-    from bench import experiments
+    from bench.commands import study as experiments
 
     words = rounds_of(args), is_on("QUICK", args.quick), is_on("STRICT", args.strict), args.replay
     return experiments.compare(cfg.from_arguments(args), *words)
@@ -297,7 +301,7 @@ def compare(args) -> int:
 
 def scaling(args) -> int:
     """Weak and strong scaling."""
-    from bench import experiments
+    from bench.commands import study as experiments
 
     most = whole("MAX_GPUS", args.max_gpus, at_least=2)
     return experiments.scaling(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick), most)
@@ -305,42 +309,42 @@ def scaling(args) -> int:
 
 def breakdown(args) -> int:
     """Where the step and the memory go."""
-    from bench import experiments
+    from bench.commands import study as experiments
 
     return experiments.breakdown(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick))
 
 
 def knobs(args) -> int:
     """The settings of an engine."""
-    from bench import experiments
+    from bench.commands import study as experiments
 
     return experiments.knobs(cfg.from_arguments(args), rounds_of(args), is_on("QUICK", args.quick))
 
 
 def accuracy(args) -> int:
     """Whether all modes learn the same."""
-    from bench import experiments
+    from bench.commands import study as experiments
 
     return experiments.accuracy(cfg.from_arguments(args), seeds_of(args), is_on("QUICK", args.quick))
 
 
 def unsynced_init(args) -> int:
     """Replicas that start apart."""
-    from bench import unsynced
+    from bench.studies.unsynced import study as unsynced
 
     return unsynced.run(cfg.from_arguments(args), seeds_of(args), is_on("QUICK", args.quick))
 
 
 def lab(args) -> int:
     """A known mistake beside the right version."""
-    from bench import museum
+    from bench.studies.lab import study as museum
 
     return museum.run(cfg.from_arguments(args), args.name, seeds_of(args), is_on("QUICK", args.quick))
 
 
 def check(args) -> int:
     """The known mistakes, looked for in records."""
-    from bench import check
+    from bench.commands import check
 
     return check.run(args.folder)
 

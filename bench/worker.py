@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from bench.config import RunConfig, from_dict, to_dict
-from bench.guard import Guard
-from bench.progress import StatusWriter
+from bench.config.options import RunConfig, from_dict, to_dict
+from bench.process.guard import Guard
+from bench.process.heartbeat import StatusWriter
 
 
 def main() -> None:
@@ -34,17 +34,18 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     import torch
 
-    from bench.epochs import Epochs, validate
-    from bench.labs.inject import script_of
-    from bench.labs.observe import Observer
     from bench.measure.environment import collect_environment
     from bench.measure.facts import collect_facts
     from bench.measure.timeline import share_communication
     from bench.modes import load_mode
-    from bench.record import without_names, write_evaluation, write_record
-    from bench.trackers import open_tracker
-    from bench.train import Trainer, build_optimizer, learning_rates
-    from bench.workload import data, place
+    from bench.observe.observer import Observer
+    from bench.record.write import without_names, write_evaluation, write_record
+    from bench.training.epochs import Epochs, validate
+    from bench.training.loop import Trainer, build_optimizer, learning_rates
+    from bench.training.script import script_of
+    from bench.training.trackers import open_tracker
+    from bench.workload.images import load as data
+    from bench.workload.images import place
 
     torch.set_num_threads(threads_per_process(config))
     observer = Observer(config, run_dir)
@@ -122,9 +123,9 @@ def prepare_model(config: RunConfig, script, num_classes: int, status: StatusWri
     """
     import torch
 
-    from bench import checkpoint as files
     from bench.measure.timeline import StepTimeline
-    from bench.workload.models import train_mode
+    from bench.training import checkpoint as files
+    from bench.workload.images.models import train_mode
 
     mode, checkpoint, notes = script.mode, None, []
     topology = mode.topology
@@ -150,10 +151,10 @@ def prepare_model(config: RunConfig, script, num_classes: int, status: StatusWri
 
 def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     """Warm up, train and time; then what was measured: times, memory, and which images it was."""
-    from bench.labs.probes import hash_of
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
-    from bench.workload.data import plain_errors, training_batches
+    from bench.observe.probes import hash_of
+    from bench.workload.images.load import plain_errors, training_batches
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step

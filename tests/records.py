@@ -11,11 +11,11 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
-from bench import record as real
-from bench.config import RunConfig, make_command, resolve, to_dict
+from bench.analysis.suite import Suite, suites_of
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, make_command, resolve, to_dict
 from bench.mistakes import INJECTED
-from bench.modes import MODES
-from bench.report.suites import Suite, suites_of
+from bench.record import write as real
 
 STEPS = 6
 CORES = {"cpu": 2, "cuda": 16}

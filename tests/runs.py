@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.guard import LAUNCHER_PID
+from bench.process.guard import LAUNCHER_PID
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")

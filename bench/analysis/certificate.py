@@ -13,7 +13,7 @@ the hash of its source. Three words:
 import hashlib
 from dataclasses import dataclass
 
-from bench.report.suites import SEEDED
+from bench.analysis.suite import SEEDED
 
 UNKNOWN = "not recorded"
 DISAGREE = "ranks disagree"

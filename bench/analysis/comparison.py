@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 from dataclasses import dataclass
 
+from bench.analysis import stats
+from bench.analysis.certificate import Certificate, Fact, certify
+from bench.analysis.suite import REPLAYED, SEEDED, Suite
+from bench.config.modes import MODES
 from bench.errors import UserError
-from bench.modes import MODES
-from bench.report import stats
-from bench.report.certificate import Certificate, Fact, certify
-from bench.report.suites import REPLAYED, SEEDED, Suite
 
 # Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
 WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
@@ -85,7 +85,7 @@ def compare_suite(suite: Suite, base: str | None = None) -> Result:
     """Compare the roles of a suite. base: a role; the first one otherwise.
 
     Raises UserError when the suite has no whole round, when its records are of different workloads (the message names
-    what differs), and when it is about accuracy: bench/report/accuracy.py compares that.
+    what differs), and when it is about accuracy: bench/studies/accuracy/result.py compares that.
     """
     require_rounds(suite)
     if suite.kind in SEEDED:

@@ -10,7 +10,16 @@ def figures_of(suite_or_result) -> dict:
 
     Raises UserError when the records of the suite cannot be compared. matplotlib is imported here and not before.
     """
-    from bench.report.figures import accuracy, compare, knobs, lab, memory, replay, scaling, step, style, unsynced
+    from bench.analysis import memory_figure as memory
+    from bench.analysis import style
+    from bench.studies.accuracy import figures as accuracy
+    from bench.studies.breakdown import step_figure as step
+    from bench.studies.compare import figures as compare
+    from bench.studies.knobs import figures as knobs
+    from bench.studies.lab import figures as lab
+    from bench.studies.replay import figures as replay
+    from bench.studies.scaling import figures as scaling
+    from bench.studies.unsynced import figures as unsynced
 
     result = style.result_of(suite_or_result)
     drawers = {
@@ -39,7 +48,7 @@ def figures_of(suite_or_result) -> dict:
 
 def draw_timeline(result):
     """One step of each mode, where the suite has a profiled run that holds a timeline; else None."""
-    from bench.report.figures import timeline
+    from bench.studies.breakdown import timeline_figure as timeline
 
     parts = [part for record in result.suite.extra for part in record["samples"]]
     return timeline.draw(result) if any(part.get("timeline") for part in parts) else None
@@ -47,7 +56,7 @@ def draw_timeline(result):
 
 def svg_of(figure) -> str:
     """A picture as SVG text, byte for byte the same for the same records and the same matplotlib."""
-    from bench.report.figures import style
+    from bench.analysis import style
 
     return rendered(figure, "svg").decode().replace(f"'{style.FONT}'", style.FALLBACK)
 
@@ -69,7 +78,7 @@ def rendered(figure, kind: str) -> bytes:
     """A picture without the date and the version that would make two files of the same picture differ."""
     import io
 
-    from bench.report.figures import style
+    from bench.analysis import style
 
     names = ("Date", "Creator", "Format", "Type") if kind == "svg" else ("Software",)
     buffer = io.BytesIO()

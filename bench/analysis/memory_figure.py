@@ -6,8 +6,8 @@ peaks, which were reached at different moments. Nothing is summed or averaged ov
 host's: PSS, one bar a process.
 """
 
-from bench.report.figures import style
-from bench.report.tables import MEMORY_ORDER
+from bench.analysis import style
+from bench.analysis.tables import MEMORY_ORDER
 
 BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two modes
 PANEL = 0.95  # inches, of memory over time

@@ -8,8 +8,8 @@ on purpose: shrunk to a phone's width, its text is still legible.
 import functools
 from dataclasses import dataclass
 
-from bench.report import tables
-from bench.report.suites import SEEDED
+from bench.analysis import tables
+from bench.analysis.suite import SEEDED
 
 WIDTH = 6.0  # inches
 DPI = 150
@@ -210,10 +210,10 @@ def result_of(suite_or_result):
     """A suite's result: the one that is given, or that of the suite that is given."""
     if hasattr(suite_or_result, "suite"):
         return suite_or_result
-    from bench.report.accuracy import compare_accuracy
-    from bench.report.comparison import compare_suite
-    from bench.report.labs import compare_lab
-    from bench.report.unsynced import compare_unsynced
+    from bench.analysis.comparison import compare_suite
+    from bench.studies.accuracy.result import compare_accuracy
+    from bench.studies.lab.result import compare_lab
+    from bench.studies.unsynced.result import compare_unsynced
 
     comparers = {"accuracy": compare_accuracy, "lab": compare_lab, "unsynced": compare_unsynced}
     return comparers.get(suite_or_result.kind, compare_suite)(suite_or_result)

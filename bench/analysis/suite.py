@@ -4,8 +4,8 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from bench.modes import MODES
-from bench.report.tables import machine_line
+from bench.analysis.tables import machine_line
+from bench.config.modes import MODES
 
 REPLAYED = ("base", "fair", "unfair")
 SEEDED = ("accuracy", "lab", "unsynced")  # kinds of suites that train to the end, each round with a seed of its own

@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench import formulas
-from bench.modes import MODES
-from bench.record import throughput_of
-from bench.report import words
+from bench.analysis import words
+from bench.config.modes import MODES
+from bench.record.write import throughput_of
 
 ACCURACY = {"train_loss": "training loss", "loss": "loss", "top1": "top-1", "top5": "top-5"}
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
@@ -202,7 +202,7 @@ def print_result(console: Console, result) -> None:
 
 def print_accuracy_result(console: Console, result) -> None:
     """What a person sees after `bench accuracy`: where it ran, what was equal, one row a mode, the answer in words."""
-    from bench.report import accuracy
+    from bench.studies.accuracy import result as accuracy
 
     console.print(f"[bold]{result.suite.machine}[/]")
     print_certificate(console, result.certificate)
@@ -212,7 +212,7 @@ def print_accuracy_result(console: Console, result) -> None:
 
 def print_lab_result(console: Console, result) -> None:
     """What a person sees after `bench lab`: what was done wrong, one row a figure, the signature, the remedy."""
-    from bench.report import labs
+    from bench.studies.lab import result as labs
 
     console.print(f"[bold]{result.suite.machine}[/]")
     console.print(f"[bold]{escape(result.name)}: {escape(result.mistake.title)}[/]")
@@ -225,7 +225,7 @@ def print_lab_result(console: Console, result) -> None:
 
 def print_unsynced_result(console: Console, result) -> None:
     """What a person sees after `bench unsynced-init`: the same, of every model that the runs left behind."""
-    from bench.report import unsynced
+    from bench.studies.unsynced import result as unsynced
 
     console.print(f"[bold]{result.suite.machine}[/]")
     print_certificate(console, result.certificate)

@@ -8,9 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from bench import detect
-from bench.record import BadRecord, load
-from bench.report.load import FOLDER, find_records
+from bench.record import observed as detect
+from bench.record.read import FOLDER, find_records
+from bench.record.write import BadRecord, load
 
 FOUND, UNREADABLE = 3, 2
 

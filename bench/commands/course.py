@@ -1,6 +1,6 @@
 """The commands of the course: execute the chapters, release and grade the exercises, build the site, open Jupyter."""
 
-from bench.record import PROJECT
+from bench.record.write import PROJECT
 
 
 def add(commands) -> None:
@@ -65,7 +65,8 @@ def jupyter(args) -> int:
     import subprocess
     import sys
 
-    from bench.course import chapters, commands
+    from bench.course import chapters
+    from bench.course import shell as commands
 
     chapters.required("jupyterlab")
     environment = {**os.environ, **commands.own_paths()}

@@ -7,10 +7,10 @@ import sys
 
 from rich.console import Console
 
-from bench.install import horovod
+from bench.config.modes import MODES
+from bench.install import horovod_install as horovod
 from bench.measure.environment import collect_machine
 from bench.measure.nvml import visible_gpus, why_no_gpu
-from bench.modes import MODES
 
 TORCH_PROBE = """
 import json, torch, torch.distributed as dist

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import suites
-from bench.config import KNOBS, UNSET, RunConfig
+from bench.analysis.tables import machine_line, run_table
+from bench.config.options import KNOBS, UNSET, RunConfig
 from bench.errors import BenchError, UserError
-from bench.launch.run import launch, resolve_here
+from bench.launch.launcher import launch, resolve_here
 from bench.measure.nvml import visible_gpus
-from bench.record import load
-from bench.report.tables import machine_line, run_table
+from bench.record.write import load
+from bench.studies import programs as suites
 
 
 def run(asked: RunConfig) -> int:

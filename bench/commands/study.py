@@ -1,27 +1,27 @@
 """The commands that compare: suites in interleaved rounds, then certificate, verdict, pictures and a page.
 
-compare (and its replays), scaling, breakdown, knobs, accuracy. Each makes its roles in bench/suites.py, runs them by
-bench/rounds.py, and says what came of it by bench/report: this file holds no measurement and no figure.
+compare (and its replays), scaling, breakdown, knobs, accuracy. Each makes its roles in bench/studies/programs.py, runs them by
+bench/studies/rounds.py, and says what came of it by bench/report: this file holds no measurement and no figure.
 """
 
 import dataclasses
 import importlib.util
 from pathlib import Path
 
-from bench import rounds as running
-from bench import suites
-from bench.checks import variable_of
-from bench.config import RECIPE_GLOBAL_BATCH, UNSET, RunConfig
+from bench.analysis import tables
+from bench.analysis.comparison import compare_suite
+from bench.analysis.suite import suite_of
+from bench.analysis.words import COMPILE_NOTE
+from bench.config.modes import MODES
+from bench.config.options import RECIPE_GLOBAL_BATCH, UNSET, RunConfig
+from bench.config.rules import variable_of
 from bench.errors import UserError
 from bench.launch.devices import choose_device
-from bench.launch.run import resolve_here
-from bench.modes import MODES
-from bench.report import accuracy as accuracies
-from bench.report import tables
-from bench.report.comparison import compare_suite
-from bench.report.load import find_records
-from bench.report.suites import suite_of
-from bench.report.words import COMPILE_NOTE
+from bench.launch.launcher import resolve_here
+from bench.record.read import find_records
+from bench.studies import programs as suites
+from bench.studies import rounds as running
+from bench.studies.accuracy import result as accuracies
 
 ROUNDS = {"compare": 8, "replay": 8, "weak": 5, "strong": 5, "breakdown": 5, "knobs": 5, "accuracy": 5, "unsynced": 10,
           "lab": 3}  # fmt: skip
@@ -194,8 +194,9 @@ def finish(console, folders: list[Path], replay=None, strict: bool = False) -> i
 
     Raises UserError when ``strict`` is given and something differed after all.
     """
-    from bench.report import figures, page
-    from bench.report.figures import style
+    from bench.analysis import drawing as figures
+    from bench.analysis import style
+    from bench.report import page
 
     found, refused = [], []
     for folder in folders:

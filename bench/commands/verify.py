@@ -19,12 +19,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench import suites
-from bench.config import UNSET, RunConfig
+from bench.analysis.tables import terminal
+from bench.config.options import UNSET, RunConfig
 from bench.errors import UserError
-from bench.launch.run import launch, resolve_here
-from bench.record import load
-from bench.report.tables import terminal
+from bench.launch.launcher import launch, resolve_here
+from bench.record.write import load
+from bench.studies import programs as suites
 
 BOUND = 1e-5
 STEPS = (1, 5, 10, 20)

@@ -1,10 +1,8 @@
-"""The data-parallel patterns, one lesson a file.
+"""The table of modes: what must be known of a mode before its processes exist. It imports no torch.
 
-The table says what must be known of a mode before its processes exist; it imports no torch. To add a mode: write
-its file, add its line here, and add its row to the equivalence test.
+To add a mode: write its file in bench/modes, add its line here, and add its row to the equivalence test.
 """
 
-import importlib
 from dataclasses import dataclass, field
 
 LAUNCHERS = ("in-process", "torchrun", "spawn", "horovodrun")
@@ -53,8 +51,3 @@ MODES = {
                         tuned=HOROVOD_TUNED),
     "independent": ModeInfo("one process a device, no communication: the bound", ("torchrun", "spawn"), baseline=True),
 }  # fmt: skip
-
-
-def load_mode(name: str):
-    """The ``Mode`` class of a mode: ``bench/modes/<name>.py`` is imported only by the process that needs it."""
-    return importlib.import_module(f"bench.modes.{name}").Mode

@@ -11,11 +11,11 @@ import argparse
 import dataclasses
 from dataclasses import dataclass, field
 
-from bench import checks
+from bench.config import rules as checks
+from bench.config.modes import LAUNCHERS, MODES
 from bench.errors import UserError
 from bench.mistakes import INJECTED
-from bench.modes import LAUNCHERS, MODES
-from bench.schedule import SCHEDULES
+from bench.training.schedule import SCHEDULES
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 NORMS = ("batch", "group", "none", "sync")
@@ -248,7 +248,7 @@ OTHER_SIZE = {"cpu": 64, "cuda": 224}  # photographs
 SYNTHETIC_SIZE = {"cpu": 16, "cuda": 224}
 
 # TUNED=1: a larger batch per device gives each all-reduce more computation to be paid by (its cost does not grow
-# with the batch). The engines' own settings are in bench/modes/__init__.py.
+# with the batch). The engines' own settings are in bench/config/modes.py.
 TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
 # What `bench accuracy` trains where the user says nothing: the digits at their own size, half a minute to a minute a
@@ -261,7 +261,7 @@ UNSYNCED = {"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "
             "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True, "replicas": True}  # fmt: skip
 RECIPE_GLOBAL_BATCH = 64  # of both
 # What every `bench lab` trains: seconds a run on two CPU cores, most of them to start. Some labs need another workload
-# for their mistake to be seen: bench/museum.py.
+# for their mistake to be seen: bench/studies/lab/study.py.
 LAB = {"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02, "per_device_batch": 120,
        "epochs": 2}  # fmt: skip
 

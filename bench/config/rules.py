@@ -6,8 +6,8 @@ Every function takes a ``RunConfig`` and raises UserError naming the variable an
 import dataclasses
 import re
 
+from bench.config.modes import MODES
 from bench.errors import UserError
-from bench.modes import MODES
 
 FAULT_KINDS = ("raise", "kill", "hang")
 IN_MEMORY_SETS = ("digits", "synthetic", "fashionmnist", "cifar10")  # data sets that need no place

@@ -10,9 +10,9 @@ diagrams       the drawings
 """
 
 from bench.course import diagrams
-from bench.course.commands import bench, shell
 from bench.course.ranks import run_on_ranks
 from bench.course.records import machine, no_gpu_record, reference
+from bench.course.shell import bench, shell
 from bench.course.show import show_figures
 from bench.course.sizes import QUICK, size
 from bench.course.source import source

@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 from bench import files
-from bench.course import commands
+from bench.course import shell as commands
 from bench.errors import RunFailed, UserError
 from bench.launch import supervise
 from bench.measure import environment
-from bench.record import PROJECT
+from bench.record.write import PROJECT
 
 TUTORIALS = PROJECT / "tutorials"
 BUILD = PROJECT / "build" / "notebooks"
@@ -100,7 +100,7 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
     limits = [str(CELL_LIMIT_S), str(START_LIMIT_S)]
     with commands.tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.course.execution", str(notebook.resolve()), str(folder), *limits],
+            [sys.executable, "-m", "bench.course.notebook", str(notebook.resolve()), str(folder), *limits],
             env={**os.environ, **variables, **own},
             stdin=subprocess.DEVNULL,
             stdout=output,

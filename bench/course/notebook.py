@@ -1,4 +1,4 @@
-"""``python -m bench.course.execution NOTEBOOK FOLDER …``: run the cells of a notebook in a fresh kernel, in place.
+"""``python -m bench.course.notebook NOTEBOOK FOLDER …``: run the cells of a notebook in a fresh kernel, in place.
 
 A process of its own, so that whoever wants a notebook executed can end it with all that is below it, and holds neither
 the kernel's sockets nor the handlers that nbclient sets for signals. The notebook is written with the outputs of all

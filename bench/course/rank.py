@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.guard import Guard
-from bench.progress import StatusWriter
+from bench.process.guard import Guard
+from bench.process.heartbeat import StatusWriter
 
 
 def main() -> None:

@@ -19,11 +19,12 @@ from pathlib import Path
 
 from bench.course.output import RankOutput
 from bench.errors import RunFailed, UserError
-from bench.guard import LAUNCHER_PID, error_path
-from bench.launch import horovodrun, supervise
+from bench.launch import supervise
+from bench.launch.engines import horovodrun
 from bench.launch.ports import free_port
 from bench.measure.environment import usable_cores
-from bench.record import PROJECT
+from bench.process.guard import LAUNCHER_PID, error_path
+from bench.record.write import PROJECT
 
 RANK_PROGRAM = "bench.course.rank"
 STARTING_S = 120.0  # for torch to be imported and the ranks to meet, on a busy machine

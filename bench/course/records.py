@@ -2,11 +2,11 @@
 
 import functools
 
+from bench.analysis.suite import Suite, suites_of
+from bench.analysis.tables import machine_line
 from bench.errors import UserError
-from bench.record import PROJECT
-from bench.report.load import find_records
-from bench.report.suites import Suite, suites_of
-from bench.report.tables import machine_line
+from bench.record.read import find_records
+from bench.record.write import PROJECT
 
 REFERENCE = PROJECT / "results" / "reference"
 KINDS = ("compare", "weak", "strong", "breakdown", "knobs", "accuracy", "unsynced", "lab", "replay")
@@ -16,7 +16,7 @@ def reference(kind: str, device: str = "cpu", which: int = -1) -> Suite | None:
     """A committed suite of a kind: "compare", "weak", "accuracy" and the others of KINDS.
 
     device: "cpu" or "cuda". which: of several, by age; the newest without it. None where none is committed: say so with
-    ``no_gpu_record``. Give a suite to ``bench.report.figures.figures_of`` for its pictures, which name their machine.
+    ``no_gpu_record``. Give a suite to ``bench.analysis.drawing.figures_of`` for its pictures, which name their machine.
     """
     found = references(kind, device)
     return found[which] if found else None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.course.output import MOST_LINES
 from bench.errors import RunFailed, UserError
-from bench.record import PROJECT
+from bench.record.write import PROJECT
 
 # A kernel may have been started without its environment's folder on PATH, and then these would be others, or missing.
 # (A command of a command, as the python of `horovodrun python train.py`, is found by PATH: see ``own_paths``.)
@@ -42,7 +42,7 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **v
     Raises UserError for a request that cannot be met, such as a wrong variable; RunFailed when the command ends with an
     error otherwise: a rank that died.
     """
-    from bench.report.suites import suites_of
+    from bench.analysis.suite import suites_of
 
     if command not in ("run", *SUITES):
         raise UserError(f"unknown command {command!r}: choose one of run, {', '.join(SUITES)}; others by course.shell")
@@ -78,8 +78,8 @@ def one_kind_of_device(variables: dict) -> dict:
 
 def record_at(path: Path) -> dict:
     """One record, which says under FOLDER where it lies. Raises UserError when it is not a good one."""
-    from bench.record import BadRecord, load
-    from bench.report.load import FOLDER
+    from bench.record.read import FOLDER
+    from bench.record.write import BadRecord, load
 
     try:
         return load(path) | {FOLDER: str(path.parent)}

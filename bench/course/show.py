@@ -15,6 +15,6 @@ def show_figures() -> None:
 
 def as_png(figure) -> bytes:
     """A figure as the reports save it."""
-    from bench.report.figures import rendered
+    from bench.analysis.drawing import rendered
 
     return rendered(figure, "png")

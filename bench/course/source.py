@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.record import PROJECT
+from bench.record.write import PROJECT
 
 
 class Source:

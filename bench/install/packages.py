@@ -22,7 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.install.progress import run_logged, signals_raise, tail
+from bench.install.logged import run_logged, signals_raise, tail
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = Path(__file__).with_name("requirements.lock")
@@ -41,7 +41,7 @@ class SetupError(Exception):
 
 def main(argv: list[str] | None = None) -> int:
     """Set up, or with --stamp-name print where the stamp of this Python belongs. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.install.environment")
+    parser = argparse.ArgumentParser(prog="python -m bench.install.packages")
     parser.add_argument("--venv", default=".venv", help="a folder, or none for the Python that runs this")
     parser.add_argument("--stamp", type=Path, help="the file to touch when all is done")
     parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, UserError
 from bench.install import toolchain
-from bench.install.progress import run_logged
+from bench.install.logged import run_logged
 
 # What Horovod declares, setuptools for the distutils that its runner imports, and wheel for the build.
 NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi", "setuptools", "wheel")

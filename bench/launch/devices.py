@@ -1,6 +1,6 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import visible_gpus

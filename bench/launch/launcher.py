@@ -8,13 +8,14 @@ import shutil
 import time
 from pathlib import Path
 
-from bench.config import RunConfig, resolve, to_dict
+from bench.config.options import RunConfig, resolve, to_dict
 from bench.errors import RunFailed, UserError
-from bench.guard import LAUNCHER_PID
-from bench.launch import horovodrun, in_process, spawn, supervise, torchrun
+from bench.launch import supervise
 from bench.launch.devices import choose_device
+from bench.launch.engines import horovodrun, in_process, spawn, torchrun
 from bench.measure.environment import collect_machine, usable_cores
-from bench.record import write_failure
+from bench.process.guard import LAUNCHER_PID
+from bench.record.write import write_failure
 
 ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "horovodrun": horovodrun}
 

@@ -6,7 +6,7 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 
 
 class LiveProgress:

@@ -17,8 +17,8 @@ import sysconfig
 import time
 from pathlib import Path
 
-from bench.guard import alive
-from bench.record import PROJECT, short_path
+from bench.process.guard import alive
+from bench.record.write import PROJECT, short_path
 
 MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
 LIBRARIES = {"site-packages", "dist-packages", "torch", "horovod"}  # folders: torch may be built from source
@@ -119,8 +119,8 @@ def within(file: str, folder) -> bool:
 def name(place: dict) -> str:
     """A place in words.
 
-    >>> name({"file": "bench/epochs.py", "line": 275, "function": "validate", "collective": True})
-    'bench/epochs.py:275 (validate)'
+    >>> name({"file": "bench/training/epochs.py", "line": 275, "function": "validate", "collective": True})
+    'bench/training/epochs.py:275 (validate)'
     """
     return f"{place['file']}:{place['line']} ({place['function']})"
 

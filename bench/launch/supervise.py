@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from bench.errors import RunFailed, UserError
-from bench.guard import LAUNCHER_PID, alive, error_path
 from bench.launch import stacks
-from bench.progress import PHASES, LifeSigns, read_status
+from bench.process.guard import LAUNCHER_PID, alive, error_path
+from bench.process.heartbeat import PHASES, LifeSigns, read_status
 
 TICK_S = 0.2
 GRACE_S = 5.0  # from SIGTERM to SIGKILL, and for a broken run to end by itself

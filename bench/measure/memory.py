@@ -29,7 +29,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bench.measure.probes import CudaProbe, HostProbe
+from bench.measure.memory_sources import CudaProbe, HostProbe
 
 if TYPE_CHECKING:
     import torch

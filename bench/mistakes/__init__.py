@@ -1,7 +1,7 @@
 """The known mistakes of data-parallel training, one line each. It imports no torch.
 
 A mistake is made by a switch: an option of RunConfig that exists anyhow, or MISTAKE=<name>. Its detector in
-bench/detect.py and its lab have the same name.
+bench/record/observed.py and its lab have the same name.
 """
 
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 
 SUMMED = "gradient-sum"  # MISTAKE: the exchange leaves the sum over the devices as it is
 

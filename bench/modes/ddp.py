@@ -25,8 +25,10 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.config import RunConfig
-from bench.modes import base, group, sync_norm
+from bench.config.options import RunConfig
+from bench.modes import base
+from bench.modes import collectives as group
+from bench.modes import sync_batch_norm as sync_norm
 
 
 class Mode(base.Mode):

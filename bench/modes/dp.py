@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.modes import base
 
 

@@ -26,9 +26,10 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.modes import base, sync_norm
+from bench.modes import base
+from bench.modes import sync_batch_norm as sync_norm
 
 REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 

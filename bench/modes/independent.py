@@ -11,8 +11,9 @@ method missing from ddp is ``wrap_model``, and with it everything that DDP is.
 
 import torch.distributed as dist
 
-from bench.config import RunConfig
-from bench.modes import base, group
+from bench.config.options import RunConfig
+from bench.modes import base
+from bench.modes import collectives as group
 
 
 class Mode(base.Mode):

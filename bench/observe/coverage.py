@@ -27,7 +27,7 @@ def first_steps(steps: Iterable[np.ndarray], ranks: int, epochs: list[tuple[int,
 
 
 def coverage(ranks: list[Steps], num_images: int, epochs: list[tuple[int, int]]) -> dict:
-    """``observed["data"]`` (bench/detect.py) from the steps of every rank.
+    """``observed["data"]`` (bench/record/observed.py) from the steps of every rank.
 
     epochs: for each whole epoch its first step and the one after its last. An epoch may end within its last step, and
     a sampler may fill that step up with images of before: so the last steps are not asked whether an image is there

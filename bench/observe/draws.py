@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
 
-from bench.labs.coverage import MOST_DRAWS, MOST_EPOCHS
-from bench.labs.probes import hash_of
+from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS
+from bench.observe.probes import hash_of
 
 AGAIN = 8  # times that one example is drawn, to see whether it comes out otherwise, and how
 FIRST = range(8)  # examples by whose labels a data set is told from another

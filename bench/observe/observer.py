@@ -2,10 +2,10 @@
 
 ``Observer`` stands beside a run of this bench. What costs nothing while steps are timed it does always: hashes at the
 start and the end, the images that the loader's own sampler drew, figures that every rank holds anyhow. With WATCH=1 it
-puts probes (bench/labs/probes.py) up before the model is built and takes those that slow a step down when the timed
+puts probes (bench/observe/probes.py) up before the model is built and takes those that slow a step down when the timed
 steps begin; without it there are none.
 
-``put_together`` makes ``observed`` (bench/detect.py) of the ranks' parts, for a run and for a Watch alike.
+``put_together`` makes ``observed`` (bench/record/observed.py) of the ranks' parts, for a run and for a Watch alike.
 """
 
 import itertools
@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import detect
-from bench.config import RunConfig, to_dict
-from bench.labs.coverage import coverage, first_steps
-from bench.labs.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, hash_of, norm_of, state_of
+from bench.config.options import RunConfig, to_dict
+from bench.observe.coverage import coverage, first_steps
+from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, hash_of, norm_of, state_of
+from bench.record import observed as detect
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
 NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's facts call an exchange that is none
 # Where a step's lines stand, and which of their functions wait because they were asked to: LOSS_GUARD, SNAPSHOTS.
-STEP = tuple(str(Path(__file__).parents[1] / name) for name in ("train.py", "modes"))
+STEP = tuple(str(Path(__file__).parents[1] / name) for name in ("training/loop.py", "modes"))
 WAITING = ("update", "save_snapshot")
 LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
 

@@ -1,6 +1,6 @@
 """What can be seen of a training from the outside: one small probe for each thing, put up and taken down.
 
-Used by every run of this bench (bench/labs/observe.py) and by a Watch in any script (bench/labs/watch.py). A probe
+Used by every run of this bench (bench/observe/observer.py) and by a Watch in any script (bench/observe/watch.py). A probe
 changes nothing in what is computed, and speaks to no other rank: what the ranks saw is put together at the end.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench import detect
+from bench.record import observed as detect
 
 SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB a rank
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")

@@ -1,6 +1,6 @@
 """A Watch looks over the shoulder of any training script, and says which of the known mistakes it makes.
 
-    from bench.labs.watch import Watch
+    from bench.observe.watch import Watch
 
     watch = Watch(model, optimizer)            # once both are wrapped: one process, DataParallel, DDP or Horovod
     for epoch in range(epochs):
@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bench import detect
 from bench.errors import UserError
-from bench.labs.draws import LoaderWatch, augmentation, can_be_recorded
-from bench.labs.observe import put_together
-from bench.labs.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, norm_of, state_of
-from bench.modes import group
+from bench.modes import collectives as group
+from bench.observe.draws import LoaderWatch, augmentation, can_be_recorded
+from bench.observe.observer import put_together
+from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, norm_of, state_of
+from bench.record import observed as detect
 
 COUNTED_STEPS = 20  # in which waits for the device are counted
 TIMED_STEPS = 10_000

@@ -1,6 +1,6 @@
 """The detectors: what was observed of a run in, findings out. It imports no torch.
 
-``observed`` is a dict that JSON can hold. A record has one; a Watch (bench/labs/watch.py) makes one of any training
+``observed`` is a dict that JSON can hold. A record has one; a Watch (bench/observe/watch.py) makes one of any training
 script. A key that is absent was not observed, and its detector says nothing. All lists are by rank unless said.
 
     world_size     processes that train
@@ -31,9 +31,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config.modes import MODES
 from bench.mistakes import MISTAKES
-from bench.modes import MODES
-from bench.schedule import scaled_lr
+from bench.training.schedule import scaled_lr
 
 STARVED = 0.2  # a loader is too slow when the median step waits for it more than this share of its time
 SAME_ORDER = 0.2  # of an epoch's neighbours; in a reshuffled epoch about one pair in all stays together
@@ -54,7 +54,7 @@ DRIFT = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake that was found. name: as in bench/mistakes.py, or "loader-starvation"."""
+    """One mistake that was found. name: as in bench/mistakes/__init__.py, or "loader-starvation"."""
 
     name: str
     evidence: str

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.record import BadRecord, load
+from bench.record.write import BadRecord, load
 
 FOLDER = "_folder"
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bench import files, formulas
-from bench.checks import data_kind
-from bench.config import UNSET, RunConfig, base_type, global_batch_of, make_command, to_dict
+from bench.config.modes import MODES
+from bench.config.options import UNSET, RunConfig, base_type, global_batch_of, make_command, to_dict
+from bench.config.rules import data_kind
 from bench.errors import BenchError
 from bench.mistakes import confession
-from bench.modes import MODES
-from bench.remote import without_credentials
+from bench.storage.remote import without_credentials
 
 SCHEMA_VERSION = 4
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 PROVENANCE = {
@@ -65,7 +65,7 @@ def write_record(
 
     topology: this rank's ``Topology``. parts: one dict a rank, in rank order, as gathered. Raises BadRecord when the
     result does not fit the schema, OSError when it cannot be written. accuracy: one row an epoch. observed: what the
-    detectors of bench/detect.py look at.
+    detectors of bench/record/observed.py look at.
     """
     record = {
         **frame(run_dir, config, "ok"),
@@ -102,8 +102,8 @@ def short_path(file: str) -> str:
     """A file's name for people, which says nothing of this machine: from the project's root, from the folder of
     installed packages, or its last two parts.
 
-    >>> short_path(f"{PROJECT}/bench/epochs.py"), short_path("/home/jane/thesis/train.py")
-    ('bench/epochs.py', 'thesis/train.py')
+    >>> short_path(f"{PROJECT}/bench/training/epochs.py"), short_path("/home/jane/thesis/train.py")
+    ('bench/training/epochs.py', 'thesis/train.py')
     >>> short_path("/home/jane/venv/lib/python3.11/site-packages/torch/_tensor.py")
     'site-packages/torch/_tensor.py'
     """

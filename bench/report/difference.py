@@ -4,9 +4,9 @@ In: two folders, A and B. Out: for every program (mode, devices, engine options)
 workload, the ratio of B's throughput to A's with a 95 % interval and a verdict in words; and exit code 3 where that is
 a regression beyond the bound that the user gave.
 
-Within a suite, modes take turns in rounds, and bench/report/stats.py pairs them. Two sets were taken at different times
+Within a suite, modes take turns in rounds, and bench/analysis/stats.py pairs them. Two sets were taken at different times
 and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and beside it the
-Hodges–Lehmann shift with its exact rank-sum interval. Verdicts and words are those of bench/report/stats.py.
+Hodges–Lehmann shift with its exact rank-sum interval. Verdicts and words are those of bench/analysis/stats.py.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
-from bench.config import PROGRAM, UNSET, WORK, names
+from bench.analysis import stats, words
+from bench.analysis.certificate import UNKNOWN, certify
+from bench.config.options import PROGRAM, UNSET, WORK, names
 from bench.errors import UserError
-from bench.report import stats, words
-from bench.report.certificate import UNKNOWN, certify
-from bench.report.load import find_records
+from bench.record.read import find_records
 
 REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
 TIE_MARGIN = 0.02
@@ -302,7 +302,7 @@ def read_side(text: str, name: str) -> tuple[list[dict], list[str]]:
 
     text: a folder, or one record's file.
     """
-    from bench.record import BadRecord, load
+    from bench.record.write import BadRecord, load
 
     path = Path(text)
     if path.is_file():
@@ -368,7 +368,7 @@ def run(folder_a: str, folder_b: str, bound_text: str | None = None, strict: boo
 
 def show(result: Result, a: list[dict], b: list[dict], said: list[str]) -> None:
     """Everything but the judgement."""
-    from bench.report import tables
+    from bench.analysis import tables
 
     console = tables.terminal()
     for name, side in (("A", a), ("B", b)):

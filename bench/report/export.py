@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from bench import files, formulas
-from bench.config import RunConfig, base_type
+from bench.analysis import tables
+from bench.config.options import RunConfig, base_type
 from bench.errors import UserError
-from bench.report import tables
 
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
@@ -253,7 +253,7 @@ def cell(value) -> str:
 
 def run(folder: str, to: str | None = None, form: str | None = None, memory: bool = False) -> int:
     """`bench table FOLDER`: refused files are named on standard error, and the rest used."""
-    from bench.report.load import find_records
+    from bench.record.read import find_records
 
     records, refused = find_records(Path(folder))
     for sentence in refused:

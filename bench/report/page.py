@@ -13,14 +13,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import files
-from bench.checks import variable_of
-from bench.config import ACCURACY, UNSYNCED, RunConfig
+from bench.analysis import comparison, stats, style, tables, words
+from bench.analysis import drawing as figures
+from bench.analysis.suite import SEEDED, role_of
+from bench.analysis.words import span, with_span
+from bench.config.options import ACCURACY, UNSYNCED, RunConfig
+from bench.config.rules import variable_of
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, confession, wrong
-from bench.report import accuracy, comparison, figures, labs, pool, stats, tables, unsynced, words
-from bench.report.figures import compare, knobs, replay, scaling, step, style, timeline
-from bench.report.suites import SEEDED, role_of
-from bench.report.words import span, with_span
+from bench.report import pooling as pool
+from bench.studies.accuracy import result as accuracy
+from bench.studies.breakdown import step_figure as step
+from bench.studies.breakdown import timeline_figure as timeline
+from bench.studies.compare import figures as compare
+from bench.studies.knobs import figures as knobs
+from bench.studies.lab import result as labs
+from bench.studies.replay import figures as replay
+from bench.studies.scaling import figures as scaling
+from bench.studies.unsynced import result as unsynced
 
 TEMPLATE = "page.html.j2"
 

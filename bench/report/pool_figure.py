@@ -5,8 +5,8 @@ CPU workers and GPUs never share a panel, nor do two workloads: a bar beside a b
 
 import textwrap
 
-from bench.report import pool
-from bench.report.figures import style
+from bench.analysis import style
+from bench.report import pooling as pool
 
 ROW = 0.26  # inches a machine and mode, for each line of its name
 NAME = 33  # letters of a name in a line

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
-from bench.config import UNSET, WORK, names
+from bench.analysis import stats, words
+from bench.config.options import UNSET, WORK, names
 from bench.errors import UserError
-from bench.report import stats, words
-from bench.report.diff import label, threads_of, usable
-from bench.report.load import FOLDER, find_records
+from bench.record.read import FOLDER, find_records
+from bench.report.difference import label, threads_of, usable
 
 CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
@@ -246,8 +246,10 @@ def table(panel: Panel, names: dict[Machine, str]):
 
 def run(folder: str, out: str = "results/pool") -> int:
     """`bench pool FOLDER`: tables on standard output, and a new folder below ``out``; its path is the last line."""
-    from bench.report import figures, frame, tables
-    from bench.report.figures import pool as picture
+    from bench.analysis import drawing as figures
+    from bench.analysis import tables
+    from bench.report import export as frame
+    from bench.report import pool_figure as picture
 
     records, said = pool(Path(folder))
     panels = panels_of(records)

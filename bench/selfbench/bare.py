@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench.config import RunConfig, from_dict
-from bench.workload.data import Digits
-from bench.workload.models import build_model
+from bench.config.options import RunConfig, from_dict
+from bench.workload.images.load import Digits
+from bench.workload.images.models import build_model
 from bench.workload.sharding import global_batches
 
 

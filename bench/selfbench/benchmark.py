@@ -32,18 +32,18 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import formulas
-from bench.checks import variable_of
-from bench.config import RunConfig
+from bench.analysis import stats
+from bench.analysis.tables import terminal
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.config.rules import variable_of
 from bench.errors import UserError
-from bench.launch.run import resolve_here
+from bench.launch.launcher import resolve_here
 from bench.measure.environment import collect_machine
-from bench.modes import MODES
-from bench.report import stats
-from bench.report.tables import terminal
-from bench.selfbench import programs as progs
-from bench.selfbench.input import write_photographs
+from bench.selfbench import processes as progs
+from bench.selfbench.input_pipeline import write_photographs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
-from bench.suites import order
+from bench.studies.programs import order
 
 PARTS = ("loop", "overhead", "horovod", "bound", "startup", "input")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",

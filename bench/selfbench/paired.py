@@ -13,14 +13,14 @@ from pathlib import Path
 
 from torch import nn
 
-from bench.config import from_dict
-from bench.labs.inject import Right
+from bench.config.options import from_dict
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
-from bench.progress import StatusWriter
-from bench.train import Trainer, build_optimizer, learning_rates
+from bench.process.heartbeat import StatusWriter
+from bench.training.loop import Trainer, build_optimizer, learning_rates
+from bench.training.script import Right
 from bench.worker import prepare_model
-from bench.workload.data import ToFloat, load_data, training_batches
+from bench.workload.images.load import ToFloat, load_data, training_batches
 from bench.workload.sharding import global_batches
 
 

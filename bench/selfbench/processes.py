@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.checks import flag_of
-from bench.config import RunConfig
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.config.rules import flag_of
 from bench.errors import RunFailed
-from bench.modes import MODES
-from bench.record import load
+from bench.record.write import load
 
 ROOT = Path(__file__).parents[2]
 GRACE_S = 10.0
@@ -60,7 +60,7 @@ def paired(config: RunConfig, pairs: int) -> Program:
 
 def batches(images: Path, image_size: int, pairs: int) -> Program:
     """The harness's batches of photographs and those of torchvision's recipe in turns, in the same loader worker."""
-    script = ["-m", "bench.selfbench.input", str(images), str(image_size), str(pairs), "OUT"]
+    script = ["-m", "bench.selfbench.input_pipeline", str(images), str(image_size), str(pairs), "OUT"]
     return Program([sys.executable, *script], dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), read_blocks)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bench import formulas
-from bench.report import stats
+from bench.analysis import stats
 
 STATISTICS = {
     "throughput": "images/s at the median timed step (of a step's slowest rank)",

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config import KNOBS, UNSET, RunConfig, tuned_options
+from bench.config.modes import MODES
+from bench.config.options import KNOBS, UNSET, RunConfig, tuned_options
 from bench.errors import UserError
-from bench.modes import MODES
 
 WAYS = [mode for mode, info in MODES.items() if not info.baseline]  # to train; the bound is none
 BOUNDS = [mode for mode, info in MODES.items() if info.baseline]

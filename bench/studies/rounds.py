@@ -5,12 +5,12 @@ import secrets
 import time
 from pathlib import Path
 
-from bench import suites
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import RunFailed
-from bench.launch.run import launch
-from bench.live import LiveProgress
-from bench.record import load
+from bench.launch.launcher import launch
+from bench.launch.progress_bar import LiveProgress
+from bench.record.write import load
+from bench.studies import programs as suites
 
 
 def new_suite(kind: str) -> str:

@@ -1,7 +1,7 @@
 """Training by epochs: what happens between two stretches of steps, and is not timed.
 
 From stop to stop: after an epoch validation, its row for the record, a checkpoint; after every CHECKPOINT_STEPS another
-checkpoint. The steps themselves are bench/train.py's.
+checkpoint. The steps themselves are bench/training/loop.py's.
 """
 
 import functools
@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench import checkpoint
-from bench.checkpoint import LATEST
-from bench.config import RunConfig, global_batch_of, names, to_dict
+from bench.config.options import RunConfig, global_batch_of, names, to_dict
 from bench.errors import UserError
-from bench.labs.replicas import NOTE, Replicas
-from bench.record import without_names
-from bench.train import Trainer
-from bench.workload.data import plain_errors
-from bench.workload.models import train_mode
+from bench.observe.replicas import NOTE, Replicas
+from bench.record.write import without_names
+from bench.training import checkpoint
+from bench.training.checkpoint import LATEST
+from bench.training.loop import Trainer
+from bench.workload.images.load import plain_errors
+from bench.workload.images.models import train_mode
 from bench.workload.sharding import steps_of_epochs
 
 BEST = "best.pt"

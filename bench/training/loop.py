@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.checks import parse_fault, parse_snapshots
-from bench.config import RunConfig
+from bench.config.options import RunConfig
+from bench.config.rules import parse_fault, parse_snapshots
 from bench.errors import UserError
 from bench.measure.clock import LossPeek, StepClock
-from bench.progress import StatusWriter
-from bench.schedule import learning_rate, scaled_lr
+from bench.process.heartbeat import StatusWriter
+from bench.training.schedule import learning_rate, scaled_lr
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
@@ -70,7 +70,7 @@ class Trainer:
     """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped.
 
     to_float: makes numbers of images on the device. lr_of: the learning rate of a step, by images seen before it.
-    script: what scripts do right or wrong, bench/labs/inject.py.
+    script: what scripts do right or wrong, bench/training/script.py.
     """
 
     def __init__(

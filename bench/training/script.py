@@ -1,4 +1,4 @@
-"""The known mistakes, made on purpose in a real run: MISTAKE=<name>, as bench/mistakes.py has them.
+"""The known mistakes, made on purpose in a real run: MISTAKE=<name>, as bench/mistakes/__init__.py has them.
 
 ``Right`` is what a right script does at the places where scripts go wrong; the worker and the loop ask it there. Each
 mistake is a class that answers one question wrongly, and its docstring has the wrong line as scripts have it. Half of
@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench import checkpoint
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.workload import models, sharding
+from bench.training import checkpoint
+from bench.workload import sharding
+from bench.workload.images import models
 
 
 class Right:
@@ -115,7 +116,7 @@ class SameAugmentation(Right):
 
 def seeds_by_place(seed: int, num_images: int, num_devices: int, draws: np.ndarray) -> np.ndarray:
     """A seed by the place of each draw in its rank's stream: draws [B] -> [B] uint32."""
-    from bench.workload.augment import example_seeds  # torchvision takes half a second
+    from bench.workload.images.augment import example_seeds  # torchvision takes half a second
 
     epochs, indices = np.divmod(draws, num_images)
     places = np.empty(len(draws), dtype=np.int64)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.analysis.suite import suites_of
 from bench.report import page
-from bench.report.suites import suites_of
 from tests import records
 from tests.browser.chromium import WIDTHS, Browser, needs_chromium
 

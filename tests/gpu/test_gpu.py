@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench import record
 from bench.measure.nvml import visible_gpus, why_no_gpu
+from bench.record import write as record
 from tests.runs import left_behind, needs_horovod, run
 
 GPUS = visible_gpus()

@@ -9,10 +9,10 @@ import os
 import sys
 from pathlib import Path
 
-from bench.config import RunConfig, from_dict
+from bench.config.options import RunConfig, from_dict
 from bench.errors import BenchError
-from bench.guard import Guard
-from bench.progress import StatusWriter
+from bench.process.guard import Guard
+from bench.process.heartbeat import StatusWriter
 from tests.multiprocess import other_worker
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from bench.config import RunConfig
-from bench.launch import run
+from bench.config.options import RunConfig
+from bench.launch import launcher as run
 
 
 def launch(config: RunConfig, module: str) -> Path:
-    """``bench.launch.run.launch`` with ``module`` in the worker's place. It must leave RUN_DIR/record.json, too."""
+    """``bench.launch.launcher.launch`` with ``module`` in the worker's place. It must leave RUN_DIR/record.json, too."""
     config = run.resolve_here(config)
     engine = run.ENGINES[config.launcher]
 

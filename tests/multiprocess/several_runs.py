@@ -15,11 +15,12 @@ from pathlib import Path
 
 from bench import worker
 from bench.cli import build_parser
-from bench.config import RunConfig, from_arguments, from_dict, to_dict
-from bench.guard import Guard
-from bench.launch.run import resolve_here
-from bench.modes import MODES, load_mode
-from bench.progress import StatusWriter
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, from_arguments, from_dict, to_dict
+from bench.launch.launcher import resolve_here
+from bench.modes import load_mode
+from bench.process.guard import Guard
+from bench.process.heartbeat import StatusWriter
 from tests.multiprocess import other_worker
 from tests.runs import SMALL, Result, flags
 
@@ -72,7 +73,7 @@ def main() -> None:
 
 def join_once(config: RunConfig):
     """The first run's mode, whose group all others find joined; ``leave`` is what its ``close`` was."""
-    from bench.modes import group  # it imports torch, which the launching side may not need
+    from bench.modes import collectives as group  # it imports torch, which the launching side may not need
 
     Mode = load_mode(config.mode)
     mode = Mode(config)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bench import record
+from bench.record import write as record
 from tests.multiprocess.several_runs import together
 from tests.runs import needs_horovod, run
 from tests.s3 import needs_s3

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import record
-from bench.progress import read_status
+from bench.process.heartbeat import read_status
+from bench.record import write as record
 from tests import runs
 from tests.multiprocess import lone_collective
 from tests.runs import finish, left_behind, needs_horovod, run, start_run
@@ -252,8 +252,12 @@ def test_a_rank_that_hangs(name, hanging):
         assert f"rank {rank} hangs and the others wait for it" in result.last_error_line
     assert "break_on_purpose" in failure["traceback"]  # where it hangs, from the rank's own stacks
     place = failure["where"][rank]
-    assert (place["file"], place["function"], place["collective"]) == ("bench/train.py", "break_on_purpose", False)
-    assert f"at bench/train.py:{place['line']} (break_on_purpose)" in result.last_error_line
+    assert (place["file"], place["function"], place["collective"]) == (
+        "bench/training/loop.py",
+        "break_on_purpose",
+        False,
+    )
+    assert f"at bench/training/loop.py:{place['line']} (break_on_purpose)" in result.last_error_line
     assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.config import RunConfig
-from bench.detect import find, observed_of
+from bench.config.options import RunConfig
 from bench.mistakes import MISTAKES, confession, wrong
-from bench.report.labs import LABS, hung
+from bench.record.observed import find, observed_of
+from bench.studies.lab.result import LABS, hung
 from tests.multiprocess.several_runs import folder_of, together
 from tests.runs import finish, left_behind, needs_horovod, start_run
 

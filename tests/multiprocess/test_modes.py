@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import record
+from bench.record import write as record
 from tests.multiprocess.several_runs import together
 from tests.runs import ROOT, needs_horovod, run
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from bench import check, detect, record
+from bench.commands import check
+from bench.record import observed as detect
+from bench.record import write as record
 from tests import runs
 from tests.runs import needs_horovod
 

@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 
-from bench import storage
+from bench.storage import stage as storage
 from tests.runs import ROOT, wait_for
 from tests.s3 import needs_s3
 
 pytestmark = needs_s3
 
-CODE = "import sys; from bench import storage; print(storage.stage(sys.argv[1], sys.argv[2], 60, print))"
+CODE = "import sys; from bench.storage import stage; print(stage.stage(sys.argv[1], sys.argv[2], 60, print))"
 
 
 def start_staging(url: str, cache) -> subprocess.Popen:

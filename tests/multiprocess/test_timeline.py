@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from bench import record
-from bench.report.figures.timeline import hidden_share
+from bench.record import write as record
+from bench.studies.breakdown.timeline_figure import hidden_share
 from tests.multiprocess.several_runs import together
 from tests.runs import needs_horovod, run
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import record
-from bench.report import tables
+from bench.analysis import tables
+from bench.record import write as record
 from tests.multiprocess.several_runs import folder_of, together
 from tests.runs import needs_horovod, run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.modes import load_mode
 from tests.multiprocess import training_modes
 from tests.multiprocess.training_modes import ACCUMULATING, BAD_STEP, PASSES, SCALING, STEPS, asked, text

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from bench import verify
+from bench.commands import verify
 from tests.runs import bench, left_behind, needs_horovod
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.modes import load_mode
 
 STEPS = 4

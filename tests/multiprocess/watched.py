@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
-from bench.labs.watch import Watch
+from bench.observe.watch import Watch
 
 IMAGES = 70  # not a multiple of the global batch: the sampler pads, and a drop loses some
 HOROVOD = "HOROVOD_RANK" in os.environ

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from bench.course import chapters, commands
-from bench.course.execution import kernel_command
+from bench.course import chapters
+from bench.course import shell as commands
+from bench.course.notebook import kernel_command
 from tests.runs import PATIENT
 
 LIMIT_S = 200  # for one cell, on a busy machine

@@ -12,8 +12,8 @@ import time
 import psutil
 import pytest
 
-from bench.course import commands
-from bench.course.commands import MARKS, bench, shell
+from bench.course import shell as commands
+from bench.course.shell import MARKS, bench, shell
 from bench.errors import RunFailed, UserError
 from tests.runs import ROOT, descendants
 
@@ -71,7 +71,7 @@ def test_a_call_that_cannot_work(temporary, arguments, variables, words):
 def test_one_gpu_is_not_two_devices(nvml_stub, visible, variables, added):
     code = f"""
         import contextlib, io, json
-        from bench.course.commands import one_kind_of_device
+        from bench.course.shell import one_kind_of_device
         with contextlib.redirect_stdout(io.StringIO()) as said:
             added = one_kind_of_device({variables!r})
         print(json.dumps([added, bool(said.getvalue())]))"""

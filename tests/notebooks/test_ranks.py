@@ -9,7 +9,7 @@ from bench.course import output, ranks, start
 from bench.course.output import MOST_LINES, RankOutput
 from bench.course.ranks import run_on_ranks
 from bench.errors import RunFailed, UserError
-from bench.guard import LAUNCHER_PID
+from bench.process.guard import LAUNCHER_PID
 from tests.notebooks.kernel import Kernel
 from tests.runs import descendants, needs_horovod, wait_for
 

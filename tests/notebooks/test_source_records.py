@@ -4,10 +4,10 @@ import ast
 
 import pytest
 
+from bench.config.modes import MODES
 from bench.course import records
 from bench.course.source import source
 from bench.errors import UserError
-from bench.modes import MODES
 from tests.runs import ROOT
 
 
@@ -36,7 +36,7 @@ def test_a_decorator_belongs_to_its_function():
 
 def test_a_constant_and_a_package():
     assert source("bench.course.records", "KINDS").text.startswith("KINDS = (")
-    assert source("bench.modes").place == "# bench/modes/__init__.py, line 1"
+    assert source("bench.config.modes").place == "# bench/config/modes.py, line 1"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 One file a drawing; each function returns something that a notebook shows: a matplotlib figure or an animated SVG.
 """
 
-from bench.course.diagrams.coverage import coverage_grid
+from bench.course.diagrams.data_coverage import coverage_grid
 from bench.course.diagrams.data_parallel_flow import data_parallel_flow
 from bench.course.diagrams.ddp_buckets import ddp_buckets
 from bench.course.diagrams.decision import decision

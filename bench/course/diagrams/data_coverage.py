@@ -1,6 +1,6 @@
 """How often each image of a small set is counted, by way of sharing it out: a grid of exact counts, no measurement."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 
 @style.styled

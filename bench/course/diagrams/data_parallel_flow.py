@@ -1,7 +1,7 @@
 """nn.DataParallel: what travels between the devices in one step."""
 
+from bench.analysis import style
 from bench.course.diagrams import shapes
-from bench.report.figures import style
 
 ROW = 0.62  # inches
 LEFT, RIGHT, WIDE = 0.98, 3.98, 1.88  # inches: the two devices' columns

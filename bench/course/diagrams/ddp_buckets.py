@@ -1,6 +1,6 @@
 """DDP's buckets over one step: what computes, and what is on the wire meanwhile. A drawing with made-up times."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 FORWARD = 3.0
 LAYERS = {"layer 4": 2.0, "layer 3": 2.0, "layer 2": 2.0, "layer 1": 2.0}  # backward, last layer first

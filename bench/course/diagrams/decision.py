@@ -1,6 +1,6 @@
 """From questions to a mode: the first question that is answered with yes decides."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 TOO_LARGE = "The model does not fit on one device,\neven with a batch of one?"
 QUESTIONS = (

@@ -6,8 +6,8 @@ allocator keeps, and (DDP on GPUs) NCCL's buffers.
 
 import itertools
 
+from bench.analysis import style
 from bench.course.diagrams import shapes
-from bench.report.figures import style
 
 LOOKS = {
     "weights": style.Look(style.BLUE),

@@ -1,6 +1,6 @@
 """What the number formats can hold: ranges and spacing, from the formats' definitions."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 

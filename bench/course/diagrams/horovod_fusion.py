@@ -1,6 +1,6 @@
 """Horovod's fusion over one backward pass: tensors wait for the next cycle, and leave together. Made-up times."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 CYCLE = 2.0
 # Gradients in the order in which backward makes them: name, when rank 0 has it, when rank 1 has it, MiB.

@@ -1,6 +1,6 @@
 """Two machines with two devices each: the names of their ranks, and two ways for them to sum a gradient."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 HEIGHT = 6.6  # inches
 SLOW, FAST = style.VERMILION, style.BLUE

@@ -1,7 +1,7 @@
 """Ranks, machines, and the group that they form."""
 
+from bench.analysis import style
 from bench.course.diagrams import shapes
-from bench.report.figures import style
 
 
 @style.styled

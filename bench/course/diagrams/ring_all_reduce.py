@@ -7,7 +7,7 @@ which adds it to its own; then each rank has one finished chunk. In N-1 more ste
 from dataclasses import dataclass
 from html import escape
 
-from bench.report.figures import style
+from bench.analysis import style
 
 SECONDS = 2.4  # a step of the animation
 WIDTH, HEAD, ROW, FOOT = 600, 66, 78, 46  # SVG units: 100 an inch

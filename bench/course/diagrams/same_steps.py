@@ -2,7 +2,7 @@
 
 import itertools
 
-from bench.report.figures import style
+from bench.analysis import style
 
 STARTS = [(0.0, 0.0), (1.2, 1.6)]  # weights of rank 0 and of rank 1, two numbers each: made up
 STEPS = [(1.4, 0.5), (1.0, -0.5), (1.2, 0.4)]  # the mean gradient's steps, the same on both ranks

@@ -1,6 +1,6 @@
 """Boxes and arrows for drawings: a sheet of paper measured in inches, its origin at the bottom left."""
 
-from bench.report.figures import style
+from bench.analysis import style
 
 
 def paper(height: float, title: str, note: str = ""):

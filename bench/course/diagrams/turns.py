@@ -3,7 +3,7 @@
 import math
 import statistics
 
-from bench.report.figures import style
+from bench.analysis import style
 
 ROUNDS = 4
 FIRST, LOSS = 100.0, 3.0  # images a second of both programs at the start, and what each run finds less: made up

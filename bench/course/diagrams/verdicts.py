@@ -1,7 +1,6 @@
 """The four words of a comparison: where the interval of the ratio lies, and what is said of it."""
 
-from bench.report import stats
-from bench.report.figures import style
+from bench.analysis import stats, style
 
 MARGIN = 0.02
 INTERVALS = [(1.03, 1.08), (0.91, 0.96), (0.995, 1.012), (0.97, 1.06)]  # low and high of a ratio b / a: made up
@@ -10,7 +9,7 @@ COLOURS = {"faster": style.GREEN, "slower": style.VERMILION, "tie": style.BLUE, 
 
 @style.styled
 def verdicts():
-    """A row an interval: the bar, the band of a tie, and the word that ``bench.report.stats.verdict`` says."""
+    """A row an interval: the bar, the band of a tie, and the word that ``bench.analysis.stats.verdict`` says."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(style.WIDTH, 2.9), layout="constrained")

@@ -13,7 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.course import chapters, commands
+from bench.course import chapters
+from bench.course import shell as commands
 from bench.course.exercises import contained
 from bench.errors import BenchError, UserError
 
@@ -133,7 +134,7 @@ def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
     from nbgrader.api import Gradebook
     from nbgrader.converters.autograde import Autograde
 
-    from bench.course.exercises.execution import Execution
+    from bench.course.exercises.nbgrader_execution import Execution
 
     steps = Autograde.autograde_preprocessors.default()[1:]  # after its own execution
     nbgrader = api(

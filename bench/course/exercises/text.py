@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.course.chapters import notebook_of, required
 from bench.errors import UserError
-from bench.record import PROJECT
+from bench.record.write import PROJECT
 
 SETS = PROJECT / "tutorials" / "exercises"
 TASK = re.compile(r"^#+\s+Task\s+(\d+)\b(.*)$", re.MULTILINE)

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
 
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 
 
 def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.launch.ports import require_free_port
 
@@ -26,7 +26,7 @@ def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]
         require_free_port(address.hostname, address.port, url)
     elif config.dist_url:
         require_new_file(url)
-    argv = [sys.executable, "-m", "bench.launch.spawn", str(run_dir), str(config.num_devices)]
+    argv = [sys.executable, "-m", "bench.launch.engines.spawn", str(run_dir), str(config.num_devices)]
     return argv, {"BENCH_INIT_METHOD": url}
 
 
@@ -47,7 +47,7 @@ def start_rank(rank: int, world_size: int, run_dir: str) -> None:
 
 
 def main() -> None:
-    """``python -m bench.launch.spawn RUN_DIR WORLD_SIZE``: spawn the ranks and wait; an error if one fails."""
+    """``python -m bench.launch.engines.spawn RUN_DIR WORLD_SIZE``: spawn the ranks and wait; an error if one fails."""
     import torch.multiprocessing
 
     run_dir, world_size = sys.argv[1], int(sys.argv[2])

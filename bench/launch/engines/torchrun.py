@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.launch.ports import require_free_port
 
 

@@ -2,8 +2,9 @@
 
 import statistics
 
-from bench.report import accuracy
-from bench.report.figures import compare, style
+from bench.analysis import style
+from bench.studies.accuracy import result as accuracy
+from bench.studies.compare import figures as compare
 
 CURVES = 2.6  # inches
 SENTENCE_WIDTH = style.WIDTH - 0.95  # inches: the upper panel has names on its left

@@ -10,11 +10,11 @@ import statistics
 from dataclasses import dataclass
 
 from bench import formulas
+from bench.analysis import comparison, stats
+from bench.analysis.certificate import Certificate, certify
+from bench.analysis.suite import Suite
+from bench.analysis.words import with_span
 from bench.errors import UserError
-from bench.report import comparison, stats
-from bench.report.certificate import Certificate, certify
-from bench.report.suites import Suite
-from bench.report.words import with_span
 
 # Percentage points: two modes that differ by less in their mean accuracy are equal for a user. It is a constant, and no
 # option, so that nobody can choose it after the runs. On 360 held-out digits it is 3.6 images.

@@ -12,8 +12,7 @@ buffers, and on a CPU the cores that communication takes from computation.
 import statistics
 
 from bench import formulas
-from bench.report import stats
-from bench.report.figures import style
+from bench.analysis import stats, style
 
 ROW = 0.42  # inches
 PHASES = {

@@ -6,9 +6,9 @@ the same cores. What communication really costs is the step less the same step w
 
 import dataclasses
 
+from bench.analysis import style
 from bench.errors import UserError
-from bench.report.figures import style
-from bench.report.figures.step import PHASES
+from bench.studies.breakdown.step_figure import PHASES
 
 MOST_RANKS = 4  # drawn of one mode; more would not be legible
 LANE = 0.23  # inches: one lane of a rank

@@ -3,8 +3,7 @@
 A dot is one round's ratio; rounds that are far from the rest have a ring and count like any other.
 """
 
-from bench.report import comparison, stats
-from bench.report.figures import style
+from bench.analysis import comparison, stats, style
 
 SENTENCE = 0.17  # inches, a line of a row's sentence
 PLOT, DOTS, INTERVAL = 0.46, 0.30, 0.12  # inches: a row below its sentence; dots and interval above the row's end

@@ -5,10 +5,10 @@ Light is fast and dark is slow, also in grey. A cell says its value, the ratio a
 colour needs to be read exactly.
 """
 
-from bench.config import KNOBS, UNSET
-from bench.modes import MODES
-from bench.report import stats, words
-from bench.report.figures import compare, style
+from bench.analysis import stats, style, words
+from bench.config.modes import MODES
+from bench.config.options import KNOBS, UNSET
+from bench.studies.compare import figures as compare
 
 CELL = 0.72  # inches, the height of a row
 SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "too noisy": "?", "no interval": ""}

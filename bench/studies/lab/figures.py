@@ -7,8 +7,8 @@ metrics, what a file held, or the next figure; of a run that hangs only where it
 import datetime
 import statistics
 
-from bench.report import labs
-from bench.report.figures import style
+from bench.analysis import style
+from bench.studies.lab import result as labs
 
 LOOKS = {"right": style.Look(style.BLUE, "", "o", "-"), "wrong": style.Look(style.VERMILION, "///", "X", "--")}
 BARS, CURVES, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import formulas
-from bench.detect import Finding, find, observed_of, part_of
+from bench.analysis import comparison, stats
+from bench.analysis.certificate import Certificate, certify
+from bench.analysis.suite import Suite, role_of
+from bench.analysis.words import with_span
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Mistake
-from bench.report import comparison, stats
-from bench.report.certificate import Certificate, certify
-from bench.report.suites import Suite, role_of
-from bench.report.words import with_span
+from bench.record.observed import Finding, find, observed_of, part_of
 
 SIDES = ("right", "wrong")
 BY_MISTAKE = "it is what the mistake changes"

@@ -1,23 +1,24 @@
 """``make lab NAME=<mistake>``: a known mistake beside the right version, over seeds; NAME=all: the whole museum.
 
 Each lab is a suite of two programs, equal but for the mistake, in interleaved rounds, each with a seed of its own. What
-is compared and what is expected is in bench/report/labs.py; this file has the workloads and runs them.
+is compared and what is expected is in bench/studies/lab/result.py; this file has the workloads and runs them.
 """
 
 import dataclasses
 import difflib
 from pathlib import Path
 
-from bench import experiments, suites
-from bench import rounds as running
-from bench.config import LAB, UNSET, RunConfig
+from bench.analysis import tables
+from bench.commands import study as experiments
+from bench.config.modes import MODES
+from bench.config.options import LAB, UNSET, RunConfig
 from bench.errors import UserError
-from bench.launch.run import launch
-from bench.live import LiveProgress
+from bench.launch.launcher import launch
+from bench.launch.progress_bar import LiveProgress
 from bench.mistakes import MISTAKES, wrong
-from bench.modes import MODES
-from bench.report import tables
-from bench.report.labs import LABS
+from bench.studies import programs as suites
+from bench.studies import rounds as running
+from bench.studies.lab.result import LABS
 
 # What a lab needs beside config.LAB for its mistake to be made and to be seen, where the user says nothing else.
 WORKLOADS = {

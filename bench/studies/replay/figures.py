@@ -1,8 +1,9 @@
 """A classic unfairness, replayed on purpose: the verdict of the fair comparison beside that of the unfair one."""
 
-from bench.config import PROGRAM, WORK, names
-from bench.report.figures import compare, style
-from bench.report.suites import REPLAYED
+from bench.analysis import style
+from bench.analysis.suite import REPLAYED
+from bench.config.options import PROGRAM, WORK, names
+from bench.studies.compare import figures as compare
 
 
 @style.styled

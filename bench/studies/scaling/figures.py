@@ -7,8 +7,7 @@ workers, the bound falls away from the ideal line, and that gap is the machine's
 import math
 
 from bench import formulas
-from bench.report import comparison, stats
-from bench.report.figures import style
+from bench.analysis import comparison, stats, style
 
 PANEL = 2.25  # inches
 DODGE = 0.012  # of the axis, between modes at one number of devices, so that intervals do not hide each other

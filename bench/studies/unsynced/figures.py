@@ -3,9 +3,9 @@
 import itertools
 import statistics
 
-from bench.report import accuracy
-from bench.report.figures import style
-from bench.report.unsynced import MAIN, mean_of, percent, replicas_of
+from bench.analysis import style
+from bench.studies.accuracy import result as accuracy
+from bench.studies.unsynced.result import MAIN, mean_of, percent, replicas_of
 
 PANEL = 2.5  # inches
 ROW = 0.32  # inches, a model

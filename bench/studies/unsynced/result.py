@@ -10,12 +10,13 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from bench.analysis import comparison, stats
+from bench.analysis.certificate import Certificate, certify
+from bench.analysis.suite import Suite
+from bench.analysis.words import with_span
 from bench.errors import UserError
-from bench.report import accuracy, comparison, stats
-from bench.report.accuracy import MARGIN, mean_of, points, verdict_of
-from bench.report.certificate import Certificate, certify
-from bench.report.suites import Suite
-from bench.report.words import with_span
+from bench.studies.accuracy import result as accuracy
+from bench.studies.accuracy.result import MARGIN, mean_of, points, verdict_of
 
 MAIN = "rank 0"  # what a checkpoint holds
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}

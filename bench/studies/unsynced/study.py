@@ -1,13 +1,16 @@
 """`bench unsynced-init`: what is lost when replicas start from different weights, paired over seeds.
 
 Every mode of several processes, with its replicas made equal at the start and without, and dp, which has one set of
-weights, on the same batches. The suite is made in bench/suites.py, and bench/report/unsynced.py says what came of it.
+weights, on the same batches. The suite is made in bench/studies/programs.py, and bench/studies/unsynced/result.py says what came of it.
 """
 
-from bench import experiments, suites
-from bench.config import RunConfig
+from bench.analysis import tables
+from bench.commands import study as experiments
+from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.report import accuracy, tables, unsynced
+from bench.studies import programs as suites
+from bench.studies.accuracy import result as accuracy
+from bench.studies.unsynced import result as unsynced
 
 STUDIED = ("init_sync", "broadcast_buffers", "mistake", "watch", "sync")  # the suite's own to set
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from bench.errors import UserError
-from bench.workload.decode import Unreadable, decode, quiet, size_of
-from bench.workload.once import made_once
+from bench.workload.images.decode import Unreadable, decode, quiet, size_of
+from bench.workload.images.once import made_once
 
 SAMPLED_HEADERS = 64
 CHUNK = 256  # images decoded before they are written

@@ -15,10 +15,10 @@ import torch
 import torchvision
 
 from bench.errors import UserError
-from bench.workload.augment import example_seeds, middle, random_part
-from bench.workload.decode import Unreadable, decode, quiet
-from bench.workload.held import Held, unreadable_line
-from bench.workload.once import made_once
+from bench.workload.images.augment import example_seeds, middle, random_part
+from bench.workload.images.decode import Unreadable, decode, quiet
+from bench.workload.images.decoded_cache import Held, unreadable_line
+from bench.workload.images.once import made_once
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 SEARCH = 100  # unreadable images in a row after which a search for a readable one gives up

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from bench.checks import DIGITS_TRAIN_IMAGES, data_kind
-from bench.config import RunConfig
+from bench.config.options import RunConfig
+from bench.config.rules import DIGITS_TRAIN_IMAGES, data_kind
 from bench.errors import UserError
 from bench.workload import sharding
-from bench.workload.place import cache
+from bench.workload.images.place import cache
 
 SYNTHETIC_IMAGES = 65_536  # the length that synthetic data pretend to have
 HELD_GIB = 1.0  # decoded images of up to so much are held, where IN_MEMORY does not say
@@ -58,7 +58,7 @@ class Digits:
         size = (self.image_size, self.image_size)
         images = self.images[index]
         if self.augment:
-            from bench.workload.augment import crop_and_flip  # torchvision takes half a second
+            from bench.workload.images.augment import crop_and_flip  # torchvision takes half a second
 
             images = crop_and_flip(images, 1, self.augmentation_seeds(draws), flip=False, fill=-MEAN / STD)
         images = torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
@@ -66,7 +66,7 @@ class Digits:
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
         """The seed of each example's random choices: draws [B] -> [B] uint32."""
-        from bench.workload.augment import example_seeds
+        from bench.workload.images.augment import example_seeds
 
         return example_seeds(self.seed, draws)
 
@@ -153,7 +153,7 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
 
 def small_set(config: RunConfig, kind: str, train: bool):
     """FashionMNIST or CIFAR-10."""
-    from bench.workload import small_sets  # torchvision takes half a second
+    from bench.workload.images import small_sets  # torchvision takes half a second
 
     options = {"augment": config.augment, "seed": config.seed} if train else {}
     return getattr(small_sets, SMALL_SETS[kind])(cache(config), config.image_size, train, **options)
@@ -161,7 +161,8 @@ def small_set(config: RunConfig, kind: str, train: bool):
 
 def image_sets(config: RunConfig, kind: str, folder: Path) -> tuple:
     """Training and validation images of a folder of class folders, or of two tars."""
-    from bench.workload import held, images
+    from bench.workload.images import decoded_cache as held
+    from bench.workload.images import files as images
 
     sources = [
         images.TarSource(folder, train, cache(config)) if kind == "tar" else images.FolderSource(folder, train)

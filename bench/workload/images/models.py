@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench import checkpoint
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.workload.once import ending_in_silence, locked
+from bench.training import checkpoint
+from bench.workload.images.once import ending_in_silence, locked
 
 MOST_GROUPS = 8  # of NORM=group
 SMALL_IMAGE = 64  # below this many pixels a ResNet's stem would throw most of the image away

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import storage
-from bench.checks import data_kind
-from bench.config import RunConfig
+from bench.config.options import RunConfig
+from bench.config.rules import data_kind
 from bench.errors import UserError
+from bench.storage import stage as storage
 
 
 def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path | None]:

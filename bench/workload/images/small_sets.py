@@ -15,9 +15,9 @@ import torchvision
 from torchvision.transforms import v2
 
 from bench.errors import UserError
-from bench.workload.augment import crop_and_flip, example_seeds
-from bench.workload.decode import quiet
-from bench.workload.once import ending_in_silence, locked
+from bench.workload.images.augment import crop_and_flip, example_seeds
+from bench.workload.images.decode import quiet
+from bench.workload.images.once import ending_in_silence, locked
 
 
 @dataclass(frozen=True)

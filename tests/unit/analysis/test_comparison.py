@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from bench.analysis.certificate import FACTS, certify
+from bench.analysis.comparison import compare_suite
+from bench.analysis.suite import suites_of
 from bench.errors import UserError
-from bench.report.certificate import FACTS, certify
-from bench.report.comparison import compare_suite
-from bench.report.suites import suites_of
 from tests.records import (
     breakdown_programs,
     compare_programs,

@@ -1,4 +1,4 @@
-"""bench/report/stats.py: against numbers worked by hand, against scipy, and by simulation of what it promises.
+"""bench/analysis/stats.py: against numbers worked by hand, against scipy, and by simulation of what it promises.
 
 The simulations call the functions themselves on thousands of seeded draws. A bound with monte_carlo(rate) in it is the
 promised rate give or take three standard errors of the simulation.
@@ -14,7 +14,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bench import formulas
-from bench.report import stats
+from bench.analysis import stats
 from tests.runs import ROOT
 
 DRAWS = 8000
@@ -445,6 +445,6 @@ def test_differences_that_cannot_be_tested_are_an_error(d, margin):
 
 
 def test_importing_it_loads_no_large_library():
-    code = "import sys, bench.report.stats; print(sorted({'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules)))"
+    code = "import sys, bench.analysis.stats; print(sorted({'numpy', 'scipy', 'pandas', 'torch'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() == "[]", result.stderr

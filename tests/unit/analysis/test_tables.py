@@ -1,12 +1,12 @@
-"""bench/report/tables.py: what the table of one run says when a few long steps moved a mean."""
+"""bench/analysis/tables.py: what the table of one run says when a few long steps moved a mean."""
 
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from bench import record as real
-from bench.report import tables
+from bench.analysis import tables
+from bench.record import write as real
 from tests import records
 
 

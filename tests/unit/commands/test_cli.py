@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.modes import MODES
+from bench.config.modes import MODES
 from tests.records import compare_programs, store, suite_records
 from tests.runs import ROOT, bench
 

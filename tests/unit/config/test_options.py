@@ -1,4 +1,4 @@
-"""bench/config.py: what a person types becomes a config, or one clear sentence."""
+"""bench/config/options.py: what a person types becomes a config, or one clear sentence."""
 
 import argparse
 import dataclasses
@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from bench import checks
-from bench import config as cfg
-from bench.config import RunConfig
+from bench.config import options as cfg
+from bench.config import rules as checks
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.modes import MODES
 from tests.runs import ROOT, flags
 
 FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from bench.analysis import style
+from bench.analysis.drawing import svg_of
 from bench.course import diagrams
 from bench.course.diagrams.device_memory import memory_by_device
 from bench.course.diagrams.ring_all_reduce import ring_steps
-from bench.report.figures import style, svg_of
 
 LINE = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Sigmoid())  # images [3, 2, 2]; 65 weights
 

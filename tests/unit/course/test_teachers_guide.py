@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from bench.analysis.comparison import compare_suite
+from bench.analysis.suite import suites_of
 from bench.course import diagrams
-from bench.report.comparison import compare_suite
-from bench.report.load import find_records
-from bench.report.suites import suites_of
+from bench.record.read import find_records
 from tests.runs import ROOT
 
 TUTORIALS = ROOT / "tutorials"

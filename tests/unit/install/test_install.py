@@ -15,10 +15,12 @@ import psutil
 import pytest
 
 from bench.errors import UserError
-from bench.install import cuda, environment, horovod, horovod_build, horovod_status, steps, toolchain
-from bench.install.progress import run_logged
+from bench.install import cuda, horovod_build, horovod_status, steps, toolchain
+from bench.install import horovod_install as horovod
+from bench.install import packages as environment
+from bench.install.logged import run_logged
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler here")
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
@@ -28,7 +30,7 @@ GUARD = """
 #error C++{} or later compatible compiler is required
 #endif
 """
-INSTALL = "import argparse, sys; from bench.install import horovod as h; p = argparse.ArgumentParser();"
+INSTALL = "import argparse, sys; from bench.install import horovod_install as h; p = argparse.ArgumentParser();"
 INSTALL += "h.add_arguments(p); h.run(p.parse_args())"
 
 
@@ -121,7 +123,7 @@ def test_torch_version_is_read_without_importing_torch(tmp_path, monkeypatch):
 def test_status_is_quick_and_leaves_torch_alone():
     """By the processor's time: other tests may be running."""
     script = (
-        "import json, sys, time; start = time.process_time(); from bench.install import horovod;"
+        "import json, sys, time; start = time.process_time(); from bench.install import horovod_install as horovod;"
         "horovod.status(); print(json.dumps([time.process_time() - start, 'torch' in sys.modules]))"
     )
     texts = [subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, text=True) for _ in range(3)]
@@ -298,7 +300,7 @@ def test_run_logged_ends_the_whole_family_at_the_limit(tmp_path):
 
 def test_sigterm_ends_the_family_too(tmp_path):
     log = tmp_path / "log"
-    script = f"from bench.install.progress import run_logged; run_logged(['sleep', '61'], {str(log)!r}, 'trying')"
+    script = f"from bench.install.logged import run_logged; run_logged(['sleep', '61'], {str(log)!r}, 'trying')"
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()  # the title is written before the command starts
     time.sleep(0.5)

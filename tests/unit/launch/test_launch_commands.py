@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.config import RunConfig, resolve
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, resolve
 from bench.errors import RunFailed, UserError
-from bench.guard import LAUNCHER_PID, error_path
-from bench.launch import horovodrun, in_process, spawn, supervise, torchrun
-from bench.launch import run as launch_run
-from bench.modes import MODES
-from bench.progress import LAYOUT, PHASES, read_status, status_path
+from bench.launch import launcher as launch_run
+from bench.launch import supervise
+from bench.launch.engines import horovodrun, in_process, spawn, torchrun
+from bench.process.guard import LAUNCHER_PID, error_path
+from bench.process.heartbeat import LAYOUT, PHASES, read_status, status_path
 from tests.runs import ROOT
 
 RUN_DIR = Path("/runs/one")
@@ -57,7 +58,7 @@ def some_horovod(monkeypatch):
 
 
 def test_every_mode_has_an_engine_for_each_of_its_launchers():
-    from bench.modes import LAUNCHERS, MODES
+    from bench.config.modes import LAUNCHERS, MODES
 
     assert set(launch_run.ENGINES) == set(LAUNCHERS)
     assert {launcher for info in MODES.values() for launcher in info.launchers} == set(LAUNCHERS)
@@ -91,7 +92,7 @@ def test_torchrun_at_a_given_address():
 
 def test_spawn_meets_in_a_file_of_the_run_by_default(tmp_path):
     argv, variables = spawn.command(config_of(launcher="spawn"), tmp_path)
-    assert argv == [sys.executable, "-m", "bench.launch.spawn", str(tmp_path), "2"]
+    assert argv == [sys.executable, "-m", "bench.launch.engines.spawn", str(tmp_path), "2"]
     assert variables == {"BENCH_INIT_METHOD": f"file://{tmp_path}/.rendezvous"}
 
 
@@ -303,7 +304,7 @@ def test_a_config_crosses_the_boundary_unchanged(tmp_path, monkeypatch):
 BEATING = """
 import sys, time
 from pathlib import Path
-from bench.progress import StatusWriter
+from bench.process.heartbeat import StatusWriter
 status = StatusWriter(Path(sys.argv[1]), 0)
 for _ in range(int(sys.argv[2])):
     status.phase("validating")

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from bench.launch import stacks, supervise
-from bench.progress import LifeSigns
+from bench.process.heartbeat import LifeSigns
 
 SITE = "/v/lib/python3.11/site-packages"
 GUARD = f"""Thread 0x00007f8d4fca46c0 (most recent call first):
-  File "{stacks.PROJECT}/bench/guard.py", line 59 in watch
+  File "{stacks.PROJECT}/bench/process/guard.py", line 59 in watch
   File "{stacks.STANDARD}/threading.py", line 982 in run
   File "{stacks.STANDARD}/threading.py", line 1002 in _bootstrap
 
@@ -21,7 +21,7 @@ END = f"""  File "{stacks.PROJECT}/bench/worker.py", line 212 in <module>
   File "<frozen runpy>", line 88 in _run_code
   File "<frozen runpy>", line 198 in _run_module_as_main
 """
-STEP = f'  File "{stacks.PROJECT}/bench/train.py", line 148 in take_step\n'
+STEP = f'  File "{stacks.PROJECT}/bench/training/loop.py", line 148 in take_step\n'
 MODULE = f"""  File "{SITE}/torch/nn/modules/module.py", line 1794 in _call_impl
   File "{SITE}/torch/nn/modules/module.py", line 1783 in _wrapped_call_impl
 """
@@ -29,9 +29,9 @@ DDP = f"{SITE}/torch/nn/parallel/distributed.py"
 
 ALL_REDUCE = f"""  File "{SITE}/torch/distributed/distributed_c10d.py", line 3913 in all_reduce
   File "{SITE}/torch/distributed/c10d_logger.py", line 83 in wrapper
-  File "{stacks.PROJECT}/bench/modes/group.py", line 45 in reduce
+  File "{stacks.PROJECT}/bench/modes/collectives.py", line 45 in reduce
   File "{stacks.PROJECT}/bench/modes/ddp.py", line 94 in reduce
-  File "{stacks.PROJECT}/bench/epochs.py", line 275 in validate
+  File "{stacks.PROJECT}/bench/training/epochs.py", line 275 in validate
 """
 SYNC_BUFFERS = f"""  File "{DDP}", line 2364 in _distributed_broadcast_coalesced
   File "{DDP}", line 2452 in _default_broadcast_coalesced
@@ -48,23 +48,23 @@ CONVOLUTION = f"""  File "{SITE}/torch/nn/modules/conv.py", line 548 in _conv_fo
 BACKWARD = f"""  File "{SITE}/torch/autograd/graph.py", line 1072 in _engine_run_backward
   File "{SITE}/torch/autograd/__init__.py", line 395 in backward
   File "{SITE}/torch/_tensor.py", line 623 in backward
-  File "{stacks.PROJECT}/bench/train.py", line 152 in take_step
+  File "{stacks.PROJECT}/bench/training/loop.py", line 152 in take_step
 """
 HOOKS = f"""  File "{SITE}/horovod/torch/mpi_ops.py", line 1285 in synchronize
   File "{SITE}/horovod/torch/optimizer.py", line 284 in synchronize
   File "{stacks.PROJECT}/bench/modes/horovod.py", line 84 in synchronize
-  File "{stacks.PROJECT}/bench/train.py", line 155 in take_step
+  File "{stacks.PROJECT}/bench/training/loop.py", line 155 in take_step
 """
 GATHER = f"""  File "{SITE}/horovod/torch/mpi_ops.py", line 1285 in synchronize
   File "{SITE}/horovod/torch/mpi_ops.py", line 205 in forward
   File "{SITE}/horovod/torch/mpi_ops.py", line 254 in allreduce
   File "{stacks.PROJECT}/bench/modes/horovod.py", line 104 in reduce
-  File "{stacks.PROJECT}/bench/epochs.py", line 127 in mean_loss_sum
+  File "{stacks.PROJECT}/bench/training/epochs.py", line 127 in mean_loss_sum
 """
-ASLEEP = f'  File "{stacks.PROJECT}/bench/train.py", line 214 in break_on_purpose\n'
+ASLEEP = f'  File "{stacks.PROJECT}/bench/training/loop.py", line 214 in break_on_purpose\n'
 LOADER = f"""  File "{stacks.STANDARD}/selectors.py", line 415 in select
   File "{SITE}/torch/utils/data/dataloader.py", line 1288 in _try_get_data
-  File "{stacks.PROJECT}/bench/workload/data.py", line 201 in plain_errors
+  File "{stacks.PROJECT}/bench/workload/images/load.py", line 201 in plain_errors
 """
 DIVIDING = f'  File "{stacks.PROJECT}/bench/modes/dp.py", line 90 in forward\n{STEP}'
 
@@ -74,14 +74,14 @@ def at(file: str, line: int, function: str, collective) -> dict:
 
 
 PLACES = {
-    "all_reduce": (ALL_REDUCE, at("bench/epochs.py", 275, "validate", True)),
-    "buffers in DDP's forward": (SYNC_BUFFERS, at("bench/train.py", 148, "take_step", True)),
-    "a layer in DDP's forward": (CONVOLUTION, at("bench/train.py", 148, "take_step", False)),
-    "backward": (BACKWARD, at("bench/train.py", 152, "take_step", None)),
-    "Horovod's optimizer": (HOOKS, at("bench/train.py", 155, "take_step", True)),
-    "Horovod's allreduce": (GATHER, at("bench/epochs.py", 127, "mean_loss_sum", True)),
-    "asleep": (ASLEEP, at("bench/train.py", 214, "break_on_purpose", False)),
-    "a loader": (LOADER, at("bench/workload/data.py", 201, "plain_errors", False)),
+    "all_reduce": (ALL_REDUCE, at("bench/training/epochs.py", 275, "validate", True)),
+    "buffers in DDP's forward": (SYNC_BUFFERS, at("bench/training/loop.py", 148, "take_step", True)),
+    "a layer in DDP's forward": (CONVOLUTION, at("bench/training/loop.py", 148, "take_step", False)),
+    "backward": (BACKWARD, at("bench/training/loop.py", 152, "take_step", None)),
+    "Horovod's optimizer": (HOOKS, at("bench/training/loop.py", 155, "take_step", True)),
+    "Horovod's allreduce": (GATHER, at("bench/training/epochs.py", 127, "mean_loss_sum", True)),
+    "asleep": (ASLEEP, at("bench/training/loop.py", 214, "break_on_purpose", False)),
+    "a loader": (LOADER, at("bench/workload/images/load.py", 201, "plain_errors", False)),
     "a mode's own work": (DIVIDING, at("bench/modes/dp.py", 90, "forward", False)),
 }
 
@@ -207,9 +207,15 @@ def test_the_last_thread_of_a_dump_is_the_main_one(tmp_path):
 
 # --- What is said of it ---------------------------------------------------------------------------------------------
 
-VALIDATING, LOSS = at("bench/epochs.py", 275, "validate", True), at("bench/epochs.py", 150, "end_epoch", True)
-FORWARD, PASS = at("bench/train.py", 148, "take_step", True), at("bench/train.py", 152, "take_step", None)
-SLEEPING = at("bench/train.py", 214, "break_on_purpose", False)
+VALIDATING, LOSS = (
+    at("bench/training/epochs.py", 275, "validate", True),
+    at("bench/training/epochs.py", 150, "end_epoch", True),
+)
+FORWARD, PASS = (
+    at("bench/training/loop.py", 148, "take_step", True),
+    at("bench/training/loop.py", 152, "take_step", None),
+)
+SLEEPING = at("bench/training/loop.py", 214, "break_on_purpose", False)
 
 
 def said(where: list, positions: list) -> tuple[int, str]:
@@ -221,14 +227,14 @@ def said(where: list, positions: list) -> tuple[int, str]:
 def test_ranks_in_different_collectives_are_named():
     rank, message = said([VALIDATING, LOSS, LOSS], [(6, "validating"), (6, "validating"), (6, "validating")])
     assert rank == 0 and message == (
-        "no progress for 20 s (TIMEOUT): rank 0 in a collective at bench/epochs.py:275 (validate), ranks 1, 2 in "
-        "another at bench/epochs.py:150 (end_epoch): not all ranks entered it"
+        "no progress for 20 s (TIMEOUT): rank 0 in a collective at bench/training/epochs.py:275 (validate), ranks 1, 2 in "
+        "another at bench/training/epochs.py:150 (end_epoch): not all ranks entered it"
     )
 
 
 def test_a_backward_pass_is_not_called_a_collective():
     _, message = said([VALIDATING, PASS], [(6, "validating"), (7, "backward")])
-    assert "rank 1 in a backward pass at bench/train.py:152 (take_step): not all ranks entered it" in message
+    assert "rank 1 in a backward pass at bench/training/loop.py:152 (take_step): not all ranks entered it" in message
 
 
 def test_a_rank_that_has_ended_keeps_the_others_waiting():

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.measure import memory, probes
+from bench.measure import memory
+from bench.measure import memory_sources as probes
 
 CPU = SimpleNamespace(type="cpu", index=None)  # all that the sampler asks of a torch.device
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs Linux's smaps_rollup")
@@ -64,7 +65,7 @@ def test_shared_pages_count_once_in_pss_and_every_time_in_rss():
     code = """
 import json, multiprocessing, os
 from types import SimpleNamespace
-from bench.measure import memory, probes
+from bench.measure import memory, memory_sources as probes
 def hold(ready, leave):
     ready.release(); leave.wait()
 block = b"\\x01" * (200 << 20)
@@ -96,7 +97,7 @@ import json, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork of a process with threads
 import torch
 from torch.utils.data import DataLoader
-from bench.measure import memory, probes
+from bench.measure import memory, memory_sources as probes
 stream = iter(DataLoader(range(64), num_workers=2, batch_size=4))
 next(stream)
 sampler = memory.MemorySampler([torch.device("cpu")]); sampler.start()

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.autograd import DeviceType
 
+from bench.analysis.drawing import svg_of
 from bench.errors import UserError
 from bench.measure import timeline as measure
 from bench.measure.timeline import BEGIN, END, MARK, StepTimeline
-from bench.report.figures import svg_of
-from bench.report.figures import timeline as figure
+from bench.studies.breakdown import timeline_figure as figure
 from tests import records
 
 CPU = torch.device("cpu")

@@ -1,11 +1,13 @@
-"""bench/detect.py: each detector on what it must find and on what it must let pass; `bench check` on records."""
+"""bench/record/observed.py: each detector on what it must find and on what it must let pass; `bench check` on records."""
 
 import json
 
 import pytest
 
-from bench import check, cli, detect
+from bench import cli
+from bench.commands import check
 from bench.mistakes import MISTAKES
+from bench.record import observed as detect
 from tests import records
 from tests.runs import ROOT
 

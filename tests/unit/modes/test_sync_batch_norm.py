@@ -1,4 +1,4 @@
-"""bench/modes/sync_norm.py in one process; tests/multiprocess/test_training_modes.py has it between several."""
+"""bench/modes/sync_batch_norm.py in one process; tests/multiprocess/test_training_modes.py has it between several."""
 
 import copy
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from bench.config import RunConfig
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure.timeline import StepTimeline
 from bench.modes import load_mode
-from bench.modes.sync_norm import ReducedBatchNorm2d, replace_norms
+from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
 
 
 def alone(value):

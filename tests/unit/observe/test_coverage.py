@@ -1,13 +1,13 @@
-"""bench/labs/coverage.py: what samplers drew, of the bench's own stream and of torch's samplers."""
+"""bench/observe/coverage.py: what samplers drew, of the bench's own stream and of torch's samplers."""
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from bench import detect
-from bench.labs import coverage as module
-from bench.labs.coverage import coverage, first_steps
+from bench.observe import coverage as module
+from bench.observe.coverage import coverage, first_steps
+from bench.record import observed as detect
 from bench.workload.sharding import global_batches, shard, steps_of_epochs
 
 EPOCHS = 3

@@ -1,4 +1,4 @@
-"""bench/labs/probes.py and draws.py: what they see, and that nothing is left of them."""
+"""bench/observe/probes.py and draws.py: what they see, and that nothing is left of them."""
 
 import random
 
@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset, random_split
 
-from bench.config import RunConfig
-from bench.labs import probes
-from bench.labs.draws import LoaderWatch, augmentation
-from bench.labs.observe import Observer, data_of
+from bench.config.options import RunConfig
+from bench.observe import probes
+from bench.observe.draws import LoaderWatch, augmentation
+from bench.observe.observer import Observer, data_of
 
 
 def functions() -> tuple:

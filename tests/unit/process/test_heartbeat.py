@@ -1,10 +1,10 @@
-"""bench/progress.py: what a rank writes, the launcher reads."""
+"""bench/process/heartbeat.py: what a rank writes, the launcher reads."""
 
 import math
 import os
 import struct
 
-from bench.progress import LAYOUT, PHASES, StatusWriter, read_status, status_path
+from bench.process.heartbeat import LAYOUT, PHASES, StatusWriter, read_status, status_path
 
 
 def test_a_rank_that_has_not_begun_has_no_life_signs(tmp_path):

@@ -1,4 +1,4 @@
-"""bench/record.py: a record is whole and true to its schema, or it is refused by name."""
+"""bench/record/write.py: a record is whole and true to its schema, or it is refused by name."""
 
 import copy
 import json
@@ -7,8 +7,9 @@ import os
 import jsonschema
 import pytest
 
-from bench import formulas, record
-from bench.config import RunConfig, resolve
+from bench import formulas
+from bench.config.options import RunConfig, resolve
+from bench.record import write as record
 from tests.runs import ROOT
 
 CONFIG = resolve(RunConfig(mode="ddp", num_devices=2), "cpu", 2)
@@ -158,12 +159,12 @@ def test_a_failed_run_leaves_a_record(tmp_path):
 
 def test_a_traceback_names_no_folder_of_this_machine(tmp_path):
     lines = [
-        f'  File "{record.PROJECT}/bench/train.py", line 3 in f',
+        f'  File "{record.PROJECT}/bench/training/loop.py", line 3 in f',
         '  File "/home/jane/v/site-packages/torch/a.py", line 1',
     ]
     record.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE | {"traceback": "\n".join(lines)})
     said = record.load(tmp_path / "record.json")["failure"]["traceback"]
-    assert said == '  File "bench/train.py", line 3 in f\n  File "site-packages/torch/a.py", line 1'
+    assert said == '  File "bench/training/loop.py", line 3 in f\n  File "site-packages/torch/a.py", line 1'
 
 
 @pytest.mark.parametrize("change", [{"kind": "bored"}, {"rank": "one"}, {"traceback": None}])

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.detect import find, observed_of
+from bench.analysis import stats
+from bench.analysis.comparison import compare_suite
+from bench.analysis.suite import suites_of
 from bench.mistakes import MISTAKES
-from bench.report import stats
-from bench.report.accuracy import compare_accuracy, points, verdict_of, with_span
-from bench.report.comparison import compare_suite
-from bench.report.labs import compare_lab
-from bench.report.load import FOLDER, find_records
-from bench.report.suites import suites_of
-from bench.report.unsynced import compare_unsynced
+from bench.record.observed import find, observed_of
+from bench.record.read import FOLDER, find_records
+from bench.studies.accuracy.result import compare_accuracy, points, verdict_of, with_span
+from bench.studies.lab.result import compare_lab
+from bench.studies.unsynced.result import compare_unsynced
 from tests.runs import ROOT
 
 REFERENCE = ROOT / "results" / "reference"

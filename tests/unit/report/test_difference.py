@@ -1,4 +1,4 @@
-"""bench/report/diff.py and Welch's formulas: against scipy, by simulation of what the interval promises, and by hand.
+"""bench/report/difference.py and Welch's formulas: against scipy, by simulation of what the interval promises, and by hand.
 
 The simulations call the functions themselves on seeded draws.
 """
@@ -13,8 +13,9 @@ from scipy import special
 from scipy import stats as scipy_stats
 
 from bench import formulas
+from bench.analysis import stats
 from bench.errors import UserError
-from bench.report import diff, stats
+from bench.report import difference as diff
 from tests import records
 
 DRAWS = 2000

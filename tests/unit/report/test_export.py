@@ -1,4 +1,4 @@
-"""bench/report/frame.py: every value of the table is the record's, and no file is overwritten or left half-written."""
+"""bench/report/export.py: every value of the table is the record's, and no file is overwritten or left half-written."""
 
 import importlib.util
 import io
@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from bench.errors import UserError
-from bench.report import frame
+from bench.report import export as frame
 from tests import records
 
 SUITE = records.suite_records("compare", records.compare_programs(), rounds=2)

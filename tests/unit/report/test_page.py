@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from bench.analysis.suite import suites_of
+from bench.record.read import find_records
 from bench.report import page
-from bench.report.load import find_records
-from bench.report.suites import suites_of
 from tests import records
 
 VOID = {"meta", "link", "br"}

@@ -1,4 +1,4 @@
-"""bench/report/pool.py and its picture: what stands side by side, what is named and left out, that nothing is lost."""
+"""bench/report/pooling.py and its picture: what stands side by side, what is named and left out, that nothing is lost."""
 
 import copy
 import dataclasses
@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench import config
+from bench.analysis import drawing as figures
+from bench.config import options as config
 from bench.errors import UserError
-from bench.report import diff, figures, pool
-from bench.report.figures import pool as picture
+from bench.report import difference as diff
+from bench.report import pool_figure as picture
+from bench.report import pooling as pool
 from tests import records
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import remote, storage
-from bench.checks import data_kind
+from bench.config.rules import data_kind
 from bench.errors import UserError
+from bench.storage import remote
+from bench.storage import stage as storage
 from tests.runs import ROOT
 from tests.s3 import KEYS, needs_s3
 
@@ -395,7 +396,7 @@ def test_a_path_that_has_no_place_in_a_folder(bucket, tmp_path, keys):
 def test_a_package_that_is_missing(tmp_path, missing, url, words):
     code = f"""
 import sys
-from bench import storage
+from bench.storage import stage as storage
 assert "fsspec" not in sys.modules
 sys.modules[{missing!r}] = None
 try:
@@ -412,7 +413,7 @@ def on_a_full_disk(call: str) -> str:
     """What a process prints in which no file can be longer than 100 kB: a write fails as at the end of a disk."""
     code = f"""
 import resource
-from bench import storage
+from bench.storage import stage as storage
 storage.PIECE_BYTES = 30_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

@@ -1,4 +1,4 @@
-"""bench/report/accuracy.py and what is made of it: table, verdicts, picture and page of an accuracy suite."""
+"""bench/studies/accuracy/result.py and what is made of it: table, verdicts, picture and page of an accuracy suite."""
 
 import io
 import statistics
@@ -6,14 +6,16 @@ import statistics
 import pytest
 from rich.console import Console
 
-from bench import config as cfg
+from bench.analysis import comparison, tables
+from bench.analysis.suite import suites_of
+from bench.config import options as cfg
 from bench.errors import UserError
-from bench.report import accuracy, comparison, page, tables
-from bench.report.figures import accuracy as picture
-from bench.report.suites import suites_of
+from bench.report import page
+from bench.studies.accuracy import figures as picture
+from bench.studies.accuracy import result as accuracy
 from tests import records
-from tests.unit.test_figures import text_of
-from tests.unit.test_page import plain
+from tests.unit.report.test_page import plain
+from tests.unit.studies.test_figures import text_of
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,16 @@ from types import SimpleNamespace
 import matplotlib
 import pytest
 
-from bench import record as real
-from bench.report import comparison, figures
-from bench.report.figures import compare, knobs, memory, replay, scaling, step, style, timeline
+from bench.analysis import comparison, style
+from bench.analysis import drawing as figures
+from bench.analysis import memory_figure as memory
+from bench.record import write as real
+from bench.studies.breakdown import step_figure as step
+from bench.studies.breakdown import timeline_figure as timeline
+from bench.studies.compare import figures as compare
+from bench.studies.knobs import figures as knobs
+from bench.studies.replay import figures as replay
+from bench.studies.scaling import figures as scaling
 from tests import records
 
 SUITES = {

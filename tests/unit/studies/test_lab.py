@@ -8,17 +8,19 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import museum
-from bench.config import RunConfig, resolve
+from bench.analysis import tables
+from bench.analysis.certificate import certify
+from bench.analysis.drawing import figures_of, svg_of
+from bench.analysis.suite import suites_of
+from bench.config.options import RunConfig, resolve
 from bench.errors import UserError
-from bench.labs import inject
 from bench.mistakes import INJECTED, MISTAKES
 from bench.modes.base import Topology
-from bench.report import labs, page, tables
-from bench.report.certificate import certify
-from bench.report.figures import figures_of, svg_of
-from bench.report.suites import suites_of
-from bench.workload import data
+from bench.report import page
+from bench.studies.lab import result as labs
+from bench.studies.lab import study as museum
+from bench.training import script as inject
+from bench.workload.images import load as data
 from tests import records
 
 IMAGES, RANKS = 103, 2
@@ -212,7 +214,9 @@ def test_any_other_comparison_with_a_mistake_is_not_fair():
 
 
 def test_a_run_that_hung_is_a_result(monkeypatch):
-    where = [{"file": "bench/epochs.py", "line": 7 + rank, "function": "f", "collective": True} for rank in (0, 1)]
+    where = [
+        {"file": "bench/training/epochs.py", "line": 7 + rank, "function": "f", "collective": True} for rank in (0, 1)
+    ]
     found = records.lab_records("rank0-collective", hung=where)
     result = labs.compare_lab(suites_of(found)[0])
     assert result.rows[0].sides == ["0", "1"] and result.rows[0].as_expected

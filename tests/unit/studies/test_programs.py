@@ -1,13 +1,13 @@
-"""bench/suites.py: which configs belong together, and that only what is studied differs between them."""
+"""bench/studies/programs.py: which configs belong together, and that only what is studied differs between them."""
 
 import dataclasses
 
 import pytest
 
-from bench import suites
-from bench.config import RunConfig, resolve
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, resolve
 from bench.errors import UserError
-from bench.modes import MODES
+from bench.studies import programs as suites
 
 TRAINING = ("channels_last", "precision", "compile")
 LABELS = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}

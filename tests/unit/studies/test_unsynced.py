@@ -8,13 +8,15 @@ import torch
 from rich.console import Console
 
 from bench import formulas
+from bench.analysis import tables
+from bench.analysis.suite import suites_of
 from bench.errors import UserError
-from bench.report import page, tables, unsynced
-from bench.report.figures import unsynced as picture
-from bench.report.suites import suites_of
+from bench.report import page
+from bench.studies.unsynced import figures as picture
+from bench.studies.unsynced import result as unsynced
 from tests import records
-from tests.unit.test_figures import text_of
-from tests.unit.test_page import plain
+from tests.unit.report.test_page import plain
+from tests.unit.studies.test_figures import text_of
 
 # --- the theory, against torch's own optimizers -------------------------------------------------------------------
 

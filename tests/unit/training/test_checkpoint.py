@@ -1,4 +1,4 @@
-"""bench/checkpoint.py: files that are whole whatever happens, and weights from whatever people have saved."""
+"""bench/training/checkpoint.py: files that are whole whatever happens, and weights from whatever people have saved."""
 
 import os
 import pickle
@@ -13,8 +13,8 @@ import torch.distributed as dist
 import torchvision.models as tv
 from torch import nn
 
-from bench import checkpoint
 from bench.errors import BenchError, UserError
+from bench.training import checkpoint
 from tests.runs import ROOT
 
 
@@ -94,7 +94,7 @@ KILLED = """
 import os, signal, random, sys, time
 from pathlib import Path
 import torch
-from bench import checkpoint
+from bench.training import checkpoint
 
 torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
 folder = Path(sys.argv[1])
@@ -133,7 +133,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import torch
-from bench import checkpoint
+from bench.training import checkpoint
 from bench.errors import BenchError
 
 folder = Path(sys.argv[1])

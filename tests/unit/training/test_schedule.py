@@ -1,4 +1,4 @@
-"""bench/schedule.py: against torch's own schedulers step by step, and what must hold for any run."""
+"""bench/training/schedule.py: against torch's own schedulers step by step, and what must hold for any run."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from bench import schedule
+from bench.training import schedule
 
 LR, BATCH, STEPS_PER_EPOCH, EPOCHS = 0.4, 32, 7, 6
 STEPS = STEPS_PER_EPOCH * EPOCHS

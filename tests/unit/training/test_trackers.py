@@ -1,4 +1,4 @@
-"""bench/trackers.py: what a real TensorBoard and a real offline wandb wrote is read back, and nothing is left behind.
+"""bench/training/trackers.py: what a real TensorBoard and a real offline wandb wrote is read back, and nothing is left behind.
 
 wandb is used in a process of its own, as in a rank: it keeps state for the rest of a process, and starts a service.
 """
@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
-from bench.guard import alive
-from bench.trackers import SINKS, open_tracker
+from bench.process.guard import alive
+from bench.training.trackers import SINKS, open_tracker
 from tests.runs import ROOT
 
 CONFIG = {"mode": "ddp", "num_devices": 4, "lr": 0.05, "bucket_cap_mb": None}
@@ -31,7 +31,7 @@ OPEN = f"""
 import json, os, signal, sys, time
 from pathlib import Path
 import psutil
-from bench import trackers
+from bench.training import trackers
 run_dir = Path("run-1")
 run_dir.mkdir()
 run = trackers.open_tracker("wandb", run_dir, {CONFIG!r}, 0)
@@ -288,7 +288,7 @@ class Blocker:
         if name == {package!r}: raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
 from bench.errors import UserError
-from bench.trackers import open_tracker
+from bench.training.trackers import open_tracker
 try: open_tracker({package!r}, Path("run-1"), {{}}, 0)
 except UserError as error: print(error)
 """

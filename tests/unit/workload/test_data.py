@@ -1,4 +1,4 @@
-"""bench/workload/data.py: what the data sets hold, and the batches a process is given."""
+"""bench/workload/images/load.py: what the data sets hold, and the batches a process is given."""
 
 from types import SimpleNamespace
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from bench.checks import DIGITS_TRAIN_IMAGES
-from bench.config import RunConfig, resolve
+from bench.config.options import RunConfig, resolve
+from bench.config.rules import DIGITS_TRAIN_IMAGES
 from bench.errors import UserError
 from bench.modes.base import Topology
-from bench.workload import data
+from bench.workload.images import load as data
 
 CPU = torch.device("cpu")
 

@@ -1,4 +1,4 @@
-"""bench/workload/images.py and what it stands on: sources, decoding, augmentation, held images."""
+"""bench/workload/images/files.py and what it stands on: sources, decoding, augmentation, held images."""
 
 import hashlib
 import io
@@ -19,10 +19,12 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from bench.errors import UserError
-from bench.workload import held, images, once
-from bench.workload.augment import example_seeds
-from bench.workload.decode import Unreadable, decode, quiet
-from bench.workload.images import FolderSource, ImageSet, TarSource
+from bench.workload.images import decoded_cache as held
+from bench.workload.images import files as images
+from bench.workload.images import once
+from bench.workload.images.augment import example_seeds
+from bench.workload.images.decode import Unreadable, decode, quiet
+from bench.workload.images.files import FolderSource, ImageSet, TarSource
 
 # Three loader workers on a machine of two cores are meant.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

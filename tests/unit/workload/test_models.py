@@ -1,4 +1,4 @@
-"""bench/workload/models.py: any torchvision classifier, with or without batch norm, fresh or pretrained, frozen."""
+"""bench/workload/images/models.py: any torchvision classifier, with or without batch norm, fresh or pretrained, frozen."""
 
 import copy
 import os
@@ -12,11 +12,11 @@ import torch.distributed as dist
 import torchvision.models as tv
 from torch import nn
 
-from bench import checkpoint
-from bench.config import RunConfig, resolve
+from bench.config.options import RunConfig, resolve
 from bench.errors import UserError
-from bench.workload import once
-from bench.workload.models import SMALL_IMAGE, ScaleShift, build_model, freeze_parameters, train_mode
+from bench.training import checkpoint
+from bench.workload.images import once
+from bench.workload.images.models import SMALL_IMAGE, ScaleShift, build_model, freeze_parameters, train_mode
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -1,4 +1,4 @@
-"""bench/workload/small_sets.py: FashionMNIST and CIFAR-10 from small files in their true formats.
+"""bench/workload/images/small_sets.py: FashionMNIST and CIFAR-10 from small files in their true formats.
 
 The checksums of the real files cannot fit small ones, so the lists of them, public attributes of torchvision's classes,
 are replaced.
@@ -20,8 +20,8 @@ import torchvision
 from torchvision.transforms import v2
 
 from bench.errors import UserError
-from bench.workload.augment import crop_and_flip, example_seeds
-from bench.workload.small_sets import Cifar10, FashionMnist
+from bench.workload.images.augment import crop_and_flip, example_seeds
+from bench.workload.images.small_sets import Cifar10, FashionMnist
 
 N_TRAIN, N_TEST = 20, 10
 RAW = Path("FashionMNIST", "raw")
