@@ -1,28 +1,19 @@
-"""What makes a config impossible, found before any process starts. One clear line each; it imports no torch.
+"""Which options go together: what makes a config impossible, found before any process starts. It imports no torch.
 
-Every function takes a ``RunConfig`` and raises UserError naming the variable and what to do.
+Every function takes a ``RunConfig`` and raises UserError, in one clear line, naming the variable and what to do.
 """
 
 import dataclasses
 import re
 
+from bench import mistakes
+from bench.config import data_sets
+from bench.config.data_sets import IN_MEMORY, data_kind
+from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.errors import UserError
 
 FAULT_KINDS = ("raise", "kill", "hang")
-IN_MEMORY_SETS = ("digits", "synthetic", "fashionmnist", "cifar10")  # data sets that need no place
-PLACED_SETS = ("imagefolder", "tar")  # KIND:PATH
-DIGITS_TRAIN_IMAGES = 1437  # scikit-learn's 1797 digits, less the 360 held out for validation
-
-
-def flag_of(f: dataclasses.Field) -> str:
-    """The command line's name of a field: ``--gpus``. The Makefile's is the same in capitals: ``GPUS``."""
-    return "--" + (f.metadata["flag"] or f.name).replace("_", "-")
-
-
-def variable_of(f: dataclasses.Field) -> str:
-    """The Makefile's name of a field, used in messages: ``GPUS``."""
-    return (f.metadata["flag"] or f.name).upper()
 
 
 def check(config, knobs: set[str]) -> None:
@@ -50,50 +41,37 @@ def check_mode(config) -> None:
         raise UserError(f"SEED={config.seed} is too large: below 2**63")
 
 
-def data_kind(data: str) -> tuple[str, str]:
-    """What DATA names, as (kind, place); the kind of a URL is "url".
-
-    >>> data_kind("digits"), data_kind("tar:/data/imagenet"), data_kind("s3://bucket/flowers")
-    (('digits', ''), ('tar', '/data/imagenet'), ('url', 's3://bucket/flowers'))
-    """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", data):  # two characters or more: C:// is a drive
-        return "url", data
-    kind, _, place = data.partition(":")
-    return kind, place
-
-
 def check_data(config) -> None:
-    """DATA and the options that only some kinds of data have."""
+    """DATA and the options that only some data sets have."""
     if config.data is None:
         return
     kind, place = data_kind(config.data)
-    if kind not in ("url", *IN_MEMORY_SETS, *PLACED_SETS):
-        choices = ", ".join([*IN_MEMORY_SETS, *(f"{name}:PATH" for name in PLACED_SETS)])
-        raise UserError(f"unknown DATA={config.data}: choose one of {choices}, or a URL as s3://BUCKET/PREFIX")
-    if kind in PLACED_SETS and not place:
+    if kind != "url" and kind not in data_sets.DATA_SETS:
+        choices = ", ".join(data_sets.choices())
+        raise UserError(f"unknown DATA={config.data}: choose one of {choices}")
+    info = data_sets.info_of(config.data)
+    if info.path and not place:
         raise UserError(f"DATA={config.data}: write DATA={kind}:PATH, the folder that holds train and val")
-    if kind in IN_MEMORY_SETS and place:
+    if kind in IN_MEMORY and place:
         raise UserError(f"DATA={config.data}: {kind} takes no path; its files are looked for below DATA_DIR")
-    if kind in IN_MEMORY_SETS and (config.skip_bad or config.in_memory is not None):
+    if kind in IN_MEMORY and (config.skip_bad or config.in_memory is not None):
         raise UserError(f"DATA={kind} lies in memory and is whole: leave SKIP_BAD and IN_MEMORY out")
-    if kind == "synthetic":
-        check_synthetic(config)
-    if kind == "digits" and config.per_device_batch:
-        check_batch(config)
-
-
-def check_synthetic(config) -> None:
-    """Synthetic data have no loader, no storage and no validation set."""
-    if config.workers:
-        raise UserError("DATA=synthetic comes from memory and has no loader: leave WORKERS at 0")
-    if config.storage_ms:
-        raise UserError("STORAGE_MS is a wait in the loader, and DATA=synthetic has none: use DATA=digits")
-    if config.evaluate or config.target or config.replicas:
+    if not info.loader and config.workers:
+        raise UserError(f"DATA={kind} comes from memory and has no loader: leave WORKERS at 0")
+    if not info.loader and config.storage_ms:
+        raise UserError(f"STORAGE_MS is a wait in the loader, and DATA={kind} has none: use DATA=digits")
+    if not info.loader and config.augment:
+        raise UserError(f"DATA={kind} is random already: leave AUGMENT out")
+    if not info.validation and (config.evaluate or config.target or config.replicas):
         raise UserError(
-            "DATA=synthetic has no validation set: leave EVALUATE, TARGET and REPLICAS out, or use DATA=digits"
+            f"DATA={kind} has no validation set: leave EVALUATE, TARGET and REPLICAS out, or use DATA=digits"
         )
-    if config.augment:
-        raise UserError("DATA=synthetic is random already: leave AUGMENT out")
+    if info.train_examples and config.per_device_batch and config.global_batch > info.train_examples:
+        most = info.train_examples // config.num_devices // config.accumulate
+        raise UserError(
+            f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images per "
+            f"step, and DATA={kind} has {info.train_examples}: use BATCH={most} or less, or DATA=synthetic"
+        )
 
 
 def check_training(config) -> None:
@@ -149,25 +127,6 @@ def check_training(config) -> None:
                         "look at the gradients before it, cannot be had with it")  # fmt: skip
 
 
-# What there must be for a mistake to be made: words, a function of a config, and the mistakes.
-MISTAKE_NEEDS = [
-    ("several processes: MODE=ddp or horovod, GPUS=2 or more", lambda c: c.num_processes > 1,
-     ("whole-data", "rank-metrics", "many-writers", "rank0-collective", "same-augmentation", "lost-remainder")),
-    ("several devices: GPUS=2 or more", lambda c: c.num_devices > 1, ("gradient-sum",)),
-    ("a training by epochs: EPOCHS", lambda c: c.epochs, ("rank-metrics", "many-writers", "rank0-collective")),
-    ("a second epoch: EPOCHS=2 or more", lambda c: c.epochs > 1, ("no-reshuffle",)),
-    ("data with a validation set, which DATA=synthetic has not", lambda c: c.data != "synthetic",
-     ("rank-metrics", "rank0-collective")),
-    ("checkpoints: leave CHECKPOINT=0 out", lambda c: c.checkpoint is not False, ("many-writers",)),
-    ("AUGMENT=1", lambda c: c.augment is not False, ("same-augmentation",)),
-    ("LR_BATCH, and another global batch", lambda c: c.lr_batch and not (c.per_device_batch and
-     c.global_batch == c.lr_batch), ("lr-not-scaled",)),
-    ("PRETRAINED, a file", lambda c: c.pretrained not in (None, "torchvision"), ("strict-false",)),
-    ("the plain exchange: leave OVERLAP, COMPRESSION and ADASUM out",
-     lambda c: c.overlap and c.compression == "none" and not c.adasum, ("gradient-sum",)),
-]  # fmt: skip
-
-
 def check_mistake(config) -> None:
     """A mistake is made where a right script would do something else, and nowhere else."""
     if config.mistake == "none":
@@ -176,24 +135,9 @@ def check_mistake(config) -> None:
         raise UserError(f"MISTAKE={config.mistake} is made in a training: use MODE=ddp or horovod, and SYNC=1")
     if config.resume or config.evaluate:
         raise UserError(f"MISTAKE={config.mistake} is made in a training from its start: leave RESUME and EVALUATE out")
-    for words, there, names in MISTAKE_NEEDS:
-        if config.mistake in names and not there(config):
-            raise UserError(f"MISTAKE={config.mistake} needs {words}")
-
-
-def check_value(f: dataclasses.Field, value) -> None:
-    """Raise UserError when a value is not of its field's type, choices or range. None is always allowed."""
-    if value is None:
-        return
-    meta, name = f.metadata, variable_of(f)
-    if meta["choices"] and value not in meta["choices"]:
-        raise UserError(f"unknown {name}={value}: choose one of {', '.join(meta['choices'])}")
-    if meta["min"] is not None and not value >= meta["min"]:
-        raise UserError(f"{name}={value} is too small: at least {meta['min']}")
-    if meta["above"] is not None and not value > meta["above"]:
-        raise UserError(f"{name}={value} must be above {meta['above']}")
-    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
-        raise UserError(f"{name}={value} is not a finite number")
+    for requirement in mistakes.MISTAKES[config.mistake].requires:
+        if not requirement.met(config):
+            raise UserError(f"MISTAKE={config.mistake} needs {requirement.words}")
 
 
 def check_launcher(config) -> None:
@@ -233,16 +177,6 @@ def check_knobs(config, knobs: set[str]) -> None:
         raise UserError("OVERLAP=0 sends plain gradients after the backward pass: leave COMPRESSION out")
     if config.adasum and not (config.overlap and config.sync):
         raise UserError("ADASUM=1 is a reduction of its own: leave OVERLAP and SYNC out")
-
-
-def check_batch(config) -> None:
-    """Raise UserError when one step would need more images than the data set has."""
-    if config.global_batch > DIGITS_TRAIN_IMAGES:
-        raise UserError(
-            f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images a "
-            f"step, and DATA=digits has {DIGITS_TRAIN_IMAGES}: use "
-            f"BATCH={DIGITS_TRAIN_IMAGES // config.num_devices // config.accumulate} or less, or DATA=synthetic"
-        )
 
 
 def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:

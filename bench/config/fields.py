@@ -1,0 +1,79 @@
+"""What an option is: a field of RunConfig that knows its part, its help, its choices and its range.
+
+The command line, the Makefile's variables, the checks, the keys by which records are compared and the manual are all
+made from this metadata: nothing else lists options.
+"""
+
+import dataclasses
+from dataclasses import field
+
+from bench.errors import UserError
+
+# What kind of thing an option is.
+PARTS = {
+    "mode": "the data-parallel pattern, and on how many of which devices",
+    "model": "the network and its first weights",
+    "data": "the examples, and how they are read",
+    "recipe": "the arithmetic of the training: batch, optimizer, schedule, precision, seed",
+    "engine": "how the mode carries out that arithmetic: launcher, buckets, exchange, memory order, compiler",
+    "injected": "a mistake or a fault, on purpose",
+    "measuring": "what is measured and recorded",
+    "resources": "what this machine gives to the run, and for how long",
+    "files": "where files are read from and written to",
+    "besides": "what is done beside the steps, and changes none of them",
+    "labels": "which study the run belongs to, and as what",
+}
+WORK = ("model", "data", "recipe", "measuring")  # what is computed and measured
+PROGRAM = ("mode", "engine", "injected")  # which program computes it
+
+
+def option(
+    part, default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False
+):  # fmt: skip
+    """A field of RunConfig.
+
+    part: one of PARTS. flag: its name for users, where that is not the field's. choices, minimum, exclusive_minimum:
+    the values it takes; None is always allowed. path: its value names a place on this machine. trains: it belongs to a
+    training by epochs, and a run that only times steps does without it.
+    """
+    assert part in PARTS, part
+    meta = {"part": part, "help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
+    return field(default=default, metadata=meta | {"path": path, "trains": trains})
+
+
+def flag_of(f: dataclasses.Field) -> str:
+    """The command line's name of an option: ``--gpus``. The Makefile's is the same in capitals: ``GPUS``."""
+    return "--" + (f.metadata["flag"] or f.name).replace("_", "-")
+
+
+def variable_of(f: dataclasses.Field) -> str:
+    """The Makefile's name of an option, used in messages: ``GPUS``."""
+    return (f.metadata["flag"] or f.name).upper()
+
+
+def base_type(f: dataclasses.Field) -> type:
+    """``int | None`` -> int: the type in which a value of this option is written."""
+    return next(t for t in (bool, int, float, str) if t is f.type or t in getattr(f.type, "__args__", ()))
+
+
+def check_value(f: dataclasses.Field, value) -> None:
+    """Raise UserError when a value is not among its option's choices or in its range. None is always allowed."""
+    if value is None:
+        return
+    meta, name = f.metadata, variable_of(f)
+    if meta["choices"] and value not in meta["choices"]:
+        raise UserError(f"unknown {name}={value}: choose one of {', '.join(meta['choices'])}")
+    if meta["min"] is not None and not value >= meta["min"]:
+        raise UserError(f"{name}={value} is too small: at least {meta['min']}")
+    if meta["above"] is not None and not value > meta["above"]:
+        raise UserError(f"{name}={value} must be above {meta['above']}")
+    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
+        raise UserError(f"{name}={value} is not a finite number")
+
+
+def fits(f: dataclasses.Field, value) -> bool:
+    """Whether a value is of an option's type; a whole number is a number, too."""
+    if value is None:
+        return "None" in str(f.type)
+    kind = base_type(f)
+    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == (type(value) is bool)
