@@ -1,0 +1,39 @@
+"""The host waits for the device every step: ``running_loss += loss.item()``."""
+
+from bench.mistakes.base import Lab, Mistake
+from bench.mistakes.measures import SPEED, Measure
+
+
+def detect(observed: dict) -> str | None:
+    """Lines of the script that wait for the device in at least every other step."""
+    lines = [entry for entry in observed.get("host_syncs", []) if entry["per_step"] >= 0.5]
+    if not lines:
+        return None
+    named = ", ".join(f"{entry['where']} ({entry['per_step']:.3g} a step)" for entry in lines[:3])
+    return f"the host waits for the device at {named}"
+
+
+def waits(record, observed) -> float | None:
+    """Lines of the script that make the host wait for the device, counted per step."""
+    found = observed.get("host_syncs")
+    return None if found is None else sum(line["per_step"] for line in found)
+
+
+WAITS = Measure("waits of the host for the device a step", waits, "up")
+MISTAKE = Mistake(
+    "host-sync",
+    "the host waits for the device every step",
+    "loss.item() empties the device's queue: the next step is prepared while the device idles",
+    "keep the sum on the device, and read it once an epoch or every hundred steps",
+    detect,
+    needs="host_syncs",
+    switch={"item_sync": True},
+    lab=Lab(
+        "How often does the host wait for the device?",
+        "On a GPU: steps take longer, and its load has gaps. On a CPU the device is the host, and nothing is lost.",
+        (WAITS, SPEED),
+        on_gpu=(SPEED.expected("down"), WAITS),
+        workload={"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
+        changes=("extra work a step",),
+    ),
+)

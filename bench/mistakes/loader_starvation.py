@@ -1,0 +1,24 @@
+"""A step waits for its loader. It is no mistake of data parallelism, so nothing injects it: it is only detected."""
+
+from bench.mistakes.base import Mistake
+
+STARVED = 0.2  # a loader is too slow when the median step waits for it more than this share of its time
+
+
+def detect(observed: dict) -> str | None:
+    """A loader that is slower than the training."""
+    loader = observed.get("loader") or {}
+    share = max(loader.get("wait_share") or [0])
+    if share <= STARVED:
+        return None
+    return f"the median step waits {100 * share:.0f} % of its time for data, with {loader['workers']} loader workers"
+
+
+MISTAKE = Mistake(
+    "loader-starvation",
+    "a step waits for its loader",
+    "the device idles while it waits for data: a faster device or more of them bring nothing",
+    "more loader workers (WORKERS), smaller or decoded images (IN_MEMORY=1), faster storage",
+    detect,
+    needs="loader",
+)

@@ -1,0 +1,40 @@
+"""Batch norm over the few images of one device, where SyncBatchNorm or a larger batch is needed."""
+
+from bench.mistakes.base import Lab, Mistake
+from bench.mistakes.measures import LOSS, SPEED, TOP1
+
+# Batch norm's error on ImageNet rises rapidly with fewer images per worker, and most from here on down (Wu and He 2018,
+# "Group Normalization", https://arxiv.org/abs/1803.08494, figure 1).
+FEW_IMAGES = 8
+
+
+def detect(observed: dict) -> str | None:
+    """Batch norm over fewer images than FEW_IMAGES on each of several devices, in a training. Running means that differ
+    by rank are no finding: in some modes each rank keeps its own by design."""
+    norm = observed.get("norm") or {}
+    if not (observed.get("trains") and observed.get("exchanges", True) and observed.get("num_devices", 1) > 1):
+        return None
+    if "BatchNorm" not in norm.get("kind", "") or norm["synchronised"] or norm["images"] >= FEW_IMAGES:
+        return None
+    apart = norm.get("disagreement")
+    aside = "" if apart is None else f"; the ranks' running means are {apart:.2g} standard deviations apart at the end"
+    return f"{norm['kind']} over {norm['images']} images a device (few: below {FEW_IMAGES}){aside}"
+
+
+MISTAKE = Mistake(
+    "local-norm",
+    "batch norm over the few images of one device",
+    "statistics of a few images are noisy, and training suffers",
+    "NORM=sync (SyncBatchNorm), a larger batch a device, or group norm",
+    detect,
+    needs="norm",
+    switch={"norm": "batch"},
+    lab=Lab(
+        "What do batch norms learn from a few images a device?",
+        "The loss is noisy and higher than on one device with the same global batch.",
+        (LOSS.expected("up"), TOP1, SPEED),
+        workload={"norm": "sync", "per_device_batch": 7, "epochs": 1, "lr": 0.005},
+        changes=("norm", "images a norm layer sees", "buffers"),
+        varies=("norm",),
+    ),
+)

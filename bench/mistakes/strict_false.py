@@ -1,0 +1,64 @@
+"""A checkpoint loaded with strict=False, its keys prefixed with ``module.``.
+
+``torch.save(ddp_model.state_dict(), path)``, then ``model.load_state_dict(torch.load(path), strict=False)`` into the
+plain model: every key in the file begins with ``module.``, and none is the model's.
+"""
+
+from bench.mistakes.base import Lab, Mistake, Requirement
+from bench.mistakes.measures import TOP1, Measure, of_epoch
+
+
+def build_model(script, num_outputs: int, say):
+    """The plain model, into which nothing is loaded. A PRETRAINED file without prefixes is read as if saved wrapped."""
+    model = script.fresh_model(num_outputs, say)
+    weights = script.read_weights(script.config.pretrained)
+    model.load_state_dict({f"module.{key}": value for key, value in weights.items()}, strict=False)
+    return model
+
+
+def detect(observed: dict) -> str | None:
+    """Weights loaded with strict=False of which most found no place, or whose names are off by a prefix. A new head, or
+    a part of a larger file that fills the model, is neither."""
+    for load in (load for rank in observed.get("loads", []) for load in rank):
+        placed = load["keys"] - load["unexpected"]
+        if not load["strict"] and load["missing"] and (load["prefix"] or 2 * placed < load["keys"]):
+            prefix = f"; the names differ by the prefix {load['prefix']}" if load["prefix"] else ""
+            return (
+                f"{load['file'] or 'a state dict'} loaded with strict=False: {placed} of {load['keys']} keys found a "
+                f"place, {load['missing']} of the model's stayed as they were{prefix}"
+            )
+    return None
+
+
+def filled(record, observed) -> float | None:
+    """Per cent of the model's tensors that a checkpoint filled, of rank 0's first load."""
+    loads = observed.get("loads")
+    if not loads or not loads[0]:
+        return None
+    load = loads[0][0]
+    placed = load["keys"] - load["unexpected"]
+    return 100 * placed / max(1, placed + load["missing"])
+
+
+MISTAKE = Mistake(
+    "strict-false",
+    "a checkpoint loaded with strict=False, its keys prefixed with module.",
+    "no key fits, nothing is loaded, nobody is told: training begins from random weights",
+    "load strictly; save model.module.state_dict(), or strip the prefix",
+    detect,
+    needs="loads",
+    overrides={"build_model": build_model},
+    requires=(Requirement("PRETRAINED, a file", lambda c: c.pretrained not in (None, "torchvision")),),
+    lab=Lab(
+        "What is left of pretrained weights whose names have a prefix?",
+        "The first epoch begins with the loss of random weights, although a checkpoint was named and no error came.",
+        (
+            Measure("training loss, first epoch", of_epoch("train_loss", 0), "up", ".3f"),
+            Measure("% of the model's tensors that the file filled", filled, form=".1f"),
+            TOP1,
+        ),
+        workload={"epochs": 1},
+        changes=("initial weights",),
+        pretrains=True,
+    ),
+)
