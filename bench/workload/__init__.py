@@ -1,1 +1,11 @@
-"""What is trained: models, data sets, and which process sees which images."""
+"""What is trained: one folder per workload behind one seam (base.py), and what all workloads share."""
+
+import importlib
+
+from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
+
+
+def load_workload(config: RunConfig, device):
+    """The ``Workload`` of a config, imported only by the process that needs it."""
+    return importlib.import_module(f"bench.workload.{workload_of(config).name}").Workload(config, device)

@@ -1,0 +1,84 @@
+"""Image classification: torchvision's networks on digits, small sets, photographs or random images.
+
+Photographs come as bytes, [B, 3, H, W] of uint8, and become numbers on the device: a quarter of what must be sent from
+process to process and to a GPU.
+"""
+
+import importlib
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from bench.config import data_sets
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.workload import base
+from bench.workload.images import place
+from bench.workload.loader import SlowStorage
+
+
+class Workload(base.Workload):
+    """Images and their classes: cross-entropy, top-1 and top-5."""
+
+    def load(self, mode, say: Callable[[str], None]) -> tuple:
+        kind, folder = place.find(self.config, mode, say)
+        train_set, val_set = load_data(self.config, self.device, kind, folder)
+        self.num_outputs, self.to_float = train_set.num_classes, ToFloat(train_set, self.device)
+        return train_set, val_set
+
+    def model(self, config: RunConfig, rank: int, say: Callable[[str], None]) -> nn.Module:
+        from bench.workload.images.models import build_model  # after the data: torchvision takes half a second
+
+        return build_model(config, self.num_outputs, rank, say)
+
+    def prepare(self, inputs: torch.Tensor) -> torch.Tensor:
+        """[b, 3, H, W] of bytes or numbers -> numbers on the device, in the memory order of the model."""
+        images = self.to_float(inputs.to(self.device, non_blocking=True))
+        return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """outputs [b, classes], targets [b] -> the mean cross-entropy."""
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """[3]: the sum of the losses, the top-1 and the top-5 hits."""
+        loss = nn.functional.cross_entropy(outputs, targets, reduction="sum")
+        hits = outputs.topk(min(5, outputs.shape[1])).indices == targets[:, None]  # [b, 5]
+        return torch.stack([loss, hits[:, 0].sum(), hits.sum()])
+
+    def blank(self) -> torch.Tensor:
+        return torch.zeros(1, 3, self.config.image_size, self.config.image_size)
+
+
+def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder=None) -> tuple:
+    """The training set and the validation set of a config; None in place of the second where there is none.
+
+    kind, folder: what DATA turned out to be, and where its files lie on this machine (``place.find``). Raises UserError
+    for files that are missing or cannot be used, and when one step needs more images than there are.
+    """
+    kind = kind or data_sets.data_kind(config.data)[0]
+    module = importlib.import_module(f"bench.workload.images.{data_sets.DATA_SETS[kind].module}")
+    train_set, val_set = module.load(config, device, kind, folder)
+    if config.storage_ms:
+        train_set = SlowStorage(train_set, config.storage_ms)
+    if len(train_set) < config.global_batch and not config.evaluate:
+        raise UserError(
+            f"a step of {config.global_batch} images (BATCH x GPUS x ACCUMULATE) is more than the {len(train_set)} "
+            f"that DATA={config.data} has: use a smaller BATCH"
+        )
+    return train_set, val_set
+
+
+class ToFloat:
+    """Pixels of 0..255, [B, 3, H, W] uint8, to numbers of mean 0 and deviation 1 by a data set's ``mean`` and ``std``
+    (of pixels in 0..1, one a channel). Images that are numbers already pass through."""
+
+    def __init__(self, dataset, device: torch.device):
+        if dataset.mean is not None:
+            mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (dataset.mean, dataset.std))
+            self.scale, self.shift = 1 / (255 * std), -mean / std
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """images on the device -> float32 there."""
+        return images if images.is_floating_point() else images.float().mul_(self.scale).add_(self.shift)

@@ -1,4 +1,5 @@
-"""Images that are decoded once, by one process, and read by all processes of a machine from the same memory.
+"""The decoded-image cache: images that are decoded once, by one process, and read by all processes of a machine from
+the same memory.
 
 The pixels of all images lie one after the other in one file, which every process and loader worker maps: the system
 keeps one copy for all of them.
@@ -19,7 +20,7 @@ SAMPLED_HEADERS = 64
 CHUNK = 256  # images decoded before they are written
 
 
-class Held:
+class DecodedCache:
     """The decoded images of a source, in a file: pixels as rows (H, W, 3), one image after the other, then all [H, W].
 
     ``held[i]`` is [3, H, W] uint8, laid out as ``decode`` does, or None for an image that could not be read. The file's

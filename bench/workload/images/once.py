@@ -36,7 +36,7 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
 
 
 @contextlib.contextmanager
-def ending_in_silence() -> Iterator[None]:
+def download_timeout() -> Iterator[None]:
     """Round a download: a server that says nothing for SILENT_S is given up, where the library would wait for ever."""
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENT_S)

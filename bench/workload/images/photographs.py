@@ -1,4 +1,4 @@
-"""Your own photographs: a folder of class folders, or the same in tar files.
+"""DATA=imagefolder:PATH and DATA=tar:PATH. Your own photographs: a folder of class folders, or the same in tar files.
 
 A source knows the classes, and the bytes of image i. ``ImageSet`` makes batches of one: read, decode, transform.
 """
@@ -14,14 +14,31 @@ import PIL
 import torch
 import torchvision
 
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.workload.images.augment import example_seeds, middle, random_part
 from bench.workload.images.decode import Unreadable, decode, quiet
-from bench.workload.images.decoded_cache import Held, unreadable_line
+from bench.workload.images.decoded_cache import DecodedCache, hold_size_gib, unreadable_line
 from bench.workload.images.once import made_once
+from bench.workload.images.place import cache
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+HELD_GIB = 1.0  # decoded images of up to so much are held, where IN_MEMORY does not say
 SEARCH = 100  # unreadable images in a row after which a search for a readable one gives up
+
+
+def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tuple:
+    """The training set and the validation set of a folder of class folders, or of two tars."""
+    sources = [
+        TarSource(folder, train, cache(config)) if kind == "tar" else FolderSource(folder, train)
+        for train in (True, False)
+    ]
+    hold = config.in_memory
+    if hold is None:  # what is decoded once must be seen again, and fit beside everything else
+        hold = config.epochs > 1 and sum(map(hold_size_gib, sources)) <= HELD_GIB
+    options = {"skip_bad": config.skip_bad, "hold": cache(config) / "decoded" if hold else None}
+    train_set = ImageSet(sources[0], config.image_size, True, config.augment, config.seed, **options)
+    return train_set, ImageSet(sources[1], config.image_size, False, **options)
 
 
 class FolderSource:
@@ -120,9 +137,9 @@ class ImageSet:
     Training takes a random part of an image, mirrored or not (``augment=False``: as validation does); validation takes
     the middle. An unreadable image is a UserError that names it. With skip_bad, training takes the next readable one in
     its place and validation leaves it out. With hold, a folder, images are decoded once for all processes of this
-    machine (``Held``) and the batches are the same to the bit. JPEGs are decoded whole, not at a half or a quarter as
-    libjpeg can: that would be other pixels than the held ones, and at 500 x 375 it saves nothing at 224 pixels and 4 %
-    at 64. Much larger photographs are better made smaller once than at every step.
+    machine (``DecodedCache``) and the batches are the same to the bit. JPEGs are decoded whole, not at a half or a
+    quarter as libjpeg can: that would be other pixels than the held ones, and at 500 x 375 it saves nothing at 224
+    pixels and 4 % at 64. Much larger photographs are better made smaller once than at every step.
     """
 
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, for pixels in 0..1
@@ -140,7 +157,7 @@ class ImageSet:
         self.source, self.image_size, self.train, self.seed, self.skip_bad = source, image_size, train, seed, skip_bad
         self.classes, self.num_classes = source.classes, len(source.classes)
         self.transform = functools.partial(random_part if train and augment else middle, image_size)
-        self.held = Held(source, hold, skip_bad) if hold else None
+        self.held = DecodedCache(source, hold, skip_bad) if hold else None
 
     def __len__(self) -> int:
         return len(self.source.labels)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
-from bench.config.rules import data_kind
 from bench.errors import UserError
 from bench.storage import stage as storage
 

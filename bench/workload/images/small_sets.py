@@ -1,7 +1,4 @@
-"""FashionMNIST and CIFAR-10: read by torchvision, held in memory as bytes.
-
-``FashionMnist(data_dir, image_size, train, augment=True, seed=0)`` and ``Cifar10(…)`` make a ``SmallSet``.
-"""
+"""DATA=fashionmnist and DATA=cifar10: read by torchvision, held in memory as bytes."""
 
 import contextlib
 import functools
@@ -14,10 +11,12 @@ import torch
 import torchvision
 from torchvision.transforms import v2
 
+from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.workload.images.augment import crop_and_flip, example_seeds
 from bench.workload.images.decode import quiet
-from bench.workload.images.once import ending_in_silence, locked
+from bench.workload.images.once import download_timeout, locked
+from bench.workload.images.place import cache
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,14 @@ class SmallSet:
 
 FashionMnist = functools.partial(SmallSet, FASHION_MNIST)
 Cifar10 = functools.partial(SmallSet, CIFAR10)
+SETS = {"fashionmnist": FashionMnist, "cifar10": Cifar10}
+
+
+def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
+    """The training set and the validation set."""
+    place = cache(config)
+    train_set = SETS[kind](place, config.image_size, True, augment=config.augment, seed=config.seed)
+    return train_set, SETS[kind](place, config.image_size, False)
 
 
 def read(kind: Kind, data_dir: Path, train: bool):
@@ -95,7 +102,7 @@ def read(kind: Kind, data_dir: Path, train: bool):
 
 def download(reader, data_dir: Path, train: bool):
     """The same with torchvision's download, which checks checksums and first looks for archives already there."""
-    with ending_in_silence():
+    with download_timeout():
         return reader(data_dir, train=train, download=True)
 
 

@@ -1,0 +1,75 @@
+"""DATA=digits: scikit-learn's handwritten digits, real data that need no download."""
+
+import gzip
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.config.data_sets import DATA_SETS
+from bench.config.options import RunConfig
+from bench.errors import UserError
+
+TRAIN_IMAGES = DATA_SETS["digits"].train_examples  # of 1797; the other 360 are held out
+MEAN, STD = 0.305, 0.376  # of the digits' pixels, in 0..1
+
+
+def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
+    """The training set and the validation set."""
+    train_set = Digits(config.image_size, train=True, augment=config.augment, seed=config.seed)
+    return train_set, Digits(config.image_size, train=False)
+
+
+class Digits:
+    """scikit-learn's 1797 real handwritten digits, 8x8, grey: real data that need no download.
+
+    Images are enlarged to image_size and repeated over three channels. 360 images, always the same, are held out.
+    augment: each image is moved by up to one of its 8 pixels, anew every epoch.
+    """
+
+    num_classes = 10
+    mean = std = None  # numbers already
+
+    def __init__(self, image_size: int, train: bool, augment: bool = False, seed: int = 0):
+        table = read_digits()  # [1797, 65]: 64 pixels of 0..16, then the label
+        order = np.random.default_rng(1797).permutation(len(table))
+        table = table[order[:TRAIN_IMAGES] if train else order[TRAIN_IMAGES:]]
+        pixels = torch.from_numpy(table[:, :64]).reshape(-1, 1, 8, 8) / 16
+        self.images = (pixels - MEAN) / STD
+        self.labels = torch.from_numpy(table[:, 64]).long()
+        self.image_size, self.augment, self.seed = image_size, augment, seed
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """[B] draws -> images [B, 3, image_size, image_size], labels [B], nothing unreadable."""
+        index = torch.from_numpy(draws % len(self))
+        size = (self.image_size, self.image_size)
+        images = self.images[index]
+        if self.augment:
+            from bench.workload.images.augment import crop_and_flip  # torchvision takes half a second
+
+            images = crop_and_flip(images, 1, self.augmentation_seeds(draws), flip=False, fill=-MEAN / STD)
+        images = torch.nn.functional.interpolate(images, size, mode="bilinear", align_corners=False)
+        return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
+
+    def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
+        """The seed of each example's random choices: draws [B] -> [B] uint32."""
+        from bench.workload.images.augment import example_seeds
+
+        return example_seeds(self.seed, draws)
+
+
+def read_digits() -> np.ndarray:
+    """The table of digits, read from scikit-learn's own file without importing scikit-learn (which takes a second).
+
+    Raises UserError when scikit-learn is not installed.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None:
+        raise UserError("DATA=digits comes with scikit-learn, which is not installed: pip install scikit-learn")
+    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt") as file:
+        return np.loadtxt(file, delimiter=",", dtype=np.float32)

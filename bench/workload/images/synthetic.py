@@ -1,0 +1,37 @@
+"""DATA=synthetic: random images, drawn once: the step is measured without reading data."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.config.options import RunConfig
+
+LENGTH = 65_536  # images that the set pretends to have
+POOL = 512  # images that are really drawn; index i is pool image i % 512
+
+
+def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
+    """The training set; there is no validation set."""
+    return Synthetic(config.image_size, device), None
+
+
+class Synthetic:
+    """Random images and labels, drawn once, on the device: batches cost an index, so the step is measured alone."""
+
+    num_classes = 1000
+    mean = std = None  # numbers already
+
+    def __init__(self, image_size: int, device: torch.device):
+        generator = torch.Generator().manual_seed(0)  # the same pool in every process
+        shape = (POOL, 3, image_size, image_size)
+        self.images = torch.randn(shape, generator=generator).to(device)
+        self.labels = torch.randint(self.num_classes, (POOL,), generator=generator).to(device)
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """[B] draws -> images [B, 3, image_size, image_size], labels [B], on the device; nothing unreadable."""
+        index = torch.from_numpy(draws % POOL).to(self.labels.device, non_blocking=True)
+        return self.images[index], self.labels[index], []

@@ -1,0 +1,108 @@
+"""The batches that fall to one process: which examples, in what order, read by how many loader workers.
+
+A data set answers one question: the inputs and targets of these draws (see sharding.py), as tensors, and the names of
+examples that could not be read. ``training_batches`` and ``validation_batches`` ask it for those of this process.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.workload import sharding
+
+
+class SlowStorage:
+    """A data set behind a storage that takes ``milliseconds`` an image: simulated, so that waiting can be studied."""
+
+    def __init__(self, dataset, milliseconds: float):
+        self.dataset, self.milliseconds, self.num_classes = dataset, milliseconds, dataset.num_classes
+        self.mean, self.std = dataset.mean, dataset.std
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """As the data set's own, later."""
+        time.sleep(self.milliseconds * len(draws) / 1000)
+        return self.dataset[draws]
+
+    def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
+        """As the data set's own."""
+        return self.dataset.augmentation_seeds(draws)
+
+
+class Draws:
+    """A sampler: for each step the draws of this process, [per_device_batch x accumulate x devices_per_process].
+
+    Of a step's global batch each pass (ACCUMULATE) takes one part after the other, and each part is shared out over the
+    devices. It can be walked more than once.
+    """
+
+    def __init__(
+        self, config: RunConfig, topology, num_images: int, steps: int, first: int = 0,
+        order: Callable = sharding.epoch_permutation,
+    ):  # fmt: skip
+        self.config, self.topology, self.num_images, self.steps, self.first = config, topology, num_images, steps, first
+        self.order = order
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        config, topology = self.config, self.topology
+        stream = sharding.global_batches(self.num_images, config.seed, config.global_batch, self.first, self.order)
+        device = topology.rank * topology.devices_per_process
+        for batch in itertools.islice(stream, self.steps):
+            passes = np.split(batch, config.accumulate)
+            shares = [
+                sharding.shard(part, device, topology.devices_per_process, topology.num_devices) for part in passes
+            ]
+            yield np.concatenate(shares)
+
+
+def training_batches(
+    config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation
+) -> DataLoader:
+    """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as ``Draws`` says.
+
+    first: images seen before. order: of an epoch, as ``sharding.global_batches`` takes it. A loader of whole arrays of
+    draws: the data set makes a batch at once.
+    """
+    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep=True)
+
+
+def validation_batches(config: RunConfig, topology, dataset, whole: bool = False) -> DataLoader:
+    """This process's share of a validation set, once: rank r takes images r, r + N, r + 2N, …: none twice, none left
+    out, whatever the sizes; ``whole``: all of it. Images [≤ per_device_batch, 3, H, W], labels, unreadable names."""
+    mine = np.arange(len(dataset)) if whole else np.arange(topology.rank, len(dataset), topology.world_size)
+    shares = [mine[i : i + config.per_device_batch] for i in range(0, len(mine), config.per_device_batch)]
+    return loader(config, topology, dataset, shares, keep=False)
+
+
+def loader(config: RunConfig, topology, dataset, draws, keep: bool) -> DataLoader:
+    """Two batches ahead in each worker, in pinned memory for a GPU. WORKERS is the total over all processes; rank r
+    gets its share. keep: whether the workers live on after the last batch."""
+    share = config.workers // topology.world_size + (topology.rank < config.workers % topology.world_size)
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=draws,
+        num_workers=share,
+        persistent_workers=keep and share > 0,
+        pin_memory=topology.device.type == "cuda" and config.data != "synthetic",
+        generator=torch.Generator(),  # its own: the training process's random numbers are left alone
+    )
+
+
+def plain_errors(batches: Iterator) -> Iterator:
+    """The batches; a UserError that a loader worker raised has its own one line again (torch adds a traceback)."""
+    try:
+        yield from batches
+    except UserError as error:
+        raise UserError(str(error).strip().splitlines()[-1].removeprefix("bench.errors.UserError: ")) from None
