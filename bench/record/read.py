@@ -1,17 +1,37 @@
-"""Find and read records."""
+"""Records from files: read, migrated, and checked against their schema and their own samples."""
 
+import dataclasses
+import json
+import math
 from pathlib import Path
 
+from bench.config.fields import fits
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, unchecked
 from bench.errors import UserError
-from bench.record.write import BadRecord, load
+from bench.record.migrate import migrate
+from bench.record.schema import BadRecord, check
+from bench.record.summary import summarise, summarise_accuracy
+from bench.record.view import Record
 
-FOLDER = "_folder"
+
+def load(path: Path) -> Record:
+    """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRecord(f"{path}: not a readable record ({error})") from None
+    check(migrate(data, path), path)
+    check_config(data, path)
+    if data["status"] == "ok":
+        check_samples(data, path)
+        check_summary(data, path)
+    return Record(data, str(path.parent))
 
 
-def find_records(folder: Path) -> tuple[list[dict], list[str]]:
+def find_records(folder: Path) -> tuple[list[Record], list[str]]:
     """All records below a folder, oldest first, and one sentence for each file that is no good record.
-
-    Each record says under FOLDER where it lies; that is no part of the file.
 
     Raises UserError when the folder does not exist or holds no record at all.
     """
@@ -21,9 +41,59 @@ def find_records(folder: Path) -> tuple[list[dict], list[str]]:
     records, refused = [], []
     for path in sorted(folder.rglob("record.json")):
         try:
-            records.append(load(path) | {FOLDER: str(path.parent)})
+            records.append(load(path))
         except BadRecord as error:
             refused.append(str(error))
     if not records and not refused:
         raise UserError(f"no record.json below {folder}: run `make bench` first")
-    return sorted(records, key=lambda r: r["started_at"]), refused
+    return sorted(records, key=lambda record: record.started_at), refused
+
+
+def check_config(record: dict, where) -> None:
+    """Raise BadRecord when ``config`` is not one: an option is missing, unknown or of the wrong type."""
+    config, fields = record["config"], {f.name: f for f in dataclasses.fields(RunConfig)}
+    wrong = list(fields.keys() ^ config.keys())
+    wrong += [name for name, value in config.items() if name in fields and not fits(fields[name], value)]
+    if wrong or config["mode"] not in MODES:
+        raise BadRecord(f"{where}: not a valid record: config/{min(wrong, default='mode')} is not an option's value")
+
+
+def check_samples(record: dict, where) -> None:
+    """Raise BadRecord when ranks or columns that belong together differ in length."""
+    parts = record["samples"]
+    for name in ("step_time_s", "batch_fingerprints"):
+        if len({len(part[name]) for part in parts}) > 1:
+            raise BadRecord(f"{where}: not a valid record: samples/{name}: the ranks differ in length")
+    for part in parts:
+        columns = [*list(part.get("phase_time_s", {}).values()), part["step_time_s"]]
+        timelines = [{len(column) for column in device["timeline"].values()} for device in part["devices"]]
+        if len({len(column) for column in columns}) > 1 or any(len(lengths) > 1 for lengths in timelines):
+            raise BadRecord(f"{where}: not a valid record: samples: columns of rank {part['rank']} differ in length")
+
+
+def check_summary(record: dict, where) -> None:
+    """Raise BadRecord when a figure of the summary does not follow from the samples: somebody edited the record."""
+    config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
+    if global_batch != config.global_batch:
+        raise BadRecord(
+            f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
+        )
+    for name, value in summarise(config.mode, global_batch, record["samples"]).items():
+        if name != "command_to_first_timed_step_s" and not agree(value, record["summary"].get(name)):
+            raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")
+    if accuracy := record.get("accuracy"):
+        metrics = [metric["key"] for metric in record["workload"]["metrics"]]
+        follows = summarise_accuracy(metrics, config.target, accuracy["epochs"])
+        if any(not agree(follows.get(name), value) for name, value in accuracy.items()):
+            raise BadRecord(f"{where}: edited: accuracy does not follow from its epochs")
+
+
+def agree(a, b) -> bool:
+    """Whether two JSON values are the same, but for the last digits of numbers (sums round differently)."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(agree(a[key], b[key]) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(agree, a, b))
+    if isinstance(a, float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-9)
+    return a == b

@@ -1,0 +1,113 @@
+"""A record in words: its machine, its devices, its row of a table."""
+
+from bench import formulas
+from bench.record.summary import throughput_of
+from bench.record.view import Record
+
+MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
+DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
+
+
+def machine_line(record: Record) -> str:
+    """Machine, devices and versions of a record in one line, for the head of a table or a picture."""
+    on = f"{len(record.gpus)}× {record.gpus[0]['name']}" if record.on_gpu and record.gpus else "CPU only"
+    parts = [f"{on}: {record.machine['cpu_model']}, {record.machine['usable_cores']} cores"]
+    versions = record.versions
+    parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
+    return "; ".join(parts)
+
+
+def stand_in(record: Record) -> str:
+    """What a device is in this record: a GPU by its name, or a CPU worker that stands for one."""
+    most = record.config.num_devices
+    if record.on_gpu:
+        names = " and ".join(dict.fromkeys(gpu["name"] for gpu in record.gpus[:most])) or "name not recorded"
+        return f"GPU: {min(most, len(record.gpus)) or most}× {names}"
+    if most == 1:
+        return "CPU: no GPU is used"
+    return f"CPU: no GPU is used, {most} CPU workers stand for {most} devices"
+
+
+def workload(record: Record) -> str:
+    """Model, data and precision, in a few words."""
+    config = record.config
+    size = f" {config.image_size} px" if config.image_size else ""
+    return f"{config.model}, {config.data}{size}, {config.precision or 'precision not recorded'}"
+
+
+def memory_cell(devices: list[dict]) -> str:
+    """The peak of each device by the best source it has, device by device: never summed, never averaged."""
+    source = next((s for s in MEMORY_ORDER if all(d.get(s) is not None for d in devices)), None)
+    if source is None:
+        return "not known"
+    return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
+
+
+def row(record: Record) -> list[str]:
+    """The cells of one run: mode, devices, processes × threads, global batch, throughput, step ms, steps, memory. A
+    failed one says so."""
+    config = record.config
+    name = config.mode + (" tuned" if config.tuned else "")
+    name += f" MISTAKE={config.mistake}" if config.mistake != "none" else ""
+    if record.status == "failed":
+        return [name, str(config.num_devices), "", "", f"failed: {record.failure['kind']}", "", "", ""]
+    if record.status == "evaluated":
+        return [name, str(config.num_devices), "", "", f"evaluated: {record.top1:.4f}", "", "", ""]
+    step = record.step_time
+    return [
+        name,
+        str(record.num_devices),
+        f"{record.world_size} × {record.samples[0].threads}",
+        str(record.global_batch),
+        f"{record.throughput:.1f}",
+        f"{step['median'] * 1e3:.1f} [{step['p5'] * 1e3:.1f}–{step['p95'] * 1e3:.1f}]",
+        str(step["n"]),
+        memory_cell(record.peak_memory),
+    ]
+
+
+# --- single runs beside each other ---------------------------------------------------------------------------------
+
+
+def median_throughput(record: Record) -> float:
+    """Examples per second, were every timed step the median one."""
+    times = formulas.median_steps([part.step_time_s for part in record.samples], record.mode.baseline)
+    return throughput_of(record.config.mode)(times, record.global_batch)
+
+
+def ratios(record: Record, base: Record) -> tuple[float, float]:
+    """A run's throughput over another's: over all timed steps, and were every step the median one."""
+    return record.throughput / base.throughput, median_throughput(record) / median_throughput(base)
+
+
+def ratio(record: Record, base: Record) -> str:
+    """Throughput as a multiple of the base's; with a question mark where the median steps say otherwise."""
+    if not (record.ok and base.ok):
+        return ""
+    by_all, by_median = ratios(record, base)
+    return f"{by_all:.2f}" + (" ?" if (by_all - 1) * (by_median - 1) < 0 else "")
+
+
+def disturbances(record: Record, others: list[Record]) -> list[str]:
+    """What must be known before the figures of single runs are compared: whose mean was moved by a few long steps, and
+    whose order the medians turn round."""
+    found = []
+    for each in filter(lambda each: each.ok, [record, *others]):
+        mean_over_median = median_throughput(each) / each.throughput
+        if mean_over_median > DISTURBED:
+            longest = max(max(part.step_time_s) for part in each.samples)
+            found.append(
+                f"{each.config.mode} was disturbed: its mean step is {mean_over_median:.2f} × its median step (the "
+                f"longest took {longest:.2f} s), and {each.workload.units}/s is of the mean: run it again before you "
+                "compare"
+            )
+    for other in others:
+        if record.ok and other.ok:
+            by_all, by_median = ratios(other, record)
+            a, b = other.config.mode, record.config.mode
+            if (by_all - 1) * (by_median - 1) < 0:
+                found.append(
+                    f"which of {a} and {b} is faster cannot be said from these runs: {a} is at {by_all:.2f} times {b} "
+                    f"over all steps, and at {by_median:.2f} by the median steps"
+                )
+    return found

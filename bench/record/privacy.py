@@ -1,0 +1,54 @@
+"""What a record says of a machine and its owner: paths are shortened until they name neither."""
+
+import dataclasses
+from pathlib import Path
+
+from bench.config.data_sets import data_kind
+from bench.config.options import RunConfig
+from bench.files import PROJECT
+from bench.storage.urls import without_credentials
+
+
+def short_path(file: str) -> str:
+    """A file's name for people, which says nothing of this machine: from the project's root, from the folder of
+    installed packages, or its last two parts.
+
+    >>> short_path(f"{PROJECT}/bench/worker.py"), short_path("/home/jane/thesis/train.py")
+    ('bench/worker.py', 'thesis/train.py')
+    >>> short_path("/home/jane/venv/lib/python3.11/site-packages/torch/_tensor.py")
+    'site-packages/torch/_tensor.py'
+    """
+    path = Path(file)
+    installed = [i for i, part in enumerate(path.parts) if part in ("site-packages", "dist-packages")]
+    if installed:
+        return "/".join(path.parts[installed[-1] :])
+    return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else "/".join(path.parts[-2:])
+
+
+def without_names(config: RunConfig) -> RunConfig:
+    """A config whose paths say nothing of this machine's owner: below the working folder as they are, else the last
+    name of each."""
+    kind, place = data_kind(config.data)
+    paths = [f.name for f in dataclasses.fields(config) if f.metadata["path"]]
+    changes = {name: nameless(getattr(config, name)) for name in paths if getattr(config, name)}
+    if place:
+        changes["data"] = nameless(place) if kind == "url" else f"{kind}:{nameless(place)}"
+    return dataclasses.replace(config, **changes)
+
+
+def nameless(path: str) -> str:
+    """A folder or file below the working folder: its path from there. Elsewhere: its name; ~ stays. Of a URL that is no
+    folder of this machine: all but user, password and query.
+
+    >>> nameless("/somewhere/else/flowers"), nameless("~/.cache/data")
+    ('flowers', '~/.cache/data')
+    >>> nameless("s3://KEY:SECRET@bucket/flowers"), nameless("file:///home/jane/flowers")
+    ('s3://bucket/flowers', 'file:///flowers')
+    """
+    if "://" in path:
+        url = without_credentials(path)
+        return f"file:///{Path(url).name}" if url.startswith("file:") else url
+    if path.startswith("~"):
+        return path
+    whole = Path(path).resolve()
+    return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else whole.name

@@ -1,0 +1,47 @@
+"""The figures of a record that follow from its samples. They can be computed again from them at any time."""
+
+import os
+
+from bench import formulas
+from bench.config.modes import MODES
+
+
+def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
+    """The figures that tables show. parts: one dict per rank, as in the record's ``samples``."""
+    times = [part["step_time_s"] for part in parts]
+    steps = formulas.slowest_rank(times)
+    waits = [wait for part in parts for wait in part["data_wait_s"]]
+    return {
+        "throughput_per_s": throughput_of(mode)(times, global_batch),
+        "step_time_s": {
+            "n": len(steps),
+            "median": formulas.percentile(steps, 50),
+            "p5": formulas.percentile(steps, 5),
+            "p95": formulas.percentile(steps, 95),
+        },
+        "data_wait_s": {"median": formulas.percentile(waits, 50), "p95": formulas.percentile(waits, 95)},
+        "peak_memory_gib": [
+            {"rank": part["rank"], "device": device["device"], **device["peak_memory_gib"]}
+            for part in parts
+            for device in part["devices"]
+        ],
+        "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in parts)
+        - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
+    }
+
+
+def summarise_accuracy(metrics: list[str], target: float | None, rows: list[dict]) -> dict:
+    """What a table shows of the epochs. metrics: the keys of the workload's, the one that is compared first. rows: one
+    per epoch; without a validation set they have no metric."""
+    first = metrics[0]
+    found = {"epochs": rows, **{name: rows[-1][name] for name in metrics if name in rows[-1]}}
+    if first in rows[-1]:
+        found[f"best_{first}"] = max(row[first] for row in rows)
+    if target is not None:
+        found |= {"target": target, "time_to_accuracy_s": formulas.time_to_accuracy_s(rows, target)}
+    return found
+
+
+def throughput_of(mode: str):
+    """The formula of a mode's throughput: processes that never wait for each other add up."""
+    return formulas.independent_throughput_per_s if MODES[mode].baseline else formulas.throughput_per_s
