@@ -1,4 +1,5 @@
-"""One run: a config in, the path of a record out."""
+"""One run: a config in, the path of a record out. How its processes start is the engine's, where they run the
+host's."""
 
 import contextlib
 import json
@@ -8,16 +9,17 @@ import shutil
 import time
 from pathlib import Path
 
-from bench.config.options import RunConfig, resolve, to_dict
+from bench.config.options import RunConfig, to_dict
+from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
+from bench.files import PROJECT
 from bench.launch import supervise
 from bench.launch.devices import choose_device
-from bench.launch.engines import horovodrun, in_process, spawn, torchrun
+from bench.launch.engines import ENGINES
+from bench.launch.hosts import HOSTS
+from bench.launch.node import Node
 from bench.measure.environment import collect_machine, usable_cores
-from bench.process.guard import LAUNCHER_PID
 from bench.record.write import write_failure
-
-ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "horovodrun": horovodrun}
 
 
 def resolve_here(config: RunConfig) -> RunConfig:
@@ -28,20 +30,26 @@ def resolve_here(config: RunConfig) -> RunConfig:
 def launch(config: RunConfig, watch=None) -> Path:
     """Run a resolved config in fresh processes and return the path of its record.
 
-    watch: called a few times a second with the life signs of every rank (None where a rank has none yet). Raises
+    watch: called a few times a second with the heartbeat of every rank (None where a rank has none yet). Raises
     UserError when the run cannot start, RunFailed when it does not end well; then its record says so.
     """
     started = time.time()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from
     run_dir = make_run_dir(config)
-    meeting = None  # a file:// rendezvous, once it is known to be ours
+    rendezvous = None  # a file:// one, once it is known to be ours
     try:
-        argv, variables = ENGINES[config.launcher].command(config, run_dir)
+        nodes = HOSTS["local"].nodes(config, run_dir)
+        commands = [ENGINES[config.launcher].command(config, run_dir, node.placement) for node in nodes]
         if (config.dist_url or "").startswith("file://"):
-            meeting = Path(config.dist_url.removeprefix("file://"))
-        environment = {**os.environ, **common_variables(config, started), **variables}
+            rendezvous = Path(config.dist_url.removeprefix("file://"))
         (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
-        supervise.run(argv, environment, run_dir, config.num_processes, config.timeout, watch)
+
+        def start(node: Node) -> None:
+            argv, variables = commands[node.placement.number]
+            threads = thread_variables(config.threads_per_process)
+            node.start(argv, {**os.environ, **common_variables(started), **threads, **variables})
+
+        supervise.run(nodes, start, run_dir, config.timeout, watch)
         if not (run_dir / "record.json").exists():
             raise supervise.failed("launcher", None, "every process ended well, but there is no record", run_dir)
     except UserError as error:
@@ -54,13 +62,16 @@ def launch(config: RunConfig, watch=None) -> Path:
         fail(run_dir, config, started, error.failure)
         raise
     finally:
-        leftovers = [*run_dir.glob(".rank*"), *run_dir.glob("*.tmp"), run_dir / ".rendezvous", run_dir / "config.json"]
-        for leftover in leftovers:
-            leftover.unlink(missing_ok=True)
-        shutil.rmtree(run_dir / ".torchrun", ignore_errors=True)
-        if meeting:
-            meeting.unlink(missing_ok=True)
+        tidy(run_dir, rendezvous)
     return run_dir / "record.json"
+
+
+def tidy(run_dir: Path, rendezvous: Path | None) -> None:
+    """Remove what a run needed only while it went on."""
+    leftovers = [*run_dir.glob(".rank*"), *run_dir.glob("*.tmp"), run_dir / ".rendezvous", run_dir / "config.json"]
+    for leftover in [*leftovers, *([rendezvous] if rendezvous else [])]:
+        leftover.unlink(missing_ok=True)
+    shutil.rmtree(run_dir / ".torchrun", ignore_errors=True)
 
 
 def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> None:
@@ -88,18 +99,16 @@ def make_run_dir(config: RunConfig) -> Path:
     return run_dir
 
 
-def common_variables(config: RunConfig, started: float) -> dict[str, str]:
-    """What every engine's processes get alike: threads, and who to report to.
+def thread_variables(threads: int) -> dict[str, str]:
+    """The number of OpenMP threads of a process, set for all modes in one place: a launcher's own default (torchrun
+    sets 1, horovodrun none) would give one mode more threads than another."""
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
-    The number of OpenMP threads is set for all modes in one place: a launcher's own default (torchrun sets 1,
-    horovodrun none) would give one mode more threads than another.
-    """
-    threads = str(max(1, config.threads // config.num_processes))
+
+def common_variables(started: float) -> dict[str, str]:
+    """What every engine's processes get alike: when the command began, and where this code is."""
     return {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
         "BENCH_STARTED_AT": str(started),
-        LAUNCHER_PID: str(os.getpid()),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }

@@ -1,4 +1,4 @@
-"""The progress bar: drawn by the launching process from rank 0's life signs."""
+"""The progress bar: drawn by the launching process from rank 0's heartbeat."""
 
 import math
 import time
@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
 
 
 class LiveProgress:
-    """Give ``watch`` to ``launch``: it draws rank 0's steps with images/s and loss, twice a second."""
+    """Give ``watch`` to ``launch``: it draws rank 0's steps with its rate and loss, twice a second."""
 
     def __init__(self, config: RunConfig, console: Console, title: str):
         self.config = config
@@ -32,9 +33,9 @@ class LiveProgress:
     def __exit__(self, *_):
         self.progress.stop()
 
-    def watch(self, signs: list) -> None:
-        """signs: one ``LifeSigns`` or None a rank."""
-        rank0, now = signs[0], time.monotonic()
+    def watch(self, beats: list) -> None:
+        """beats: one ``Heartbeat`` or None per rank."""
+        rank0, now = beats[0], time.monotonic()
         if rank0 is None or now < self.drawn_at + 0.5:
             return
         self.drawn_at = now
@@ -43,7 +44,7 @@ class LiveProgress:
             self.first = (now, rank0.step)
         elif self.first and rank0.step > self.first[1]:
             rate = (rank0.step - self.first[1]) * self.config.global_batch / (now - self.first[0])
-            says = f"step {rank0.step + 1}/{rank0.total_steps}  {rate:.0f} images/s"
+            says = f"step {rank0.step + 1}/{rank0.total_steps}  {rate:.0f} {workload_of(self.config).units}/s"
             says += "" if math.isnan(rank0.loss) else f"  loss {rank0.loss:.3f}"
         self.progress.update(self.task, total=rank0.total_steps or None, completed=rank0.step, says=says)
         self.progress.refresh()

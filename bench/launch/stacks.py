@@ -1,4 +1,4 @@
-"""Where each rank of a run that stands still is: its main thread's own line, and whether it waits there for the others.
+"""Where each rank of a run that hangs is: its main thread's own line, and whether it waits there for the others.
 
 What comes in: the stacks that Guard has faulthandler write to RUN_DIR/rank<r>.log on SIGUSR1. What goes out: a place a
 rank, {"file", "line", "function", "collective"}.
@@ -17,8 +17,9 @@ import sysconfig
 import time
 from pathlib import Path
 
+from bench.files import PROJECT
 from bench.process.guard import alive
-from bench.record.write import PROJECT, short_path
+from bench.record.privacy import short_path
 
 MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
 LIBRARIES = {"site-packages", "dist-packages", "torch", "horovod"}  # folders: torch may be built from source
@@ -34,15 +35,15 @@ TICK_S = 0.2
 LIMIT_S = 20.0  # for all stacks to be written: it takes milliseconds, unless the machine is busy
 
 
-def collect(pids: list[int | None], run_dir: Path) -> list[dict | None]:
-    """Have every rank write its stacks now, and read them. pids: by rank, None for one that is not there.
+def collect(pids: dict[int, int | None], run_dir: Path) -> list[dict | None]:
+    """Have every rank write its stacks now, and read them. pids: rank -> process id, None for one that is not there.
 
-    Returns a place by rank; None where a rank has not written its main thread's stack: it is gone, or stopped.
+    Returns a place for each rank; None where it has not written its main thread's stack: it is gone, or stopped.
     """
-    logs = [run_dir / f"rank{rank}.log" for rank in range(len(pids))]
-    before = [size(log) for log in logs]
+    logs = {rank: run_dir / f"rank{rank}.log" for rank in pids}
+    before = {rank: size(log) for rank, log in logs.items()}
     asked = []
-    for rank, pid in enumerate(pids):
+    for rank, pid in pids.items():
         with contextlib.suppress(ProcessLookupError):
             if pid is not None:
                 os.kill(pid, signal.SIGUSR1)
@@ -50,10 +51,10 @@ def collect(pids: list[int | None], run_dir: Path) -> list[dict | None]:
     deadline, last, whole = time.monotonic() + LIMIT_S, None, False
     while time.monotonic() < deadline and not whole:
         time.sleep(TICK_S)
-        dumps = [written(log, start) for log, start in zip(logs, before, strict=True)]
+        dumps = {rank: written(log, before[rank]) for rank, log in logs.items()}
         whole = dumps == last and all(main_thread(dumps[rank]) or not alive(pids[rank]) for rank in asked)
         last = dumps
-    return [place(dump) for dump in dumps]
+    return [place(dump) for dump in dumps.values()]
 
 
 def place(dump: str) -> dict | None:

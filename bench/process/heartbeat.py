@@ -1,4 +1,4 @@
-"""A rank's life signs: a tiny memory-mapped file that the rank writes and the launcher reads.
+"""A rank's heartbeat: a tiny memory-mapped file that the rank writes and its node reads.
 
 Each rank says which step it is in and which part of it. Writing costs less than a microsecond and no system call, so
 it is done inside timed steps. The launcher draws the progress bar from it, and when a run hangs or dies it can say
@@ -19,7 +19,7 @@ LAYOUT = struct.Struct("<qqqqdq")  # pid, phase, step, total steps, loss, beats
 
 
 @dataclass(frozen=True)
-class LifeSigns:
+class Heartbeat:
     """What a rank last said of itself. ``loss`` is nan until one is known."""
 
     pid: int
@@ -31,7 +31,7 @@ class LifeSigns:
 
 
 def status_path(run_dir: Path, rank: int) -> Path:
-    """Where a rank writes its life signs."""
+    """Where a rank writes its heartbeat."""
     return Path(run_dir) / f".rank{rank}.status"
 
 
@@ -66,10 +66,10 @@ class StatusWriter:
         struct.pack_into("<d", self.map, 32, loss)
 
 
-def read_status(run_dir: Path, rank: int) -> LifeSigns | None:
-    """The launcher's side. None while the rank has not begun to write."""
+def read_status(run_dir: Path, rank: int) -> Heartbeat | None:
+    """The node's side. None while the rank has not begun to write."""
     with contextlib.suppress(FileNotFoundError, struct.error):
         pid, phase, step, total, loss, beats = LAYOUT.unpack(status_path(run_dir, rank).read_bytes())
         if pid:
-            return LifeSigns(pid, PHASES[phase], step, total, loss, beats)
+            return Heartbeat(pid, PHASES[phase], step, total, loss, beats)
     return None

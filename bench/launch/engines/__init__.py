@@ -1,0 +1,8 @@
+"""How the ranks of one machine are started: one file per engine, with ``command(config, run_dir, placement)``.
+
+To add an engine: its file, its line here, and its name in LAUNCHERS of bench/config/modes.py.
+"""
+
+from bench.launch.engines import horovodrun, in_process, spawn, torchrun
+
+ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "horovodrun": horovodrun}

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.launch.node import Placement
 
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 
-def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]]:
+def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """The command line and the variables to add to the environment. Raises UserError when Horovod is missing.
 
     An engine variable that the user has set stays as it is, unless an option of the run sets it.
     """
-    argv = start(config.num_devices, ["-m", "bench.worker", str(run_dir)])
+    argv = start(len(placement.ranks), ["-m", "bench.worker", str(run_dir)])
     trace = {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
     return argv, {**defaults(config), **knobs(config), **trace}
 

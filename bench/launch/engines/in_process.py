@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 from bench.config.options import RunConfig
+from bench.launch.node import Placement
 
 
-def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]]:
+def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """The command line and the variables to add to the environment."""
     return [sys.executable, "-m", "bench.worker", str(run_dir)], {"RANK": "0"}

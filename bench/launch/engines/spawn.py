@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.launch.node import Placement
 from bench.launch.ports import require_free_port
 
 
-def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]]:
+def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """The command line and the variables to add to the environment. Raises UserError when DIST_URL's port is busy.
 
     Without DIST_URL the ranks meet through a file in the run's folder: no port at all.
@@ -26,7 +27,7 @@ def command(config: RunConfig, run_dir: Path) -> tuple[list[str], dict[str, str]
         require_free_port(address.hostname, address.port, url)
     elif config.dist_url:
         require_new_file(url)
-    argv = [sys.executable, "-m", "bench.launch.engines.spawn", str(run_dir), str(config.num_devices)]
+    argv = [sys.executable, "-m", "bench.launch.engines.spawn", str(run_dir), str(len(placement.ranks))]
     return argv, {"BENCH_INIT_METHOD": url}
 
 
@@ -40,7 +41,7 @@ def require_new_file(url: str) -> None:
 
 
 def start_rank(rank: int, world_size: int, run_dir: str) -> None:
-    """In a fresh process: say which rank this is, the way torchrun does, and live the worker's life."""
+    """In a fresh process: say which rank this is, the way torchrun does, and run the worker."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
     sys.argv = ["bench.worker", run_dir]
     runpy.run_module("bench.worker", run_name="__main__")

@@ -1,0 +1,82 @@
+"""One machine of a run: everything that needs a process id is done here, on the machine where the process is.
+
+It starts the engine's command, reads the heartbeats of its ranks, collects their stacks, and ends the process tree.
+``supervise`` asks it by rank and never sees a process. Between a node and its ranks there are only files in the run's
+folder.
+"""
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.launch import stacks
+from bench.process import ending
+from bench.process.guard import LAUNCHER_PID, alive
+from bench.process.heartbeat import Heartbeat, read_status
+
+ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said how it ended
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a node stands in a run. ranks: its own. number: of the node; count: of all nodes. main: the address of the
+    first node, at which all ranks meet."""
+
+    ranks: range
+    number: int = 0
+    count: int = 1
+    main: str = "127.0.0.1"
+
+
+class Node:
+    """The agent of one machine, here in the launching process."""
+
+    def __init__(self, placement: Placement, run_dir: Path):
+        self.placement, self.run_dir, self.process = placement, run_dir, None
+
+    def start(self, argv: list[str], environment: dict) -> None:
+        """Start the engine's command, with its output in launcher.log. Ranks end themselves when this process is
+        gone."""
+        environment = {**environment, LAUNCHER_PID: str(os.getpid())}
+        with (self.run_dir / "launcher.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self, seconds: float) -> int | None:
+        """The command's exit code as soon as it has ended; None after ``seconds``."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
+
+    def heartbeats(self) -> list[Heartbeat | None]:
+        """What each of its ranks last said of itself; None where it has not begun to write."""
+        return [read_status(self.run_dir, rank) for rank in self.placement.ranks]
+
+    def gone(self) -> list[bool]:
+        """Which of its ranks have ended without having said why: killed, or crashed."""
+        return [bool(beat) and not alive(beat.pid) and beat.phase not in ENDED for beat in self.heartbeats()]
+
+    def places(self) -> list[dict | None]:
+        """Where the main thread of each of its ranks is now, as ``stacks.collect`` gives it."""
+        pids = {rank: beat and beat.pid for rank, beat in zip(self.placement.ranks, self.heartbeats(), strict=True)}
+        return stacks.collect(pids, self.run_dir)
+
+    def end(self) -> None:
+        """End the command, its descendants and every rank of its own that is still there."""
+        import psutil
+
+        processes = ending.tree(self.process.pid) if self.process.poll() is None else []
+        for beat in filter(None, self.heartbeats()):
+            with contextlib.suppress(psutil.Error):
+                if alive(beat.pid) and is_ours(rank_process := psutil.Process(beat.pid)):
+                    processes.append(rank_process)
+        ending.end(processes)
+        self.process.wait()
+
+
+def is_ours(process) -> bool:
+    """Whether a process was started by this launcher: a process id alone may have been given to another program."""
+    return process.environ().get(LAUNCHER_PID) == str(os.getpid())
