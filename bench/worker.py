@@ -1,7 +1,10 @@
-"""One process's life, top to bottom: ``python -m bench.worker RUN_DIR``, started by a launcher.
+"""The worker process: ``python -m bench.worker RUN_DIR``, started by a launcher, once per rank.
 
 What comes in: RUN_DIR/config.json, and a rank from the launcher's environment. What goes out: RUN_DIR/rank<r>.log and,
 from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
+
+``run`` is the whole story; each phase below it imports what it needs, for torch is not loaded before crash handling is
+in place.
 """
 
 import functools
@@ -12,6 +15,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.config.options import RunConfig, from_dict, to_dict
 from bench.process.guard import Guard
@@ -29,112 +33,108 @@ def main() -> None:
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Join, build, train, collect, write."""
+    """Join, load, build, measure, collect, write."""
     moments = {"worker_started": time.time()}
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
+    status.phase("joining the group")
+    script, observer = join(config, run_dir)
+    moments["joined"] = time.time()
+
+    status.phase("preparing the data")
+    data = load(config, script, status)
+    status.phase("building the model")
+    trainer, checkpoint, notes = build(config, script, data, status, run_dir)
+    gc.freeze()  # the collector is on from here, and leaves alone what the imports made
+    gc.enable()
+
+    if config.evaluate:
+        evaluate(trainer, data, notes)
+    else:
+        epochs, tracker = prepare_epochs(trainer, data, checkpoint)
+        observer.start(trainer)
+        seen = measure(trainer, epochs, data.train_set, moments, observer)
+        tracker.close()
+        status.phase("collecting results")
+        parts = collect(trainer, epochs, data, observer, seen | {"moments": moments, "notes": [*notes, *epochs.notes]})
+        write(trainer, epochs, parts, observer)
+    status.phase("done")
+    script.mode.close()
+
+
+# --- the phases ---------------------------------------------------------------------------------------------------
+
+
+class Data(NamedTuple):
+    """What is trained on. val_set, val_batches: None without a validation set; the batches are this rank's share.
+    epoch_images: how many images an epoch trains on, over all devices."""
+
+    train_set: object
+    val_set: object
+    val_batches: object
+    epoch_images: int
+
+
+def join(config: RunConfig, run_dir: Path) -> tuple:
+    """Join the group of processes: the script with its mode and workload, and what observes the run."""
     import torch
 
-    from bench.measure.environment import collect_environment
-    from bench.measure.facts import collect_facts
-    from bench.measure.timeline import share_communication
     from bench.modes import load_mode
     from bench.observe.observer import Observer
-    from bench.record.write import without_names, write_evaluation, write_record
-    from bench.training.epochs import Epochs, validate
-    from bench.training.loop import Trainer, build_optimizer, learning_rates
-    from bench.training.script import script_of
-    from bench.training.trackers import open_tracker
-    from bench.workload.images import load as data
-    from bench.workload.images import place
+    from bench.training.script import Script
+    from bench.workload import load_workload
 
-    torch.set_num_threads(threads_per_process(config))
+    torch.set_num_threads(config.threads_per_process)
     observer = Observer(config, run_dir)
-    status.phase("joining the group")
     mode = load_mode(config.mode)(config)
-    topology = mode.topology
-    script = script_of(config, mode)
-    moments["joined"] = time.time()
+    return Script(config, mode, load_workload(config, mode.topology.device), config.mistake), observer
+
+
+def load(config: RunConfig, script, status: StatusWriter) -> Data:
+    """The data sets, and this rank's share of the validation."""
+    from bench.workload.loader import validation_batches
 
     def say(sentence: str) -> None:
         print(sentence, flush=True)
         status.phase("preparing the data")  # it goes on
 
-    status.phase("preparing the data")
-    train_set, val_set = data.load_data(config, topology.device, *place.find(config, mode, say))
+    train_set, val_set = script.workload.load(script.mode, say)
     script.prepare_data(train_set)
-    val_batches = data.validation_batches(config, topology, val_set) if val_set is not None else None
-    status.phase("building the model")
-    model, checkpoint, notes = prepare_model(config, script, train_set.num_classes, status)
-    optimizer = mode.wrap_optimizer(build_optimizer(script.recipe(), mode.unwrap(model)), model)
-    epoch_images = script.epoch_images(len(train_set))
-    to_float, lr_of = data.ToFloat(train_set, topology.device), learning_rates(script.recipe(), epoch_images)
-    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, run_dir, script)
-    gc.freeze()  # the collector is on from here, and leaves alone what the imports made
-    gc.enable()
-    if config.evaluate:
-        result = validate(trainer, val_batches)
-        if topology.rank == 0:
-            write_evaluation(run_dir, config, topology, collect_environment(), result, notes)
-        return leave(mode, status)
-
-    epochs = Epochs(trainer, epoch_images, val_batches)
-    if checkpoint:
-        epochs.resume(*checkpoint)
-    tracker = open_tracker(config.track, run_dir, to_dict(without_names(config)), topology.rank)
-    epochs.tell(tracker)
-    if config.replicas:
-        whole_val = data.validation_batches(config, topology, val_set, whole=True)
-        steps = len(train_set) // config.global_batch
-        epochs.compare_replicas(whole_val, data.training_batches(config, topology, train_set, steps))
-    facts = collect_facts(config, mode, trainer)
-    observer.start(trainer)
-    seen = measure(trainer, epochs, train_set, moments, observer)
-    tracker.close()
-    observed = observer.part(train_set, val_set, epochs.rows, facts)
-    part = {
-        "rank": topology.rank,
-        "pid": os.getpid(),
-        "threads": mode.compute_threads(),
-        "facts": facts,
-        "moments": moments,
-        "initial_weights_sha256": observed["start"]["parameters"],
-        "final_weights_sha256": observed["end"]["parameters"],
-        "skipped_steps": trainer.skipped_steps,
-        "skipped_images": sorted(trainer.skipped_images),
-        "notes": [*notes, *epochs.notes],
-        "observed": observed,
-        **seen,
-        **({"lab": lab} if (lab := script.seen()) else {}),
-    }
-    if epochs.replicas and topology.rank == 0:
-        part["replicas"] = epochs.replicas.result()
-    parts = mode.gather(part)
-    if topology.rank == 0:
-        share_communication(parts)
-        observed = observer.together(parts)
-        write_record(run_dir, config, topology, mode.label, collect_environment(), parts, epochs.rows, observed)
-    leave(mode, status)
+    batches = validation_batches(config, script.topology, val_set) if val_set is not None else None
+    return Data(train_set, val_set, batches, script.epoch_images(len(train_set)))
 
 
-def prepare_model(config: RunConfig, script, num_classes: int, status: StatusWriter) -> tuple:
-    """The wrapped model; the checkpoint to go on from with its path, or None; and what is to be noted in the record.
+def build(config: RunConfig, script, data: Data, status: StatusWriter, run_dir: Path) -> tuple:
+    """The trainer with the wrapped model and optimizer; the checkpoint to resume from with its path, or None; what is
+    to be noted in the record."""
+    from bench.training.loop import Trainer, build_optimizer, learning_rates
+
+    model, checkpoint, notes = build_model(config, script, status)
+    recipe = script.recipe()
+    optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, script.mode.unwrap(model)), model)
+    lr_of = learning_rates(recipe, data.epoch_images)
+    return Trainer(config, script.mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes
+
+
+def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
+    """The wrapped model; the checkpoint to resume from with its path, or None; what is to be noted in the record.
 
     What changes the model's modules, its weights or what is trained comes before the wrapper, which looks at them once.
     """
     import torch
 
     from bench.measure.timeline import StepTimeline
-    from bench.training import checkpoint as files
-    from bench.workload.images.models import train_mode
+    from bench.training.checkpoint import check, find
+    from bench.workload import weights
+    from bench.workload.freezing import train_mode
 
     mode, checkpoint, notes = script.mode, None, []
     topology = mode.topology
-    model = script.build_model(num_classes, notes.append)
+    model = script.build_model(script.workload.num_outputs, notes.append)
     if config.resume:
-        path = Path(mode.gather(str(files.find(config.resume)))[0])  # all ranks read the same
-        state = files.read(path)
-        files.check(state, path)
-        files.load_weights(model, state["model"], path)
+        path = Path(mode.gather(str(find(config.resume)))[0])  # all ranks read the same
+        state = weights.read(path)
+        check(state, path)
+        weights.load_weights(model, state["model"], path)
         checkpoint = state, path
     if config.profile:  # before the norms, whose sums over ranks it shows
         mode.timeline = StepTimeline(topology.device, topology.devices)
@@ -149,16 +149,51 @@ def prepare_model(config: RunConfig, script, num_classes: int, status: StatusWri
     return mode.wrap_model(model), checkpoint, notes
 
 
+def evaluate(trainer, data: Data, notes: list[str]) -> None:
+    """EVALUATE=1: validate, and write the record."""
+    from bench.measure.environment import collect_environment
+    from bench.record.write import write_evaluation
+    from bench.training.epochs import validate
+
+    result, topology = validate(trainer, data.val_batches), trainer.mode.topology
+    if topology.rank == 0:
+        write_evaluation(trainer.run_dir, trainer.config, topology, collect_environment(), result, notes)
+
+
+def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
+    """The epochs, with what follows them: the checkpoint, the tracker, the comparison of the replicas."""
+    from bench.observe.replicas import NOTE, Replicas
+    from bench.record.privacy import without_names
+    from bench.training.epochs import Epochs, judge
+    from bench.training.trackers import open_tracker
+    from bench.workload.loader import training_batches, validation_batches
+
+    config, topology = trainer.config, trainer.mode.topology
+    epochs = Epochs(trainer, data.epoch_images, data.val_batches)
+    if checkpoint:
+        epochs.resume(*checkpoint)
+    tracker = open_tracker(config.track, trainer.run_dir, to_dict(without_names(config)), topology.rank)
+    epochs.add_tracker(tracker)
+    if config.replicas:
+        whole_val = validation_batches(config, topology, data.val_set, whole=True)
+        steps = epochs.ends()[-1] - trainer.step
+        once = training_batches(config, topology, data.train_set, len(data.train_set) // config.global_batch)
+        epochs.watchers.append(Replicas(trainer, steps, functools.partial(judge, trainer, whole_val), once))
+        epochs.notes.append(NOTE)
+    return epochs, tracker
+
+
 def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     """Warm up, train and time; then what was measured: times, memory, and which images it was."""
+    from bench.measure.facts import collect_facts
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
     from bench.observe.probes import hash_of
-    from bench.workload.images.load import plain_errors, training_batches
+    from bench.workload.loader import plain_errors, training_batches
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
-    ends = epochs.ends()
+    facts, ends = collect_facts(config, mode, trainer), epochs.ends()
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
     steps = last - first + PROFILED_STEPS * config.profile
@@ -189,12 +224,11 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     }
     memory.mark("end")
     moments["last_timed_step"] = time.time()
-    seen = {"loader_workers": loader.num_workers, **times, "devices": memory.stop()}
+    seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
     if mode.timeline:  # what a profiler needs is not the training's
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
         seen["timeline"] = mode.timeline.result(trainer.step - 1)
     stream.close()  # its loader workers end here
-    status.phase("collecting results")
     indices = [draws % len(train_set) for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
     return seen | {
         "first_indices": indices[0].tolist(),
@@ -203,15 +237,45 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     }
 
 
-def leave(mode, status: StatusWriter) -> None:
-    """The end of a life that went well."""
-    status.phase("done")
-    mode.close()
+def collect(trainer, epochs, data: Data, observer, seen: dict) -> list[dict]:
+    """Every rank's part of the record, by rank; each also has what was observed, for ``write``."""
+    from bench.measure.environment import collect_environment
+
+    topology, script = trainer.mode.topology, trainer.script
+    observed = observer.part(data.train_set, data.val_set, epochs.rows, seen["facts"])
+    part = {
+        "rank": topology.rank,
+        "local_rank": topology.local_rank,
+        "pid": os.getpid(),
+        "threads": trainer.mode.compute_threads(),
+        "initial_weights_sha256": observed["start"]["parameters"],
+        "final_weights_sha256": observed["end"]["parameters"],
+        "skipped_steps": trainer.skipped_steps,
+        "skipped_images": sorted(trainer.skipped_images),
+        "observed": observed,
+        **seen,
+        **({"lab": lab} if (lab := script.seen()) else {}),
+    }
+    if epochs.watchers and topology.rank == 0:
+        part["replicas"] = epochs.watchers[0].result()
+    if topology.local_rank == 0 and topology.rank > 0:  # the first rank of another machine
+        part["environment"] = collect_environment()
+    return trainer.mode.gather(part)
 
 
-def threads_per_process(config: RunConfig) -> int:
-    """The CPU threads of one process: its share of the total, at least one."""
-    return max(1, config.threads // config.num_processes)
+def write(trainer, epochs, parts: list[dict], observer) -> None:
+    """Rank 0: put the parts together, and write the record."""
+    from bench.measure.environment import collect_environment
+    from bench.measure.horovod_timeline import share_communication
+    from bench.record.write import write_record
+
+    mode = trainer.mode
+    if mode.topology.rank == 0:
+        share_communication(parts)
+        observed, environment = observer.together(parts), collect_environment()
+        write_record(
+            trainer.run_dir, trainer.config, mode.topology, mode.label, environment, parts, epochs.rows, observed
+        )
 
 
 if __name__ == "__main__":

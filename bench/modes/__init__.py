@@ -1,4 +1,5 @@
-"""The data-parallel patterns, one lesson a file; the table of what must be known of each is in bench/config/modes.py."""
+"""The data-parallel patterns, one lesson a file; the table of what must be known of each is in
+bench/config/modes.py."""
 
 import importlib
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from bench import mistakes
 from bench.config.options import RunConfig
-
-SUMMED = "gradient-sum"  # MISTAKE: the exchange leaves the sum over the devices as it is
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class Mode:
 
     timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
     channels_last_weights = True  # with CHANNELS_LAST=1 weights, and so gradients, may lie as N H W C, too
+    replicated = True  # every rank holds all weights; False: they are sharded over the ranks
+    collective_forward = False  # a forward pass needs every rank: none may take a pass more than another
     label = ""  # what a table must say beside the mode's name, such as "CPU replicas in threads"
 
     def __init__(self, config: RunConfig):
@@ -81,10 +82,10 @@ class Mode:
         return optimizer
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
-        """Round forward and backward: these gradients are exchanged with nobody, or not yet.
+        """Wraps forward and backward: these gradients are exchanged with nobody, or not yet.
 
-        With ACCUMULATE=k round all but the last of a step's k passes, whose exchange is then that of their sum; with
-        SYNC=0 round every pass.
+        With ACCUMULATE=k it wraps all but the last of a step's k passes, whose exchange is then that of their sum; with
+        SYNC=0 every pass.
         """
         return contextlib.nullcontext()
 
@@ -104,11 +105,16 @@ class Mode:
             optimizer.step()
 
     @property
+    def sums_gradients(self) -> bool:
+        """MISTAKE=gradient-sum: the exchange leaves the sum over the devices as it is."""
+        return self.config.mistake != "none" and mistakes.MISTAKES[self.config.mistake].sums_gradients
+
+    @property
     def gradient(self) -> str:
         """What the optimizer steps with, in words."""
         if not self.config.sync:
             return "each process its own"
-        return "sum over the devices" if self.config.mistake == SUMMED else "mean over the global batch"
+        return "sum over the devices" if self.sums_gradients else "mean over the global batch"
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         """What this mode does with gradients and buffers, read from its live objects, for the record."""
@@ -132,6 +138,23 @@ class Mode:
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The plain module inside what ``wrap_model`` returned."""
         return model
+
+    # --- the whole state: one road for checkpoints, hashes and snapshots. Every rank calls it. ---------------------
+
+    def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:
+        """The state dict of the plain model, every tensor whole, under the plain model's names.
+
+        Where every rank holds all weights it is this rank's own; a mode that shards them gathers them here.
+        """
+        return self.unwrap(model).state_dict()
+
+    def full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+        """The optimizer's state dict, every tensor whole."""
+        return optimizer.state_dict()
+
+    def load_full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
+        """The opposite of ``full_optimizer_state``. Raises ValueError or KeyError when it does not fit."""
+        optimizer.load_state_dict(state)
 
     def close(self) -> None:
         """Leave the group."""

@@ -26,9 +26,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.config.options import RunConfig
-from bench.modes import base
-from bench.modes import collectives as group
-from bench.modes import sync_batch_norm as sync_norm
+from bench.modes import base, collectives, sync_batch_norm
 
 
 class Mode(base.Mode):
@@ -36,18 +34,15 @@ class Mode(base.Mode):
 
     def __init__(self, config: RunConfig):
         self.config = config
-        self.topology = group.join(config)
+        self.topology = collectives.join(config)
         if config.share_gpu and config.device == "cuda":
             self.label = "all ranks share one GPU, over Gloo: for learning, not a measurement of DDP"
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
-        if self.topology.device.type == "cuda":
-            return sync_norm.replace_norms(model, nn.SyncBatchNorm)
-        self.label = sync_norm.LABEL
-        sum_over_ranks = functools.partial(group.reduce, op="sum")
+        sum_over_ranks = functools.partial(collectives.reduce, op="sum")
         if self.timeline:
             sum_over_ranks = self.timeline.wrapped(sum_over_ranks, "communication", "norm statistics", None)
-        return sync_norm.replace_norms(model, functools.partial(sync_norm.ReducedBatchNorm2d, sum_over_ranks))
+        return sync_batch_norm.synchronise(self, model, nn.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         config, device = self.config, self.topology.device
@@ -62,7 +57,7 @@ class Mode(base.Mode):
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
             init_sync=config.init_sync,  # 0: nobody's weights are sent to the others, and nothing complains
         )
-        state, self.hook = communication_hook(config)
+        state, self.hook = (None, sum_over_ranks) if self.sums_gradients else communication_hook(config)
         hook = self.hook
         if self.timeline:
             hook = self.timeline.watch_buckets(hook or default_hooks.allreduce_hook, waits=not config.overlap)
@@ -94,10 +89,10 @@ class Mode(base.Mode):
         }
 
     def reduce(self, value, op):
-        return group.reduce(value, op)
+        return collectives.reduce(value, op)
 
     def gather(self, item):
-        return group.gather(item)
+        return collectives.gather(item)
 
     def barrier(self) -> None:
         dist.barrier()
@@ -111,8 +106,6 @@ class Mode(base.Mode):
 
 def communication_hook(config: RunConfig) -> tuple:
     """What replaces DDP's own all-reduce of a bucket: (state, hook); (None, None) where nothing does."""
-    if config.mistake == base.SUMMED:
-        return None, sum_over_ranks
     if not config.overlap:
         return [], reduce_after_backward
     if config.compression == "powersgd":  # rank 1; plain until DDP has put its buckets into their final order

@@ -20,7 +20,6 @@ What to notice, and two traps that every tutorial walks into:
 """
 
 import contextlib
-import functools
 
 import horovod.torch as hvd
 import torch
@@ -28,8 +27,7 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.modes import base
-from bench.modes import sync_batch_norm as sync_norm
+from bench.modes import base, sync_batch_norm
 
 REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
@@ -51,10 +49,7 @@ class Mode(base.Mode):
         self.topology = base.Topology(hvd.rank(), hvd.local_rank(), hvd.size(), 1, device)
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
-        if self.topology.device.type == "cuda":
-            return sync_norm.replace_norms(model, hvd.SyncBatchNorm)
-        self.label = sync_norm.LABEL
-        return sync_norm.replace_norms(model, functools.partial(sync_norm.ReducedBatchNorm2d, sum_over_ranks))
+        return sync_batch_norm.synchronise(self, model, hvd.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         if self.config.init_sync:  # a line that is easily forgotten: nothing complains
@@ -64,7 +59,6 @@ class Mode(base.Mode):
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
         config = self.config
         if self.timeline:
-            mark = lambda name: hvd.allreduce(torch.zeros(1), name=name)  # noqa: E731
             self.timeline.watch_engine(mark, hvd.stop_timeline, writes=hvd.rank() == 0)
         if config.adasum and not hvd.mpi_built():
             raise UserError("ADASUM=1 needs a Horovod built with MPI, and this one talks over Gloo: leave it out")
@@ -74,7 +68,7 @@ class Mode(base.Mode):
             optimizer,
             named_parameters=model.named_parameters(),
             compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
-            op=hvd.Adasum if config.adasum else hvd.Sum if config.mistake == base.SUMMED else hvd.Average,
+            op=hvd.Adasum if config.adasum else hvd.Sum if self.sums_gradients else hvd.Average,
             # The hooks count backward passes and send at the last one what the gradients have summed up to by then. So
             # ``no_sync`` has nothing to do here, and keeps its default.
             backward_passes_per_step=config.accumulate,
@@ -117,3 +111,8 @@ def sum_over_ranks(value: torch.Tensor) -> torch.Tensor:
     """``value`` summed over all ranks. Horovod matches tensors by name, and remembers what it agreed on for a name: one
     name for each size keeps that memory useful, where unnamed tensors get a new name every time."""
     return hvd.allreduce(value, name=f"batch norm {value.numel()}", op=hvd.Sum)
+
+
+def mark(name: str) -> None:
+    """A reduction of one number, by whose name a moment is found in Horovod's own timeline."""
+    hvd.allreduce(torch.zeros(1), name=name)

@@ -12,8 +12,7 @@ method missing from ddp is ``wrap_model``, and with it everything that DDP is.
 import torch.distributed as dist
 
 from bench.config.options import RunConfig
-from bench.modes import base
-from bench.modes import collectives as group
+from bench.modes import base, collectives
 
 
 class Mode(base.Mode):
@@ -23,16 +22,16 @@ class Mode(base.Mode):
 
     def __init__(self, config: RunConfig):
         self.config = config
-        self.topology = group.join(config)
+        self.topology = collectives.join(config)
 
     def facts(self, optimizer):
         return {"gradient": "each process its own", "compression": "none", "buffers": "each rank's own"}
 
     def reduce(self, value, op):
-        return group.reduce(value, op)
+        return collectives.reduce(value, op)
 
     def gather(self, item):
-        return group.gather(item)
+        return collectives.gather(item)
 
     def barrier(self) -> None:
         dist.barrier()

@@ -9,6 +9,7 @@ On GPUs each library's own layer is taken: ``nn.SyncBatchNorm`` and ``hvd.SyncBa
 on CPUs the modes use ``ReducedBatchNorm2d``: the same mathematics written out.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.errors import UserError
 
 LABEL = "batch norm over all ranks by ReducedBatchNorm2d, this bench's own: the libraries' layers take GPU input alone"
+
+
+def synchronise(mode, model: nn.Module, gpu_layer, sum_over_ranks: Callable) -> nn.Module:
+    """The model with batch norms over all ranks: on GPUs ``gpu_layer``, the library's own, on CPUs
+    ``ReducedBatchNorm2d`` with ``sum_over_ranks``, and a label of the mode that says so."""
+    if mode.topology.device.type == "cuda":
+        return replace_norms(model, gpu_layer)
+    mode.label = LABEL
+    return replace_norms(model, functools.partial(ReducedBatchNorm2d, sum_over_ranks))
 
 
 def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Module:

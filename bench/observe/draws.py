@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSa
 from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS
 from bench.observe.probes import hash_of
 
-AGAIN = 8  # times that one example is drawn, to see whether it comes out otherwise, and how
+REPEATS = 8  # times that one example is drawn, to see whether it comes out otherwise, and how
 FIRST = range(8)  # examples by whose labels a data set is told from another
 WITHIN_S = 30  # for these draws
 
@@ -116,9 +116,9 @@ def can_be_recorded(loader) -> bool:
 def augmentation(loader: DataLoader) -> tuple[str | None, str | None]:
     """A hash of the random choices that the loader's next examples get, and one of its data set's first labels.
 
-    One example is drawn AGAIN times in a process of its own, which starts from the random numbers that the loader would
-    go on with: those of its first worker, or of this process where it has no workers. Nothing of this process is used
-    up. The first is None where the example always comes out the same, and both are where it cannot be drawn so.
+    One example is drawn REPEATS times in a process of its own, which starts from the random numbers that the loader
+    would go on with: those of its first worker, or of this process where it has no workers. Nothing of this process is
+    used up. The first is None where the example always comes out the same, and both are where it cannot be drawn so.
     """
     generator = torch.Generator()
     generator.set_state(loader.generator.get_state() if loader.generator else torch.get_rng_state())
@@ -130,9 +130,9 @@ def augmentation(loader: DataLoader) -> tuple[str | None, str | None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            examples = list(drawn(sampler=[0] * AGAIN + [i for i in FIRST if i < len(loader.dataset)]))
-        hashes = [hash_of(pieces(example)) for example in examples[:AGAIN]]
-        labels = hash_of(piece for example in examples[AGAIN:] for piece in pieces(example, labels=True))
+            examples = list(drawn(sampler=[0] * REPEATS + [i for i in FIRST if i < len(loader.dataset)]))
+        hashes = [hash_of(pieces(example)) for example in examples[:REPEATS]]
+        labels = hash_of(piece for example in examples[REPEATS:] for piece in pieces(example, labels=True))
     except Exception:  # whatever a data set raises that is not drawn by one number
         return None, None
     return (hash_of(name.encode() for name in hashes) if len(set(hashes)) > 1 else None), labels

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.config.options import RunConfig, to_dict
+from bench.config.options import RunConfig
 from bench.observe.coverage import coverage, first_steps
 from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, hash_of, norm_of, state_of
-from bench.record import observed as detect
+from bench.record.observed import from_samples, rate_of
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
 NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's facts call an exchange that is none
@@ -45,8 +45,9 @@ class Observer:
                 self.look_after_synchronize()
 
     def state(self) -> dict[str, str]:
-        """The plain model's parameters and buffers as hashes."""
-        return state_of(self.trainer.mode.unwrap(self.trainer.model))
+        """The plain model's parameters and buffers as hashes, every tensor whole."""
+        mode, model = self.trainer.mode, self.trainer.model
+        return state_of(mode.unwrap(model), mode.full_state(model))
 
     def look_after_synchronize(self) -> None:
         """Look at the gradients of the first step: before their exchange, and when the mode has exchanged them."""
@@ -118,11 +119,11 @@ class Observer:
         return hash_of(seeds_of(draws).tobytes() for draws in itertools.islice(self.sampler, FINGERPRINTED_STEPS))
 
     def together(self, parts: list[dict]) -> dict:
-        """``observed`` of the run. parts: one a rank, as gathered for the record, each with its part here."""
+        """``observed`` of the run. parts: one per rank, as gathered for the record, each with its part here."""
         topology = self.trainer.mode.topology
         known = {"num_devices": topology.num_devices, "global_batch": self.config.global_batch,
                  "loader_workers_total": sum(part["loader_workers"] for part in parts)}  # fmt: skip
-        known = detect.from_samples(to_dict(self.config), known, parts)
+        known = from_samples(self.config, known, parts)
         known["learning_rate"] = self.learning_rate(parts[0]["observed"]["data"]["num_images"])
         return put_together([part.pop("observed") for part in parts], known)
 
@@ -133,7 +134,7 @@ class Observer:
             return None
         images = config.epochs * num_images or (config.warmup_steps + config.timed_steps) * config.global_batch
         used = max(self.trainer.lr_of(images * i // LR_SAMPLES) for i in range(LR_SAMPLES))
-        return detect.rate_of(used, config.lr, config.global_batch, config.lr_batch)
+        return rate_of(used, config.lr, config.global_batch, config.lr_batch)
 
 
 def reported(rows: list[dict], val_set) -> dict | None:
@@ -224,10 +225,10 @@ def finite(value) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def rate_of(parts: list[dict]) -> dict | None:
+def watched_rate(parts: list[dict]) -> dict | None:
     """A Watch's learning rate. images: of one optimizer step of one rank."""
     part = parts[0]
-    return detect.rate_of(part["used"], part["lr"], sum(part["images"] for part in parts), part["lr_batch"])
+    return rate_of(part["used"], part["lr"], sum(part["images"] for part in parts), part["lr_batch"])
 
 
 JOINS = {
@@ -240,7 +241,7 @@ JOINS = {
     "gradient": gradient_of,
     "loads": list,
     "norm": norms_of,
-    "learning_rate": rate_of,
+    "learning_rate": watched_rate,
     "host_syncs": lambda ranks: ranks[0],
     "loader": lambda ranks: {"wait_share": [rank["wait_share"] for rank in ranks],
                              "workers": sum(rank["workers"] for rank in ranks)},

@@ -1,7 +1,7 @@
 """What can be seen of a training from the outside: one small probe for each thing, put up and taken down.
 
-Used by every run of this bench (bench/observe/observer.py) and by a Watch in any script (bench/observe/watch.py). A probe
-changes nothing in what is computed, and speaks to no other rank: what the ranks saw is put together at the end.
+Used by every run of this bench (bench/observe/observer.py) and by a Watch in any script (bench/observe/watch.py). A
+probe changes nothing in what is computed, and speaks to no other rank: what the ranks saw is put together at the end.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bench.record import observed as detect
+from bench.record.observed import norm_of as described
+from bench.workload.weights import PREFIXES
 
 SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB a rank
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
-PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and DDP, and torch.compile, put before each key
 HERE = str(Path(__file__).parent)
 
 
@@ -42,9 +42,13 @@ def tensors_hash(tensors: Iterable[torch.Tensor]) -> str:
     return hash_of(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
 
 
-def state_of(model: nn.Module) -> dict[str, str]:
-    """Parameters and buffers as hashes: two replicas agree when these agree."""
-    return {"parameters": tensors_hash(model.parameters()), "buffers": tensors_hash(model.buffers())}
+def state_of(model: nn.Module, whole: dict[str, torch.Tensor] | None = None) -> dict[str, str]:
+    """Parameters and buffers as hashes: two replicas agree when these agree. whole: name -> the whole tensor, where the
+    model holds a part of it."""
+    whole = whole or {}
+    parameters = (whole.get(name, tensor) for name, tensor in model.named_parameters())
+    buffers = (whole.get(name, tensor) for name, tensor in model.named_buffers())
+    return {"parameters": tensors_hash(parameters), "buffers": tensors_hash(buffers)}
 
 
 def batch_norms(model: nn.Module) -> list[nn.Module]:
@@ -63,7 +67,7 @@ def norm_of(norms: list[nn.Module], images: int) -> dict:
         name: np.concatenate([getattr(norm, f"running_{kind}").float().cpu().numpy() for norm in kept] or [np.zeros(0)])
         for name, kind in (("means", "mean"), ("variances", "var"))
     }
-    return detect.norm_of(", ".join(f"{kind} × {n}" for kind, n in sorted(kinds.items())), images) | statistics
+    return described(", ".join(f"{kind} × {n}" for kind, n in sorted(kinds.items())), images) | statistics
 
 
 # --- gradients ----------------------------------------------------------------------------------------------------

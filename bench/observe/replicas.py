@@ -7,7 +7,7 @@ timed step, but it disturbs caches and makes ranks wait for each other: such a r
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 
 from bench import formulas
+from bench.workload.loader import plain_errors
 
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
@@ -28,10 +29,12 @@ class Replicas:
     """The replicas of one run, compared.
 
     trainer: before its first step. steps: how many it will take. judge: this process's model as it stands -> a dict of
-    its loss and its top-1 on the whole validation set.
+    its loss and its metrics on the whole validation set. epoch: this rank's training batches of one epoch, walked once
+    at the end.
     """
 
-    def __init__(self, trainer, steps: int, judge: Callable[[], dict]):
+    def __init__(self, trainer, steps: int, judge: Callable[[], dict], epoch: Iterable):
+        self.epoch = epoch
         self.trainer, self.judge, self.every = trainer, judge, max(1, math.ceil(steps / MOST_POINTS))
         self.mode, self.model = trainer.mode, trainer.mode.unwrap(trainer.model)
         self.layers = layers_of(self.model)
@@ -58,25 +61,32 @@ class Replicas:
         self.distances.append(distances(self.mode, self.model, self.layers))
 
     def end_epoch(self) -> None:
-        """Judge every rank's model alone."""
+        """Validate every rank's model alone."""
         found = self.mode.gather(self.judge())
         self.ranks_top1.append([each["top1"] for each in found])
         self.ranks_loss.append([each["loss"] for each in found])
 
-    def judge_average(self, batches) -> None:
-        """Judge the model whose weights are the mean over ranks: with the mean of the ranks' buffers, then with batch
-        norm's statistics estimated anew on ``batches``, this rank's training images of one epoch, [b, 3, H, W] on the
-        device. The replicas stay as they are."""
+    def end_training(self) -> None:
+        """Validate the model whose weights are the mean over ranks: with the mean of the ranks' buffers, then with
+        batch norm's statistics re-estimated on this rank's training examples of one epoch. The replicas stay as they
+        are."""
         if self.mode.topology.world_size == 1:
             return
         own = copy.deepcopy(self.model.state_dict())
         average(self.mode, self.model)
         self.average = {"averaged_buffers": self.judge()}
         with self.trainer.autocast:
-            has_norms = estimate_statistics(self.mode, self.model, batches)
+            has_norms = estimate_statistics(self.mode, self.model, self.examples())
         if has_norms:
             self.average["estimated_statistics"] = self.judge()
         self.model.load_state_dict(own)
+
+    def examples(self) -> Iterator[torch.Tensor]:
+        """This rank's training inputs of one epoch, on the device."""
+        for inputs, _, _ in plain_errors(iter(self.epoch)):
+            self.trainer.status.phase("validating")
+            if len(inputs):
+                yield self.trainer.workload.prepare(inputs)
 
     def result(self) -> dict:
         """For the record: numbers of seven digits. theory: see ``bench.formulas.replica_distance_factors``."""
@@ -143,8 +153,8 @@ def average(mode, model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def estimate_statistics(mode, model: nn.Module, batches) -> bool:
-    """Estimate batch norm's running statistics anew by ``update_bn``: the plain mean over the batches. Each rank looks
+def estimate_statistics(mode, model: nn.Module, batches: Iterable) -> bool:
+    """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over the batches. Each rank looks
     at its share, and the mean over ranks is that over all batches, for each rank has as many. Returns False for a model
     without batch norm."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]

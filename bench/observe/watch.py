@@ -1,6 +1,6 @@
 """A Watch looks over the shoulder of any training script, and says which of the known mistakes it makes.
 
-    from bench.observe.watch import Watch
+    from bench.observe import Watch
 
     watch = Watch(model, optimizer)            # once both are wrapped: one process, DataParallel, DDP or Horovod
     for epoch in range(epochs):
@@ -20,12 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from bench import mistakes
 from bench.errors import UserError
-from bench.modes import collectives as group
+from bench.mistakes import Finding
+from bench.modes import collectives
 from bench.observe.draws import LoaderWatch, augmentation, can_be_recorded
 from bench.observe.observer import put_together
 from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, norm_of, state_of
-from bench.record import observed as detect
 
 COUNTED_STEPS = 20  # in which waits for the device are counted
 TIMED_STEPS = 10_000
@@ -130,18 +131,18 @@ class Watch:
             else:
                 self.reported.setdefault(name, []).append(int(value) if name == "images" else float(value))
 
-    def report(self) -> list[detect.Finding]:
+    def report(self) -> list[Finding]:
         """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them."""
         rank, _, gather = engine()
         parts = gather(self.part())
         known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True}
         observed = put_together(parts, known)
-        findings = detect.find(observed)
+        findings = mistakes.find(observed)
         if rank == 0:
             print(f"known mistakes found: {len(findings)}")
             for finding in findings:
-                print("\n".join(detect.in_words(finding)))
-            if unseen := detect.unobserved(observed):
+                print("\n".join(finding.lines()))
+            if unseen := mistakes.unobserved(observed):
                 print(f"not observed: {', '.join(unseen)}", flush=True)
         return findings
 
@@ -179,7 +180,7 @@ def engine() -> tuple:
     """Rank, number of ranks, and a function that gathers an item of every rank, of what is initialised here."""
     horovod = sys.modules.get("horovod.torch")
     if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size(), group.gather
+        return dist.get_rank(), dist.get_world_size(), collectives.gather
     if horovod and horovod.is_initialized():
         return horovod.rank(), horovod.size(), horovod.allgather_object
     return 0, 1, lambda item: [item]

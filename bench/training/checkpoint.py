@@ -1,7 +1,7 @@
-"""Checkpoints: a run's state on disk, and the weights that other people have saved.
+"""Checkpoints: a run's state on disk, from which it can be resumed.
 
-What comes in: a dict of tensors and plain values, or a path. What goes out: a file that is either the old one or the
-new one, whole, whenever the power fails; or weights that fit a plain model.
+What comes in: a dict of tensors and plain values. What goes out: a file that is either the old one or the new one,
+whole, whenever the power fails.
 
 A checkpoint of this bench is one dict, written by rank 0 alone:
 
@@ -26,18 +26,15 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
 
 import contextlib
 import os
-import pickle
-import re
 import shutil
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from bench import files
 from bench.errors import BenchError, UserError
+from bench.workload.weights import listed, reason
 
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
@@ -46,10 +43,6 @@ KEYS = (
     "model", "optimizer", "scaler", "step", "images_seen", "loss_sum", "loss_steps", "skipped_steps", "elapsed_s",
     "accuracy", "guard", "config", "num_images", "world_size", "ranks",
 )  # fmt: skip
-
-WRAPPED_IN = ("model", "state_dict", "model_state_dict")  # the keys under which people save a state dict
-PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and DDP, and torch.compile, put before each key
-NAMED = 3  # keys that a message names before it counts the rest
 
 
 # Writing
@@ -90,16 +83,6 @@ def replacing(path: Path) -> Iterator[Path]:
         raise BenchError(f"cannot save {path} ({reason(error)}): {earlier}") from error
 
 
-def reason(error: BaseException) -> str:
-    """Why, in one line. torch turns a failed write into a RuntimeError about positions; the cause is behind it."""
-    behind = error
-    while behind is not None and not isinstance(behind, OSError):
-        behind = behind.__cause__ or behind.__context__
-    if behind is not None and behind.strerror:
-        return behind.strerror
-    return (str(behind or error).splitlines() or [type(error).__name__])[0]
-
-
 # Reading
 
 
@@ -121,81 +104,6 @@ def find(text: str) -> Path:
     return found[-1]
 
 
-def read(path: Path, trust: bool = False):
-    """What a file holds, with all tensors on the CPU whatever device they were saved from.
-
-    A file of torch.save is a pickle: a program that builds objects. Without ``trust`` only tensors and plain values
-    are built and no code of the file's choosing runs. With it, a whole pickled nn.Module can be read too.
-
-    Returns a dict, or whatever was saved. Raises UserError in one line: not there, cut short, no checkpoint, or in
-    need of code.
-    """
-    path = Path(path)
-    if os.path.isdir(path):
-        raise UserError(f"{path} is a folder: name the file in it")
-    if not os.path.isfile(path):
-        raise UserError(f"{path} is not there")
-    if path.suffix == ".safetensors":
-        return read_safetensors(path)
-    how = {"weights_only": False, "pickle_module": TrustingPickle} if trust else {"weights_only": True}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of what becomes one line below
-            return torch.load(path, map_location="cpu", **how)
-    except PermissionError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from None
-    except Exception as error:  # a foreign file can make an unpickler raise anything
-        raise UserError(why_unreadable(path, error)) from None
-
-
-def why_unreadable(path: Path, error: Exception) -> str:
-    """One line on a file that torch.load refused."""
-    code = re.search(r"(?<=GLOBAL )\S+|TorchScript", str(error))
-    if code:
-        return (
-            f"{path} holds more than tensors and plain values: reading it runs code of its maker's choosing "
-            f"({code[0]}); TRUST=1 reads it if you trust its maker"
-        )
-    if isinstance(error, ImportError | AttributeError):
-        return f"{path} needs code that is not here ({reason(error)}): save the model's state dict instead"
-    with path.open("rb") as file:
-        torchs = file.read(4) == b"PK\x03\x04"
-    if torchs or isinstance(error, EOFError) or "unexpected EOF" in str(error):
-        return f"{path} is cut short or damaged ({reason(error).partition('. ')[0]}): copy or save it again"
-    return f"{path} is not a checkpoint: torch.save writes one, and safetensors (name it .safetensors)"
-
-
-class Unpickler(pickle.Unpickler):
-    """A whole DDP module, unpickled, asks for a process group and builds a reducer; its weights need neither."""
-
-    def find_class(self, module: str, name: str):
-        found = super().find_class(module, name)
-        return PlainShell if found is nn.parallel.DistributedDataParallel else found
-
-
-class PlainShell(nn.Module):
-    """What is left of a DDP module: the model under the name ``module``."""
-
-
-class TrustingPickle:
-    """What torch.load asks of the pickle module."""
-
-    Unpickler, load = Unpickler, pickle.load
-
-
-def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, a format that cannot hold code."""
-    try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-    except ImportError:
-        raise UserError(f"{path} needs the package safetensors: pip install safetensors") from None
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is cut short or no safetensors file ({reason(error)})") from None
-
-
 def check(state, path: Path) -> None:
     """Raise UserError unless ``state``, read from ``path``, is a checkpoint that a run can be resumed from."""
     if not isinstance(state, dict) or state.get("format") != FORMAT:
@@ -210,92 +118,3 @@ def check(state, path: Path) -> None:
     missing = [key for key in KEYS if key not in state]
     if missing:
         raise UserError(f"{path} is a checkpoint without {listed(missing)}: it cannot be resumed from")
-
-
-# Weights
-
-
-def weights_in(content, path: Path) -> dict[str, torch.Tensor]:
-    """The state dict in whatever a person has saved, under the names of the plain model.
-
-    content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a whole
-    module. A prefix of PREFIXES is stripped, as often as it stands there, when ALL keys carry it: then it can only be
-    a wrapper's. Raises UserError when no weights are found.
-    """
-    if isinstance(content, nn.Module):
-        content = content.state_dict()
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}, not weights: save the model's state dict")
-    if not content or not all(isinstance(value, torch.Tensor) for value in content.values()):
-        for key in WRAPPED_IN:
-            if isinstance(content.get(key), dict | nn.Module):
-                return weights_in(content[key], path)
-        keys = listed([str(key) for key in content]) if content else "none"
-        raise UserError(f"{path} holds no weights under a known name (its keys: {keys}): save the model's state dict")
-    return strip_prefixes(content)
-
-
-def strip_prefixes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``module._orig_mod.fc.bias`` -> ``fc.bias``, when all keys are so."""
-    for prefix in PREFIXES:
-        if all(key.startswith(prefix) for key in weights):
-            return strip_prefixes({key.removeprefix(prefix): value for key, value in weights.items()})
-    return weights
-
-
-def load_weights(
-    model: nn.Module, weights: dict[str, torch.Tensor], path: Path, new_head: bool = False, fresh: tuple[str, ...] = ()
-) -> list[str]:
-    """Load weights into the plain model, strictly: every key, and every shape. An unwrapped model on any device.
-
-    new_head: for fine-tuning: where the shape of the head's weights differs (another number of classes), the head
-    stays as it is, and everything else must fit. fresh: further parameters of which the same is allowed.
-
-    Returns sentences about what was not taken from the file, empty when all was. Raises UserError that names the keys
-    when something does not fit; the model is unchanged then.
-    """
-    own, notes = model.state_dict(), []
-    weights = dict(weights)
-    missing = [key for key in own if key not in weights]
-    counters = [key for key in missing if key.endswith(".num_batches_tracked")]
-    if counters and missing == counters:  # older files have none, and only a norm without momentum reads them
-        weights |= {key: own[key] for key in counters}
-        notes.append(
-            f"{Path(path).name} has no num_batches_tracked: {len(counters)} counters of batch norms stay as they are"
-        )
-        missing = []
-    unexpected = [key for key in weights if key not in own]
-    other = [key for key in own if key in weights and own[key].shape != weights[key].shape]
-
-    head = head_of(model)
-    allowed = {key for key in fresh if key in other}
-    if new_head and f"{head}.weight" in other:
-        allowed |= {f"{head}.weight", f"{head}.bias"} & own.keys()
-    misfits = [f"{key} {shape(weights[key])} for {shape(own[key])}" for key in other if key not in allowed]
-    faults = {"missing": missing, "unexpected": unexpected, "of another shape": misfits}
-    if any(faults.values()):
-        what = "; ".join(f"{name} {listed(keys)}" for name, keys in faults.items() if keys)
-        raise UserError(
-            f"{path} does not fit this model: {what}: build the model it was saved from (MODEL, NORM, IMAGE_SIZE)"
-        )
-    for key in [key for key in own if key in allowed]:
-        notes.append(f"{key} {shape(own[key])} stays fresh: {Path(path).name} has it {shape(weights[key])}")
-        weights[key] = own[key]
-    model.load_state_dict(weights)
-    return notes
-
-
-def head_of(model: nn.Module) -> str:
-    """The name of the classifier: the last Linear or Conv2d, which it is in every classifier of torchvision."""
-    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
-
-
-def shape(tensor: torch.Tensor) -> str:
-    """[64, 3, 7, 7]."""
-    return str(list(tensor.shape))
-
-
-def listed(names: list[str]) -> str:
-    """The first names, and how many there are when some are left out."""
-    more = f", … ({len(names)} in all)" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

@@ -1,10 +1,10 @@
 """Training by epochs: what happens between two stretches of steps, and is not timed.
 
-From stop to stop: after an epoch validation, its row for the record, a checkpoint; after every CHECKPOINT_STEPS another
-checkpoint. The steps themselves are bench/training/loop.py's.
+After an epoch: validation, its row for the record, a checkpoint; after every CHECKPOINT_STEPS another checkpoint. The
+steps themselves are bench/training/loop.py's.
 """
 
-import functools
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -13,24 +13,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench.config.options import RunConfig, global_batch_of, names, to_dict
+from bench.config.options import RunConfig, names, to_dict, unchecked
 from bench.errors import UserError
-from bench.observe.replicas import NOTE, Replicas
-from bench.record.write import without_names
+from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import LATEST
 from bench.training.loop import Trainer
-from bench.workload.images.load import plain_errors
-from bench.workload.images.models import train_mode
+from bench.workload.freezing import train_mode
+from bench.workload.loader import plain_errors
 from bench.workload.sharding import steps_of_epochs
 
 BEST = "best.pt"
-# Options that change nothing in what is computed: a resumed run does not name them.
-NO_MATTER = (
-    *names("measuring", "resources", "files", "besides", "labels"),
-    *("launcher", "fault", "workers", "in_memory"),
-    "pretrained",  # the checkpoint brings its own weights
-)
 
 
 class Epochs:
@@ -47,17 +40,10 @@ class Epochs:
         self.notes = []  # what a resumed run does otherwise than the one before
         self.rng = None  # the random numbers' state, to be put back when training begins
         self.tracker = None
-        self.replicas = None
+        self.watchers = []  # each has ``end_epoch``, called after every validation, and ``end_training``
 
-    def compare_replicas(self, whole_val: Iterable, epoch: Iterable) -> None:
-        """REPLICAS=1: compare them from here on. whole_val: the whole validation set, on every rank. epoch: this rank's
-        training batches of one epoch, walked once at the end."""
-        steps, self.one_epoch = self.ends()[-1] - self.trainer.step, epoch
-        self.replicas = Replicas(self.trainer, steps, functools.partial(judge, self.trainer, whole_val))
-        self.notes.append(NOTE)
-
-    def tell(self, tracker) -> None:
-        """From now on a tracker is told every loss that is known, and every epoch's row."""
+    def add_tracker(self, tracker) -> None:
+        """From now on a tracker gets every loss that is known, and every epoch's row."""
         self.tracker = tracker
         self.trainer.on_loss = lambda step, loss: tracker.log(step, {"train/loss": loss})
 
@@ -90,15 +76,8 @@ class Epochs:
                 timing = True
             elif timing:
                 trainer.clock.resume()
-        if self.replicas:
-            self.replicas.judge_average(self.images_again())
-
-    def images_again(self) -> Iterator[torch.Tensor]:
-        """This rank's training images of one epoch, [b, 3, H, W] on the device."""
-        for images, _, _ in plain_errors(iter(self.one_epoch)):
-            self.trainer.status.phase("validating")
-            if len(images):
-                yield self.trainer.prepare(images)
+        for watcher in self.watchers:
+            watcher.end_training()
 
     def saves(self, end: int) -> range:
         """The steps before ``end`` after which a checkpoint is asked for, beside the epochs' ends."""
@@ -116,8 +95,8 @@ class Epochs:
         trained_s = self.elapsed_s()
         if self.val_batches is not None:
             row |= validate(trainer, self.val_batches)
-        if self.replicas:
-            self.replicas.end_epoch()
+        for watcher in self.watchers:
+            watcher.end_epoch()
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
         best = row.get("top1", -1.0) > self.best_top1 and row["loss"] is not None
@@ -148,19 +127,19 @@ class Epochs:
         ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
         loss_sum = self.mean_loss_sum()
         latest = trainer.run_dir / LATEST
-        trainer.script.save(latest, self.state(model) | {"loss_sum": loss_sum, "ranks": ranks})
+        trainer.script.save(latest, self.state() | {"loss_sum": loss_sum, "ranks": ranks})
         if best and trainer.mode.topology.rank == 0:
             checkpoint.keep_best(latest, trainer.run_dir / BEST)
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
 
-    def state(self, model: nn.Module) -> dict:
-        """Everything that going on needs, but for what each rank has of its own."""
-        trainer = self.trainer
+    def state(self) -> dict:
+        """Everything that resuming needs, but for what each rank has of its own. Every rank calls it."""
+        trainer, mode = self.trainer, self.trainer.mode
         return {
             "format": checkpoint.FORMAT,
             "version": checkpoint.VERSION,
-            "model": model.state_dict(),
-            "optimizer": trainer.optimizer.state_dict(),
+            "model": mode.full_state(trainer.model),
+            "optimizer": mode.full_optimizer_state(trainer.model, trainer.optimizer),
             "scaler": trainer.scaler.state_dict(),
             "step": trainer.step,
             "images_seen": trainer.images_seen,
@@ -170,7 +149,7 @@ class Epochs:
             "elapsed_s": self.elapsed_s(),
             "accuracy": self.rows,
             "num_images": self.num_images,
-            "world_size": trainer.mode.topology.world_size,
+            "world_size": mode.topology.world_size,
             "config": to_dict(without_names(self.config)),
         }
 
@@ -181,7 +160,7 @@ class Epochs:
         """
         trainer, rank = self.trainer, self.trainer.mode.topology.rank
         self.check_resumable(state, path)
-        load_optimizer(trainer.optimizer, state["optimizer"], path)
+        load_optimizer(trainer, state["optimizer"], path)
         if trainer.scaler.is_enabled() and state["scaler"]:
             trainer.scaler.load_state_dict(state["scaler"])
         if trainer.guard:
@@ -228,7 +207,7 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
     if state["world_size"] != world_size:
         yield (f"resumed with {world_size} processes, begun with {state['world_size']}: every rank starts from rank "
                "0's batch-norm statistics, and all but rank 0 from new random numbers")  # fmt: skip
-    batches = [global_batch_of(c) for c in (before, now)]
+    batches = [unchecked(before).global_batch, config.global_batch]
     if batches[0] != batches[1]:
         yield (f"the global batch is {batches[1]}, it was {batches[0]}: the order of the images is cut into other "
                "steps; LR is scaled only where LR_BATCH is given")  # fmt: skip
@@ -237,19 +216,27 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
     if config.compression == "powersgd":
         yield "COMPRESSION=powersgd begins anew: what it left out before is lost"
     changed = [f"{name} {before[name]} → {now[name]}" for name in now
-               if name in before and name not in NO_MATTER and before[name] != now[name]]  # fmt: skip
+               if name in before and name not in may_change_on_resume() and before[name] != now[name]]  # fmt: skip
     if changed:
         yield f"not as before: {', '.join(changed)}"
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict, path: Path) -> None:
+def may_change_on_resume() -> list[str]:
+    """The options that change nothing in what is computed: a resumed run does not name them. The checkpoint brings its
+    own weights in place of PRETRAINED's."""
+    others = ("launcher", "fault", "workers", "in_memory", "pretrained")
+    return [*names("measuring", "resources", "files", "besides", "labels"), *others]
+
+
+def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
     """The optimizer's state from a checkpoint; its settings (learning rate, decay) stay those of this run.
 
     Raises UserError when it does not fit.
     """
+    optimizer = trainer.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:
-        optimizer.load_state_dict(state)
+        trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state)
     except (ValueError, KeyError) as error:
         raise UserError(
             f"RESUME: the optimizer's state in {path} does not fit ({error}): was FREEZE another?"
@@ -260,11 +247,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict, path: Path) ->
 
 @torch.no_grad()
 def validate(trainer: Trainer, batches: Iterable) -> dict:
-    """Loss, top-1 and top-5 accuracy over a held-out set: each process counts its share, and the COUNTS are summed.
+    """The mean loss and the workload's metrics over a held-out set: each process counts its share, and the COUNTS are
+    summed over the ranks.
 
-    A share is never padded, so no image counts twice, whatever the sizes. It runs on the plain model, for shares may
+    A share is never padded, so no example counts twice, whatever the sizes. It runs on the plain model, for shares may
     differ by a batch and DDP's forward is a collective. Batch norm's statistics may differ by rank; the model that is
-    judged is one, rank 0's, as a checkpoint would hold it.
+    validated is one, rank 0's, as a checkpoint would hold it.
     """
     trainer.status.phase("validating")
     mode, model = trainer.mode, trainer.mode.unwrap(trainer.model)
@@ -272,41 +260,63 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     load_buffers(model, mode.gather(own)[0])
     counts = count(trainer, batches)
     load_buffers(model, own)
-    loss, top1, top5, images = trainer.script.sum_counts(counts).tolist()
-    if not images:
+    found = means(trainer, trainer.script.sum_counts(counts))
+    if not found["images"]:
         raise UserError("the validation set has no image that can be read")
-    return {"loss": finite(loss / images), "top1": top1 / images, "top5": top5 / images, "images": int(images)}
+    return found
 
 
 def judge(trainer: Trainer, batches: Iterable) -> dict:
-    """Loss and top-1 accuracy of this process's model as it stands, with its own buffers; nobody else is asked."""
-    loss, top1, _, images = count(trainer, batches).tolist()
-    return {"loss": finite(loss / images), "top1": top1 / images}
+    """The mean loss and the metrics of this process's model as it stands, with its own buffers, on batches that are its
+    own; no other rank takes part."""
+    return means(trainer, count(trainer, batches))
+
+
+def means(trainer: Trainer, counts: torch.Tensor) -> dict:
+    """Counts as ``count`` gives them -> loss, each metric of the workload, and the number of examples."""
+    loss, *hits, examples = counts.tolist()
+    metrics = {metric.key: x / max(1, examples) for metric, x in zip(trainer.workload.info.metrics, hits, strict=True)}
+    return {"loss": finite(loss / max(1, examples)), **metrics, "images": int(examples)}
 
 
 @torch.no_grad()
 def count(trainer: Trainer, batches: Iterable) -> torch.Tensor:
-    """[4]: the sum of the losses, the top-1 and the top-5 hits, and the images, of this process's model on batches."""
-    model = trainer.mode.unwrap(trainer.model)
+    """[2 + metrics]: the sum of the losses, that of each metric, and the examples, of this process's model on
+    batches."""
+    workload, model = trainer.workload, trainer.mode.unwrap(trainer.model)
     model.eval()
-    counts = torch.zeros(4, dtype=torch.float64, device=trainer.device)  # loss, top-1, top-5, images
-    for images, labels, unreadable in plain_errors(iter(batches)):
-        trainer.status.phase("validating")
-        trainer.skipped_images.update(unreadable)
-        if len(labels) == 0:
-            continue
-        labels = labels.to(trainer.device)
+    counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
+    for inputs, targets in forwards(trainer, batches):
         with trainer.autocast:
-            outputs = model(trainer.prepare(images)).float()  # [b, classes]
-        loss = nn.functional.cross_entropy(outputs, labels, reduction="sum")
-        hits = outputs.topk(min(5, outputs.shape[1])).indices == labels[:, None]  # [b, 5]
-        counts += torch.stack([loss, hits[:, 0].sum(), hits.sum(), torch.tensor(len(labels), device=trainer.device)])
+            outputs = model(workload.prepare(inputs)).float()
+        if targets is not None:
+            targets = targets.to(trainer.device)
+            counts += torch.cat([workload.count(outputs, targets), counts.new_full((1,), len(targets))])
     train_mode(model)
     return counts
 
 
+def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
+    """(inputs, targets) of each forward pass of a validation.
+
+    Where a forward pass is a collective (``Mode.collective_forward``) every rank must take as many: one that has fewer
+    batches, or one without a readable example, calls the model with a blank example whose targets are None.
+    """
+    mode, blank = trainer.mode, (trainer.workload.blank(), None)
+    for inputs, targets, unreadable in plain_errors(iter(batches)):
+        trainer.status.phase("validating")
+        trainer.skipped_images.update(unreadable)
+        if len(targets):
+            yield inputs, targets
+        elif mode.collective_forward:
+            yield blank
+    if mode.collective_forward:
+        most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))
+        yield from itertools.repeat(blank, most - len(batches))
+
+
 def finite(value: float) -> float | None:
-    """A number that JSON has; None for the loss of a training that has gone astray."""
+    """A number that JSON has; None for the loss of a training that has diverged."""
     return value if math.isfinite(value) else None
 
 

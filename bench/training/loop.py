@@ -16,9 +16,10 @@ from torch import nn
 from bench.config.options import RunConfig
 from bench.config.rules import parse_fault, parse_snapshots
 from bench.errors import UserError
+from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
 from bench.process.heartbeat import StatusWriter
-from bench.training.schedule import learning_rate, scaled_lr
+from bench.training.schedule import learning_rate
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
@@ -69,17 +70,16 @@ def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
 class Trainer:
     """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped.
 
-    to_float: makes numbers of images on the device. lr_of: the learning rate of a step, by images seen before it.
-    script: what scripts do right or wrong, bench/training/script.py.
+    lr_of: the learning rate of a step, by images seen before it. script: what a script decides, with its workload.
     """
 
     def __init__(
-        self, config: RunConfig, mode, model: nn.Module, optimizer, to_float, lr_of: Callable[[int], float],
+        self, config: RunConfig, mode, model: nn.Module, optimizer, lr_of: Callable[[int], float],
         status: StatusWriter, run_dir: Path, script,
     ):  # fmt: skip
         self.config, self.mode, self.model, self.optimizer = config, mode, model, optimizer
-        self.to_float, self.lr_of, self.status, self.run_dir = to_float, lr_of, status, run_dir
-        self.script = script
+        self.lr_of, self.status, self.run_dir = lr_of, status, run_dir
+        self.script, self.workload = script, script.workload
         self.device = mode.topology.device
         self.clock = StepClock(self.device, passes=config.accumulate)
         self.peek = LossPeek(self.device)
@@ -99,21 +99,21 @@ class Trainer:
         self.loss_steps = 0  # how many those are
 
     def train_steps(self, batches, count: int) -> None:
-        """Take ``count`` steps from an iterator of (images [b, 3, H, W], labels [b], unreadable names), never waiting
-        for the device (but for LOSS_GUARD and the scaler of fp16: see ``update``)."""
+        """Take ``count`` steps from an iterator of (inputs [b, …], targets [b, …], unreadable names), never waiting for
+        the device (but for LOSS_GUARD and the scaler of fp16: see ``update``)."""
         for _ in range(count):
             self.status.step(self.step)
             self.status.phase("waiting for data")
             asked = time.perf_counter()
-            images, labels, unreadable = next(batches)
+            inputs, targets, unreadable = next(batches)
             waited = time.perf_counter() - asked
             self.skipped_images.update(unreadable)
             if self.fault:
-                self.break_on_purpose()
+                self.inject_fault()
 
-            loss = self.take_step(self.prepare(images), labels.to(self.device, non_blocking=True))
+            loss = self.take_step(self.workload.prepare(inputs), targets.to(self.device, non_blocking=True))
             if self.config.item_sync or self.config.step_barrier:
-                self.be_unfair(loss)
+                self.add_unfair_overhead(loss)
             self.clock.step_done(waited)
             known = self.peek.offer(loss)
             if known is not None:
@@ -129,13 +129,8 @@ class Trainer:
             if self.after_step:
                 self.clock.resume()
 
-    def prepare(self, images: torch.Tensor) -> torch.Tensor:
-        """Images on the device, as numbers, in the memory order of the model."""
-        images = self.to_float(images.to(self.device, non_blocking=True))
-        return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
-
-    def take_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One step on this process's images [b, 3, H, W] and labels [b]; returns the loss, a mean over them.
+    def take_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """One step on this process's inputs [b, …] and targets [b, …]; returns the loss, a mean over them.
 
         With ACCUMULATE=k the batch goes through in k passes, and gradients are exchanged in the last one alone. A pass
         has the mean loss over a k-th of the batch, so it is divided by k, and the gradients of the passes add up.
@@ -146,13 +141,13 @@ class Trainer:
         self.begin("forward", after="start")
         self.optimizer.zero_grad()
         total = 0.0
-        for number, (some, theirs) in enumerate(zip(images.chunk(passes), labels.chunk(passes), strict=True), 1):
+        for number, (some, theirs) in enumerate(zip(inputs.chunk(passes), targets.chunk(passes), strict=True), 1):
             last = number == passes
             with contextlib.nullcontext() if last and self.config.sync else self.mode.no_sync(self.model):
                 if last and passes > 1:
                     self.begin("forward", after="passes before")
                 with self.autocast:
-                    outputs = self.model(some)  # [b / passes, classes]
+                    outputs = self.model(some)  # [b / passes, …]
                     loss = self.script.loss(outputs, theirs) / passes
                 if last:
                     self.begin("backward", after="forward")
@@ -192,7 +187,7 @@ class Trainer:
         self.clock.phase_done(after)
         self.status.phase(phase)
 
-    def be_unfair(self, loss: torch.Tensor) -> None:
+    def add_unfair_overhead(self, loss: torch.Tensor) -> None:
         """What some benchmarks let one mode pay every step, to be studied: never on in a fair comparison."""
         if self.config.item_sync:
             loss.item()  # the host waits for the device
@@ -203,12 +198,13 @@ class Trainer:
 
     def save_snapshot(self) -> None:
         """Write this rank's buffers, and from rank 0 its parameters, to RUN_DIR/rank<r>-step<n>.npz."""
-        model, rank = self.mode.unwrap(self.model), self.mode.topology.rank
-        tensors = dict(model.named_buffers()) | (dict(model.named_parameters()) if rank == 0 else {})
+        rank, whole = self.mode.topology.rank, self.mode.full_state(self.model)
+        buffers = dict(self.mode.unwrap(self.model).named_buffers())
+        tensors = whole if rank == 0 else {name: whole[name] for name in buffers if name in whole}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         np.savez(self.run_dir / f"rank{rank}-step{self.step}.npz", **arrays)
 
-    def break_on_purpose(self) -> None:
+    def inject_fault(self) -> None:
         """FAULT=kind:rank:step: what a broken rank looks like, so that its handling can be seen and tested."""
         kind, rank, step = self.fault
         if (rank, step) != (self.mode.topology.rank, self.step):

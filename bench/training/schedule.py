@@ -1,4 +1,4 @@
-"""The learning rate of a step, as a pure function of the images seen. No imports but the standard library's.
+"""The learning-rate schedule: the learning rate of a step, as a pure function of the images seen.
 
 Progress is counted in images and not in steps: a step is larger on more devices, an image is not. So a run that is
 resumed with another number of devices goes on at the same place of its schedule.
@@ -6,21 +6,9 @@ resumed with another number of devices goes on at the same place of its schedule
 
 import math
 
-SCHEDULES = ("constant", "step", "cosine", "cyclic")
+from bench.config.options import SCHEDULES
+
 WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm-up: small, and not 0
-
-
-def scaled_lr(lr: float, global_batch: int, lr_batch: int | None) -> float:
-    """The learning rate for a global batch when ``lr`` was chosen for ``lr_batch`` images: the linear scaling rule.
-
-    A batch k times as large takes a k times larger step: lr x global_batch / lr_batch (Goyal et al. 2017, "Accurate,
-    Large Minibatch SGD", https://arxiv.org/abs/1706.02677, section 2.1, which starts it with a warm-up). With
-    lr_batch None the learning rate is left as it is.
-
-    >>> scaled_lr(0.1, global_batch=1024, lr_batch=256), scaled_lr(0.1, global_batch=1024, lr_batch=None)
-    (0.4, 0.1)
-    """
-    return lr if lr_batch is None else lr * global_batch / lr_batch
 
 
 def learning_rate(

@@ -1,9 +1,9 @@
-"""Sending a run's curves to a tracker: TensorBoard, or Weights & Biases.
+"""Sending a run's curves to a tracker: TensorBoard, or Weights & Biases, which reads TensorBoard's files.
 
 ``open_tracker`` gives an object with ``log`` and ``close``. Rank 0 alone tracks; every other rank, and TRACK=none, gets
 one that does nothing. What to notice:
 
-- a step never waits for a tracker: ``log`` puts the values into a queue, and a thread writes them;
+- a step never waits for a disk or a network: ``log`` puts the values into a queue, and a thread writes them;
 - a tracker never ends a run: what goes wrong after it was opened is one line in the rank's log, and the rest of the
   values is dropped. The record does not depend on it;
 - nothing is sent anywhere and everything lies under the run's folder, unless WANDB_MODE=online is in the environment.
@@ -12,18 +12,18 @@ one that does nothing. What to notice:
 A tracker holds up to about a second of values; a process that leaves by os._exit without ``close`` loses those.
 """
 
-import contextlib
 import importlib
 import json
 import os
-import queue
 import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.errors import UserError
+from bench.process import ending
 
 CLOSE_S = 30.0  # for what is still in the queue, and for wandb's service to end
 END_S = 3.0  # from killing that service to its being gone
@@ -56,42 +56,8 @@ class NoTracker:
         """Do nothing."""
 
 
-class Tracker:
-    """Values go through a queue to a thread, which gives them to a sink: TensorBoard or Wandb below."""
-
-    def __init__(self, sink):
-        self.sink, self.values, self.closed = sink, queue.SimpleQueue(), False
-        self.thread = threading.Thread(target=self.drain, name="tracker", daemon=True)
-        self.thread.start()
-
-    def log(self, step: int, values: dict[str, float]) -> None:
-        """Note numbers by name at a step; steps must not go back. No tensors: to read one waits for its device."""
-        if not self.closed:
-            self.values.put((step, dict(values)))
-
-    def close(self) -> None:
-        """Write what is left and end what the tracker started, within CLOSE_S + END_S seconds. Twice does no harm."""
-        if self.closed:
-            return
-        self.closed = True
-        self.values.put(None)
-        self.thread.join(CLOSE_S)
-        if self.thread.is_alive():
-            complain(f"not closed after {CLOSE_S:g} s: its last values may be missing")
-        self.sink.end()
-
-    def drain(self) -> None:
-        """The thread: write until ``close``."""
-        try:
-            while (item := self.values.get()) is not None:
-                self.sink.write(*item)
-            self.sink.finish()
-        except Exception as error:
-            complain(f"{type(error).__name__}: {error}; no more values are written")
-
-
 class TensorBoard:
-    """Event files in RUN_DIR/tensorboard, the config as their one text."""
+    """Event files in RUN_DIR/tensorboard, the config as their one text. A thread of TensorBoard's writes them."""
 
     def __init__(self, run_dir: Path, config: dict):
         require("tensorboard", "tensorboard")
@@ -99,21 +65,41 @@ class TensorBoard:
 
         self.writer = SummaryWriter(run_dir / "tensorboard", flush_secs=FLUSH_S)
         self.writer.add_text("config", f"```\n{json.dumps(config, indent=2, default=str)}\n```")
+        self.open = True
 
-    def write(self, step: int, values: dict[str, float]) -> None:
-        for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Note numbers by name at a step; steps must not go back. No tensors: to read one waits for its device."""
+        if self.open:
+            self.attempt(lambda: [self.writer.add_scalar(name, value, step) for name, value in values.items()])
+
+    def close(self) -> None:
+        """Write what is left and end what the tracker started, within a limit. Twice does no harm."""
+        if not self.open:
+            return
+        thread = threading.Thread(target=self.attempt, args=(self.finish,), daemon=True)
+        thread.start()
+        thread.join(CLOSE_S)
+        if thread.is_alive():
+            warn(f"not closed after {CLOSE_S:g} s: its last values may be missing")
+        self.open = False
+
+    def attempt(self, write: Callable[[], object]) -> None:
+        """Call a function. When it raises, that is one line in the rank's log, and later values are dropped."""
+        try:
+            write()
+        except Exception as error:
+            self.open = False
+            warn(f"{type(error).__name__}: {error}; no more values are written")
 
     def finish(self) -> None:
+        """Write what is left."""
         self.writer.close()
 
-    def end(self) -> None:
-        """Nothing was started but a daemon thread."""
 
-
-class Wandb:
-    """A wandb run in RUN_DIR/wandb. wandb does its work in a service process, wandb-core, which ends with the run: by
-    ``finish``; by ``end`` when it does not; and by itself within a second of this process's end, however that came."""
+class Wandb(TensorBoard):
+    """The same event files, which wandb reads into a run of its own in RUN_DIR/wandb. It does so in a service process,
+    which ends with the run: by ``finish``; by ``close`` when it does not; and by itself within a second of this
+    process's end, however that came."""
 
     def __init__(self, run_dir: Path, config: dict):
         folder = run_dir.absolute() / "wandb"
@@ -128,45 +114,47 @@ class Wandb:
             self.wandb = require("wandb", "wandb")
         finally:
             tempfile.tempdir = before
-        others = set(children())
+        others = ending.tree(os.getpid())
         try:
             self.run = self.wandb.init(
-                dir=run_dir.absolute(), project="data-parallel-bench", name=run_dir.name, config=config
-            )
+                dir=run_dir.absolute(), project="data-parallel-bench", name=run_dir.name, config=config,
+                sync_tensorboard=True,
+            )  # fmt: skip
         except Exception as error:
-            kill([p for p in children() if p not in others])
+            ending.end([p for p in ending.tree(os.getpid()) if p not in others], END_S)
             asked, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
             hint = "leave TRACK out" if asked == "offline" else "leave WANDB_MODE out to track offline"
             raise UserError(f"TRACK=wandb with WANDB_MODE={asked} does not start ({why}): {hint}") from error
-        self.services = [p for p in children() if p not in others]
-
-    def write(self, step: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=step)
+        self.services = [p for p in ending.tree(os.getpid()) if p not in others]
+        super().__init__(run_dir, config)
 
     def finish(self) -> None:
-        self.run.finish()
+        """Write what is left, and have wandb read it."""
+        super().finish()
+        self.run.finish()  # waits some seconds for more event files
         self.wandb.teardown()
 
-    def end(self) -> None:
-        """Kill the service where it is still there."""
-        kill(self.services)
+    def close(self) -> None:
+        """End the service where it is still there."""
+        super().close()
+        ending.end(self.services, END_S)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-SINKS = {"none": None, "tensorboard": TensorBoard, "wandb": Wandb}
+KINDS = {"none": NoTracker, "tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def open_tracker(kind: str, run_dir: Path, config: dict, rank: int) -> NoTracker | Tracker:
+def open_tracker(kind: str, run_dir: Path, config: dict, rank: int) -> NoTracker | TensorBoard:
     """The tracker of a run; ``log(step, values)`` and ``close()`` it.
 
     kind: "none", "tensorboard" or "wandb". run_dir: the run's folder, under which everything is written. config: the
     run's options by name. Raises UserError on an unknown kind, a missing package, or a wandb that does not start.
     """
-    if kind not in SINKS:
-        raise UserError(f"unknown TRACK={kind}: choose one of {', '.join(SINKS)}")
+    if kind not in KINDS:
+        raise UserError(f"unknown TRACK={kind}: choose one of {', '.join(KINDS)}")
     if kind == "none" or rank != 0:
         return NoTracker()
-    return Tracker(SINKS[kind](Path(run_dir), config))
+    return KINDS[kind](Path(run_dir), config)
 
 
 def require(package: str, kind: str):
@@ -185,23 +173,6 @@ def require(package: str, kind: str):
     raise UserError(f"TRACK={kind} needs {package}{why}: pip install 'data-parallel-bench[track]'")
 
 
-def children() -> list:
-    """The processes that this one has started, as psutil.Process."""
-    import psutil
-
-    return psutil.Process().children()
-
-
-def kill(processes: list) -> None:
-    """End processes at once, and wait for their end, for END_S at most."""
-    import psutil
-
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, timeout=END_S)
-
-
-def complain(text: str) -> None:
+def warn(text: str) -> None:
     """One line in the rank's log."""
     print(f"tracker: {text}", file=sys.stderr, flush=True)

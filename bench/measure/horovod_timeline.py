@@ -1,0 +1,139 @@
+"""Horovod's timeline: the file that its background thread writes, which torch's profiler cannot see, read into spans.
+
+What comes in: the text of HOROVOD_TIMELINE. What goes out: one span per fused reduction, on this process's clock.
+"""
+
+import contextlib
+import itertools
+import json
+
+BEGIN, END = "bench.timeline.begin", "bench.timeline.end"  # our own reductions in Horovod's file
+
+
+def is_mark(tensor: dict) -> bool:
+    """Whether a tensor of Horovod's file is one of our own markers."""
+    return tensor["name"].endswith((BEGIN, END))
+
+
+def read_engine(text: str) -> tuple[list[dict], float]:
+    """The finished operations in Horovod's timeline, and the moment of its zero in seconds since 1970.
+
+    Each operation: name, start_s, inner_s (when the first activity inside began; None without one), end_s, shape and
+    dtype. A tensor is a process in the file; its spans are nested B and E events, and the E of an operation, unlike
+    that of a negotiation, carries dtype and shape. A file that was cut off is read as far as it goes. Raises
+    ValueError when it has no header.
+    """
+    epoch_s, names, open_spans, done = None, {}, {}, []
+    for event in parse_events(text):
+        arguments, pid = event.get("args") or {}, event.get("pid")
+        if event.get("ph") == "M":
+            if "start_time_since_epoch_in_micros" in arguments:
+                epoch_s = arguments["start_time_since_epoch_in_micros"] / 1e6
+            elif "name" in arguments:
+                names[pid] = arguments["name"]
+        elif event.get("ph") == "B":
+            stack = open_spans.setdefault(pid, [])
+            if stack and stack[0]["inner_s"] is None:
+                stack[0]["inner_s"] = event["ts"] / 1e6
+            stack.append({"start_s": event["ts"] / 1e6, "inner_s": None})
+        elif event.get("ph") == "E" and open_spans.get(pid):
+            span = open_spans[pid].pop()
+            if not open_spans[pid]:
+                span |= {"name": names.get(pid, ""), "end_s": event["ts"] / 1e6}
+                done.append(span | {"dtype": arguments.get("dtype", ""), "shape": arguments.get("shape")})
+    if epoch_s is None:
+        raise ValueError("it has no header")
+    return done, epoch_s
+
+
+def parse_events(text: str) -> list[dict]:
+    """The events of a file that should be a JSON list, and may have been cut off in the middle of a line."""
+    with contextlib.suppress(json.JSONDecodeError):
+        return json.loads(text)
+    decoder, events, at = json.JSONDecoder(), [], text.find("{")
+    while at >= 0:
+        try:
+            event, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            break
+        events.append(event)
+        at = text.find("{", at)
+    return events
+
+
+def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float], end: tuple[float, float]) -> float:
+    """Seconds to add to the file's clock to get perf_counter's: the guess, held to what the two markers allow.
+
+    begin, end: perf_counter before and after each marker. Its reduction lies between them. Raises ValueError when the
+    markers are not in the file, or allow nothing.
+    """
+    lows, highs = [], []
+    for name, (before, after) in ((BEGIN, begin), (END, end)):
+        for tensor in (t for t in tensors if t["name"].endswith(name) and t["shape"] is not None):
+            lows.append(before - tensor["start_s"])
+            highs.append(after - tensor["end_s"])
+    if not lows:
+        raise ValueError("our own reductions are not in it")
+    low, high = max(lows), min(highs)
+    if low > high:
+        raise ValueError(f"its clock and ours do not fit: {low - high:.6f} s apart")
+    return min(max(guess, low), high)
+
+
+def fusions(tensors: list[dict]) -> list[dict]:
+    """Fused reductions: tensors that had all begun before anything was done with one of them.
+
+    tensors: of ``read_engine``. Returns start_s, end_s and the summed bytes of each, the first one first.
+    """
+    groups = []
+    for tensor in sorted(tensors, key=lambda t: t["start_s"]):
+        acted = tensor["end_s"] if tensor["inner_s"] is None else tensor["inner_s"]
+        size = nbytes_of(tensor["dtype"], tensor["shape"])
+        if groups and tensor["start_s"] <= groups[-1]["acted_s"]:
+            group = groups[-1]
+            group["end_s"] = max(group["end_s"], tensor["end_s"])
+            group["acted_s"] = min(group["acted_s"], acted)
+            group["bytes"] += size
+        else:
+            groups.append({"start_s": tensor["start_s"], "end_s": tensor["end_s"], "acted_s": acted, "bytes": size})
+    return groups
+
+
+def nbytes_of(dtype: str, shape: str) -> int:
+    """Bytes of a tensor as Horovod writes it down.
+
+    >>> nbytes_of("float32", "[64, 3, 3, 3]"), nbytes_of("float16", "[10]"), nbytes_of("float32", "[]")
+    (6912, 20, 4)
+    """
+    bits = int("".join(c for c in dtype if c.isdigit()) or 8)
+    count = 1
+    for size in shape.strip("[]").split(","):
+        count *= int(size) if size.strip() else 1
+    return count * bits // 8
+
+
+def share_communication(parts: list[dict]) -> None:
+    """On rank 0, with all ranks' samples: give the other ranks the spans that only rank 0 could see, and drop clocks.
+
+    A reduction takes place on all ranks at once. Ranks of one machine share a clock; those of others are fitted to it
+    by the end of a reduction of our own.
+    """
+    timelines = [part["timeline"] for part in parts if part.get("timeline")]
+    clocks = [timeline.pop("clock", None) for timeline in timelines]
+    if not clocks or not clocks[0] or clocks[0]["engine"] is None:
+        return
+    spans = [span for span in timelines[0]["spans"] if span["lane"] == "communication"]
+    for timeline, clock in zip(timelines[1:], clocks[1:], strict=True):
+        if not clock or clock["engine"] is None or any(span["lane"] == "communication" for span in timeline["spans"]):
+            continue
+        how = "on the clock that they share"
+        shift = clocks[0]["origin_s"] - clock["origin_s"]
+        if not clock["host"] or clock["host"] != clocks[0]["host"]:
+            how = "fitted by the end of one reduction: about a millisecond off"
+            shift = (clocks[0]["origin_s"] - clocks[0]["engine"]) - (clock["origin_s"] - clock["engine"])
+        moved = [
+            span | {"start_s": round(span["start_s"] + shift, 7), "end_s": round(span["end_s"] + shift, 7)}
+            for span in spans
+        ]
+        timeline["spans"] = sorted(itertools.chain(timeline["spans"], moved), key=lambda s: (s["lane"], s["start_s"]))
+        timeline["notes"].append(f"Horovod writes on rank 0 alone: the reductions are those of rank 0, {how}")
