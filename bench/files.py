@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the folder of installed packages
 TICK_S = 0.1  # between two looks at a lock
 
 
@@ -49,20 +50,19 @@ def locked(path: Path, until: float, over: Exception, waiting: Callable[[], obje
     until: the ``time.monotonic()`` after which ``over`` is raised. waiting: called once, when somebody else holds it.
     Raises OSError when the file or its folder cannot be made.
     """
-    import fcntl
+    from filelock import FileLock, Timeout
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        waited = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise over from None
-            if not waited:
-                waiting()
-            waited = True
-            time.sleep(TICK_S)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        waiting()
+        try:
+            lock.acquire(timeout=max(0, until - time.monotonic()), poll_interval=TICK_S)
+        except Timeout:
+            raise over from None
+    try:
         yield
+    finally:
+        lock.release()

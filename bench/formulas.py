@@ -16,24 +16,24 @@ def slowest_rank(step_times: list[list[float]]) -> list[float]:
     return [max(step) for step in zip(*step_times, strict=True)]
 
 
-def throughput_images_per_s(step_times: list[list[float]], global_batch: int) -> float:
-    """Images a second of ranks that step together: all images over the time of the slowest rank.
+def throughput_per_s(step_times: list[list[float]], global_batch: int) -> float:
+    """Examples per second of ranks that step together: all examples over the time of the slowest rank.
 
-    Two ranks, two steps of 64 images; the slower rank needs 4 s for them:
+    Two ranks, two steps of 64 examples; the slower rank needs 4 s for them:
 
-    >>> throughput_images_per_s([[1.0, 2.0], [2.0, 2.0]], global_batch=64)
+    >>> throughput_per_s([[1.0, 2.0], [2.0, 2.0]], global_batch=64)
     32.0
     """
     steps = len(step_times[0])
     return global_batch * steps / max(sum(times) for times in step_times)
 
 
-def independent_throughput_images_per_s(step_times: list[list[float]], global_batch: int) -> float:
-    """Images a second of processes that never wait for each other: the sum of their own rates.
+def independent_throughput_per_s(step_times: list[list[float]], global_batch: int) -> float:
+    """Examples per second of processes that never wait for each other: the sum of their own rates.
 
-    Two processes of 32 images a step: one takes 1 s a step (32/s), the other 2 s (16/s).
+    Two processes of 32 examples per step: one takes 1 s per step (32/s), the other 2 s (16/s).
 
-    >>> independent_throughput_images_per_s([[1.0, 1.0], [2.0, 2.0]], global_batch=64)
+    >>> independent_throughput_per_s([[1.0, 1.0], [2.0, 2.0]], global_batch=64)
     48.0
     """
     per_rank = global_batch / len(step_times)
@@ -67,6 +67,19 @@ def percentile(values: list[float], percent: float) -> float:
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def scaled_lr(lr: float, global_batch: int, lr_batch: int | None) -> float:
+    """The learning rate for a global batch when ``lr`` was chosen for ``lr_batch`` images: the linear scaling rule.
+
+    A batch k times as large takes a k times larger step: lr x global_batch / lr_batch (Goyal et al. 2017, "Accurate,
+    Large Minibatch SGD", https://arxiv.org/abs/1706.02677, section 2.1, which starts it with a warm-up). With
+    lr_batch None the learning rate is left as it is.
+
+    >>> scaled_lr(0.1, global_batch=1024, lr_batch=256), scaled_lr(0.1, global_batch=1024, lr_batch=None)
+    (0.4, 0.1)
+    """
+    return lr if lr_batch is None else lr * global_batch / lr_batch
 
 
 def scaling_efficiency(throughput: float, base_throughput: float, num_devices: int) -> float:
@@ -124,15 +137,6 @@ def data_wait_share(data_wait_s: list[float], step_time_s: list[float]) -> float
     return sum(data_wait_s) / sum(step_time_s)
 
 
-def gib(num_bytes: float) -> float:
-    """Bytes to GiB (2**30 bytes).
-
-    >>> gib(3 * 2**29)
-    1.5
-    """
-    return num_bytes / 2**30
-
-
 def log_ratio_interval(a: list[float], b: list[float], t_quantile: float) -> tuple[float, float, float]:
     """The ratio b/a of paired positive measurements, with an interval: (ratio, low, high).
 
@@ -151,35 +155,26 @@ def log_ratio_interval(a: list[float], b: list[float], t_quantile: float) -> tup
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
-def t_probability(t: float, df: int) -> float:
-    """P(|T| <= t) of Student's t with df degrees of freedom: the finite sums for whole df, t >= 0.
-
-    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 (odd df) and 26.7.4 (even df), with
-    angle = arctan(t / sqrt(df)). The absolute error is that of the last digits of a float.
+def t_probability(t: float, df: float) -> float:
+    """P(|T| <= t) of Student's t with df degrees of freedom, any df > 0, t >= 0.
 
     >>> round(t_probability(12.706205, 1), 6), round(t_probability(2.364624, 7), 6), round(t_probability(1.0, 2), 6)
     (0.95, 0.95, 0.57735)
     """
-    angle, odd = math.atan(t / math.sqrt(df)), df % 2
-    square = math.cos(angle) ** 2
-    term, total = (math.cos(angle) if odd else 1.0), 0.0
-    for k in range(2 + odd, df + 1, 2):  # k - 2 is the power of the cosine in this term
-        total, term = total + term, term * square * (k - 1) / k
-    total *= math.sin(angle)
-    return (angle + total) * 2 / math.pi if odd else total
+    from scipy.special import stdtr  # takes half a second: only for those who ask
+
+    return 2 * float(stdtr(df, t)) - 1
 
 
-def t_quantile(df: int, confidence: float) -> float:
-    """The two-sided quantile of Student's t: the t with P(|T| <= t) = confidence, by bisection of its angle.
+def t_quantile(df: float, confidence: float) -> float:
+    """The two-sided quantile of Student's t for any df > 0: the t with P(|T| <= t) = confidence.
 
-    >>> round(t_quantile(1, 0.95), 3), round(t_quantile(7, 0.95), 3)
-    (12.706, 2.365)
+    >>> round(t_quantile(1, 0.95), 3), round(t_quantile(7, 0.95), 3), round(t_quantile(7.5, 0.95), 3)
+    (12.706, 2.365, 2.333)
     """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):  # to the last bit: pi / 2**61 is below a float's resolution here
-        angle = (low + high) / 2
-        low, high = (angle, high) if t_probability(math.sqrt(df) * math.tan(angle), df) < confidence else (low, angle)
-    return math.sqrt(df) * math.tan((low + high) / 2)
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, (1 + confidence) / 2))
 
 
 def signed_rank_counts(n: int) -> list[int]:
@@ -232,65 +227,6 @@ def hodges_lehmann(d: list[float], depth: int) -> tuple[float, float | None, flo
     return (estimate, walsh[depth - 1], walsh[-depth]) if depth else (estimate, None, None)
 
 
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), the regularised incomplete beta function: 0 <= x <= 1, a and b above 0.
-
-    The continued fraction of DLMF 8.17.22 (https://dlmf.nist.gov/8.17#v), from the front by Lentz's method (Press et
-    al., Numerical Recipes, 3rd ed., section 6.4). It converges fast below x = (a + 1) / (a + b + 2); above, the other
-    tail is computed: I_x(a, b) = 1 - I_{1-x}(b, a). The relative error is below 1e-11 for a + b up to 1e4.
-
-    I_x(1, 1) = x, I_x(2, 1) = x**2, and I_x(1/2, 1/2) = 2 arcsin(sqrt(x)) / pi:
-
-    >>> round(incomplete_beta(0.3, 1, 1), 12), round(incomplete_beta(0.3, 2, 1), 12), incomplete_beta(1.0, 2, 3)
-    (0.3, 0.09, 1.0)
-    >>> round(incomplete_beta(0.25, 0.5, 0.5), 12), round(2 * math.asin(0.5) / math.pi, 12)
-    (0.333333333333, 0.333333333333)
-    """
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    other_tail = x > (a + 1) / (a + b + 2)
-    if other_tail:
-        x, a, b = 1 - x, b, a
-    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
-    fraction = d
-    for m in range(1, 1000):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            c, d = 1 + term / c, 1 / (1 + term * d)
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-16:
-            break
-    value = math.exp(a * math.log(x) + b * math.log1p(-x) - log_beta) * fraction / a
-    return 1 - value if other_tail else value
-
-
-def t_probability_real(t: float, df: float) -> float:
-    """P(|T| <= t) of Student's t with any df > 0, t >= 0: I_x(1/2, df/2) at x = t**2 / (df + t**2).
-
-    Abramowitz and Stegun 26.7.1 with 26.5.27. For whole df ``t_probability`` gives the same by finite sums.
-
-    >>> round(t_probability_real(2.364624, 7), 6), round(t_probability_real(2.364624, 7.5), 6)
-    (0.95, 0.952341)
-    """
-    return incomplete_beta(t * t / (df + t * t), 0.5, df / 2)
-
-
-def t_quantile_real(df: float, confidence: float) -> float:
-    """The two-sided quantile of Student's t for any df > 0, by bisection of its angle as in ``t_quantile``.
-
-    >>> round(t_quantile_real(7, 0.95), 3), round(t_quantile_real(7.5, 0.95), 3), round(t_quantile_real(8, 0.95), 3)
-    (2.365, 2.333, 2.306)
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        below = incomplete_beta(math.sin(angle) ** 2, 0.5, df / 2) < confidence
-        low, high = (angle, high) if below else (low, angle)
-    return math.sqrt(df) * math.tan((low + high) / 2)
-
-
 def welch_df(square_error_a: float, square_error_b: float, n_a: int, n_b: int) -> float:
     """Degrees of freedom of a difference of two means whose variances need not be equal.
 
@@ -329,7 +265,7 @@ def unpaired_log_ratio_interval(a: list[float], b: list[float], confidence: floa
     squares = [statistics.variance(side) / len(side) for side in logs]
     half = 0.0
     if sum(squares) > 0:
-        half = t_quantile_real(welch_df(*squares, len(a), len(b)), confidence) * math.sqrt(sum(squares))
+        half = t_quantile(welch_df(*squares, len(a), len(b)), confidence) * math.sqrt(sum(squares))
     return math.exp(difference), math.exp(difference - half), math.exp(difference + half)
 
 
@@ -435,3 +371,18 @@ def replica_distance_factors(
         distance -= lr * (pull + momentum * velocity if coupled and nesterov else velocity)
         factors.append(abs(distance))
     return factors
+
+
+def union(intervals: list[tuple[float, float]], gap: float = 0.0) -> list[tuple[float, float]]:
+    """Intervals that do not overlap, covering the same, with gaps of up to ``gap`` closed; empty ones are left out.
+
+    >>> union([(3, 4), (0, 2), (1, 3), (6, 6)]), union([(0, 1), (1.4, 2), (3, 4)], gap=0.5)
+    ([(0, 4)], [(0, 2), (3, 4)])
+    """
+    merged = []
+    for start, end in sorted(i for i in intervals if i[1] > i[0]):
+        if merged and start - merged[-1][1] <= gap:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

@@ -11,17 +11,38 @@ the hash of its source. Three words:
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from bench.analysis.suite import SEEDED
+from bench.record.view import Record
 
 UNKNOWN = "not recorded"
 DISAGREE = "ranks disagree"
 
 
 @dataclass(frozen=True)
+class Rules:
+    """What a study varies on purpose, so that it is no unfairness.
+
+    varies: fact -> why it may differ, and a function of a record: between records for which it gives the same, the fact
+    may not differ even so. by_round: facts that are another in every round, and are compared round by round.
+    ranks_apart: facts of which the ranks of one run need not agree. options: options that define the work, in which the
+    programs may differ. mistakes: a mistake made on purpose is what is studied.
+    """
+
+    varies: dict[str, tuple[str, Callable]] = field(default_factory=dict)
+    by_round: tuple[str, ...] = ()
+    ranks_apart: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    mistakes: bool = False
+
+
+NOTHING_VARIES = Rules()
+
+
+@dataclass(frozen=True)
 class Fact:
-    """One line of the certificate. values: role -> what its records say. why: only for what is not equal."""
+    """One line of the certificate. values: program -> what its records say. why: only for what is not equal."""
 
     name: str
     values: dict[str, str]
@@ -62,24 +83,23 @@ def names(facts: list[Fact]) -> str:
     return ", ".join(fact.name for fact in facts) or "none"
 
 
-def certify(roles: dict[str, list[dict]], kind: str = "compare") -> Certificate:
-    """Compare the programs of a suite. roles: role -> its good records, one a round. kind: what the suite studies."""
+def certify(programs: dict[str, list[Record]], rules: Rules = NOTHING_VARIES) -> Certificate:
+    """Compare the programs of a suite. programs: label -> its good records, one a round. rules: what is studied."""
     facts = []
     for name, read in FACTS.items():
-        found = {role: [(read(record), record) for record in records] for role, records in roles.items()}
-        allowed = STUDIED.get(kind, {}).get(name) or INHERENT.get(name)
-        by_round, apart = name in BY_ROUND.get(kind, ()), name in RANKS_APART.get(kind, ())
-        facts.append(judge(name, found, allowed, by_round, apart))
-    return Certificate([*facts, made_on_purpose(roles, kind)])
+        found = {label: [(read(record), record) for record in records] for label, records in programs.items()}
+        allowed = rules.varies.get(name) or INHERENT.get(name)
+        facts.append(judge(name, found, allowed, name in rules.by_round, name in rules.ranks_apart))
+    return Certificate([*facts, injected_mistakes(programs, rules)])
 
 
-def made_on_purpose(roles: dict[str, list[dict]], kind: str) -> Fact:
-    """MISTAKE in any program makes a comparison unfair, though all may have it; but for a lab, which studies it."""
-    values = {role: said([record["config"]["mistake"] for record in records]) for role, records in roles.items()}
+def injected_mistakes(programs: dict[str, list[Record]], rules: Rules) -> Fact:
+    """MISTAKE in any program makes a comparison unfair, though all may have it; but for a study of mistakes."""
+    values = {label: said([record.config.mistake for record in records]) for label, records in programs.items()}
     name = "mistakes made on purpose"
     if set(values.values()) <= {"none"}:
         return Fact(name, values, "equal", "")
-    if kind == "lab":
+    if rules.mistakes:
         return Fact(name, values, "inherent", "it is what the lab studies")
     return Fact(name, values, "differs", "a program that trains wrongly is compared with nothing")
 
@@ -87,10 +107,11 @@ def made_on_purpose(roles: dict[str, list[dict]], kind: str) -> Fact:
 def judge(
     name: str, found: dict[str, list[tuple]], allowed: tuple | None, by_round: bool = False, ranks_apart: bool = False
 ) -> Fact:
-    """One line. found: role -> (value, record) of each round. allowed: None, or why the value may differ and a function
-    of a record: between records for which it gives the same, the value may not differ even so. by_round: it is another
-    in every round, and must be the same in all programs of one round. ranks_apart: the ranks of a run may disagree."""
-    values = {role: said([value for value, _ in seen]) for role, seen in found.items()}
+    """One line. found: program -> (value, record) of each round. allowed: None, or why the value may differ and a
+    function of a record: between records for which it gives the same, the value may not differ even so. by_round: it is
+    another in every round, and must be the same in all programs of one round. ranks_apart: the ranks of a run may
+    disagree."""
+    values = {label: said([value for value, _ in seen]) for label, seen in found.items()}
     everything = [pair for seen in found.values() for pair in seen]
     distinct = {value for value, _ in everything}
     if None in distinct:
@@ -114,10 +135,10 @@ def judge(
 
 
 def each_round(found: dict[str, list[tuple]]) -> dict[int, list[tuple]]:
-    """Round -> the (value, record) of every role in it."""
+    """Round -> the (value, record) of every program in it."""
     rounds = {}
     for value, record in (pair for seen in found.values() for pair in seen):
-        rounds.setdefault(record["config"]["round"], []).append((value, record))
+        rounds.setdefault(record.config.round, []).append((value, record))
     return rounds
 
 
@@ -127,7 +148,7 @@ def same_in_groups(pairs: list[tuple], group) -> bool:
 
 
 def said(seen: list) -> str:
-    """The values of a role as text: one when all its rounds agree."""
+    """The values of a program as text: one when all its rounds agree."""
     texts = list(dict.fromkeys(UNKNOWN if value is None else shown(value) for value in seen))
     return texts[0] if len(texts) == 1 else f"{texts[0]} … {texts[-1]}"
 
@@ -144,8 +165,8 @@ def shown(value) -> str:
 def of_facts(*fields: str):
     """A reader of the facts that the ranks recorded: one text when all ranks agree."""
 
-    def read(record: dict) -> str | None:
-        seen = {tuple(part.get("facts", {}).get(f, UNKNOWN) for f in fields) for part in record["samples"]}
+    def read(record: Record) -> str | None:
+        seen = {tuple((part.facts or {}).get(f, UNKNOWN) for f in fields) for part in record.samples}
         texts = sorted(", ".join(map(str, values)) for values in seen)
         if any(UNKNOWN in text for text in texts):
             return None
@@ -156,99 +177,98 @@ def of_facts(*fields: str):
 
 def of_config(*fields: str):
     """A reader of options that are settled before the processes start."""
-    return lambda record: " ".join(str(record["config"].get(f)) for f in fields)
+    return lambda record: " ".join(str(getattr(record.config, f)) for f in fields)
 
 
-def global_batch(record: dict) -> int:
+def global_batch(record: Record) -> int:
     """Images of a step, counted over the ranks."""
-    return sum(len(part["first_indices"]) for part in record["samples"])
+    return sum(len(part.first_indices) for part in record.samples)
 
 
-def images_of_first_steps(record: dict) -> str:
+def images_of_first_steps(record: Record) -> str:
     """The images of the first steps, as a set a step: the sum of the ranks' fingerprints, hashed."""
-    ranks = [part["batch_fingerprints"] for part in record["samples"]]
+    ranks = [part.batch_fingerprints for part in record.samples]
     sets = " ".join(format(sum(step) % 2**48, "012x") for step in zip(*ranks, strict=False))
     return hashlib.sha256(sets.encode()).hexdigest()
 
 
-def initial_weights(record: dict) -> str:
-    """The weights that every rank started from."""
-    hashes = sorted({part["initial_weights_sha256"] for part in record["samples"]})
+def initial_weights(record: Record) -> str:
+    """The weights that every rank started from: of all parameters, whole, also where a mode shards them."""
+    hashes = sorted({part.initial_weights_sha256 for part in record.samples})
     return hashes[0] if len(hashes) == 1 else f"{DISAGREE}: {', '.join(h[:8] for h in hashes)}"
 
 
-def steps(record: dict) -> str:
+def steps(record: Record) -> str:
     """Warm-up steps as asked for, timed steps as counted."""
-    return f"{record['config']['warmup_steps']} + {len(record['samples'][0]['step_time_s'])}"
+    return f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}"
 
 
-def threads(record: dict) -> int:
+def threads(record: Record) -> int:
     """Compute threads over all processes."""
-    return sum(part["threads"] for part in record["samples"])
+    return sum(part.threads for part in record.samples)
 
 
-def loader_workers(record: dict) -> int:
+def loader_workers(record: Record) -> int:
     """Loader processes over all training processes."""
-    return sum(part["loader_workers"] for part in record["samples"])
+    return sum(part.loader_workers for part in record.samples)
 
 
-def device_set(record: dict) -> str:
+def device_set(record: Record) -> str:
     """How many of which devices."""
-    devices = [device for part in record["samples"] for device in part["devices"]]
+    devices = [device for part in record.samples for device in part.devices]
     found = [device.get("uuid") or device.get("name") or device["device"] for device in devices]
-    count = record["topology"]["num_devices"]
-    return f"{count} × {record['config']['device']} ({', '.join(sorted(set(map(str, found))))})"
+    return f"{record.num_devices} × {record.config.device} ({', '.join(sorted(set(map(str, found))))})"
 
 
-def norm_images(record: dict) -> str | None:
+def norm_images(record: Record) -> str | None:
     """What the normalising layers see at once: images of one device."""
     kind = of_facts("norm")(record)
     if kind is None or "BatchNorm" not in kind:  # the others look at one image at a time
         return kind
-    passes = global_batch(record) // record["config"]["accumulate"]
-    joined = record["config"]["norm"] == "sync"
-    return f"{kind} over {passes if joined else passes // record['topology']['num_devices']} images"
+    passes = global_batch(record) // record.config.accumulate
+    return f"{kind} over {passes if record.config.norm == 'sync' else passes // record.num_devices} images"
 
 
-def memory_format(record: dict) -> str:
+def memory_format(record: Record) -> str:
     """How images and weights lay in memory. Records of before there was a choice do not say, and there was none."""
-    found = sorted({part.get("facts", {}).get("memory_format", "contiguous") for part in record["samples"]})
+    found = sorted({(part.facts or {}).get("memory_format", "contiguous") for part in record.samples})
     return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
 
 
-def revision(record: dict) -> str | None:
+def revision(record: Record) -> str | None:
     """The code that ran: the hash of its source where it was recorded, else the git revision of an unchanged tree."""
-    source, git = record["environment"].get("source_sha256"), record["environment"].get("git")
+    source, git = record.environment.get("source_sha256"), record.environment.get("git")
     if source:
         return source
     return None if not git or git["dirty"] else str(git["revision"])[:12]
 
 
-def machine(record: dict) -> str:
+def machine(record: Record) -> str:
     """Processor and the versions that compute."""
-    environment = record["environment"]
-    versions = environment["versions"]
-    return f"{environment['machine']['cpu_model']}, torch {versions.get('torch')}"
+    return f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}"
 
 
-def number_of_devices(record: dict) -> int:
-    """A group within which a fact may not differ."""
-    return record["topology"]["num_devices"]
+# --- groups: between records of one of these a fact may not differ even so -----------------------------------------
 
 
-def mode(record: dict) -> tuple:
-    """Another: the mode, with its exchange or without."""
-    return record["config"]["mode"], record["config"]["sync"]
+def number_of_devices(record: Record) -> int:
+    """The number of devices."""
+    return record.num_devices
 
 
-def start(record: dict) -> bool:
-    """Another: whether the replicas are made equal at the start."""
-    return record["config"]["init_sync"]
+def mode(record: Record) -> tuple:
+    """The mode, with its exchange or without."""
+    return record.config.mode, record.config.sync
 
 
-def role(record: dict) -> str:
-    """Another: the program itself."""
-    return record["config"]["role"]
+def program(record: Record) -> str:
+    """The program itself."""
+    return record.program
+
+
+def options(*names: str):
+    """What these options are set to."""
+    return lambda record: tuple(getattr(record.config, name) for name in names)
 
 
 FACTS = {
@@ -289,33 +309,6 @@ INHERENT = {
     "memory format": ("Horovod sends contiguous gradients alone, so its weights stay so", mode),
 }
 
-
-def settings(*names: str):
-    """Another: which of these options the role's name sets, as in ``single precision=bf16``, and to what."""
-    return lambda record: tuple(word for word in role(record).split(" ") if word.partition("=")[0] in names)
-
-
-# Facts that a kind of suite varies on purpose, likewise.
-GROWS = ("it grows with the number of devices", number_of_devices)
-STUDIED = {
-    "weak": {"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS},
-    "strong": {"threads in total": GROWS},
-    "knobs": {"gradient compression": ("it is the setting under study", role),
-              "buffers": ("they are the setting under study", role),
-              "precision": ("it is the setting under study", settings("precision")),
-              "memory format": ("it is the setting under study", settings("channels_last")),
-              "compiler": ("it is the setting under study", settings("compile"))},
-    "breakdown": {"gradient": ("a run without exchange shows what the exchange costs", role)},
-    "unsynced": {"initial weights": ("it is what is studied: every rank its own, or rank 0's", start),
-                 "buffers": ("whose they are is studied, too", role)},
-}  # fmt: skip
-
-# Facts that are another in every round of a kind of suite: they are compared round by round.
-OF_THE_SEED = ("seed", "images of the first steps", "initial weights")
-BY_ROUND = dict.fromkeys(SEEDED, OF_THE_SEED)
-
-# Facts of which the ranks of one run need not agree, in a kind of suite that is about that.
-RANKS_APART = {"unsynced": ("initial weights",)}
 
 WHY = {
     "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",

@@ -1,25 +1,21 @@
-"""From a suite's rounds to the answer: which mode, by how much, how sure, and whether the comparison was fair."""
+"""From a suite's rounds to the answer: which program, by how much, how sure, and whether the comparison was fair."""
 
 import dataclasses
 import itertools
 from dataclasses import dataclass
 
 from bench.analysis import stats
-from bench.analysis.certificate import Certificate, Fact, certify
-from bench.analysis.suite import REPLAYED, SEEDED, Suite
-from bench.config.modes import MODES
+from bench.analysis.certificate import NOTHING_VARIES, Certificate, Fact, Rules, certify
+from bench.analysis.suite import Program, Suite
+from bench.config.options import names
 from bench.errors import UserError
 
-# Records that differ in one of these did not do the same work: no certificate can excuse a comparison of them.
-WORKLOAD = ("model", "data", "image_size", "epochs", "norm", "optimizer", "precision", "device")
-# But for what a kind of suite is about: the certificate looks at it then.
-STUDIED = {"knobs": ("precision",), "lab": ("norm",)}
 OF_BOUND = ("gradient", "initial weights")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Role b against role a, with the certificate of these two alone."""
+    """Program b against program a, by their labels, with the certificate of these two alone."""
 
     a: str
     b: str
@@ -39,10 +35,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """A suite compared. pairs: the base against every other role first, then the others among themselves.
-
-    outliers: role -> the rounds that lie far from the role's others; they are in every figure all the same.
-    """
+    """A suite compared by throughput. base: a label. pairs: the base against every other program first, then the others
+    among themselves. outliers: label -> the rounds that lie far from the program's others; they are in every figure all
+    the same."""
 
     suite: Suite
     base: str
@@ -51,65 +46,61 @@ class Result:
     outliers: dict[str, list[int]]
 
     def pair(self, a: str, b: str) -> Pair:
-        """The pair of two roles, either way round. Raises KeyError when it was not compared."""
+        """The pair of two programs, either way round. Raises KeyError when it was not compared."""
         for pair in self.pairs:
             if (pair.a, pair.b) == (a, b):
                 return pair
             if (pair.a, pair.b) == (b, a):
-                rounds = self.suite.throughputs
-                return Pair(a, b, stats.compare_rounds(rounds(a), rounds(b)), pair.certificate)
+                return Pair(a, b, compare(self.suite.programs[a], self.suite.programs[b]), pair.certificate)
         raise KeyError((a, b))
 
     def ranking(self) -> list[str]:
         """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""
-        roles = [role for role in self.suite.roles if not is_bound(self.suite, role)]
-        roles = [role for role in roles if self.suite.roles[role][0]["config"]["sync"]]
+        ways = [p.label for p in self.suite.programs.values() if not p.is_bound and p.config.sync]
         ratio = {pair.b: pair.comparison.ratio for pair in self.pairs if pair.a == self.base} | {self.base: 1.0}
-        return sorted(roles, key=lambda role: -ratio[role])
+        return sorted(ways, key=lambda label: -ratio[label])
 
     def answer(self) -> list[str]:
         """The answer in words: the fastest first, then its lead over each other, then what communication costs."""
         best, *others = self.ranking()
         lines = [self.pair(other, best).sentence() for other in others]
-        bounds = [role for role in self.suite.roles if is_bound(self.suite, role)]
-        lines += [self.pair(bound, role).sentence() for bound in bounds for role in self.ranking() if role != self.base]
+        bounds = [program.label for program in self.suite.programs.values() if program.is_bound]
+        lines += [self.pair(bound, way).sentence() for bound in bounds for way in self.ranking() if way != self.base]
         return lines or [f"{best} alone was run: nothing to compare"]
 
 
-def is_bound(suite: Suite, role: str) -> bool:
-    """Whether a role is the bound without communication, and not a way to train."""
-    return MODES[suite.roles[role][0]["config"]["mode"]].baseline
+def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None) -> Result:
+    """Compare the programs of a suite. base: a label; the first one otherwise.
 
-
-def compare_suite(suite: Suite, base: str | None = None) -> Result:
-    """Compare the roles of a suite. base: a role; the first one otherwise.
-
-    Raises UserError when the suite has no whole round, when its records are of different workloads (the message names
-    what differs), and when it is about accuracy: bench/studies/accuracy/result.py compares that.
+    Raises UserError when the suite has no whole round, and when its records are of different workloads (the message
+    names what differs).
     """
     require_rounds(suite)
-    if suite.kind in SEEDED:
-        raise UserError(f"suite {suite.id} is about accuracy: its throughputs are not compared")
-    base = base or next(iter(suite.roles))
-    if suite.kind == "replay" and [role.partition(":")[0] for role in suite.roles] != list(REPLAYED):
-        raise UserError(f"suite {suite.id} has lost one of its programs ({', '.join(REPLAYED)}): run it again")
-    require_one_workload(suite)
-    order = [base, *(role for role in suite.roles if role != base)]
-    pairs = [compare_pair(suite, a, b) for a, b in itertools.combinations(order, 2)]
-    outliers = {role: [suite.rounds[i] for i in stats.outliers(suite.throughputs(role))] for role in order}
-    ways = {role: records for role, records in suite.roles.items() if not is_bound(suite, role)} or suite.roles
-    outliers = {role: rounds for role, rounds in outliers.items() if rounds}
-    return Result(suite, base, certify(ways, suite.kind), pairs, outliers)
+    require_one_workload(suite, rules)
+    base = base or next(iter(suite.programs))
+    order = [base, *(label for label in suite.programs if label != base)]
+    pairs = [compare_pair(suite, a, b, rules) for a, b in itertools.combinations(order, 2)]
+    outliers = {p.label: [suite.rounds[i] for i in stats.outliers(p.throughputs)] for p in suite.programs.values()}
+    ways = {p.label: p.records for p in suite.programs.values() if not p.is_bound} or records_of(suite)
+    return Result(
+        suite, base, certify(ways, rules), pairs, {label: outliers[label] for label in order if outliers[label]}
+    )
 
 
-def compare_pair(suite: Suite, a: str, b: str) -> Pair:
-    """Role b against role a, with the certificate of these two."""
-    certificate = certify({a: suite.roles[a], b: suite.roles[b]}, suite.kind)
-    if is_bound(suite, a) or is_bound(suite, b):
+def compare(a: Program, b: Program) -> stats.Comparison:
+    """Program b against program a, round by round."""
+    return stats.compare_rounds(a.throughputs, b.throughputs)
+
+
+def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
+    """Program b against program a, with the certificate of these two."""
+    one, other = suite.programs[a], suite.programs[b]
+    certificate = certify({a: one.records, b: other.records}, rules)
+    if one.is_bound or other.is_bound:
         facts = [of_bound(fact) if fact.name in OF_BOUND and fact.status == "differs" else fact
                  for fact in certificate.facts]  # fmt: skip
         certificate = Certificate(facts)
-    return Pair(a, b, stats.compare_rounds(suite.throughputs(a), suite.throughputs(b)), certificate)
+    return Pair(a, b, compare(one, other), certificate)
 
 
 def of_bound(fact: Fact) -> Fact:
@@ -117,17 +108,23 @@ def of_bound(fact: Fact) -> Fact:
     return dataclasses.replace(fact, status="inherent", why="the bound exchanges nothing: it is no way to train")
 
 
+def records_of(suite: Suite) -> dict[str, list]:
+    """Label -> its records."""
+    return {program.label: program.records for program in suite.programs.values()}
+
+
 def require_rounds(suite: Suite) -> None:
     """Raise UserError when nothing of a suite can be paired."""
-    if not suite.roles:
+    if not suite.programs:
         raise UserError(f"suite {suite.id} has no round in which every program ended well: run it again")
 
 
-def require_one_workload(suite: Suite) -> None:
-    """Raise UserError naming all the options in which a suite's records differ and must not."""
-    records = [record for records in suite.roles.values() for record in records]
-    same = [name for name in WORKLOAD if name not in STUDIED.get(suite.kind, ())]
-    seen = {name: sorted({str(record["config"].get(name)) for record in records}) for name in same}
-    differing = [f"{name} is {' and '.join(values)}" for name, values in seen.items() if len(values) > 1]
+def require_one_workload(suite: Suite, rules: Rules) -> None:
+    """Raise UserError naming all the options in which a suite's records differ and must not: those of the model, and of
+    what is computed at all. No certificate can excuse these; what else differs it names."""
+    defining = [*names("model"), "data", "image_size", "epochs", "optimizer", "precision", "device"]
+    configs = [record.config for program in suite.programs.values() for record in program.records]
+    seen = {name: sorted({str(getattr(config, name)) for config in configs}) for name in defining}
+    differing = [f"{n} is {' and '.join(v)}" for n, v in seen.items() if len(v) > 1 and n not in rules.options]
     if differing:
         raise UserError(f"suite {suite.id} compares different workloads: {'; '.join(differing)}")

@@ -1,64 +1,19 @@
-"""The pictures. Each module draws one kind from a suite or its result; ``style`` decides how all of them look."""
+"""Figures to files: SVG and PNG, byte for byte the same for the same records. How they look is ``style``'s."""
 
+import re
 from pathlib import Path
 
 from bench import files
-
-
-def figures_of(suite_or_result) -> dict:
-    """The pictures that a suite calls for, by name, in the order in which they should be read.
-
-    Raises UserError when the records of the suite cannot be compared. matplotlib is imported here and not before.
-    """
-    from bench.analysis import memory_figure as memory
-    from bench.analysis import style
-    from bench.studies.accuracy import figures as accuracy
-    from bench.studies.breakdown import step_figure as step
-    from bench.studies.compare import figures as compare
-    from bench.studies.knobs import figures as knobs
-    from bench.studies.lab import figures as lab
-    from bench.studies.replay import figures as replay
-    from bench.studies.scaling import figures as scaling
-    from bench.studies.unsynced import figures as unsynced
-
-    result = style.result_of(suite_or_result)
-    drawers = {
-        "compare": {
-            "ratios": compare.draw,
-            "throughput": compare.draw_throughput,
-            "memory": memory.draw,
-            "memory-over-time": memory.draw_over_time,
-        },
-        "weak": {"weak-scaling": scaling.draw},
-        "strong": {"strong-scaling": scaling.draw},
-        "breakdown": {"step": step.draw, "timeline": draw_timeline, "memory": memory.draw},
-        "knobs": {"knobs": knobs.draw},
-        "replay": {"replay": replay.draw},
-        "accuracy": {"accuracy": accuracy.draw},
-        "lab": {"lab": lab.draw},
-        "unsynced": {
-            "replica-distance": unsynced.draw,
-            "accuracy-by-rank": unsynced.draw_ranks,
-            "seed-pairs": unsynced.draw_pairs,
-        },
-    }.get(result.suite.kind, {"ratios": compare.draw})
-    drawn = {name: draw(result) for name, draw in drawers.items()}
-    return {name: figure for name, figure in drawn.items() if figure is not None}
-
-
-def draw_timeline(result):
-    """One step of each mode, where the suite has a profiled run that holds a timeline; else None."""
-    from bench.studies.breakdown import timeline_figure as timeline
-
-    parts = [part for record in result.suite.extra for part in record["samples"]]
-    return timeline.draw(result) if any(part.get("timeline") for part in parts) else None
 
 
 def svg_of(figure) -> str:
     """A picture as SVG text, byte for byte the same for the same records and the same matplotlib."""
     from bench.analysis import style
 
-    return rendered(figure, "svg").decode().replace(f"'{style.FONT}'", style.FALLBACK)
+    text = rendered(figure, "svg").decode().replace(f"'{style.FONT}'", style.FALLBACK)
+    # matplotlib names a clip path after the address of an object: named after its place, it is the same every time.
+    clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', text)))
+    return re.sub(r"\b(" + "|".join(clips) + r")\b", lambda m: f"clip{clips.index(m[1])}", text) if clips else text
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:

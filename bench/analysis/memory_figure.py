@@ -7,45 +7,46 @@ host's: PSS, one bar a process.
 """
 
 from bench.analysis import style
-from bench.analysis.tables import MEMORY_ORDER
+from bench.config.modes import Look
+from bench.record.describe import MEMORY_ORDER
+from bench.record.view import Record
 
-BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two modes
+BAR, GAP = 0.27, 0.16  # inches: a bar, and the space between two programs
 PANEL = 0.95  # inches, of memory over time
 
 # The parts of a GPU's bar: (name, up to which figure it reaches, look). Each begins where the one before it ends.
 PARTS = (
-    ("torch allocated (tensors)", "torch_allocated", style.Look(style.BLUE, "")),
-    ("torch reserved, not filled", "torch_reserved", style.Look(style.SKY, "///")),
-    ("rest of the process (context, libraries)", "nvml_process", style.Look(style.ORANGE, "...")),
-    ("rest of the device (others, driver)", "nvml_device", style.Look(style.PALE, "xxx")),
+    ("torch allocated (tensors)", "torch_allocated", Look(style.BLUE, "")),
+    ("torch reserved, not filled", "torch_reserved", Look(style.SKY, "///")),
+    ("rest of the process (context, libraries)", "nvml_process", Look(style.ORANGE, "...")),
+    ("rest of the device (others, driver)", "nvml_device", Look(style.PALE, "xxx")),
 )
 HOST_PARTS = tuple(
-    (f"{source.upper()} of a process and its loader workers", source, style.Look(style.BLUE, ""))
+    (f"{source.upper()} of a process and its loader workers", source, Look(style.BLUE, ""))
     for source in ("pss", "uss", "rss")
 )
 HIGH_WATER = "rss_hwm"
 
 
 @style.styled
-def draw(suite_or_result):
-    """A stacked bar a device a mode: of each figure, the highest peak of all rounds."""
-    result = style.result_of(suite_or_result)
+def draw(result):
+    """A stacked bar for each device of each program: of each source, the highest peak of all rounds."""
     suite = result.suite
-    bars = {role: devices_of(records) for role, records in suite.roles.items()}
+    bars = {program.label: devices_of(program.records) for program in suite.programs.values()}
     parts = PARTS if suite.device == "cuda" else HOST_PARTS
     parts = [part for part in parts if any(d.get(part[1]) is not None for ds in bars.values() for d in ds.values())]
     count = sum(map(len, bars.values()))
     missing = [p[1] for p in PARTS if p not in parts] if suite.device == "cuda" else []
-    paper = style.sheet(
+    paper = style.canvas(
         suite, "Peak memory of each device" if suite.device == "cuda" else "Peak memory of each process (host)",
         BAR * count + GAP * len(bars) + 0.72 + 0.2 * len(parts), result.certificate, legend_notes(suite, missing),
     )  # fmt: skip
     (axes,) = style.axes_on(paper)
     ticks, y = {}, 0.0
-    for role, devices in bars.items():
+    for label, devices in bars.items():
         for i, (device, peaks) in enumerate(devices.items()):
             draw_bar(axes, y, peaks, parts)
-            ticks[y] = f"{role}  {device}" if i == 0 else device
+            ticks[y] = f"{label}  {device}" if i == 0 else device
             y += BAR
         y += GAP
     axes.set_yticks(list(ticks), list(ticks.values()))
@@ -73,14 +74,14 @@ def legend_notes(suite, missing: list[str]) -> tuple[str, ...]:
     return (note, *([f"Not known here: {', '.join(missing)}."] if missing else []))
 
 
-def devices_of(records: list[dict]) -> dict[str, dict]:
+def devices_of(records: list[Record]) -> dict[str, dict]:
     """Label of a device -> its peaks in GiB, each the highest of all rounds.
 
     A device's label is its own name, or its process's where it is not the only one of that name.
     """
     found = {}
     for record in records:
-        peaks = record["summary"]["peak_memory_gib"]
+        peaks = record.peak_memory
         names = [device["device"] for device in peaks]
         for device in peaks:
             alone = names.count(device["device"]) == 1 and device["device"] != "cpu"
@@ -126,23 +127,22 @@ def handles(parts: list, bars: dict) -> list:
 
 
 @style.styled
-def draw_over_time(suite_or_result):
-    """A panel a role: the memory of each device over the first round, the timed steps shaded."""
-    result = style.result_of(suite_or_result)
+def draw_over_time(result):
+    """A panel for each program: the memory of each device over the first round, the timed steps shaded."""
     suite = result.suite
-    roles = {role: records[0] for role, records in suite.roles.items()}
-    source = source_of(roles.values())
+    firsts = {program.label: program.first for program in suite.programs.values()}
+    source = source_of(firsts.values())
     key = f"Source: {source or 'none recorded'}; the first round. Shaded: the timed steps."
-    paper = style.sheet(suite, "Memory over time", PANEL * len(roles) + 0.95, result.certificate, (key,))
-    panels = style.axes_on(paper, len(roles), sharex=True, sharey=True)
+    paper = style.canvas(suite, "Memory over time", PANEL * len(firsts) + 0.95, result.certificate, (key,))
+    panels = style.axes_on(paper, len(firsts), sharex=True, sharey=True)
     lines, tops = {}, []
-    for axes, (role, record) in zip(panels, roles.items(), strict=True):
+    for axes, (program, record) in zip(panels, firsts.items(), strict=True):
         for i, (label, device) in enumerate(timelines(record)):
             line = draw_line(axes, device, source, i)
             if line is not None:
                 lines.setdefault(label, line)
                 tops.append(max(line.get_ydata()))
-        axes.annotate(role, (0.01, 0.97), xycoords="axes fraction", va="top", weight="bold", size=style.TEXT,
+        axes.annotate(program, (0.01, 0.97), xycoords="axes fraction", va="top", weight="bold", size=style.TEXT,
                       bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1})  # fmt: skip
         style.horizontal_grid(axes)
     panels[0].set_ylim(0, 1.45 * max([*tops, 1e-3]))  # room for the names
@@ -163,10 +163,10 @@ def source_of(records) -> str | None:
     return None
 
 
-def timelines(record: dict) -> list[tuple[str, dict]]:
+def timelines(record: Record) -> list[tuple[str, dict]]:
     """(label, device) of all devices of a record: devices by their place, CPU processes by their rank."""
-    devices = [(part["rank"], device) for part in record["samples"] for device in part["devices"]]
-    if record["config"].get("device") == "cuda":
+    devices = [(part.rank, device) for part in record.samples for device in part.devices]
+    if record.on_gpu:
         return [(f"device {place}", device) for place, (_, device) in enumerate(devices)]
     return [(f"process {rank}", device) for rank, device in devices]
 

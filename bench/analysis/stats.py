@@ -1,11 +1,8 @@
 """Comparing two modes over interleaved rounds: how much faster, how sure, and the verdict in a word.
 
-In: two lists, one throughput a round (images a second), paired by round. Out: a Comparison, which can say itself in a
-sentence. All work is on d = log(x_b) - log(x_a): what disturbs a whole round cancels, and swapping the two modes turns
-every ratio into its reciprocal. Every round counts: outliers are named for display and never dropped.
-
-Only the standard library is imported, so that a report is instant (scipy would take longer than all the rest); numpy
-comes in where there are more rounds than can be enumerated.
+In: two lists, one throughput per round (examples per second), paired by round. Out: a Comparison, which can say itself
+in a sentence. All work is on d = log(x_b) - log(x_a): what disturbs a whole round cancels, and swapping the two modes
+turns every ratio into its reciprocal. Every round counts: outliers are named for display and never dropped.
 """
 
 import functools
@@ -39,7 +36,6 @@ class Comparison:
     hl_ratio: float  # Hodges–Lehmann: hardly moved by single wild rounds
     hl_low: float | None  # exact signed-rank interval
     hl_high: float | None
-    hl_confidence: float | None  # what that interval achieves, at least `confidence`
     p: float  # two-sided sign-flip permutation test of "no difference"
     verdict: str  # faster | slower | tie | too noisy | no interval
     rounds_needed: int | None  # only when too noisy
@@ -85,11 +81,11 @@ def compare_rounds(a: list[float], b: list[float], tie_margin: float = 0.02, con
     ratio, low, high = math.exp(statistics.fmean(d)), None, None
     if n > 1:
         ratio, low, high = formulas.log_ratio_interval(a, b, t_quantile(n - 1, confidence))
-    depth, achieved = signed_rank_depth(n, confidence)
+    depth, _ = signed_rank_depth(n, confidence)
     hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
     word = verdict(low, high, tie_margin)
     return Comparison(
-        n, ratio, low, high, *hl, achieved if depth else None, sign_flip_p(d), word,
+        n, ratio, low, high, *hl, sign_flip_p(d), word,
         rounds_needed(d, tie_margin, confidence) if word == "too noisy" else None, tie_margin, confidence,
     )  # fmt: skip
 
@@ -198,13 +194,6 @@ def outliers(values: list[float]) -> list[int]:
     rounding = 1e-9 * abs(median)  # where most values are equal the MAD is 0, and a last digit is no outlier
     limit = OUTLIER_DEVIATIONS * NORMAL_MAD * statistics.median(distances) + rounding
     return [i for i, distance in enumerate(distances) if distance > limit]
-
-
-def equivalent(a: list[float], b: list[float], margin: float) -> Equivalence:
-    """``equivalence`` of the paired values of two modes. Raises ValueError on unequal lengths, too."""
-    if len(a) != len(b):
-        raise ValueError(f"values are compared in pairs, got {len(a)} and {len(b)}")
-    return equivalence([y - x for x, y in zip(a, b, strict=True)], margin)
 
 
 def equivalence(differences: list[float], margin: float) -> Equivalence:

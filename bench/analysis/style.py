@@ -8,8 +8,8 @@ on purpose: shrunk to a phone's width, its text is still legible.
 import functools
 from dataclasses import dataclass
 
-from bench.analysis import tables
-from bench.analysis.suite import SEEDED
+from bench.config.modes import Look
+from bench.record.describe import machine_line, stand_in, workload
 
 WIDTH = 6.0  # inches
 DPI = 150
@@ -48,23 +48,6 @@ RC = {
 }
 
 
-@dataclass(frozen=True)
-class Look:
-    """How one mode, phase or source is drawn."""
-
-    colour: str
-    hatch: str = ""
-    marker: str = "o"
-    line: object = "-"  # as matplotlib names a line style
-
-
-MODES = {
-    "single": Look(GREY, "", "o", (0, (5, 1, 1, 1, 1, 1))),
-    "dp": Look(ORANGE, "///", "s", "--"),
-    "ddp": Look(BLUE, "", "^", "-"),
-    "horovod": Look(GREEN, "...", "D", "-."),
-    "independent": Look(PURPLE, "xxx", "v", ":"),
-}
 SPARE = (Look(SKY, "\\\\\\", "P", "-"), Look(VERMILION, "+++", "X", "--"), Look(YELLOW, "---", "h", "-."))
 
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one a device, over again after the last
@@ -83,18 +66,13 @@ def styled(draw):
     return under_rc
 
 
-def look_of(mode: str) -> Look:
-    """A mode's look. A mode that is not in the table gets a spare one, the same each time."""
-    return MODES.get(mode) or SPARE[sum(map(ord, mode)) % len(SPARE)]
-
-
 def looks(suite) -> dict[str, Look]:
-    """The look of each role of a suite: that of the mode which its records name."""
-    return {role: look_of(records[0]["config"]["mode"]) for role, records in suite.roles.items() if records}
+    """The look of each program of a suite: that of its mode."""
+    return {program.label: program.first.mode.look for program in suite.programs.values()}
 
 
 @dataclass
-class Sheet:
+class Canvas:
     """A picture in the making: header and footer are there, the body is for axes."""
 
     figure: object
@@ -102,9 +80,9 @@ class Sheet:
     height: float  # inches, of the whole
 
 
-def sheet(
+def canvas(
     suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = (), n: str | None = None
-) -> Sheet:
+) -> Canvas:
     """An empty picture of ``body_height`` inches for axes, with a header and a footer beside them.
 
     The header is the title and, where ``certificate`` is not fair, the flag; the footer says where and on what the
@@ -127,11 +105,11 @@ def sheet(
     for lines_below, line in zip(range(len(foot) - 1, -1, -1), foot, strict=True):
         y = MARGIN / 2 + lines_below * SMALL * LINE / 72
         figure.text(MARGIN / WIDTH, y / height, line, size=SMALL, color="#404040", va="bottom")
-    return Sheet(figure, (foot_height / height, 1 - head_height / height), height)
+    return Canvas(figure, (foot_height / height, 1 - head_height / height), height)
 
 
-def axes_on(paper: Sheet, rows: int = 1, **options):
-    """Axes in the body of a sheet, one above the other: a list of ``rows``. They are laid out when drawn."""
+def axes_on(paper: Canvas, rows: int = 1, **options):
+    """Axes in the body of a canvas, one above the other: a list of ``rows``. They are laid out when drawn."""
     bottom, top = paper.body
     paper.figure.set_layout_engine("constrained", rect=(0.01, bottom, 0.98, top - bottom), h_pad=0.06, hspace=0.03)
     return list(paper.figure.subplots(rows, 1, squeeze=False, **options)[:, 0])
@@ -173,50 +151,13 @@ def standing(suite, n: str | None = None) -> list[str]:
     """
     if suite is None:
         return []
-    records = [record for records in suite.roles.values() for record in records] or suite.extra
-    if not records:
+    if not suite.records:
         return [f"{suite.id}: no record that ended well"]
     if n is None:
         n = "n = 1 round: no interval" if suite.n == 1 else f"n = {suite.n} interleaved rounds"
-        n += ", each with its own seed" if suite.kind in SEEDED and suite.n > 1 else ""
-    most = max(records, key=lambda record: record["config"]["num_devices"])
-    return [tables.machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
-
-
-def stand_in(record: dict) -> str:
-    """What a device is in this record: a GPU by its name, or a CPU worker that stands for one.
-
-    >>> stand_in({"config": {"device": "cpu", "num_devices": 2}})
-    'CPU: no GPU is used, 2 CPU workers stand for 2 devices'
-    """
-    config, most = record["config"], record["config"]["num_devices"]
-    if config.get("device") == "cuda":
-        devices = record["environment"].get("devices") or []
-        names = " and ".join(dict.fromkeys(device["name"] for device in devices[:most])) or "name not recorded"
-        return f"GPU: {min(most, len(devices)) or most}× {names}"
-    if most == 1:
-        return "CPU: no GPU is used"
-    return f"CPU: no GPU is used, {most} CPU workers stand for {most} devices"
-
-
-def workload(record: dict) -> str:
-    """Model, data and precision, in a few words."""
-    config = record["config"]
-    size = f" {config['image_size']} px" if config.get("image_size") else ""
-    return f"{config['model']}, {config['data']}{size}, {config.get('precision') or 'precision not recorded'}"
-
-
-def result_of(suite_or_result):
-    """A suite's result: the one that is given, or that of the suite that is given."""
-    if hasattr(suite_or_result, "suite"):
-        return suite_or_result
-    from bench.analysis.comparison import compare_suite
-    from bench.studies.accuracy.result import compare_accuracy
-    from bench.studies.lab.result import compare_lab
-    from bench.studies.unsynced.result import compare_unsynced
-
-    comparers = {"accuracy": compare_accuracy, "lab": compare_lab, "unsynced": compare_unsynced}
-    return comparers.get(suite_or_result.kind, compare_suite)(suite_or_result)
+        n += ", each with its own seed" if suite.seeded and suite.n > 1 else ""
+    most = max(suite.records, key=lambda record: record.config.num_devices)
+    return [machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
 
 
 def number(value: float) -> str:
@@ -228,7 +169,7 @@ def number(value: float) -> str:
     return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "−")
 
 
-def room_for(points: list[float]) -> tuple[float, float]:
+def padded_limits(points: list[float]) -> tuple[float, float]:
     """The limits of an axis on which all these points are seen, with as much again for their intervals.
 
     An interval from two or three rounds can be hundreds of times wider than its points are apart: it must not press

@@ -1,32 +1,68 @@
-"""Records that belong together: a suite is one set of programs (roles), run in interleaved rounds."""
+"""Records that belong together: a suite is one set of programs, run in interleaved rounds."""
 
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 
-from bench.analysis.tables import machine_line
+from bench.config.fields import PROGRAM, WORK
 from bench.config.modes import MODES
+from bench.config.options import RunConfig, names
+from bench.record.describe import machine_line
+from bench.record.view import Record
 
-REPLAYED = ("base", "fair", "unfair")
-SEEDED = ("accuracy", "lab", "unsynced")  # kinds of suites that train to the end, each round with a seed of its own
+VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # in the order in which they are shown
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One arm of a study: the records of one program, one per round. label: its name in tables and pictures."""
+
+    label: str
+    records: list[Record]
+
+    @property
+    def first(self) -> Record:
+        """Its record in the first round: all rounds had the same config, but for the seed of some studies."""
+        return self.records[0]
+
+    @property
+    def config(self) -> RunConfig:
+        """Its options."""
+        return self.first.config
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is the no-communication upper bound, and not a way to train."""
+        return self.first.mode.baseline
+
+    @cached_property
+    def throughputs(self) -> list[float]:
+        """Examples per second, one per round."""
+        return [record.throughput for record in self.records]
+
+    def overrides(self, base: "Program") -> dict:
+        """The options of work and program in which it differs from another: name -> its value."""
+        options = names(*WORK, *PROGRAM)
+        return {n: getattr(self.config, n) for n in options if getattr(self.config, n) != getattr(base.config, n)}
 
 
 @dataclass(frozen=True)
 class Suite:
     """One suite's records.
 
-    roles: role -> its records in the order of ``rounds``: only rounds in which every role ended well, so that rounds
-    pair; the base first. extra: good records outside of the rounds (profiled runs). failed: the others. left_out: good
-    records that are in no figure: of rounds that are not whole, or repeated.
+    study: what it is a suite of. programs: label -> program, the base first; of each only the records of ``rounds``,
+    those in which every program ended well, so that rounds pair. extra: good records outside of the rounds (profiled
+    runs). failed: the others. left_out: good records that are in no figure: of rounds that are not whole, or repeated.
     """
 
     id: str
-    kind: str
-    roles: dict[str, list[dict]]
+    study: str
+    programs: dict[str, Program]
     rounds: list[int]
-    extra: list[dict]
-    failed: list[dict]
-    left_out: list[dict]
+    extra: list[Record]
+    failed: list[Record]
+    left_out: list[Record]
 
     @property
     def n(self) -> int:
@@ -34,83 +70,104 @@ class Suite:
         return len(self.rounds)
 
     @property
-    def first(self) -> dict:
+    def records(self) -> list[Record]:
+        """The records of all programs; those of the profiled runs where no round is whole."""
+        return [record for program in self.programs.values() for record in program.records] or self.extra
+
+    @property
+    def first(self) -> Record:
         """Any good record: machine, device and workload are the same in all."""
-        return next(record for records in [*self.roles.values(), self.extra] for record in records)
+        return self.records[0]
 
     @property
     def device(self) -> str:
         """ "cpu" or "cuda"."""
-        return self.first["config"]["device"]
+        return self.first.config.device
+
+    @property
+    def seeded(self) -> bool:
+        """Whether every round had a seed of its own."""
+        return len({record.config.seed for program in self.programs.values() for record in program.records}) > 1
+
+    @property
+    def units(self) -> str:
+        """What throughput counts, as in "images"."""
+        return self.first.workload.units
 
     @property
     def machine(self) -> str:
         """Machine, devices and versions in one line."""
         return machine_line(self.first)
 
-    def throughputs(self, role: str) -> list[float]:
-        """Images a second, one a round."""
-        return [record["summary"]["throughput_images_per_s"] for record in self.roles[role]]
+    def of_variant(self, variant: str) -> Program | None:
+        """The program that stands for this in the suite, as in "base" or "wrong"; None where there is none."""
+        return next((p for p in self.programs.values() if p.config.variant == variant), None)
 
 
-def suites_of(records: list[dict]) -> list[Suite]:
+def suites_of(records: list[Record]) -> list[Suite]:
     """The suites among records, oldest first. Records without a suite, and suites without one good record, are left."""
     groups = defaultdict(list)
     for record in records:
-        if record["config"].get("suite"):
-            groups[record["config"]["suite"]].append(record)
+        if record.config.suite:
+            groups[record.config.suite].append(record)
     suites = [suite_of(name, group) for name, group in groups.items()]
-    return [suite for suite in suites if suite.roles or suite.extra]
+    return [suite for suite in suites if suite.programs or suite.extra]
 
 
-def suite_of(name: str, records: list[dict]) -> Suite:
-    """One suite from its records in any order. Of two records of one role and round the later one counts, and the
+def suite_of(name: str, records: list[Record]) -> Suite:
+    """One suite from its records in any order. Of two records of one program and round the later one counts, and the
     earlier one is left out."""
-    good = [r for r in sorted(records, key=lambda r: r["started_at"]) if r["status"] == "ok"]
-    table: dict[str, dict[int, dict]] = {}
+    good = [record for record in sorted(records, key=lambda r: r.started_at) if record.ok]
+    table: dict[str, dict[int, Record]] = {}
     repeated = []
     for record in good:
-        if not record["config"]["profile"]:
-            by_round, number = table.setdefault(role_of(record), {}), record["config"]["round"] or 0
+        if not record.config.profile:
+            by_round, number = table.setdefault(record.program, {}), record.config.round or 0
             repeated += [by_round[number]] if number in by_round else []
             by_round[number] = record
     whole = set.intersection(*(set(by_round) for by_round in table.values())) if table else set()
     rounds = sorted(whole)
-    order = sorted(table, key=lambda role: place(role, next(iter(table[role].values()))["config"]))
+    programs = [Program(label, [by_round[n] for n in rounds]) for label, by_round in table.items()] if rounds else []
     return Suite(
         name,
-        name.partition("-")[0],
-        {role: [table[role][n] for n in rounds] for role in order} if rounds else {},
+        records[0].config.study or "",
+        {program.label: program for program in in_order(programs)},
         rounds,
-        [r for r in good if r["config"]["profile"]],
-        [r for r in records if r["status"] == "failed"],
+        [record for record in good if record.config.profile],
+        [record for record in records if record.status == "failed"],
         [r for by_round in table.values() for n, r in by_round.items() if n not in whole] + repeated,
     )
 
 
-def place(role: str, config: dict) -> tuple:
-    """Where a role stands, whichever of its records was found first: the base is the first of all.
+def in_order(programs: list[Program]) -> list[Program]:
+    """The programs as they are shown, whichever record was found first: the base is the first of all.
 
-    Few devices before many, with exchange before without, an engine's defaults before its settings, the modes in the
-    table's order; of a replay base, fair, unfair.
+    By variant; few devices before many where one mode runs on several numbers of them; with exchange before without;
+    the modes in the table's order; an engine's defaults before its settings, these by their values.
     """
-    head = role.partition(":")[0]
-    return (
-        REPLAYED.index(head) if head in REPLAYED else 0,
-        config["num_devices"] if role.split()[-1].isdecimal() else 0,
-        not config["sync"],
-        "=" in role,
-        list(MODES).index(config["mode"]),
-        natural(role),
-    )
+    sizes = defaultdict(set)
+    for program in programs:
+        sizes[program.config.mode].add(program.config.num_devices)
+    scales = any(len(counts) > 1 for counts in sizes.values())
+
+    def place(program: Program) -> tuple:
+        config = program.config
+        return (
+            VARIANTS.index(config.variant) if config.variant in VARIANTS else 0,
+            config.num_devices if scales else 0,
+            not config.sync,
+            list(MODES).index(config.mode),
+            natural(program.label),
+        )
+
+    return sorted(programs, key=place)
 
 
 def natural(text: str) -> list:
-    """A key by which 5 comes before 25."""
+    """A key by which 5 comes before 25.
+
+    >>> sorted(["cap=25", "cap=5"], key=natural)
+    ['cap=5', 'cap=25']
+    """
     words = re.findall(r"\d+\.?\d*|\D+", text)
     return [(0, float(word), "") if word[0].isdigit() else (1, 0.0, word) for word in words]
-
-
-def role_of(record: dict) -> str:
-    """What a record is in its suite; its mode where nothing else was said."""
-    return record["config"]["role"] or record["config"]["mode"]

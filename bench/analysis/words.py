@@ -1,10 +1,5 @@
 """Figures in words, the same in every table and on the page."""
 
-COMPILE_NOTE = (
-    "torch.compile works during the first untimed step, a minute on a small CPU, and later rounds find its work in a "
-    "cache: no timed step has any of it."
-)
-
 
 def span(low: float | None, high: float | None, form: str = ".3f") -> str:
     """An interval. low, high: None where there is none.
@@ -27,12 +22,12 @@ def with_span(value: float | None, low: float | None, high: float | None, form: 
 
 
 def grouped(values: dict[str, str]) -> str:
-    """Values with the roles that have them; a value that all have stands alone.
+    """Values with the programs that have them; a value that all have stands alone.
 
     >>> grouped({"dp": "2", "ddp": "2"}), grouped({"dp": "1", "ddp": "2", "horovod": "2"})
     ('2', 'dp: 1; ddp, horovod: 2')
     """
-    roles = {}
-    for role, value in values.items():
-        roles.setdefault(value, []).append(role)
-    return next(iter(roles)) if len(roles) == 1 else "; ".join(f"{', '.join(r)}: {v}" for v, r in roles.items())
+    groups = {}
+    for program, value in values.items():
+        groups.setdefault(value, []).append(program)
+    return next(iter(groups)) if len(groups) == 1 else "; ".join(f"{', '.join(p)}: {v}" for v, p in groups.items())

@@ -9,65 +9,70 @@ from bench.config.options import RunConfig
 from bench.errors import RunFailed
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
-from bench.record.write import load
-from bench.studies import programs as suites
+from bench.record.read import load
+from bench.record.view import Record
+from bench.studies.base import Plan
+from bench.studies.prepare import throughput
+from bench.studies.programs import own_seed
 
 
-def new_suite(kind: str) -> str:
-    """A name that no other suite has."""
-    return f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+def order(names: list[str], number: int) -> list[str]:
+    """The order of a round, balanced over positions: every two rounds it is rotated further, the second of the two
+    backwards, so that a machine that warms up or is disturbed favours no program. After 2 × len(names) rounds each has
+    had every position twice.
 
-
-def images_per_s(record: dict) -> str:
-    """What is said of a run while its suite goes on."""
-    return f"{record['summary']['throughput_images_per_s']:.1f} images/s"
-
-
-def as_it_is(config: RunConfig, number: int) -> RunConfig:
-    """A config in round ``number``: the same in every round."""
-    return config
-
-
-def run_rounds(
-    console, suite: str, roles: dict[str, RunConfig], rounds: int, out: str, after_round=None, in_round=as_it_is,
-    say=images_per_s, may_fail=(),
-) -> Path:  # fmt: skip
-    """Run every role once a round, in a rotated order, into OUT/<suite>/; returns that folder.
-
-    in_round: a role's config and the number of a round, from 0 -> its config there. say: a record in a few words.
-    after_round: called with the records of the first round, to stop early by an exception. may_fail: roles whose failed
-    record is their result. Raises UserError when a role cannot run here, RunFailed when another does not end well: the
-    records so far stay.
+    >>> [order(["a", "b", "c"], number) for number in range(4)]
+    [['a', 'b', 'c'], ['c', 'b', 'a'], ['b', 'c', 'a'], ['a', 'c', 'b']]
     """
-    folder, started = Path(out) / suite, time.monotonic()
+    start = number // 2 % len(names)
+    names = names[start:] + names[:start]
+    return names[::-1] if number % 2 else names
+
+
+def new_suite(study: str) -> str:
+    """A name that no other suite has."""
+    return f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> Path:
+    """Run every program of a plan once a round, in a rotated order, into OUT/<suite>/; returns that folder.
+
+    after_round: called with the records of the first round, to stop early by an exception. Raises UserError when a
+    program cannot run here, RunFailed when one does not end well that may not fail: the records so far stay.
+    """
+    suite, started = new_suite(plan.study.name), time.monotonic()
+    folder, says = Path(out) / suite, plan.says or throughput
     for number in range(rounds):
         said, records = {}, []
-        for role in suites.order(list(roles), number):
-            config, title = in_round(roles[role], number), f"round {number + 1}/{rounds} {role}"
+        for label in order(list(plan.programs), number):
+            config = plan.programs[label]
+            config = own_seed(config, number) if plan.study.seeded else config
             try:
-                record = run_one(console, suite, role, config, number, folder, title)
+                record = run_one(console, plan, label, config, number, folder, f"round {number + 1}/{rounds} {label}")
             except RunFailed as error:
-                if role not in may_fail or error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
+                if label not in plan.may_fail or error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
                     raise
-                said[role] = "failed, as it may"
+                said[label] = "failed, as it may"
                 continue
-            said[role] = say(record)
+            said[label] = says(record)
             records.append(record)
-        row = ", ".join(f"{role} {said[role]}" for role in roles)
+        row = ", ".join(f"{label} {said[label]}" for label in plan.programs)
         console.print(f"round {number + 1} of {rounds} ({time.monotonic() - started:.0f} s): {row}")
         if number == 0 and after_round:
             after_round(records)
+    for label, config in plan.extra.items():
+        run_one(console, plan, label, config, 0, folder, f"profile {label}")
     return folder
 
 
-def run_one(console, suite: str, role: str, config: RunConfig, number: int, folder: Path, title: str) -> dict:
+def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, folder: Path, title: str) -> Record:
     """One run of a suite; its record."""
-    labels = {"suite": suite, "role": role, "round": number, "out": str(folder), "baselines": False}
-    config = dataclasses.replace(config, **labels)
+    labels = {"study": plan.study.name, "suite": folder.name, "program": label, "round": number, "out": str(folder)}
+    config = dataclasses.replace(config, **labels, baselines=False)
     try:
         with LiveProgress(config, console, title) as watch:
             return load(launch(config, watch))
     except RunFailed as error:
-        failed = RunFailed(f"{role}, round {number + 1}: {error}. The records so far are in {folder}")
+        failed = RunFailed(f"{label}, round {number + 1}: {error}. The records so far are in {folder}")
         failed.exit_code = error.exit_code
         raise failed from None

@@ -2,9 +2,8 @@
 
 import statistics
 
-from bench.analysis import style
-from bench.studies.accuracy import result as accuracy
-from bench.studies.compare import figures as compare
+from bench.analysis import ratio_figure, style
+from bench.analysis.equivalence import MARGIN, margin_words, words_of
 
 CURVES = 2.6  # inches
 SENTENCE_WIDTH = style.WIDTH - 0.95  # inches: the upper panel has names on its left
@@ -12,9 +11,8 @@ ROW = 0.95  # inches, a mode's differences below its sentence
 
 
 @style.styled
-def draw(suite_or_result):
+def draw(result):
     """Two panels, one above the other: every seed's way to its accuracy, and its difference to the base."""
-    result = style.result_of(suite_or_result)
     others = [row for row in result.rows if row.against_base]
     key = "Above: thick is the mean over seeds, thin each seed. "
     if others:
@@ -22,10 +20,10 @@ def draw(suite_or_result):
     if others and result.suite.n > 1:
         key += "Bar: Student's 95 % interval of the mean; black line in it: 90 %, which decides on equivalence. "
     if others:
-        key += f"Grey band: the margin, {accuracy.margin_words()}, fixed before the runs."
+        key += f"Grey band: the margin, {margin_words()}, fixed before the runs."
     heights = [CURVES, ROW * len(others) + 0.5] if others else [CURVES]
     title = "Do all modes learn the same? Every seed"
-    paper = style.sheet(result.suite, title, sum(heights) + 0.4, result.certificate, (key,))
+    paper = style.canvas(result.suite, title, sum(heights) + 0.4, result.certificate, (key,))
     axes = style.axes_on(paper, len(heights), height_ratios=heights)
     draw_curves(axes[0], result)
     if others:
@@ -36,13 +34,14 @@ def draw(suite_or_result):
 def draw_curves(axes, result) -> None:
     """Top-1 of the held-out images after each epoch."""
     suite, looks = result.suite, style.looks(result.suite)
-    for role, look in looks.items():
-        seeds = [[100 * row["top1"] for row in record["accuracy"]["epochs"]] for record in suite.roles[role]]
+    metric = suite.first.workload.metrics[0].key
+    for label, look in looks.items():
+        seeds = [[100 * row[metric] for row in record.epochs] for record in suite.programs[label].records]
         epochs = range(1, len(seeds[0]) + 1)
         for curve in seeds:
             axes.plot(epochs, curve, color=look.colour, linewidth=0.6, alpha=0.45)
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
-        axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5, label=role)
+        axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5, label=label)
     if result.target is not None:
         axes.axhline(100 * result.target, color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
                      label=f"target {100 * result.target:g} %")  # fmt: skip
@@ -55,15 +54,15 @@ def draw_curves(axes, result) -> None:
 
 def draw_differences(axes, result, rows: list) -> None:
     """A row a mode: its sentence, its seeds as dots, the 95 % interval as a bar and the 90 % one inside it."""
-    looks, margin = style.looks(result.suite), accuracy.MARGIN
+    looks, margin = style.looks(result.suite), MARGIN
     axes.axvspan(-margin, margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(0, color=style.BLACK, linewidth=1)
     limits = limits_of(rows, margin)
     for y, row in enumerate(rows):
-        found, look = row.against_base, looks[row.role]
-        text = accuracy.words_of(row.role, result.base, found)
-        lines = style.wrapped(text, compare.SENTENCE_SIZE, SENTENCE_WIDTH)
-        compare.write_sentence(axes, lines, y + 0.05, not result.certificate.fair)
+        found, look = row.against_base, looks[row.label]
+        text = words_of(row.label, result.base, found)
+        lines = style.wrapped(text, ratio_figure.SENTENCE_SIZE, SENTENCE_WIDTH)
+        ratio_figure.write_sentence(axes, lines, y + 0.05, not result.certificate.fair)
         heights = [y + 0.66 + 0.05 * (i % 3 - 1) for i in range(len(row.differences))]  # equal seeds are all seen
         axes.plot(row.differences, heights, look.marker, color=look.colour, markersize=5, markeredgewidth=0.6,
                   markeredgecolor="white", alpha=0.9)  # fmt: skip
@@ -86,7 +85,10 @@ def limits_of(rows: list, margin: float) -> tuple[float, float]:
     """The axis of differences: all dots and the margin are on it; intervals are, unless that would hide the dots."""
     dots = [-1.1 * margin, 1.1 * margin, *(x for row in rows for x in row.differences)]
     ends = [x for row in rows for x in (row.against_base.low95, row.against_base.high95) if x is not None]
-    low, high = style.room_for(dots)
+    low, high = style.padded_limits(dots)
     low, high = max(low, min([*dots, *ends])), min(high, max([*dots, *ends]))
     spare = 0.05 * (high - low)
     return low - spare, high + spare
+
+
+FIGURES = {"accuracy": {"accuracy": draw}}

@@ -7,7 +7,10 @@ the same cores. What communication really costs is the step less the same step w
 import dataclasses
 
 from bench.analysis import style
-from bench.errors import UserError
+from bench.config.modes import Look
+from bench.formulas import union
+from bench.record.view import Record
+from bench.studies.breakdown.result import latest, parts_ms, parts_words, timelines
 from bench.studies.breakdown.step_figure import PHASES
 
 MOST_RANKS = 4  # drawn of one mode; more would not be legible
@@ -18,13 +21,13 @@ COLUMNS = 5  # of the legend
 PARTS_LANE = "dp"  # a lane, not a mode: the parts of DataParallel's forward
 LANES = ("phase", PARTS_LANE, "compute", "communication")
 LABELS = {"phase": "phase", PARTS_LANE: "parts", "compute": "compute", "communication": "comm."}
-COMPUTE = style.Look(style.GREY)
-COMMUNICATION = (style.Look(style.VERMILION, "///"), style.Look(style.ORANGE, "..."))  # by turns
+COMPUTE = Look(style.GREY)
+COMMUNICATION = (Look(style.VERMILION, "///"), Look(style.ORANGE, "..."))  # by turns
 PARTS = {
-    "scatter": style.Look(style.PURPLE, "xxx"),
-    "replicate": style.Look(style.ORANGE, "///"),
-    "forward": style.Look(style.SKY),
-    "gather": style.Look(style.PALE, "\\\\\\"),
+    "scatter": Look(style.PURPLE, "xxx"),
+    "replicate": Look(style.ORANGE, "///"),
+    "forward": Look(style.SKY),
+    "gather": Look(style.PALE, "\\\\\\"),
 }
 KEY = (
     "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row a thread "
@@ -36,58 +39,39 @@ KEY = (
 
 
 @style.styled
-def draw(suite_or_result):
-    """A panel a mode, each on its own scale, with the flag of the suite's comparison.
-
-    Raises UserError when no run of the suite holds a timeline. A suite without a whole round has nothing to flag.
-    """
-    given = hasattr(suite_or_result, "pairs")
-    suite = suite_or_result.suite if given else suite_or_result
-    result = style.result_of(suite_or_result) if given or suite.roles else None
-    records = latest(suite)
+def draw(result):
+    """A panel for each program, each on its own scale, with the flag of the suite's comparison; None where no run of
+    the suite holds a timeline."""
+    suite, records = result.suite, latest(result.suite)
     if not records:
-        raise UserError(f"{suite.id}: no profiled run holds a timeline")
-    layouts = {role: layout(record) for role, record in records.items()}
+        return None
+    layouts = {label: layout(record) for label, record in records.items()}
     heights = [LANE * sum(1 for _ in rows(ranks)) + PANEL for ranks in layouts.values()]
     more = list(KEY)
-    for role, record in records.items():
+    for label, record in records.items():
         if len(timelines(record)) > MOST_RANKS:
-            more.append(f"{role}: the first {MOST_RANKS} of {len(timelines(record))} ranks are drawn.")
-        missing = [lane for lane in ("phase", "compute") if not any(lane in lanes for lanes in layouts[role].values())]
+            more.append(f"{label}: the first {MOST_RANKS} of {len(timelines(record))} ranks are drawn.")
+        missing = [lane for lane in ("phase", "compute") if not any(lane in lanes for lanes in layouts[label].values())]
         if missing:
-            more.append(f"{role}: {' and '.join(missing)} could not be recorded.")
+            more.append(f"{label}: {' and '.join(missing)} could not be recorded.")
     handles = legend_of(layouts)
     legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
-    paper = style.sheet(suite, "One step of each mode: what runs when", sum(heights) + 0.3 + legend,
-                        result and result.certificate, (*more,), "n = 1 step a mode")  # fmt: skip
+    paper = style.canvas(suite, "One step of each mode: what runs when", sum(heights) + 0.3 + legend,
+                        result.certificate, (*more,), "n = 1 step a mode")  # fmt: skip
     bottom, top = paper.body
     if handles:
         paper.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, top), ncols=COLUMNS,
                             handlelength=1.8, columnspacing=1.1, borderaxespad=0.2)  # fmt: skip
     paper = dataclasses.replace(paper, body=(bottom, top - legend / paper.height))
     panels = style.axes_on(paper, len(heights), height_ratios=heights)
-    for axes, (role, ranks) in zip(panels, layouts.items(), strict=True):
-        axes.set_xlim(0, 1000 * max(t["step_s"] for t in timelines(records[role]).values()))
-        draw_panel(axes, role, records[role], ranks)
+    for axes, (label, ranks) in zip(panels, layouts.items(), strict=True):
+        axes.set_xlim(0, 1000 * max(t["step_s"] for t in timelines(records[label]).values()))
+        draw_panel(axes, label, records[label], ranks)
     panels[-1].set_xlabel("milliseconds from the start of the step on that rank")
     return paper.figure
 
 
-def latest(suite) -> dict[str, dict]:
-    """The last profiled run of each role that holds a timeline."""
-    found = {}
-    for record in sorted(suite.extra, key=lambda r: r["started_at"]):
-        if timelines(record):
-            found[record["config"]["role"] or record["config"]["mode"]] = record
-    return found
-
-
-def timelines(record: dict) -> dict[int, dict]:
-    """Rank -> its timeline, for the ranks that have one."""
-    return {part["rank"]: part["timeline"] for part in record["samples"] if part.get("timeline")}
-
-
-def layout(record: dict) -> dict[int, dict[str, list[list[dict]]]]:
+def layout(record: Record) -> dict[int, dict[str, list[list[dict]]]]:
     """Rank -> lane -> tracks, each a list of spans that do not overlap; a track a thread or device in the compute lane.
 
     A lane without a span is left out.
@@ -132,7 +116,7 @@ def rows(ranks: dict):
                 yield rank, lane, track
 
 
-def draw_panel(axes, role: str, record: dict, ranks: dict) -> None:
+def draw_panel(axes, label: str, record: Record, ranks: dict) -> None:
     """One mode."""
     labels, before = [], None
     total = 0
@@ -140,8 +124,8 @@ def draw_panel(axes, role: str, record: dict, ranks: dict) -> None:
         first = before is None or before[0] != rank
         if first and y:
             axes.axhline(y - 0.5, color=style.BLACK, linewidth=0.6)
-        label = "" if before == (rank, lane) else LABELS[lane]
-        labels.append(f"rank {rank}  {label}" if first else label)
+        name = "" if before == (rank, lane) else LABELS[lane]
+        labels.append(f"rank {rank}  {name}" if first else name)
         before = (rank, lane)
         for number, span in enumerate(track):
             draw_span(axes, y, lane, span, number)
@@ -149,7 +133,7 @@ def draw_panel(axes, role: str, record: dict, ranks: dict) -> None:
     axes.set_yticks(range(total), labels, size=style.SMALL)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(total - 0.45, -0.55)
-    lines = style.wrapped(f"{role}: {words(record)}", style.SMALL + 0.5, style.WIDTH - 1.3)
+    lines = style.wrapped(f"{label}: {words(record)}", style.SMALL + 0.5, style.WIDTH - 1.3)
     axes.set_title("\n".join(lines), loc="left", size=style.SMALL + 0.5, pad=3, linespacing=1.2)
     style.vertical_grid(axes)
 
@@ -181,7 +165,7 @@ def label_of(span: dict) -> str:
     return number if span["bytes"] is None else f"{number}: {span['bytes'] / 2**20:.2g} MiB"
 
 
-def look_of(lane: str, span: dict, number: int) -> style.Look:
+def look_of(lane: str, span: dict, number: int) -> Look:
     """How a span is drawn."""
     if lane == "phase":
         return PHASES.get(span["name"], PHASES["other"])
@@ -190,7 +174,7 @@ def look_of(lane: str, span: dict, number: int) -> style.Look:
     return COMMUNICATION[number % 2] if lane == "communication" else COMPUTE
 
 
-def words(record: dict) -> str:
+def words(record: Record) -> str:
     """What a panel says of its step: its length, and the share of communication that lies under computation."""
     found = timelines(record)
     lengths = [1000 * timeline["step_s"] for timeline in found.values()]
@@ -210,29 +194,6 @@ def words(record: dict) -> str:
     return text
 
 
-def parts_ms(record: dict) -> dict[str, float]:
-    """What DataParallel does beside the forward pass, in milliseconds of the profiled step; empty for other modes."""
-    found = {}
-    for timeline in timelines(record).values():
-        for span in timeline["spans"]:
-            if span["lane"] == PARTS_LANE and span["name"] != "forward":
-                found[span["name"]] = found.get(span["name"], 0.0) + 1000 * (span["end_s"] - span["start_s"])
-    return found
-
-
-def parts_words(parts: dict[str, float]) -> str:
-    """The parts one by one; one that was not seen says so.
-
-    >>> parts_words({"scatter": 0.5, "gather": 12.34})
-    'scatter 0.5 ms, replicate not seen, gather 12.3 ms'
-    """
-    return ", ".join(
-        f"{name} {style.number(parts[name])} ms" if name in parts else f"{name} not seen"
-        for name in PARTS
-        if name != "forward"
-    )
-
-
 def hidden_share(spans: list[dict]) -> float | None:
     """The share, 0 to 1, of the time with communication in which the rank also computed; None without communication.
 
@@ -246,21 +207,6 @@ def hidden_share(spans: list[dict]) -> float | None:
         return None
     both = sum(max(0, min(b, d) - max(a, c)) for a, b in sent for c, d in busy)
     return both / sum(end - start for start, end in sent)
-
-
-def union(intervals: list[tuple]) -> list[tuple]:
-    """Intervals that do not overlap, covering the same; empty ones are left out.
-
-    >>> union([(3, 4), (0, 2), (1, 3), (6, 6)])
-    [(0, 4)]
-    """
-    merged = []
-    for start, end in sorted(i for i in intervals if i[1] > i[0]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def legend_of(layouts: dict) -> list:

@@ -1,142 +1,57 @@
-"""How much faster: the ratio of two modes' throughput with its 95 % interval and every round as a dot; and throughput.
+"""Figures of a comparison: the ratio of every pair, and the throughput of each program."""
 
-A dot is one round's ratio; rounds that are far from the rest have a ring and count like any other.
-"""
+from bench.analysis import memory_figure, ratio_figure, stats, style
 
-from bench.analysis import comparison, stats, style
-
-SENTENCE = 0.17  # inches, a line of a row's sentence
-PLOT, DOTS, INTERVAL = 0.46, 0.30, 0.12  # inches: a row below its sentence; dots and interval above the row's end
-SENTENCE_SIZE, SENTENCE_WIDTH = style.SMALL + 0.5, style.WIDTH - 0.35
 BAR_ROW = 0.5  # inches
 
 
 @style.styled
-def draw(suite_or_result):
-    """Every pair of modes: ratio of throughput, right of 1 where the second is faster."""
-    result = style.result_of(suite_or_result)
-    bounds = [role for role in result.suite.roles if comparison.is_bound(result.suite, role)]
+def draw(result):
+    """Every pair of programs: ratio of throughput, right of 1 where the second is faster."""
+    bounds = [program.label for program in result.suite.programs.values() if program.is_bound]
     more = (f"{' and '.join(bounds)}: the bound without communication, not a way to train.",) if bounds else ()
-    return draw_pairs(result, result.pairs, "How much faster? Every pair, every round", more)
-
-
-def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
-    """A row a pair: its sentence, its rounds as dots, its interval as a bar with a mark at the estimate."""
-    suite = result.suite
-    margin = pairs[0].comparison.tie_margin if pairs else 0.02
-    key = (
-        "Each dot is a round"
-        + (", ringed where that round was an outlier (it counts all the same)" if any(result.outliers.values()) else "")
-        + ("; the bar is Student's 95 % interval of the paired ratios (arrow: it goes on). " if suite.n > 1 else ". ")
-        + f"Grey band: a tie, within ±{100 * margin:g} %."
-    )
-    sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]
-    height = PLOT + SENTENCE * max(map(len, sentences), default=1)
-    paper = style.sheet(suite, title, height * max(1, len(pairs)) + 0.75, result.certificate, (key, *more))
-    (axes,) = style.axes_on(paper)
-    axes.axvspan(1 / (1 + margin), 1 + margin, color=style.PALE, alpha=0.7, linewidth=0)
-    axes.axvline(1, color=style.BLACK, linewidth=1)
-    looks, limits = style.looks(suite), limits_of(suite, pairs, margin)
-    for row, pair in enumerate(pairs):
-        write_sentence(axes, sentences[row], row + 0.04 / height, pair.flagged)
-        draw_rounds(axes, result, pair, looks[pair.b], row + 1 - DOTS / height, row + 1 - INTERVAL / height, limits)
-        if row:
-            axes.axhline(row, color=style.PALE, linewidth=1)
-    axes.set_ylim(max(1, len(pairs)), -0.04)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.set_xlim(limits)
-    style.vertical_grid(axes)
-    axes.set_xlabel("ratio of images/s, first-named over second: right of 1 is faster")
-    return paper.figure
-
-
-def write_sentence(axes, lines: list[str], y: float, flagged: bool) -> None:
-    """A row's sentence from y downwards, red when its two modes were not compared fairly."""
-    text = axes.text(
-        0, y, "\n".join(lines), transform=axes.get_yaxis_transform(), va="top", size=SENTENCE_SIZE, linespacing=1.15,
-        color=style.RED if flagged else style.BLACK,
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6},
-    )  # fmt: skip
-    text.set_in_layout(False)
-
-
-def ratios_of(suite, pair) -> list[float]:
-    """Role b's throughput over role a's, one a round."""
-    return [y / x for x, y in zip(suite.throughputs(pair.a), suite.throughputs(pair.b), strict=True)]
-
-
-def limits_of(suite, pairs: list, margin: float) -> tuple[float, float]:
-    """The axis of ratios: all dots and the band of a tie are on it; intervals are, unless that would hide the dots."""
-    dots = [1 / (1 + margin), 1 + margin, *(ratio for pair in pairs for ratio in ratios_of(suite, pair))]
-    ends = [x for pair in pairs for x in (pair.comparison.low, pair.comparison.high) if x is not None]
-    low, high = style.room_for(dots)
-    low, high = max(low, min([*dots, *ends])), min(high, max([*dots, *ends]))
-    spare = 0.05 * (high - low)
-    return max(0.0, low - spare), high + spare
-
-
-def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limits: tuple) -> None:
-    """A pair's rounds as dots, ringed where either of its two was an outlier, and below them the interval."""
-    suite, found = result.suite, pair.comparison
-    ratios = ratios_of(suite, pair)
-    far = {*result.outliers.get(pair.a, []), *result.outliers.get(pair.b, [])}
-    heights = [y_dots + 0.09 * ((i % 3) - 1) for i in range(suite.n)]  # apart, so that equal rounds are all seen
-    axes.plot(ratios, heights, look.marker, color=look.colour, markersize=5, markeredgewidth=0.6,
-              markeredgecolor="white", alpha=0.9)  # fmt: skip
-    rings = [(r, y) for number, r, y in zip(suite.rounds, ratios, heights, strict=True) if number in far]
-    ring(axes, rings, 11)
-    if found.low is not None:
-        style.draw_interval(axes, found.low, found.high, y_interval, limits, look.colour)
-    axes.plot(found.ratio, y_interval, "|", color=style.BLACK, markersize=11, markeredgewidth=2)
-
-
-def ring(axes, points: list[tuple], size: float) -> None:
-    """A ring around each outlier."""
-    if points:
-        axes.plot(*zip(*points, strict=True), "o", markersize=size, fillstyle="none", color=style.RED,
-                  markeredgewidth=1.3)  # fmt: skip
-
-
-def words_of(pair) -> str:
-    """A pair's sentence, with its flag; with one round it must be told whose it is."""
-    flag = " [not a fair comparison]" if pair.flagged else ""
-    if pair.comparison.low is None:
-        return f"{pair.b} against {pair.a}: ×{pair.comparison.ratio:.2f} in one round, no interval{flag}"
-    return pair.comparison.sentence(pair.a, pair.b) + flag
+    return ratio_figure.draw_pairs(result, result.pairs, "How much faster? Every pair, every round", more)
 
 
 @style.styled
-def draw_throughput(suite_or_result):
-    """Images a second of each role: a bar for the geometric mean, a dot a round."""
-    result = style.result_of(suite_or_result)
+def draw_throughput(result):
+    """Throughput of each program: a bar for the geometric mean, a dot for each round."""
     suite, looks = result.suite, style.looks(result.suite)
-    roles = list(looks)
     key = "Bar: geometric mean of the rounds. Dot: one round"
     key += "; ringed: an outlier, counted like the rest." if any(result.outliers.values()) else "."
-    paper = style.sheet(suite, "Throughput, every round", BAR_ROW * len(roles) + 0.7, result.certificate, (key,))
+    paper = style.canvas(suite, "Throughput, every round", BAR_ROW * len(looks) + 0.7, result.certificate, (key,))
     (axes,) = style.axes_on(paper)
-    for y, role in enumerate(roles):
-        far = {i for i, number in enumerate(suite.rounds) if number in result.outliers.get(role, [])}
-        draw_bar(axes, y, suite.throughputs(role), looks[role], far)
-    axes.set_yticks(range(len(roles)), roles)
-    axes.set_ylim(len(roles) - 0.45, -0.55)
+    for y, (label, look) in enumerate(looks.items()):
+        far = {i for i, number in enumerate(suite.rounds) if number in result.outliers.get(label, [])}
+        draw_bar(axes, y, suite.programs[label].throughputs, look, far)
+    axes.set_yticks(range(len(looks)), list(looks))
+    axes.set_ylim(len(looks) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(left=0)
     axes.margins(x=0.12)
     style.vertical_grid(axes)
-    axes.set_xlabel("images a second, all devices together")
+    axes.set_xlabel(f"{suite.units} per second, all devices together")
     return paper.figure
 
 
 def draw_bar(axes, y: float, values: list[float], look, far: set[int]) -> None:
-    """One role's bar with its rounds on it and its mean written behind. far: the places of the outliers."""
+    """One program's bar with its rounds on it and its mean written behind. far: the places of the outliers."""
     mean = stats.compare_rounds([1.0] * len(values), values).ratio
     axes.barh(y, mean, 0.62, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8, hatch=look.hatch)
     heights = [y + 0.16 * ((i % 3) - 1) for i in range(len(values))]
     axes.plot(values, heights, "o", color="white", markeredgecolor="black", markersize=4.5, markeredgewidth=0.9)
-    ring(axes, [(values[i], heights[i]) for i in sorted(far)], 10.5)
+    ratio_figure.ring(axes, [(values[i], heights[i]) for i in sorted(far)], 10.5)
     axes.annotate(
         style.number(mean), (max(values), y), (9, 0), textcoords="offset points",
         va="center", size=style.SMALL + 0.5,
     )  # fmt: skip
+
+
+FIGURES = {
+    "compare": {
+        "ratios": draw,
+        "throughput": draw_throughput,
+        "memory": memory_figure.draw,
+        "memory-over-time": memory_figure.draw_over_time,
+    }
+}

@@ -8,26 +8,26 @@ import datetime
 import statistics
 
 from bench.analysis import style
-from bench.studies.lab import result as labs
+from bench.config.modes import Look
+from bench.mistakes.measures import ranks_top1
+from bench.record.view import Record, Sample
+from bench.studies.lab.result import files_of, sentence
 
-LOOKS = {"right": style.Look(style.BLUE, "", "o", "-"), "wrong": style.Look(style.VERMILION, "///", "X", "--")}
+LOOKS = {"right": Look(style.BLUE, "", "o", "-"), "wrong": Look(style.VERMILION, "///", "X", "--")}
 BARS, CURVES, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
-OF_LOSS = "train_loss", "training loss"
-OF_TOP1 = "top1", "top-1, % of held-out"
-CURVES_OF = {"unsynced-init": OF_TOP1, "whole-data": OF_TOP1, "lr-not-scaled": OF_LOSS, "gradient-sum": OF_LOSS}
+CURVES_OF = {"train_loss": "training loss", "top1": "top-1, % of held-out"}
 
 
 @style.styled
-def draw(suite_or_result):
+def draw(result):
     """The picture of a lab."""
-    result = style.result_of(suite_or_result)
     panels = panels_of(result)
     title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
     more = (" ".join(["Blue: the right version. Orange-red: the same run with the mistake.", key_of(result)]),)
-    more += tuple(labs.sentence(row, result.n) for row in result.rows[:1])
+    more += tuple(sentence(row, result.n) for row in result.rows[:1])
     n = f"n = {result.n} seeds, in interleaved rounds" if result.n > 1 else "n = 1 seed: no interval"
     heights = [height for height, _, _ in panels]
-    paper = style.sheet(result.suite, title, sum(heights) + 0.3, result.certificate, more, n)
+    paper = style.canvas(result.suite, title, sum(heights) + 0.3, result.certificate, more, n)
     all_axes = style.axes_on(paper, len(heights), height_ratios=heights)
     for axes, (_, panel, options) in zip(all_axes, panels, strict=True):
         panel(axes, result, **options)
@@ -35,29 +35,30 @@ def draw(suite_or_result):
 
 
 def panels_of(result) -> list[tuple]:
-    """(height in inches, the function that draws it, its options), from above."""
-    failed = [record for record in result.records["wrong"] if record["status"] == "failed"]
-    if failed:
-        return [(RANK * (2 * result.suite.first["config"]["num_devices"] + 1), draw_standing, {})]
+    """(height in inches, the function that draws it, its options), from above: the primary measure, and what the
+    mistake's lab says that it can be seen in."""
+    shows, wrong = result.mistake.lab.shows, result.records["wrong"][0]
+    if shows == "places":
+        return [(RANK * (2 * result.suite.first.config.num_devices + 1), draw_places, {})]
     panels = [(BARS, draw_bars, {"row": row}) for row in result.rows[:1]]
-    if labs.ranks_top1(result.records["wrong"][0]) and result.name == "rank-metrics":
+    if shows == "ranks" and ranks_top1(wrong.observed):
         return [*panels, (CURVES, draw_ranks, {})]
-    if labs.files_of(result.records["wrong"]):
+    if shows == "files" and files_of(result.records["wrong"]):
         return [*panels, (BARS, draw_files, {})]
-    if result.name in CURVES_OF and len(labs.rows_of(result.records["wrong"][0])) > 1:
-        return [*panels, (CURVES, draw_curves, {"of": CURVES_OF[result.name]})]
+    if shows in CURVES_OF and len(wrong.epochs) > 1:
+        return [*panels, (CURVES, draw_curves, {"key": shows})]
     return panels + [(BARS, draw_bars, {"row": row}) for row in result.rows[1:2]]
 
 
 def key_of(result) -> str:
     """What the marks are."""
-    if result.records["wrong"][0]["status"] == "failed":
+    if result.mistake.lab.hangs:
         return "Hatched: no life sign. The line at which a rank stood when the run was ended is beside it."
     return "Bar or thick line: mean over seeds. Dot or thin line: a seed."
 
 
 def draw_bars(axes, result, row) -> None:
-    """A figure: a bar a version, a dot a seed, the mean written behind."""
+    """A measure: a bar for each version, a dot for each seed, the mean written behind."""
     for y, (side, values) in enumerate({"right": row.right, "wrong": row.wrong}.items()):
         look, mean = LOOKS[side], statistics.fmean(values)
         axes.barh(y, mean, 0.6, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8, hatch=look.hatch)
@@ -71,15 +72,14 @@ def draw_bars(axes, result, row) -> None:
     axes.set_xlim(left=min([0, *row.right, *row.wrong]))
     axes.margins(x=0.2)
     style.vertical_grid(axes)
-    axes.set_xlabel(row.figure.name)
+    axes.set_xlabel(row.measure.name)
 
 
-def draw_curves(axes, result, of: tuple[str, str]) -> None:
-    """A number after each epoch, of both versions. of: its key in an epoch's row, and its name."""
-    key, name = of
+def draw_curves(axes, result, key: str) -> None:
+    """A number after each epoch, of both versions. key: in an epoch's row."""
     scale = 100 if key == "top1" else 1
     for side, look in LOOKS.items():
-        seeds = [style.finite([row[key] for row in labs.rows_of(record)]) for record in result.records[side]]
+        seeds = [style.finite([row[key] for row in record.epochs]) for record in result.records[side]]
         seeds = [[scale * value for value in curve] for curve in seeds]
         epochs = range(1, len(seeds[0]) + 1)
         for curve in seeds:
@@ -88,7 +88,7 @@ def draw_curves(axes, result, of: tuple[str, str]) -> None:
         axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel(name)
+    axes.set_ylabel(CURVES_OF[key])
     style.horizontal_grid(axes)
     style.legend_above(axes, 2)
 
@@ -96,7 +96,7 @@ def draw_curves(axes, result, of: tuple[str, str]) -> None:
 def draw_ranks(axes, result) -> None:
     """What each rank reports after the last epoch, of the first seed."""
     for shift, (side, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
-        values = labs.ranks_top1(result.records[side][0])
+        values = ranks_top1(result.records[side][0].observed)
         places = [rank + shift for rank in range(len(values))]
         axes.bar(places, values, 0.36, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8,
                  hatch=look.hatch, label=side)  # fmt: skip
@@ -111,7 +111,7 @@ def draw_ranks(axes, result) -> None:
 
 def draw_files(axes, result) -> None:
     """What a file that every rank wrote held after each write, counted over all seeds of the wrong version."""
-    counts, look = labs.files_of(result.records["wrong"]), LOOKS["wrong"]
+    counts, look = files_of(result.records["wrong"]), LOOKS["wrong"]
     axes.barh(list(counts), list(counts.values()), 0.6, facecolor=look.colour, alpha=0.55, edgecolor="black",
               linewidth=0.8, hatch=look.hatch)  # fmt: skip
     axes.invert_yaxis()
@@ -121,13 +121,13 @@ def draw_files(axes, result) -> None:
     axes.set_xlabel("writes after which the file's statistics were those of")
 
 
-def draw_standing(axes, result) -> None:
-    """A row a rank of both versions: seconds from the command, and where it stood when the run was ended."""
+def draw_places(axes, result) -> None:
+    """A row for each rank of both versions: seconds from the command, and where it was when the run was ended."""
     right, wrong = result.records["right"][0], result.records["wrong"][0]
-    ranks = wrong["config"]["num_devices"]
-    rows = [(f"right, rank {part['rank']}", lived_s(right, part), 0.0, "done") for part in right["samples"]]
-    end, limit = wrong["failure"]["after_s"], wrong["config"]["timeout"]
-    where = wrong["failure"].get("where") or [None] * ranks
+    ranks = wrong.config.num_devices
+    rows = [(f"right, rank {part.rank}", lived_s(right, part), 0.0, "done") for part in right.samples]
+    end, limit = wrong.failure["after_s"], wrong.config.timeout
+    where = wrong.failure.get("where") or [None] * ranks
     stood = min(limit, end)
     rows += [(f"wrong, rank {rank}", end - stood, stood, place(where[rank])) for rank in range(ranks)]
     for y, (name, lived, stood, text) in enumerate(rows):
@@ -148,9 +148,9 @@ def draw_standing(axes, result) -> None:
     axes.set_xlabel("seconds from the command")
 
 
-def lived_s(record: dict, part: dict) -> float:
+def lived_s(record: Record, part: Sample) -> float:
     """Seconds from the command to a rank's last step."""
-    return part["moments"]["last_timed_step"] - datetime.datetime.fromisoformat(record["started_at"]).timestamp()
+    return part.moments["last_timed_step"] - datetime.datetime.fromisoformat(record.started_at).timestamp()
 
 
 def place(where: dict | None) -> str:
@@ -159,3 +159,6 @@ def place(where: dict | None) -> str:
         return "its place is not known"
     waits = " in a collective" if where["collective"] else ""
     return f"{where['file'].rpartition('/')[2]}:{where['line']} ({where['function']}){waits}"
+
+
+FIGURES = {"lab": {"lab": draw}}

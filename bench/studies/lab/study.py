@@ -1,103 +1,115 @@
-"""``make lab NAME=<mistake>``: a known mistake beside the right version, over seeds; NAME=all: the whole museum.
+"""A known mistake beside the right version, over seeds: what it does, and how it is found. NAME=all: every mistake.
 
-Each lab is a suite of two programs, equal but for the mistake, in interleaved rounds, each with a seed of its own. What
-is compared and what is expected is in bench/studies/lab/result.py; this file has the workloads and runs them.
+Two programs, equal but for the mistake, in interleaved rounds, each with a seed of its own. What is measured, and what
+the primary measure is expected to do, stands in the mistake's file (bench/mistakes) before any run.
 """
 
 import dataclasses
 import difflib
+from collections.abc import Iterator
 from pathlib import Path
 
-from bench.analysis import tables
-from bench.commands import study as experiments
 from bench.config.modes import MODES
-from bench.config.options import LAB, UNSET, RunConfig
+from bench.config.options import UNSET, RunConfig
 from bench.errors import UserError
-from bench.launch.launcher import launch
-from bench.launch.progress_bar import LiveProgress
-from bench.mistakes import MISTAKES, wrong
-from bench.studies import programs as suites
-from bench.studies import rounds as running
-from bench.studies.lab.result import LABS
+from bench.mistakes import MISTAKES, Mistake
+from bench.record.view import Record
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import available, last_accuracy, prepare, refuse, throughput
 
-# What a lab needs beside config.LAB for its mistake to be made and to be seen, where the user says nothing else.
-WORKLOADS = {
-    "unsynced-init": {"per_device_batch": 48},
-    "no-reshuffle": {"per_device_batch": 48},
-    "rank0-collective": {"epochs": 1, "timeout": 20.0},
-    "lr-not-scaled": {"per_device_batch": 48, "lr": 0.0005, "lr_batch": 16},
-    "same-augmentation": {"augment": True, "per_device_batch": 48},
-    "strict-false": {"epochs": 1},
-    "local-norm": {"norm": "sync", "per_device_batch": 7, "epochs": 1, "lr": 0.005},
-    "host-sync": {"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
-    "lost-remainder": {"per_device_batch": 48},
-}
+VARIANTS = ("right", "wrong")
 ALWAYS = {"watch": True, "checkpoint": False, "baselines": False}
-CHECKPOINTS = ("many-writers",)  # the labs that are about them
-MAY_FAIL = {"rank0-collective": ("wrong: rank0-collective",)}  # a run that hangs is what this lab is for
-PRETRAINING = {"epochs": 3, "watch": False, "checkpoint": True}  # of the file that strict-false loads
+PRETRAINING = {"epochs": 3, "watch": False, "checkpoint": True}  # of the file that both versions load
 
 
-def run(asked: RunConfig, name: str | None, seeds: int | None, quick: bool) -> int:
-    """One lab, or all of them. Raises UserError for a name that is not in the museum, and options that exclude it."""
-    names = names_of(name)
-    experiments.refuse(asked, "watch", "init_sync", "item_sync", "replicas", "sync", "pretrained")
-    console = tables.terminal()
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """A suite for each mistake that was asked for. Raises UserError for an unknown one, and options that exclude it."""
+    chosen = named(flags.name)
+    refuse(asked, "watch", "init_sync", "item_sync", "replicas", "sync", "pretrained")
     if MODES[asked.mode].one_process or MODES[asked.mode].baseline:
         raise UserError(f"MODE={asked.mode} is no mode of several processes that train: use MODE=ddp or horovod")
     if asked.num_devices < 2:
         raise UserError("GPUS=1 has no other rank to get wrong: use GPUS=2 or more")
-    if asked.mode not in experiments.available(console):
+    if asked.mode not in available(console):
         raise UserError(f"MODE={asked.mode} cannot run here: run `bench doctor`")
-    folders = [run_lab(console, asked, each, seeds, quick) for each in names]
-    return experiments.finish(console, folders)
+    for mistake in chosen:
+        console.print(f"[bold]{mistake.name}[/]: {mistake.title}. {mistake.lab.question}")
+        config = configured(console, asked, mistake)
+        primary = mistake.lab.measures_on(config.device)[0]
+        said = f"primary measure, fixed in advance: {primary.name}, expected {primary.moves}"
+        console.print(said, highlight=False, markup=False)
+        found = programs(config, mistake)
+        may_fail = tuple(label for label, each in found.items() if mistake.lab.hangs and each.variant == "wrong")
+        yield Plan(LAB, found, says=says, may_fail=may_fail)
 
 
-def names_of(name: str | None) -> list[str]:
-    """The labs that NAME asks for.
+def programs(config: RunConfig, mistake: Mistake) -> dict[str, RunConfig]:
+    """The right version and the wrong one. config: the right one's."""
+    configs = dict(zip(VARIANTS, (config, dataclasses.replace(config, **mistake.wrong)), strict=True))
+    return {f"{v}: {mistake.name}": dataclasses.replace(each, variant=v) for v, each in configs.items()}
 
-    >>> names_of("host-sync"), names_of("all") == list(MISTAKES)
+
+def named(name: str | None) -> list[Mistake]:
+    """The mistakes that NAME asks for.
+
+    >>> [mistake.name for mistake in named("host-sync")], len(named("all")) == len(MISTAKES)
     (['host-sync'], True)
     """
     if name == "all":
-        return list(MISTAKES)
+        return list(MISTAKES.values())
     if name in MISTAKES:
-        return [name]
+        return [MISTAKES[name]]
     near = difflib.get_close_matches(name or "", MISTAKES, n=1)
     hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(MISTAKES)}, or all"
     raise UserError(f"NAME={name or ''}: {hint}")
 
 
-def run_lab(console, asked: RunConfig, name: str, seeds: int | None, quick: bool) -> Path:
-    """One lab's suite; its folder."""
-    lab = LABS[name]
-    console.print(f"[bold]{name}[/]: {MISTAKES[name].title}. {lab.question}")
-    config = configured(console, asked, name)
-    decides = lab.figures_on(config.device)[0]
-    console.print(f"decides, said now: {decides.name}, expected {decides.moves}", highlight=False, markup=False)
-    roles = {f"right: {name}": config, f"wrong: {name}": dataclasses.replace(config, **wrong(name))}
-    each = {"in_round": suites.own_seed, "say": said, "may_fail": MAY_FAIL.get(name, ())}
-    return experiments.run(console, "lab", roles, seeds, quick, config.out, **each)
-
-
-def configured(console, asked: RunConfig, name: str) -> RunConfig:
+def configured(console, asked: RunConfig, mistake: Mistake) -> RunConfig:
     """The right version of a lab, resolved: what the user asked for over what the lab needs."""
-    own = {k: v for k, v in WORKLOADS.get(name, {}).items() if getattr(asked, k) == LAB.get(k, UNSET[k])}
+    needed = {k: v for k, v in mistake.lab.workload.items() if k != "checkpoint"}
+    own = {k: v for k, v in needed.items() if getattr(asked, k) == LAB.defaults.get(k, UNSET[k])}
     asked = dataclasses.replace(asked, **own)
-    config = experiments.prepare(console, asked, trains=asked.epochs > 0)
-    config = dataclasses.replace(config, **ALWAYS | {"checkpoint": name in CHECKPOINTS})
-    return with_weights(console, config) if name == "strict-false" else config
+    config = prepare(console, asked, trains=asked.epochs > 0)
+    writes = {"checkpoint": mistake.lab.workload.get("checkpoint", False)}
+    config = dataclasses.replace(config, **ALWAYS | writes)
+    return with_weights(console, config) if mistake.lab.pretrains else config
 
 
 def with_weights(console, config: RunConfig) -> RunConfig:
     """The config with a PRETRAINED file, which a short training makes first."""
+    from bench.launch.launcher import launch
+    from bench.launch.progress_bar import LiveProgress
+
     training = dataclasses.replace(config, **PRETRAINING, seed=config.seed + 1000)
     with LiveProgress(training, console, "weights to load") as watch:
         record = launch(training, watch)
     console.print(f"weights to load: {record.parent}", highlight=False)
-    return dataclasses.replace(config, pretrained=str(record.parent / "latest.pt"))
+    return dataclasses.replace(config, pretrained=str(Path(record.parent) / "latest.pt"))
 
 
-def said(record: dict) -> str:
+def says(record: Record) -> str:
     """What is said of a run while its lab goes on."""
-    return experiments.last_top1(record) if "accuracy" in record else running.images_per_s(record)
+    return last_accuracy(record) if record.accuracy else throughput(record)
+
+
+LAB = Study(
+    "lab",
+    "lab",
+    "The museum of mistakes",
+    "What does each known mistake do, what is seen of it, what finds it?",
+    "a known mistake beside the right version, over seeds: what it does and how it is found",
+    plans,
+    group="explain",
+    example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
+    flags={"--name": {"metavar": "NAME", "help": f"{', '.join(MISTAKES)}, or all"}},
+    # Seconds per run on two CPU cores, most of them to start.
+    defaults={"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02,
+              "per_device_batch": 120, "epochs": 2},
+    sets=("watch", "pretrained"),
+    rounds=3,
+    seeded=True,
+    named_by="NAME",
+    questions={mistake.name: mistake.lab.question for mistake in MISTAKES.values()},
+    card=True,
+)  # fmt: skip
+STUDIES = (LAB,)

@@ -6,8 +6,10 @@ workers, the bound falls away from the ideal line, and that gap is the machine's
 
 import math
 
-from bench import formulas
-from bench.analysis import comparison, stats, style
+from bench.analysis import style
+from bench.config.modes import MODES
+from bench.studies.scaling.result import efficiency, series, speedup, throughput
+from bench.studies.scaling.study import WEAK
 
 PANEL = 2.25  # inches
 DODGE = 0.012  # of the axis, between modes at one number of devices, so that intervals do not hide each other
@@ -15,20 +17,21 @@ LINEAR_UP_TO = 8  # devices; beyond, each doubling is a step of the axis
 
 
 @style.styled
-def draw(suite_or_result):
+def draw(result):
     """Three panels, one above the other, over the number of devices."""
-    result = style.result_of(suite_or_result)
     suite, lines = result.suite, series(result)
-    bounds = [mode for mode in lines if comparison.is_bound(suite, next(iter(lines[mode].values())))]
-    fixed = "batch a device fixed" if suite.kind == "weak" else "global batch fixed"
+    bounds = [mode for mode, points in lines.items() if next(iter(points.values())).is_bound]
+    weak = suite.study == WEAK.name
+    fixed = "batch a device fixed" if weak else "global batch fixed"
     key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
     key += "rounds; one without its cap goes on."
     bound_key = "Dotted: the bound, as many independent processes that exchange nothing; hatched: what this machine "
     more = (key, bound_key + "itself takes, whatever the mode.") if bounds else (key,)
-    paper = style.sheet(suite, f"{suite.kind.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
+    paper = style.canvas(suite, f"{suite.study.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
     panels = style.axes_on(paper, 3, sharex=True)
     counts = sorted({count for points in lines.values() for count in points})
-    for axes, (label, value) in zip(panels, VALUES.items(), strict=True):
+    values = {f"{suite.units}/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}
+    for axes, (label, value) in zip(panels, values.items(), strict=True):
         draw_panel(axes, result, lines, bounds, counts, value)
         axes.set_ylabel(label)
     panels[-1].set_xlabel("devices" if suite.device == "cuda" else "devices (CPU workers)")
@@ -38,15 +41,6 @@ def draw(suite_or_result):
     return paper.figure
 
 
-def series(result) -> dict[str, dict[int, str]]:
-    """Mode -> number of devices -> role."""
-    found = {}
-    for role, records in result.suite.roles.items():
-        config = records[0]["config"]
-        found.setdefault(config["mode"], {})[config["num_devices"]] = role
-    return found
-
-
 def place(count: int, counts: list[int]) -> float:
     """Where a number of devices is on the axis: to scale, or by doublings where there are many.
 
@@ -54,31 +48,6 @@ def place(count: int, counts: list[int]) -> float:
     (4.0, 4.0)
     """
     return float(count) if max(counts) <= LINEAR_UP_TO else math.log2(count)
-
-
-def throughput(result, role: str, count: int) -> tuple:
-    """(geometric mean, low, high) of a role's throughput in images a second; low and high None with one round."""
-    values = result.suite.throughputs(role)
-    one = stats.compare_rounds([1.0] * len(values), values)
-    return one.ratio, one.low, one.high
-
-
-def speedup(result, role: str, count: int) -> tuple:
-    """Throughput over the base's, paired by round: (ratio, low, high)."""
-    if role == result.base:
-        return 1.0, None, None
-    both = stats.compare_rounds(result.suite.throughputs(result.base), result.suite.throughputs(role))
-    return both.ratio, both.low, both.high
-
-
-def efficiency(result, role: str, count: int) -> tuple:
-    """Speedup over the number of devices, in percent: (value, low, high)."""
-    return tuple(
-        None if x is None else 100 * formulas.scaling_efficiency(x, 1.0, count) for x in speedup(result, role, count)
-    )
-
-
-VALUES = {"images/s": throughput, "speedup (×)": speedup, "efficiency (%)": efficiency}
 
 
 def aside(lines: dict, mode: str, count: int) -> float:
@@ -93,22 +62,23 @@ def aside(lines: dict, mode: str, count: int) -> float:
 
 def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], value) -> None:
     """One panel: the ideal, the bound with the gap below the ideal, and a line a mode."""
-    one = value(result, result.base, 1)[0]
+    base = result.suite.programs[result.base]
+    one = value(result, base)[0]
     ideal = [one if value is efficiency else one * count for count in counts]
     places = [place(count, counts) for count in counts]
     axes.plot(places, ideal, color=style.GREY, linewidth=1, linestyle=(0, (4, 3)), label="ideal")
     for mode in bounds:
-        roles = {counts[0]: result.base} | lines[mode]
-        at = [i for i, count in enumerate(counts) if count in roles]
-        reached = [value(result, roles[counts[i]], counts[i])[0] for i in at]
+        points = {counts[0]: base} | lines[mode]
+        at = [i for i, count in enumerate(counts) if count in points]
+        reached = [value(result, points[counts[i]])[0] for i in at]
         axes.fill_between([places[i] for i in at], reached, [ideal[i] for i in at], facecolor="none",
                           edgecolor="#B8B8B8", hatch="////", linewidth=0)  # fmt: skip
     step = DODGE * max(1.0, places[-1] - places[0])
     highest = []
     for mode, points in lines.items():
-        look = style.look_of(mode)
+        look = MODES[mode].look
         at = sorted(points)
-        values = [value(result, points[count], count) for count in at]
+        values = [value(result, points[count]) for count in at]
         xs = [place(count, counts) + step * aside(lines, mode, count) for count in at]
         ys = [middle_value for middle_value, _, _ in values]
         highest += ys
@@ -118,3 +88,6 @@ def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], 
                       capsize=3, label=mode)  # fmt: skip
     axes.set_ylim(0, 1.12 * max([*ideal, *highest]))
     style.horizontal_grid(axes)
+
+
+FIGURES = {"weak": {"weak-scaling": draw}, "strong": {"strong-scaling": draw}}

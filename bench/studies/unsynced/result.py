@@ -1,24 +1,25 @@
 """What is lost when replicas start from different weights? Top-1 after the last epoch, paired by seed.
 
-In: a suite of kind "unsynced", whose records say how far apart the replicas were and how good each was alone. Out: an
-UnsyncedResult. What an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is
-compared with what the synchronised run of the same mode and seed leaves: its rank 0's model. A difference is in
-percentage points, unsynchronised less synchronised.
+In: a suite whose records say how far apart the replicas were and how good each was alone. Out: an UnsyncedResult. What
+an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is compared with what the
+synchronised run of the same mode and seed leaves: its rank 0's model. A difference is in percentage points,
+unsynchronised less synchronised.
 """
 
 import math
 import statistics
 from dataclasses import dataclass
 
-from bench.analysis import comparison, stats
+from bench.analysis import equivalence, stats, style
 from bench.analysis.certificate import Certificate, certify
-from bench.analysis.suite import Suite
+from bench.analysis.comparison import records_of, require_one_workload, require_rounds
+from bench.analysis.equivalence import MARGIN, mean_of, points, verdict_of
+from bench.analysis.suite import Program, Suite
+from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
-from bench.errors import UserError
-from bench.studies.accuracy import result as accuracy
-from bench.studies.accuracy.result import MARGIN, mean_of, points, verdict_of
+from bench.record.view import Record
+from bench.studies.unsynced.study import MAIN, RULES, replicas_of
 
-MAIN = "rank 0"  # what a checkpoint holds
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
 QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
 TOLERANCE = 0.01  # of the theory: a distance may be off by so much
@@ -29,10 +30,10 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Model:
-    """One model that the runs of a role leave behind. top1: per cent, one a seed. base: the role it is compared with,
-    none for the synchronised runs themselves; then the rest is None and empty."""
+    """One model that the runs of a program leave behind. top1: per cent, one per seed. base: the label of the program
+    it is compared with, none for the synchronised runs themselves; then the rest is None and empty."""
 
-    role: str
+    program: Program
     name: str
     top1: list[float]
     base: str | None
@@ -42,17 +43,17 @@ class Model:
 
     def sentence(self) -> str:
         """The verdict on it, with its numbers."""
-        said = accuracy.words_of(f"{self.role}, {self.name}", self.base, self.found)
+        said = equivalence.words_of(f"{self.program.label}, {self.name}", self.base, self.found)
         return said if self.found.low is None else f"{said}; sign-flip p {self.p:.3f}"
 
 
 @dataclass(frozen=True)
-class Apart:
-    """How far apart the replicas of a role were. start, end: one a seed. factor: what the theory says that the distance
-    is multiplied by till the end (in the first seed); deviation: the largest of any step and seed, relative; None where
-    there is no closed form. most: the largest distance of any step and seed."""
+class DivergenceCurve:
+    """How far apart the replicas of a program were. start, end: one a seed. factor: what the theory says that the
+    distance is multiplied by till the end (in the first seed); deviation: the largest of any step and seed, relative;
+    None where there is no closed form. most: the largest distance of any step and seed."""
 
-    role: str
+    program: Program
     start: list[float]
     end: list[float]
     most: float
@@ -64,48 +65,56 @@ class Apart:
         """What the distance did, and whether it did what the theory says."""
         runs = f"n = {len(self.start)} run{'' if len(self.start) == 1 else 's'} of {self.steps} steps"
         if not self.most:
-            return f"{self.role}: the replicas were equal after every step ({runs})"
+            return f"{self.program.label}: the replicas were equal after every step ({runs})"
         went = f"distance {statistics.fmean(self.start):.4g} at the start, {statistics.fmean(self.end):.4g} at the end"
         if self.deviation is None:
-            return f"{self.role}: {went}; no closed form is known for this optimizer ({runs})"
+            return f"{self.program.label}: {went}; no closed form is known for this optimizer ({runs})"
         held = "as the theory says" if self.deviation <= TOLERANCE else "NOT AS THE THEORY SAYS"
         said = "constant" if self.factor == 1 else f"× {self.factor:.4g}"
         off = f"the largest deviation of any step is {percent(self.deviation)}"
-        return f"{self.role}: {went}, {held} ({said}; {off}; {runs})"
+        return f"{self.program.label}: {went}, {held} ({said}; {off}; {runs})"
 
 
 @dataclass(frozen=True)
 class UnsyncedResult:
-    """A suite compared. models: by role, rank 0's first. apart: of the roles of several processes."""
+    """A suite compared. models: by program, rank 0's first. apart: of the programs of several processes."""
 
     suite: Suite
     certificate: Certificate
     models: list[Model]
-    apart: list[Apart]
+    apart: list[DivergenceCurve]
 
     @property
     def compared(self) -> list[Model]:
         """The models that are compared with another."""
         return [model for model in self.models if model.base]
 
-    def answer(self) -> list[str]:
-        """In words: what each checkpoint lost, the distances, and the quoted loss. Other models are in the table."""
-        first = [model for model in self.compared if model.name == MAIN]
-        others = [model for model in self.compared if model.name != MAIN]
-        lines = [model.sentence() for model in first] + [apart.sentence() for apart in self.apart]
-        note = f"Margin, fixed before the runs: {accuracy.margin_words()}. Rank 0's model is what a checkpoint holds."
-        return [*lines, *quoted(self.suite, first, others), note]
+
+ON_IMAGENET = (
+    "On ImageNet: make unsynced-init GPUS=8 SEEDS=3 DATA=tar:FOLDER MODEL=resnet50 IMAGE_SIZE=224 BATCH=32 EPOCHS=90 "
+    "LR=0.1 LR_BATCH=256 LR_WARMUP_EPOCHS=5 SCHEDULE=step WEIGHT_DECAY=1e-4. By the theory "
+    "that decay brings the replicas together."
+)
+
+
+def answer(result: UnsyncedResult) -> list[str]:
+    """In words: what each checkpoint lost, the distances, and the quoted loss. Other models are in the table."""
+    first = [model for model in result.compared if model.name == MAIN]
+    others = [model for model in result.compared if model.name != MAIN]
+    lines = [model.sentence() for model in first] + [curve.sentence() for curve in result.apart]
+    note = f"Margin, fixed before the runs: {equivalence.margin_words()}. Rank 0's model is what a checkpoint holds."
+    return [*lines, *quoted(result.suite, first, others), note, ON_IMAGENET]
 
 
 def quoted(suite: Suite, first: list[Model], others: list[Model]) -> list[str]:
     """Where a loss of the quoted size appears in these runs, and where it does not."""
-    apart = [model for model in first + others if not suite.roles[model.role][0]["config"]["init_sync"]]
+    apart = [model for model in first + others if not model.program.config.init_sync]
     found = {}
     for model in apart:
-        found.setdefault(loss_of(model.found), []).append(f"{model.role}, {model.name}")
+        found.setdefault(loss_of(model.found), []).append(f"{model.program.label}, {model.name}")
     parts = [f"{word}: {'; '.join(names)}" for word, names in sorted(found.items())]
-    config = suite.first["config"]
-    where = f"on {config['data']}, {config['model']}, {config['epochs']} epochs"
+    config = suite.first.config
+    where = f"on {config.data}, {config.model}, {config.epochs} epochs"
     return [f"The {QUOTED:g} points that are quoted for ImageNet, {where}. {'. '.join(parts)}"] if parts else []
 
 
@@ -122,65 +131,57 @@ def loss_of(found: stats.Equivalence) -> str:
     return f"Lost less than {QUOTED:g} points" if found.low95 > -QUOTED else f"Lost {QUOTED:g} points or more"
 
 
-def replicas_of(record: dict) -> dict:
-    """What a record says of its replicas. Raises UserError when it was made without REPLICAS=1."""
-    replicas = record["samples"][0].get("replicas")
-    if not replicas:
-        raise UserError(f"{record['run_id']} says nothing of its replicas: it was run without REPLICAS=1")
-    return replicas
-
-
-def top1_of(record: dict) -> dict[str, float]:
+def top1_of(record: Record) -> dict[str, float]:
     """Per cent, after the last epoch, of every model that a run leaves behind."""
     replicas = replicas_of(record)
     found = {f"rank {rank}": 100 * top1 for rank, top1 in enumerate(replicas["ranks_top1"][-1])}
     return found | {AVERAGES[kind]: 100 * judged["top1"] for kind, judged in replicas["average"].items()}
 
 
-def compare_unsynced(suite: Suite) -> UnsyncedResult:
-    """Compare the roles of an unsynced suite, paired by seed.
+def compare(suite: Suite) -> UnsyncedResult:
+    """Compare the programs of an unsynced suite, paired by seed.
 
     Raises UserError when it has no whole round, when its records are of different workloads, or when one of them says
     nothing of its replicas.
     """
-    comparison.require_rounds(suite)
-    comparison.require_one_workload(suite)
-    processes = {role: records[0]["topology"]["world_size"] for role, records in suite.roles.items()}
-    several = [role for role in processes if processes[role] > 1]
-    order = several + [role for role in processes if processes[role] == 1]  # the control comes last
-    top1 = {role: [top1_of(record) for record in suite.roles[role]] for role in order}
-    models = [model_of(role, name, top1, base_of(suite, role)) for role in order for name in top1[role][0]]
-    apart = [apart_of(role, [replicas_of(record) for record in suite.roles[role]]) for role in several]
-    return UnsyncedResult(suite, certify(suite.roles, suite.kind), models, apart)
+    require_rounds(suite)
+    require_one_workload(suite, RULES)
+    several = [program for program in suite.programs.values() if program.first.world_size > 1]
+    order = several + [p for p in suite.programs.values() if p.first.world_size == 1]  # the control comes last
+    top1 = {program.label: [top1_of(record) for record in program.records] for program in order}
+    models = [model_of(p, name, top1, base_of(suite, p)) for p in order for name in top1[p.label][0]]
+    apart = [curve_of(program) for program in several]
+    return UnsyncedResult(suite, certify(records_of(suite), RULES), models, apart)
 
 
-def base_of(suite: Suite, role: str) -> str | None:
-    """The role that a role is compared with: of an unsynchronised one the same mode's synchronised one; of one process,
-    which is the control, the first synchronised one of several. None for the synchronised ones of several."""
-    firsts = {name: records[0] for name, records in suite.roles.items()}
-    synced = [name for name, r in firsts.items() if r["config"]["init_sync"] and r["topology"]["world_size"] > 1]
-    if role in synced:
+def base_of(suite: Suite, program: Program) -> str | None:
+    """The program that a program is compared with: of an unsynchronised one the same mode's synchronised one; of one
+    process, which is the control, the first synchronised one of several. None for the synchronised ones of several."""
+    synced = [p for p in suite.programs.values() if p.config.init_sync and p.first.world_size > 1]
+    if program in synced:
         return None
-    mine = firsts[role]["config"]
-    same = [name for name in synced if firsts[name]["config"]["mode"] == mine["mode"]]
-    return next(iter(same if not mine["init_sync"] else synced), None)
+    same = [p for p in synced if p.config.mode == program.config.mode]
+    found = next(iter(same if not program.config.init_sync else synced), None)
+    return found and found.label
 
 
-def model_of(role: str, name: str, top1: dict[str, list[dict]], base: str | None) -> Model:
-    """One model of a role, compared with rank 0's of its base. top1: role -> the models' top-1, one dict a seed."""
-    mine = [seed[name] for seed in top1[role]]
+def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str | None) -> Model:
+    """One model of a program, compared with rank 0's of its base. top1: label -> the models' top-1, one dict per
+    seed."""
+    mine = [seed[name] for seed in top1[program.label]]
     if base is None:
-        return Model(role, name, mine, None, [], None, None)
+        return Model(program, name, mine, None, [], None, None)
     differences = [x - seed[MAIN] for x, seed in zip(mine, top1[base], strict=True)]
     found = stats.equivalence(differences, MARGIN)
-    return Model(role, name, mine, base, differences, found, stats.sign_flip_p(differences))
+    return Model(program, name, mine, base, differences, found, stats.sign_flip_p(differences))
 
 
-def apart_of(role: str, seeds: list[dict]) -> Apart:
-    """The distances of a role's runs, held against the theory. seeds: what each record says of its replicas."""
+def curve_of(program: Program) -> DivergenceCurve:
+    """The distances of a program's runs, held against the theory."""
+    seeds = [replicas_of(record) for record in program.records]
     known = all(seed["theory"] for seed in seeds)
-    return Apart(
-        role,
+    return DivergenceCurve(
+        program,
         [seed["distance"][0] for seed in seeds],
         [math.nan if (last := seed["distance"][-1]) is None else last for seed in seeds],
         max(numbers(x for seed in seeds for x in seed["distance"])),
@@ -227,7 +228,7 @@ HEADS = [
 
 def cells(result: UnsyncedResult, model: Model) -> list[str]:
     """A model's row of that table."""
-    head = [model.role, model.name, with_span(*mean_of(model.top1), ".2f")]
+    head = [model.program.label, model.name, with_span(*mean_of(model.top1), ".2f")]
     if not model.base:
         return [*head, "", "", "", "", "", str(len(model.top1))]
     found = model.found
@@ -246,9 +247,23 @@ APART_HEADS = [
 ]  # fmt: skip
 
 
-def apart_cells(apart: Apart) -> list[str]:
-    """A role's row of the table of distances."""
+def apart_cells(apart: DivergenceCurve) -> list[str]:
+    """A program's row of the table of distances."""
     theory = "no closed form" if apart.factor is None else f"× {apart.factor:.6g}"
     deviation = "" if apart.deviation is None else percent(apart.deviation)
     ends = [f"{statistics.fmean(values):.6g}" for values in (apart.start, apart.end)]
-    return [apart.role, *ends, theory, deviation, str(apart.steps), str(len(apart.start))]
+    return [apart.program.label, *ends, theory, deviation, str(apart.steps), str(len(apart.start))]
+
+
+def summary(result: UnsyncedResult) -> list[Grid]:
+    """Every model that the runs leave behind, and how far apart the replicas were."""
+    flag = style.flag(result.certificate)
+    caption = "Top-1 accuracy of each model, paired by seed" + (f": {flag}" if flag else "")
+    return [
+        Grid(HEADS, [cells(result, model) for model in result.models], caption),
+        Grid(APART_HEADS, [apart_cells(curve) for curve in result.apart],
+             "Distance between the replicas, means over seeds"),
+    ]  # fmt: skip
+
+
+grids = summary

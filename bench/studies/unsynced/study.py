@@ -1,40 +1,93 @@
-"""`bench unsynced-init`: what is lost when replicas start from different weights, paired over seeds.
+"""What is lost when replicas start from different weights? Paired over seeds.
 
 Every mode of several processes, with its replicas made equal at the start and without, and dp, which has one set of
-weights, on the same batches. The suite is made in bench/studies/programs.py, and bench/studies/unsynced/result.py says what came of it.
+weights, on the same batches.
 """
 
-from bench.analysis import tables
-from bench.commands import study as experiments
+import dataclasses
+from collections.abc import Iterator
+
+from bench.analysis.certificate import Rules, options, program
+from bench.analysis.equivalence import margin_words
+from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.studies import programs as suites
-from bench.studies.accuracy import result as accuracy
-from bench.studies.unsynced import result as unsynced
+from bench.record.view import Record
+from bench.studies.accuracy.study import OF_THE_SEED
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import available, prepare_training, refuse
+from bench.studies.programs import even_threads, in_mode
 
-STUDIED = ("init_sync", "broadcast_buffers", "mistake", "watch", "sync")  # the suite's own to set
+MAIN = "rank 0"  # the model that a checkpoint holds
+SETS = ("init_sync", "broadcast_buffers", "mistake", "watch", "sync")
+RULES = Rules(
+    {
+        "initial weights": ("it is what is studied: every rank its own, or rank 0's", options("init_sync")),
+        "buffers": ("whose they are is studied, too", program),
+    },
+    by_round=OF_THE_SEED,
+    ranks_apart=("initial weights",),
+)
 
 
-def run(asked: RunConfig, seeds: int | None, quick: bool) -> int:
-    """Train every program once a seed. asked: with the recipe's options. Raises UserError for what cannot be studied:
-    one replica, a training without epochs, data without a validation set."""
-    experiments.refuse(asked, *STUDIED)
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """One suite. asked: with the recipe's options. Raises UserError for what cannot be studied: one replica, a training
+    without epochs, data without a validation set."""
+    refuse(asked, *SETS)
     if asked.num_devices < 2:
         raise UserError("GPUS=1 is one replica, which cannot start apart from another: use GPUS=2 or more")
     if not asked.replicas:
         raise UserError("REPLICAS=0 would record nothing of the replicas: leave it out")
-    console = tables.terminal()
-    config = experiments.prepare_training(console, asked)
-    roles = suites.unsynced(config, experiments.available(console))
-    margin = f"{accuracy.margin_words()}, each model against {unsynced.MAIN} of the synchronised run, paired by seed"
-    console.print(f"margin, fixed now: {margin}")
-    folder = experiments.run(
-        console, "unsynced", roles, seeds, quick, asked.out, in_round=suites.own_seed, say=every_rank
-    )
-    return experiments.finish(console, [folder])
+    found = programs(prepare_training(console, asked), available(console))
+    against = f"each model against {MAIN} of the synchronised run, paired by seed"
+    console.print(f"margin, fixed in advance: {margin_words()}, {against}")
+    yield Plan(UNSYNCED, found, says=every_rank)
 
 
-def every_rank(record: dict) -> str:
+def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Replicas that are made equal at the start beside replicas that are not, in every mode that can forget it, and as
+    the control every mode of one process on several devices, which has one set of weights.
+
+    Where rank 0's buffers are sent to all, a further program leaves each rank its own.
+    """
+    config, found = even_threads(config), {}
+    for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
+        found[mode] = in_mode(config, mode)
+        apart = dataclasses.replace(found[mode], init_sync=False)
+        found[f"{mode} unsynced"] = apart
+        if "broadcast_buffers" in MODES[mode].knobs:
+            found[f"{mode} unsynced own buffers"] = dataclasses.replace(apart, broadcast_buffers=False)
+    controls = [mode for mode in modes if MODES[mode].one_process and MODES[mode].max_devices != 1]
+    return found | {mode: in_mode(config, mode) for mode in controls}
+
+
+def replicas_of(record: Record) -> dict:
+    """What a record says of its replicas. Raises UserError when it was made without REPLICAS=1."""
+    if not record.samples[0].replicas:
+        raise UserError(f"{record.run_id} says nothing of its replicas: it was run without REPLICAS=1")
+    return record.samples[0].replicas
+
+
+def every_rank(record: Record) -> str:
     """What is said of a training while its suite goes on: top-1 of each rank's own model."""
-    last = unsynced.replicas_of(record)["ranks_top1"][-1]
-    return f"{' / '.join(f'{100 * top1:.1f}' for top1 in last)} %"
+    return f"{' / '.join(f'{100 * top1:.1f}' for top1 in replicas_of(record)['ranks_top1'][-1])} %"
+
+
+UNSYNCED = Study(
+    "unsynced",
+    "unsynced-init",
+    "Replicas that start apart",
+    "What is lost when ranks start from different weights?",
+    "what is lost when replicas start from different weights, paired by seed",
+    plans,
+    group="explain",
+    example="GPUS=2 [SEEDS=10 QUICK=1]",
+    # A network of 1.3 million weights, so that sixty short trainings take a quarter of an hour on two CPU cores. No
+    # decay: the replicas keep the distance that they start with.
+    defaults={"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "image_size": 32, "epochs": 3,
+              "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True, "replicas": True},
+    sets=("warmup_steps", "timed_steps"),
+    rounds=10,
+    seeded=True,
+)  # fmt: skip
+STUDIES = (UNSYNCED,)

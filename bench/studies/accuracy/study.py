@@ -1,0 +1,43 @@
+"""Do all modes learn the same? Every mode trained to the end, once per seed."""
+
+from collections.abc import Iterator
+
+from bench.analysis.certificate import Rules
+from bench.analysis.equivalence import margin_words
+from bench.config.options import RunConfig
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import available, last_accuracy, prepare_training
+from bench.studies.programs import even_threads, in_mode
+
+# Facts that are another in every round, where each round has a seed of its own.
+OF_THE_SEED = ("seed", "images of the first steps", "initial weights")
+RULES = Rules(by_round=OF_THE_SEED)
+
+
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """One suite. asked: with the recipe's options."""
+    found = programs(prepare_training(console, asked), available(console))
+    console.print(f"margin, fixed in advance: {margin_words()}, against {next(iter(found))}, paired by seed")
+    yield Plan(ACCURACY, found, says=last_accuracy)
+
+
+def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Every way to train, trained to the end; single first. The upper bound trains no model."""
+    return {mode: in_mode(even_threads(config), mode) for mode in modes}
+
+
+ACCURACY = Study(
+    "accuracy",
+    "accuracy",
+    "Accuracy",
+    "Do all modes reach the same accuracy?",
+    "every mode trained to the end, paired by seed: do all reach the same accuracy?",
+    plans,
+    example="GPUS=2 [SEEDS=5 QUICK=1]",
+    # The digits at their own size, half a minute to a minute per run on two CPU cores.
+    defaults={"model": "resnet18", "data": "digits", "image_size": 8, "epochs": 12, "lr": 0.05,
+              "lr_warmup_epochs": 1.0, "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
+    sets=("warmup_steps", "timed_steps"),
+    seeded=True,
+)  # fmt: skip
+STUDIES = (ACCURACY,)

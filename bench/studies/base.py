@@ -1,0 +1,153 @@
+"""What a study is: a question, the programs that answer it, and the parts that say and draw what came of it."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bench.config.command_line import in_words
+from bench.config.options import RunConfig, names
+
+QUICK_ROUNDS = 2
+MIN_ROUNDS = 3  # with fewer it is a look, not a result
+# What a study decides by itself for each of its programs: not part of the command that repeats it.
+DECIDED = ("mode", "num_devices", "launcher", "out", "baselines", "profile", "sync", "checkpoint")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One line of the registry.
+
+    name: in records and on the command line of reports. folder: below bench/studies; it has study.py, result.py and
+    figures.py. command: of `bench`, and of make. heading, question: on the page. help: on the command line.
+    plans: (console, asked, flags) -> a ``Plan`` for each suite that the command runs. Raises UserError for what cannot
+    be studied. flags: what the command takes beside the options of a run, as argparse wants them. defaults: options
+    with another default here. sets: options that it sets itself, and refuses when they are given.
+    rounds: where nobody says otherwise. enough: rounds of a suite that a newer one with fewer does not replace on the
+    page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a maximum.
+    named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
+    about -> a question of its own. card: on the page its suites are cards beside each other.
+    """
+
+    name: str
+    command: str
+    heading: str
+    question: str
+    help: str
+    plans: Callable
+    group: str = "measure"
+    example: str = "GPUS=2"
+    folder: str = ""
+    flags: dict[str, dict] = field(default_factory=dict)
+    defaults: dict = field(default_factory=dict)
+    sets: tuple[str, ...] = ()
+    rounds: int = 5
+    enough: int = MIN_ROUNDS
+    seeded: bool = False
+    most: bool = False
+    named_by: str = ""
+    questions: dict[str, str] = field(default_factory=dict)
+    card: bool = False
+
+    def part(self, name: str):
+        """A module of its folder: "result" or "figures". They are imported when a suite is looked at, not to run it."""
+        return importlib.import_module(f"bench.studies.{self.folder or self.name}.{name}")
+
+    def result(self, suite):
+        """A suite compared. Raises UserError when it cannot be."""
+        return self.part("result").compare(suite)
+
+    def answer(self, result) -> list[str]:
+        """What came of it, in words."""
+        return self.part("result").answer(result)
+
+    def summary(self, result) -> list:
+        """The tables of the terminal, as ``Grid``s."""
+        return self.part("result").summary(result)
+
+    def grids(self, result) -> list:
+        """The tables of the page, as ``Grid``s."""
+        return self.part("result").grids(result)
+
+    def figures(self, result) -> dict:
+        """The pictures by name, in the order in which they should be read. matplotlib is imported here, not before."""
+        drawn = {name: draw(result) for name, draw in self.part("figures").FIGURES[self.name].items()}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
+
+    # --- what most studies have nothing of: functions that their result.py may have ---------------------------------
+
+    def ask(self, name: str, suite, otherwise):
+        """What a function of its result.py says of a suite; ``otherwise`` where there is no such function."""
+        function = getattr(self.part("result"), name, None)
+        return function(suite) if function else otherwise
+
+    def about(self, suite) -> str:
+        """What a suite is about, where the study has several kinds: a mode, a replay, a mistake; else empty."""
+        return self.ask("about", suite, "") if self.named_by else ""
+
+    def heading_of(self, suite) -> str:
+        """The heading of a suite."""
+        about = self.about(suite)
+        return self.ask("heading_of", suite, f"{self.heading}: {about}" if about else self.heading)
+
+    def question_of(self, suite) -> str:
+        """The question of a suite."""
+        return self.questions.get(self.about(suite), self.question)
+
+    def warning(self, suite) -> str:
+        """What stands above a suite's answer, as a warning; most have none."""
+        return self.ask("warning", suite, "")
+
+    def said(self, suite) -> list[tuple[str, str]]:
+        """What is said beside the answer: (heading, text)."""
+        return self.ask("said_of", suite, [])
+
+    def notes(self, suite) -> list[str]:
+        """What must be known of a suite's runs, beside what their records say."""
+        return self.ask("notes", suite, [])
+
+    def repeat(self, suite) -> str:
+        """The make command that repeats a suite: the options that its largest programs have in common."""
+        configs = [record.config for record in suite.records]
+        most = max(config.num_devices for config in configs)
+        configs = [config for config in configs if config.num_devices == most]
+        words = ["make", self.command, f"{'MAX_GPUS' if self.most else 'GPUS'}={most}"]
+        words += [f"{'SEEDS' if self.seeded else 'ROUNDS'}={max(1, suite.n)}"]
+        words += [f"{self.named_by}={about}"] if (about := self.about(suite)) else []
+        decided = {*DECIDED, *names("labels"), *self.sets}
+        if self.named_by == "NAME":  # a lab runs in the mode that it is asked for
+            decided -= {"mode"}
+        if self.seeded:  # its rounds' seeds go on from the first one
+            decided |= {"seed"}
+            words += [f"SEED={seed}" for seed in [min(config.seed for config in configs)] if seed]
+        for f in dataclasses.fields(RunConfig):
+            values, value = {str(getattr(config, f.name)) for config in configs}, getattr(configs[0], f.name)
+            same = len(values) == 1 and value is not None and value != self.defaults.get(f.name, f.default)
+            if f.name not in decided and same:
+                words.append(in_words(f, value))
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One suite to be run. programs: label -> config, the base first; once a round each. extra: label -> config, run
+    once after the rounds (a profiled step). says: a record in a few words, while the suite goes on. may_fail: labels of
+    programs whose failed record is their result."""
+
+    study: Study
+    programs: dict[str, RunConfig]
+    extra: dict[str, RunConfig] = field(default_factory=dict)
+    says: Callable | None = None
+    may_fail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What a study's command was given beside the options of a run. rounds: None for the study's own number."""
+
+    rounds: int | None = None
+    quick: bool = False
+    strict: bool = False
+    replay: str | None = None
+    max_gpus: int = 4
+    name: str | None = None

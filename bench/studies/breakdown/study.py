@@ -1,0 +1,42 @@
+"""Where the step and the memory go: every mode, the same without its gradient exchange, and one step under a
+profiler."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from bench.analysis.certificate import Rules, program
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import available, prepare, refuse
+from bench.studies.programs import even_threads, in_mode, profiled
+
+BARE = "no_sync"  # what the label of a program without the exchange of gradients adds to its mode
+
+
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """One suite, and a profiled run of each mode."""
+    refuse(asked, "mode")
+    config = prepare(console, dataclasses.replace(asked, mode="ddp"))
+    modes = available(console)
+    yield Plan(BREAKDOWN, programs(config, modes), extra=profiled(config, modes))
+
+
+def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
+    """Every mode, and the same without its gradient exchange: the difference is the communication that is exposed."""
+    runs = {mode: in_mode(even_threads(config), mode) for mode in modes}
+    silent = [mode for mode in modes if "sync" in MODES[mode].knobs]
+    return runs | {f"{mode} {BARE}": dataclasses.replace(runs[mode], sync=False) for mode in silent}
+
+
+RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", program)})
+BREAKDOWN = Study(
+    "breakdown",
+    "breakdown",
+    "Where the step goes",
+    "What does a step spend its time on, and what is not hidden?",
+    "where the step and the memory go: phases, exposed communication, timeline of a step",
+    plans,
+    group="explain",
+)
+STUDIES = (BREAKDOWN,)

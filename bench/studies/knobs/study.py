@@ -1,0 +1,84 @@
+"""Which setting makes it faster? Each setting of one engine, or of training, against the settings of the run."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from bench.analysis.certificate import Rules, options, program
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import prepare, require_device
+from bench.studies.programs import shown
+
+COMPILE_NOTE = (
+    "torch.compile works during the first untimed step, a minute on a small CPU, and later rounds find its work in a "
+    "cache: no timed step has any of it."
+)
+
+
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """One suite, of the settings that this machine can have."""
+    config, found = prepare(console, asked), {}
+    for label, setting in programs(config).items():
+        try:
+            require_device(setting)
+            found[label] = setting
+        except UserError as error:
+            console.print(f"left out: {label}: {error}", markup=False)
+    if any(setting.compile for setting in found.values()):
+        if not config.warmup_steps:
+            raise UserError("WARMUP=0 would time the compiler: give untimed steps, as in WARMUP=3")
+        console.print(COMPILE_NOTE)
+    yield Plan(KNOBS, found)
+
+
+def programs(config: RunConfig) -> dict[str, RunConfig]:
+    """The settings of one engine, or of training where there is none, each a program of its own, after the run's own.
+
+    Raises UserError when the mode has no settings.
+    """
+    info = MODES[config.mode]
+    if not info.sweep and not info.single:
+        swept = [mode for mode, each in MODES.items() if each.sweep or each.single]
+        raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={', '.join(swept)}")
+    crossed = itertools.product(*info.sweep.values()) if info.sweep else ()
+    points = [dict(zip(info.sweep, values, strict=True)) for values in crossed]
+    return {config.mode: config} | {
+        label_of(config.mode, point): dataclasses.replace(config, **point) for point in [*points, *info.single]
+    }
+
+
+def label_of(mode: str, point: dict) -> str:
+    """A program's name: the mode, and each option that it sets.
+
+    >>> label_of("ddp", {"bucket_cap_mb": 5.0, "overlap": False})
+    'ddp bucket_cap_mb=5 overlap=0'
+    """
+    return " ".join([mode, *(f"{name}={shown(value)}" for name, value in point.items())])
+
+
+STUDIED, THEY = "it is the setting under study", "they are the setting under study"
+RULES = Rules(
+    {
+        "gradient compression": (STUDIED, program),
+        "buffers": (THEY, program),
+        "precision": (STUDIED, options("precision")),
+        "memory format": (STUDIED, options("channels_last")),
+        "compiler": (STUDIED, options("compile")),
+    },
+    options=("precision",),
+)
+KNOBS = Study(
+    "knobs",
+    "knobs",
+    "Knobs",
+    "Which setting makes it faster?",
+    "each setting of an engine (MODE=ddp or horovod) or of training (MODE=single or dp) against the run's",
+    plans,
+    group="explain",
+    example="MODE=ddp GPUS=2",
+    named_by="MODE",
+)
+STUDIES = (KNOBS,)

@@ -1,0 +1,88 @@
+"""Before a study: refuse what it would ignore, fill in this machine's defaults, say what will run and what is
+missing."""
+
+import dataclasses
+import importlib.util
+
+from bench.config.fields import variable_of
+from bench.config.modes import MODES, TRAINABLE
+from bench.config.options import RunConfig, names, of_training
+from bench.errors import UserError
+from bench.record.view import Record
+
+RECIPE_GLOBAL_BATCH = 64  # of the studies that train to the end
+TRAINING = ("epochs", "lr_warmup_epochs", "target")  # what they take of the options of a training
+
+
+def single_runs() -> list[str]:
+    """The options of single runs, which no study takes."""
+    others = ("fault", "snapshots", "baselines", "profile", "launcher", "dist_url", "mistake")
+    return [*of_training(), *names("labels"), *others]
+
+
+def refuse(asked: RunConfig, *options: str) -> None:
+    """Raise UserError for an option that this command would ignore."""
+    for f in dataclasses.fields(asked):
+        if f.name in options and getattr(asked, f.name) != f.default:
+            raise UserError(f"{variable_of(f)} belongs to single runs (`make bench`): leave it out")
+
+
+def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
+    """Refuse what would be ignored, fill in this machine's defaults, and say what will run. Raises UserError.
+
+    trains: by epochs and not by steps.
+    """
+    from bench.launch.launcher import resolve_here  # a list of commands needs no more than the standard library
+
+    refuse(asked, *(name for name in single_runs() if not (trains and name in TRAINING)))
+    config = dataclasses.replace(resolve_here(asked), baselines=False)
+    if config.device == "cpu":
+        console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
+    work = f"{config.warmup_steps} + {config.timed_steps} steps"
+    if trains:
+        work = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
+    console.print(
+        f"{config.model}, {config.data} at {config.image_size} px, {config.per_device_batch} images per device, "
+        f"{work}, {config.precision}, seed {config.seed}"
+    )
+    return config
+
+
+def prepare_training(console, asked: RunConfig) -> RunConfig:
+    """``prepare`` for a suite that trains to the end: a recipe is for one global batch, which is shared out to the
+    devices where the user names no batch, and nothing is written but the record."""
+    refuse(asked, "mode", "timed_steps", "warmup_steps")
+    if asked.per_device_batch is None:
+        share = max(1, RECIPE_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
+        asked = dataclasses.replace(asked, per_device_batch=share)
+    config = prepare(console, dataclasses.replace(asked, mode="ddp"), trains=True)
+    return dataclasses.replace(config, checkpoint=False)
+
+
+def require_device(config: RunConfig) -> None:
+    """Raise UserError when this machine has not the devices, or not the arithmetic, that a config asks for."""
+    from bench.launch.devices import choose_device
+
+    choose_device(config)
+
+
+def available(console) -> list[str]:
+    """The ways to train that can run here; what is missing is said."""
+    modes = []
+    for mode in TRAINABLE:
+        needs = MODES[mode].needs
+        if needs and importlib.util.find_spec(needs) is None:
+            console.print(f"left out: {mode} needs {needs}, which is not installed: run `bench install-{needs}`")
+        else:
+            modes.append(mode)
+    return modes
+
+
+def throughput(record: Record) -> str:
+    """What is said of a run while its suite goes on."""
+    return f"{record.throughput:.1f} {record.workload.units}/s"
+
+
+def last_accuracy(record: Record) -> str:
+    """What is said of a training while its suite goes on."""
+    return f"{100 * record.top1:.2f} %" if record.top1 is not None else "not validated"

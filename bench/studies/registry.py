@@ -1,0 +1,19 @@
+"""Every study, in the order of the page. To add one: its folder (README.md here says what is in it), and its name
+here."""
+
+import importlib
+
+from bench.studies.base import Study
+
+FOLDERS = ("compare", "replay", "scaling", "breakdown", "knobs", "accuracy", "unsynced", "lab")
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for folder in FOLDERS
+    for study in importlib.import_module(f"bench.studies.{folder}.study").STUDIES
+}
+
+
+def study_of(suite) -> Study:
+    """The study that a suite belongs to; a suite of no known one is compared as a comparison."""
+    return STUDIES.get(suite.study, STUDIES["compare"])

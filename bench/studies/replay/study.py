@@ -1,0 +1,120 @@
+"""A classic unfairness on purpose: how far does one unfair setting move the verdict?
+
+Three programs: the base, another treated as the base is, and the same other one treated unfairly.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench.config.options import UNSET, RunConfig
+from bench.errors import UserError
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import available, prepare, refuse
+from bench.studies.programs import even_threads, in_mode
+
+VARIANTS = ("base", "fair", "unfair")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """base, program: modes. change: what the unfair one gets, and where it was seen. changes: the option that it
+    differs in. unfair: that change, of a config. moves: the direction in which the verdict on it moves, by device:
+    "slower", "faster", or "" where none is known in advance."""
+
+    base: str
+    program: str
+    change: str
+    changes: str
+    unfair: Callable[[RunConfig], RunConfig]
+    moves: dict[str, str]
+    common: dict  # what all three runs get where the user says nothing: so that there is something to be seen
+
+
+def with_options(**values) -> Callable[[RunConfig], RunConfig]:
+    """A function that changes these options of a config."""
+    return lambda config: dataclasses.replace(config, **values)
+
+
+REPLAYS = {
+    "dp-workers": Replay(
+        "ddp", "dp", "one loader worker for all devices, where the others have as many as they have ranks", "workers",
+        with_options(workers=1), {"cpu": "slower", "cuda": "slower"},
+        {"data": "digits", "storage_ms": 8.0},  # on two CPU cores one worker is too slow for that, and two are not
+    ),
+    "horovod-fp16": Replay(
+        "ddp", "horovod", "Horovod alone sends its gradients in 16 bits: half the bytes, for two conversions",
+        "compression", with_options(compression="fp16"),
+        {"cpu": "slower", "cuda": "faster"}, {},  # on one host nothing is saved
+    ),
+    "ddp-barrier": Replay(
+        "single", "ddp", "DDP alone has a barrier and three reductions that the host waits for, every step",
+        "step_barrier", with_options(step_barrier=True), {"cpu": "slower", "cuda": "slower"},
+        # It costs a millisecond or two, and is seen where a step takes few of them and has little to send.
+        {"model": "shufflenet_v2_x0_5", "image_size": 32, "per_device_batch": 2, "timed_steps": 300},
+    ),
+    "item-sync": Replay(
+        "single", "ddp", "loss.item() every step: the host waits for the device. A CPU step waits anyway", "item_sync",
+        with_options(item_sync=True), {"cpu": "", "cuda": "slower"}, {},
+    ),
+    "batch-grows": Replay(
+        "single", "ddp", "every rank takes the batch that single takes in all: the global batch grows with the ranks",
+        "per_device_batch", lambda config: dataclasses.replace(config, per_device_batch=config.global_batch),
+        {"cpu": "faster", "cuda": "faster"}, {},
+    ),
+    "nothing": Replay(
+        "ddp", "ddp", "nothing: the same program three times, the control", "", with_options(),
+        {"cpu": "", "cuda": ""}, {},
+    ),
+}  # fmt: skip
+
+
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """One suite. Raises UserError for an unknown replay, and for STRICT, which refuses what is unfair."""
+    name = flags.replay
+    if flags.strict:
+        raise UserError("a replay is unfair on purpose, and STRICT=1 refuses what is unfair: leave one of them out")
+    if name not in REPLAYS:
+        raise UserError(f"unknown REPLAY={name}: choose one of {', '.join(REPLAYS)}")
+    refuse(asked, "mode")
+    case = REPLAYS[name]
+    missing = [mode for mode in (case.base, case.program) if mode not in available(console)]
+    if missing:
+        raise UserError(f"REPLAY={name} needs MODE={missing[0]}, which cannot run here: run `bench doctor`")
+    common = {option: value for option, value in case.common.items() if getattr(asked, option) == UNSET[option]}
+    asked = dataclasses.replace(asked, **common)
+    config = prepare(console, dataclasses.replace(asked, mode=case.program))
+    console.print(f"replayed on purpose: {case.change}")
+    yield Plan(REPLAY, programs(config, name))
+
+
+def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
+    """The three programs of a replay. config: resolved. Raises UserError when it would change nothing, or when it needs
+    another workload."""
+    case = REPLAYS[name]
+    if "storage_ms" in case.common:
+        if config.data == "synthetic" or config.workers:
+            raise UserError(f"REPLAY={name} is about the loader: synthetic data have none, and it sets WORKERS itself")
+        config = dataclasses.replace(config, workers=config.num_devices)
+    config = even_threads(config)
+    fair = in_mode(config, case.program)
+    unfair = case.unfair(fair)
+    if unfair == fair and case.changes:
+        raise UserError(f"REPLAY={name} changes nothing with GPUS={config.num_devices}: use GPUS=2 or more")
+    configs = dict(zip(VARIANTS, (in_mode(config, case.base), fair, unfair), strict=True))
+    return {f"{variant}: {each.mode}": dataclasses.replace(each, variant=variant) for variant, each in configs.items()}
+
+
+REPLAY = Study(
+    "replay",
+    "compare",
+    "A classic unfairness, replayed",
+    "How far does one unfair setting move the verdict?",
+    "an unfairness on purpose",
+    plans,
+    rounds=8,
+    enough=6,
+    named_by="REPLAY",
+    questions={"nothing": "The control: does a verdict move when nothing is changed?"},
+)
+STUDIES = (REPLAY,)

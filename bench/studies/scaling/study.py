@@ -1,0 +1,79 @@
+"""Weak and strong scaling of every mode: two suites, one with the batch of each device fixed, one with the global
+batch."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from bench.analysis.certificate import Rules, number_of_devices
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.studies.base import Flags, Plan, Study
+from bench.studies.prepare import available, prepare, refuse
+from bench.studies.programs import bounds_of, in_mode
+
+
+def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
+    """Two suites, one after the other."""
+    refuse(asked, "mode", "num_devices")
+    config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=flags.max_gpus))
+    modes = available(console)
+    for study in (WEAK, STRONG):
+        yield Plan(study, programs(config, modes, flags.max_gpus, strong=study is STRONG))
+
+
+def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool) -> dict[str, RunConfig]:
+    """Every mode at 1, 2, 4, … devices: the batch per device stays (weak) or the global batch does (strong).
+
+    config: resolved; its batch is that of one device when there are max_devices. On a CPU every device is given the
+    same number of threads, and the upper bound is measured too: with fewer cores than workers it falls, and that fall
+    is no mode's communication. Raises UserError when a global batch cannot be shared out evenly.
+    """
+    threads = max(1, config.threads // max_devices)
+    found = {}
+    for n in device_counts(max_devices):
+        batch = config.per_device_batch * max_devices // n if strong else config.per_device_batch
+        if strong and batch * n != config.per_device_batch * max_devices:
+            raise UserError(
+                f"strong scaling: the global batch, BATCH={config.per_device_batch} × {max_devices}, cannot be shared "
+                f"out to {n} devices: choose a BATCH that makes it divisible by {device_counts(max_devices)}"
+            )
+        here = dataclasses.replace(config, mode="ddp", num_devices=n, per_device_batch=batch, baselines=False,
+                                   threads=threads * n if config.device == "cpu" else config.threads)  # fmt: skip
+        chosen = [mode for mode in [*modes, *bounds_of(here)] if n <= (MODES[mode].max_devices or n)]
+        found |= {f"{mode} {n}": in_mode(here, mode) for mode in chosen}
+    return found
+
+
+def device_counts(most: int) -> list[int]:
+    """Powers of two up to ``most``, and ``most`` itself.
+
+    >>> device_counts(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
+
+
+GROWS = ("it grows with the number of devices", number_of_devices)
+WEAK_RULES = Rules({"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS})
+STRONG_RULES = Rules({"threads in total": GROWS})
+MAX_GPUS = {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to this many [4]"}}
+WEAK = Study(
+    "weak",
+    "scaling",
+    "Weak scaling",
+    "How much more is done with more devices, the batch of each fixed?",
+    "weak and strong scaling of every mode, with the no-communication upper bound",
+    plans,
+    example="MAX_GPUS=4",
+    folder="scaling",
+    flags=MAX_GPUS,
+    most=True,
+)
+STRONG = dataclasses.replace(
+    WEAK,
+    name="strong",
+    heading="Strong scaling",
+    question="How much sooner is the same batch done with more devices?",
+)
+STUDIES = (WEAK, STRONG)

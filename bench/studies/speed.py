@@ -1,0 +1,21 @@
+"""What the studies that compare throughput share: the table of the terminal, and the tables of the page."""
+
+from bench.analysis import style, tables
+from bench.analysis.comparison import Result
+
+
+def summary(result: Result) -> list[tables.Grid]:
+    """One row per program: throughput, and the ratio to the base with its verdict."""
+    return [tables.comparison_grid(result)]
+
+
+def grids(result: Result, all_pairs: bool = True) -> list[tables.Grid]:
+    """The pairs, and each program."""
+    flag = style.flag(result.certificate)
+    caption = "Each program" + (f": {flag}" if flag else "")
+    return [tables.pairs_grid(result, all_pairs), tables.programs_grid(result.suite, caption)]
+
+
+def grids_with_base(result: Result) -> list[tables.Grid]:
+    """The same, of the pairs only those with the base."""
+    return grids(result, all_pairs=False)
