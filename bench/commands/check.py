@@ -1,4 +1,4 @@
-"""``bench check FOLDER|RECORD``: the known mistakes, looked for in records of runs.
+"""`bench check FOLDER|RECORD`: the known mistakes, looked for in records of runs.
 
 What comes in: a record, or a folder of records. What goes out: each finding with evidence, consequence and remedy, and
 in one line what could not be looked for. Exit code 0: no finding; 3: some; 2: a record could not be read.
@@ -8,28 +8,30 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from bench.record import observed as detect
-from bench.record.read import FOLDER, find_records
-from bench.record.write import BadRecord, load
+from bench import mistakes
+from bench.commands.base import folder_of
+from bench.mistakes import Finding
+from bench.record.read import find_records, load
+from bench.record.schema import BadRecord
+from bench.record.view import Record
 
 FOUND, UNREADABLE = 3, 2
 
 
-def run(place: str) -> int:
+def run(args) -> int:
     """Check a record or all records below a folder; returns the exit code.
 
     Raises UserError for a folder that is not there or holds no record.
     """
-    records, refused = records_at(Path(place))
+    records, refused = records_at(Path(folder_of(args)))
     unseen, wrong = Counter(), {}
     for record in records:
-        observed = detect.observed_of(record)
-        unseen[", ".join(detect.unobserved(observed))] += 1
-        if findings := detect.find(observed):
+        unseen[", ".join(mistakes.unobserved(record.observed))] += 1
+        if findings := mistakes.find(record.observed):
             wrong.setdefault((program(record), *(finding.name for finding in findings)), []).append((record, findings))
     for (title, *_), runs in wrong.items():
         record, findings = runs[0]
-        places = f"{record[FOLDER]}/record.json" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
+        places = f"{record.folder}/record.json" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
         show(findings, f"{title}: {places}")
     count = sum(map(len, wrong.values()))
     print(f"{len(records)} record{'s' * (len(records) != 1)}: {f'findings in {count}' if count else 'no finding'}")
@@ -41,36 +43,33 @@ def run(place: str) -> int:
     return FOUND if wrong else UNREADABLE if refused else 0
 
 
-def records_at(path: Path) -> tuple[list[dict], list[str]]:
+def records_at(path: Path) -> tuple[list[Record], list[str]]:
     """The records, and a sentence for each file that is none."""
     if not path.is_file():
         return find_records(path)
     try:
-        return [load(path) | {FOLDER: str(path.parent)}], []
+        return [load(path)], []
     except BadRecord as error:
         return [], [str(error)]
 
 
-def program(record: dict) -> str:
+def program(record: Record) -> str:
     """Which program it was: runs of one suite that differ by round and seed alone are shown once."""
-    config = record["config"]
-    what = config["role"] or config["mode"]
-    return f"{what} on {config['num_devices']}, {config['suite'] or record['run_id']}"
+    return f"{record.program} on {record.config.num_devices}, {record.config.suite or record.run_id}"
 
 
-def show(findings: list[detect.Finding], title: str) -> None:
+def show(findings: list[Finding], title: str) -> None:
     """Print the findings of one run."""
     print(title)
     for finding in findings:
-        for line in detect.in_words(finding):
+        for line in finding.lines():
             print(f"  {line}")
     print()
 
 
-def show_run(record: dict) -> None:
+def print_findings(record: Record) -> None:
     """What `bench run` says of a run with WATCH=1, after its table."""
-    observed = detect.observed_of(record)
-    findings = detect.find(observed)
+    findings = mistakes.find(record.observed)
     show(findings, f"known mistakes found: {len(findings)}")
-    if unseen := detect.unobserved(observed):
+    if unseen := mistakes.unobserved(record.observed):
         print(f"not observed: {', '.join(unseen)}")

@@ -8,7 +8,7 @@ import sys
 from rich.console import Console
 
 from bench.config.modes import MODES
-from bench.install import horovod_install as horovod
+from bench.install.horovod_status import Status, status
 from bench.measure.environment import collect_machine
 from bench.measure.nvml import visible_gpus, why_no_gpu
 
@@ -20,7 +20,7 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpu
 """
 
 
-def run() -> int:
+def run(args) -> int:
     """Print the findings; exit code 1 when something a person would want is broken."""
     console = Console(highlight=False)
     machine, gpus = collect_machine(), visible_gpus()
@@ -33,7 +33,7 @@ def run() -> int:
     )
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     console.print(f"torch    {torch_line(torch)}")
-    console.print(f"horovod  {horovod_line(horovod.status())}")
+    console.print(f"horovod  {horovod_line(status())}")
     problems = find_problems(gpus, torch)
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
@@ -70,19 +70,19 @@ def torch_line(torch: dict | None) -> str:
     return f"{torch['version']}, CUDA {cuda}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
 
 
-def horovod_line(status) -> str:
+def horovod_line(found: Status) -> str:
     """Horovod's version and whether it fits the installed torch."""
-    if status.ready:
-        return f"{status.horovod}, fits this torch"
-    cached = "; a wheel for this torch is in the cache" if status.cached_wheel else ""
-    return f"{status.horovod or 'not installed'} ({status.state}){cached}"
+    if found.ready:
+        return f"{found.horovod}, fits this torch"
+    cached = "; a wheel for this torch is in the cache" if found.cached_wheel else ""
+    return f"{found.horovod or 'not installed'} ({found.state}){cached}"
 
 
 def verdict(mode: str, gpus: list, torch: dict | None) -> str:
     """Whether a mode runs here, and on what."""
     if torch is None:
         return "no: torch is missing"
-    if MODES[mode].needs and not horovod.status().ready:
+    if MODES[mode].needs and not status().ready:
         return f"no: {MODES[mode].needs} is not installed"
     if gpus and torch["gpus"]:
         return f"yes, up to GPUS={MODES[mode].max_devices or len(gpus)}; more with DEVICE=cpu"
@@ -90,7 +90,7 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
 
 
 def find_problems(gpus: list, torch: dict | None) -> list[str]:
-    """One sentence a problem, with its remedy."""
+    """One sentence per problem, with its remedy."""
     problems = []
     if torch is None:
         problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")
@@ -100,7 +100,7 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
         problems.append(
             "NVML shows GPUs, but torch sees none: the driver is too old for this torch's CUDA, or is hidden"
         )
-    if torch is not None and not horovod.status().ready:
+    if torch is not None and not status().ready:
         compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
         remedy = (
             "run `bench install-horovod`" if compiler else "install a C++ compiler (g++), then `bench install-horovod`"

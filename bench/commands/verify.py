@@ -20,11 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.analysis.tables import terminal
+from bench.config.command_line import from_arguments
+from bench.config.modes import MODES, TRAINABLE
 from bench.config.options import UNSET, RunConfig
 from bench.errors import UserError
 from bench.launch.launcher import launch, resolve_here
-from bench.record.write import load
-from bench.studies import programs as suites
+from bench.record.read import load
+from bench.record.view import Record
+from bench.studies.programs import in_mode, measured_only
 
 BOUND = 1e-5
 STEPS = (1, 5, 10, 20)
@@ -32,22 +35,22 @@ STEPS = (1, 5, 10, 20)
 # ReLU's sign having flipped. An error of a mode (a sum where the mean is meant, a missing broadcast) is larger by far.
 VERIFY_LR = 0.002
 
-BN_FACTS = """\
+CONTROL = "single, 1 thread"
+NORM_FACTS = """\
 What batch norm does in each mode (facts, not failures):
-- single normalises with the statistics of the whole batch; dp, ddp and horovod each with those of one device's part. So
-  their first step differs from single's, and agrees with each other's to rounding.
+- single normalises with the statistics of the whole batch; a mode of several devices each with those of one device's
+  part. So their first step differs from single's, and agrees with each other's to rounding.
 - batch norm makes rounding grow fast: the control (single against single with one thread) differs in nothing but the
   order of its sums. Once it has drifted, a difference of its size says nothing about a mode.
-- running statistics: dp keeps device 0's; ddp broadcasts rank 0's before each forward pass, so at the end of a step
-  ranks differ by that step alone; horovod leaves each rank its own, and they drift apart."""
+- running statistics: """
 
 
-def run(asked: RunConfig) -> int:
+def run(args) -> int:
     """Run every mode that can run here and print the two tables; exit code 1 when a mode breaks the bound."""
-    console = terminal()
+    asked, console = from_arguments(args), terminal()
     devices = asked.num_devices if asked.num_devices > 1 else 2
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
-    common |= suites.MEASURED_ONLY | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32"}
+    common |= measured_only() | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32"}
     common["lr"] = VERIFY_LR if asked.lr == UNSET["lr"] else asked.lr
     model = asked.model or "resnet18"
     asked = dataclasses.replace(asked, **common, mode="ddp", launcher="auto", model=model, dist_url=None)
@@ -59,7 +62,9 @@ def run(asked: RunConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-verify-") as folder:
         worst, missing = compare(console, dataclasses.replace(ddp, out=folder), "none")
         compare(console, dataclasses.replace(ddp, out=folder), "batch")
-    console.print(BN_FACTS)
+    console.print(
+        NORM_FACTS + "; ".join(f"{mode} {i.norm_buffers}" for mode, i in MODES.items() if i.norm_buffers) + "."
+    )
     for sentence in missing:
         console.print(f"not compared: {sentence}", markup=False)
     ok = worst <= BOUND
@@ -70,11 +75,23 @@ def run(asked: RunConfig) -> int:
     return 0 if ok else 1
 
 
+def programs(config: RunConfig, norm: str) -> dict[str, RunConfig]:
+    """Every way to train, on the same batches with the same kind of norm, by name.
+
+    With batch norm a control joins: single again with one thread, which changes nothing but the order of its sums.
+    """
+    config = dataclasses.replace(config, norm=norm)
+    runs = {mode: in_mode(config, mode) for mode in TRAINABLE}
+    if norm == "batch":
+        runs[CONTROL] = dataclasses.replace(runs["single"], threads=1)
+    return runs
+
+
 def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, list[str]]:
     """Run the modes on one config; print the table. Returns the largest difference (infinite when two runs did not
     start alike, read other images, or ended with unequal replicas) and why modes are missing."""
     folders, records, missing = {}, {}, []
-    for name, config in suites.verification(base, norm).items():
+    for name, config in programs(base, norm).items():
         try:
             path = launch(config)
         except UserError as error:
@@ -104,7 +121,7 @@ def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, list[s
 def pairs(names, norm: str) -> list[tuple[str, str]]:
     """What is compared: everything with single, and with batch norm also the multi-device modes with each other."""
     every = itertools.combinations(names, 2)
-    return [(a, b) for a, b in every if a == "single" or (norm == "batch" and "1 thread" not in b)]
+    return [(a, b) for a, b in every if a == "single" or (norm == "batch" and b != CONTROL)]
 
 
 def difference(a: Path, b: Path, step: int) -> float:
@@ -125,20 +142,20 @@ def largest(left, right) -> float:
     return math.inf if any(math.isnan(d) for d in differences) else max(differences)
 
 
-def facts(a: dict, b: dict) -> list[bool]:
+def facts(a: Record, b: Record) -> list[bool]:
     """Did two runs start from the same weights, read the same images first, and end with equal replicas?"""
-    start = a["samples"][0]["initial_weights_sha256"] == b["samples"][0]["initial_weights_sha256"]
-    union = [sorted(i for part in r["samples"] for i in part["first_indices"]) for r in (a, b)]
-    ends = [len({part["final_weights_sha256"] for part in r["samples"]}) == 1 for r in (a, b)]
+    start = a.samples[0].initial_weights_sha256 == b.samples[0].initial_weights_sha256
+    union = [sorted(i for part in record.samples for i in part.first_indices) for record in (a, b)]
+    ends = [len({part.final_weights_sha256 for part in record.samples}) == 1 for record in (a, b)]
     return [start, union[0] == union[1], all(ends)]
 
 
-def print_buffers(console: Console, folders: dict, records: dict) -> None:
+def print_buffers(console: Console, folders: dict, records: dict[str, Record]) -> None:
     """How far batch norm's running means differ between ranks, and from single's."""
     step = STEPS[-1]
     console.print(f"running means after step {step}, largest difference:")
     for mode, folder in folders.items():
-        ranks = [np.load(folder / f"rank{r}-step{step}.npz") for r in range(records[mode]["topology"]["world_size"])]
+        ranks = [np.load(folder / f"rank{r}-step{step}.npz") for r in range(records[mode].world_size)]
         reference = np.load(folders["single"] / f"rank0-step{step}.npz") if "single" in folders else ranks[0]
         means = [n for n in ranks[0].files if n.endswith("running_mean")]
         between = max((float(np.abs(ranks[0][n] - r[n]).max()) for r in ranks for n in means), default=0.0)

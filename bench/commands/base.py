@@ -1,0 +1,129 @@
+"""What a command is, and how arguments that are no option of a run are read."""
+
+import argparse
+import difflib
+import importlib
+from dataclasses import dataclass, field
+
+from bench.config.command_line import add_arguments
+from bench.errors import UserError
+
+GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up")
+DEFAULT_FOLDER = "results/runs"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of the table: a command of `bench`, and a target of make.
+
+    name: on the command line. group: what a person wants, one of GROUPS. help: one line. example: the variables that a
+    person gives to make most often. module: the file in bench/commands that runs it, with ``run(args)``, which returns
+    the exit code; "" for a target of make alone. arguments: passed to ``run`` before the parsed ones. target: of make,
+    where that has another name. flags: flag -> argparse's options. positional: arguments that may also be given as
+    flags of the same name, as make does it. options: it takes the options of a run; own: those that have another
+    default here. needs: "horovod" (built first, where make calls it and that can be done), "course" (what the course
+    needs beyond the locked packages). note: after the help.
+    """
+
+    name: str
+    group: str
+    help: str
+    example: str = ""
+    module: str = ""
+    arguments: tuple = ()
+    target: str = ""
+    flags: dict[str, dict] = field(default_factory=dict)
+    positional: dict[str, dict] = field(default_factory=dict)
+    options: bool = False
+    own: dict = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def make(self) -> str:
+        """The target of make."""
+        return self.target or self.name
+
+    def parser(self) -> "Parser":
+        """The command line of this command."""
+        parser = Parser(prog=f"bench {self.name}", description=self.help, epilog=self.note)
+        if self.options:
+            add_arguments(parser, self.own)
+        for flag, options in self.flags.items():
+            parser.add_argument(flag, **options)
+        for name, options in self.positional.items():
+            parser.add_argument(f"--{name}", dest=name, metavar=options["metavar"], help=argparse.SUPPRESS)
+            parser.add_argument(f"{name}_", nargs="?", **options)
+        return parser
+
+    def parse(self, words: list[str]) -> argparse.Namespace:
+        """The words after the command's name, read. Of an argument that was given in both ways the flag counts."""
+        args = self.parser().parse_args(words)
+        for name in self.positional:
+            if getattr(args, name) is None:
+                setattr(args, name, getattr(args, f"{name}_"))
+        return args
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run it; its exit code. Its module is imported now, and not before."""
+        return importlib.import_module(f"bench.commands.{self.module}").run(*self.arguments, args) or 0
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but an error is one line and exit code 2, a shortened flag is an error, and a misspelt one is told what
+    it is near to."""
+
+    def __init__(self, **options):
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_args(self, words: list[str]) -> argparse.Namespace:
+        args, unknown = self.parse_known_args(words)
+        if unknown:
+            self.error(self.unknown(unknown[0].partition("=")[0]))
+        return args
+
+    def unknown(self, word: str) -> str:
+        """What to say of a word that is no argument of this command, as the user of make has written it, too."""
+        if not word.startswith("--"):
+            return f"{word}: not an argument of this command"
+        near = difflib.get_close_matches(word, self._option_string_actions, n=1)
+        hint = f": did you mean {near[0]} ({variable(near[0])})?" if near else ": this command has no such option"
+        return f"unknown option {word} ({variable(word)}){hint}"
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"bench: {message} (see `{self.prog} --help`)\n")
+
+
+def variable(flag: str) -> str:
+    """The variable of make for a flag.
+
+    >>> variable("--image-size")
+    'IMAGE_SIZE='
+    """
+    return flag.lstrip("-").replace("-", "_").upper() + "="
+
+
+def folder_of(args: argparse.Namespace) -> str:
+    """The folder of records: by its position, or as OUT=."""
+    return args.out or DEFAULT_FOLDER
+
+
+def needed(name: str, text: str | None) -> str:
+    """An argument that must be given. Raises UserError without it."""
+    if not text:
+        raise UserError(f"{name}=… is needed: see `bench help`")
+    return text
+
+
+def whole(name: str, text: str, at_least: int) -> int:
+    """A whole number from the command line. Raises UserError for anything else."""
+    if not text.isdecimal() or int(text) < at_least:
+        raise UserError(f"{name}={text}: a whole number, at least {at_least}")
+    return int(text)
+
+
+def is_on(name: str, text: str | None) -> bool:
+    """A switch from the command line. Raises UserError for anything but 1 and 0."""
+    if text not in (None, "0", "1"):
+        raise UserError(f"{name}={text}: write 1 or 0")
+    return text == "1"

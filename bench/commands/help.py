@@ -1,0 +1,54 @@
+"""`bench help`: every command in groups, for the terminal, for make and for the README."""
+
+from collections.abc import Iterator
+
+from bench.commands.base import GROUPS, Command
+
+COLUMN = 40  # letters
+
+
+def run(args) -> int:
+    """Print the list in the form that was asked for."""
+    from bench.commands import LINES
+
+    if args.targets:
+        print(*(line.make + ("+course" if "course" in line.needs else "") for line in LINES if line.module))
+    elif args.markdown:
+        print("\n".join(markdown(LINES)))
+    elif args.make:
+        print("\n".join(listing(LINES, "make")))
+        print("\nOptions are variables: make bench MODE=ddp GPUS=4. `bench COMMAND --help` lists those of a command.")
+        print("VENV=none uses this Python and replaces nothing in it; PYTHON=python3.12 makes .venv with another.")
+    else:
+        print("usage: bench COMMAND [--option=value ...]\n")
+        print("\n".join(listing([line for line in LINES if line.module], "bench")))
+        print("\n`bench COMMAND --help` lists the options of a command.")
+    return 0
+
+
+def listing(lines: list[Command], program: str) -> Iterator[str]:
+    """The groups one below the other; of make with the variables that are given most often."""
+    names = {line.name: f"bench {line.name}" for line in lines}
+    if program == "make":
+        names = {line.name: f"make {line.make} {line.example}".rstrip() for line in lines}
+    width = min(COLUMN, max(map(len, names.values())))
+    for group in GROUPS:
+        yield group
+        for line in lines:
+            if line.group == group:
+                name = names[line.name]
+                if len(name) > width:
+                    yield f"  {name}"
+                    name = ""
+                yield f"  {name:{width}}  {line.help}"
+
+
+def markdown(lines: list[Command]) -> Iterator[str]:
+    """A table for the README."""
+    yield "| to | command | what it does |"
+    yield "|---|---|---|"
+    for group in GROUPS:
+        for number, line in enumerate(each for each in lines if each.group == group):
+            example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
+            command = f"make {line.make}{example.partition(' [')[0]}".replace("|", "\\|")
+            yield f"| {'' if number else group} | `{command}` | {line.help} |"

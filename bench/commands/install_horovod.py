@@ -1,0 +1,28 @@
+"""`bench install-horovod`: Horovod 0.28.1 on the torch that is installed."""
+
+import contextlib
+import sys
+
+from bench.commands.base import is_on, whole
+from bench.errors import BenchError
+from bench.install import horovod_install
+
+
+def run(args) -> int:
+    """Install it if it is not there yet. Raises UserError or BenchError with one line."""
+    jobs = None if args.jobs is None else whole("JOBS", args.jobs, at_least=1)
+    limit = whole("TIMEOUT", args.timeout, at_least=1)
+    horovod_install.install(args.gpu, is_on("FORCE", args.force), args.wheel_dir, jobs, limit)
+    return 0
+
+
+def provide(args) -> None:
+    """Before a command that can use Horovod, where make called it: install it. Where that fails the command goes on
+    without it, but for MODE=horovod. What it says goes to standard error."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            horovod_install.install()
+    except BenchError as error:
+        if getattr(args, "mode", None) == "horovod":
+            raise
+        print(f"bench: {error}", file=sys.stderr)

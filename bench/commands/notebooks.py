@@ -1,0 +1,9 @@
+"""`bench notebooks`: the chapters, executed with real processes."""
+
+from bench.commands.base import is_on
+from bench.course import chapters
+
+
+def run(args) -> int:
+    """Execute them, or only make the notebooks from their texts."""
+    return chapters.run(args.name, is_on("QUICK", args.quick), is_on("PAIR", args.pair))

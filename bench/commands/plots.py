@@ -1,0 +1,32 @@
+"""`bench plots`: every suite's pictures, beside its records in a folder called pictures."""
+
+import sys
+from pathlib import Path
+
+from bench.analysis import drawing
+from bench.analysis.suite import suites_of
+from bench.commands.base import folder_of
+from bench.errors import UserError
+from bench.record.read import find_records
+from bench.studies.registry import study_of
+
+
+def run(args) -> int:
+    """Draw all suites below a folder; one that cannot be compared is named. Raises UserError where there is none."""
+    folder = Path(folder_of(args))
+    records, refused = find_records(folder)
+    suites = suites_of(records)
+    if not suites:
+        raise UserError(f"no suite below {folder} to draw: run `make compare` first")
+    for suite in suites:
+        study = study_of(suite)
+        try:
+            drawn = study.figures(study.result(suite))
+        except UserError as error:
+            refused.append(str(error))
+            continue
+        for name, figure in drawn.items():
+            print(drawing.save(figure, Path(suite.first.folder).parent / "pictures", name)[0])
+    for sentence in refused:
+        print(f"refused: {sentence}", file=sys.stderr)
+    return 0

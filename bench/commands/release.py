@@ -1,0 +1,8 @@
+"""`bench release`: the students' copies of the problem sets."""
+
+from bench.course.exercises import release
+
+
+def run(args) -> int:
+    """Make them."""
+    return release.run(args.name, args.sets, args.out)

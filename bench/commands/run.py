@@ -1,0 +1,101 @@
+"""`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from bench import formulas, mistakes
+from bench.analysis import tables
+from bench.commands.check import print_findings
+from bench.config.command_line import from_arguments
+from bench.config.options import RunConfig
+from bench.launch.launcher import launch, resolve_here
+from bench.launch.progress_bar import LiveProgress
+from bench.record.describe import disturbances, machine_line
+from bench.record.read import load
+from bench.record.view import Record
+from bench.storage import remote, stage
+from bench.storage.urls import without_credentials
+from bench.studies.programs import baselines
+
+
+def run(args) -> int:
+    """Run it, print a table, and the record's path as the last line."""
+    config = resolve_here(from_arguments(args))
+    console = tables.terminal()
+    announce(console, config)
+    if config.copy_to:
+        remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
+    path = run_live(console, config)
+    others = []
+    if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
+        others = [load(run_live(console, each)) for each in baselines(config, str(path.parent / "baselines"))]
+    print_run(console, load(path), others)
+    if config.watch:
+        print_findings(load(path))
+    try:
+        if config.copy_to:
+            print(f"copied to: {stage.copy_back(path.parent, config.copy_to, config.timeout)}")
+    finally:
+        print(f"record: {path}", flush=True)
+    return 0
+
+
+def run_live(console: Console, config: RunConfig) -> Path:
+    """Launch one config under a progress bar."""
+    with LiveProgress(config, console, config.mode) as watch:
+        return launch(config, watch)
+
+
+def announce(console: Console, config: RunConfig) -> None:
+    """Before anything runs: what will run, with the defaults that were chosen, and what stands for a device."""
+    if config.device == "cpu" and config.num_devices > 1:
+        console.print(
+            f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "
+            "host's."
+        )
+    steps = f"{config.epochs} epochs" if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
+    steps = "validation alone" if config.evaluate else steps
+    console.print(
+        f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {without_credentials(config.data)} "
+        f"at {config.image_size} px, {config.per_device_batch} images per device per step, {steps}, "
+        f"{config.precision}, {config.launcher}, seed {config.seed}"
+    )
+    if config.mistake != "none":
+        console.print(f"[bold red]{mistakes.MISTAKES[config.mistake].warning}[/]")
+
+
+def print_run(console: Console, record: Record, others: list[Record]) -> None:
+    """What a person sees after a run: where it ran, the table, what to know of it, accuracy."""
+    console.print(f"[bold]{machine_line(record)}[/]")
+    tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))
+    if record.samples and record.config.workers:
+        shares = [formulas.data_wait_share(part.data_wait_s, part.step_time_s) for part in record.samples]
+        console.print(f"waiting for the loader: {100 * max(shares):.1f} % of the step time (the rank that waits most)")
+    for note in record.notes:
+        console.print(f"note: {note}", highlight=False, markup=False)
+    if others:
+        console.print(
+            "note: single is one process with all the threads on the same global batch; independent is the bound "
+            "without communication. One run each, no interval."
+        )
+    for sentence in disturbances(record, others):
+        console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)
+    print_accuracy(console, record)
+
+
+def print_accuracy(console: Console, record: Record) -> None:
+    """One line per epoch, and the time to the target where one was given."""
+    labels = {"train_loss": "training loss", "loss": "loss", **{m.key: m.label for m in record.workload.metrics}}
+    for row in record.epochs:
+        values = [(label, row[key]) for key, label in labels.items() if key in row]
+        parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
+        skipped = [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
+        took = [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} {record.workload.units}"]
+        head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
+        console.print(f"{head}: {', '.join(parts + skipped + took)}")
+    if "target" in record.accuracy:
+        seconds = record.accuracy["time_to_accuracy_s"]
+        reached = "not reached" if seconds is None else f"reached after {seconds:.1f} s of training and validation"
+        console.print(f"{record.workload.metrics[0].label} {record.accuracy['target']:g}: {reached}")

@@ -1,0 +1,10 @@
+"""`bench site`: the course as pages."""
+
+from bench.commands.base import is_on
+from bench.course import site
+
+
+def run(args) -> int:
+    """Build them; the folder is the last line."""
+    print(f"site: {site.build(is_on('QUICK', args.quick))}")
+    return 0

@@ -1,0 +1,99 @@
+"""The commands of the studies: run the suites in rounds, then certificate, verdict, pictures and a page.
+
+What is run and what is said of it is the study's (bench/studies); this file holds no measurement and no figure.
+"""
+
+from pathlib import Path
+
+from bench.analysis import tables
+from bench.analysis.suite import Suite, suite_of
+from bench.commands.base import is_on, whole
+from bench.config.command_line import from_arguments
+from bench.errors import UserError
+from bench.record.read import find_records
+from bench.studies.base import QUICK_ROUNDS, Flags, Plan, Study
+from bench.studies.registry import study_of
+from bench.studies.rounds import run_rounds
+
+
+def run(study: Study, args) -> int:
+    """Run every suite of a study's command, and say what came of it."""
+    flags, asked, console = flags_of(study, args), from_arguments(args), tables.terminal()
+    folders = [run_plan(console, plan, flags, asked.out) for plan in study.plans(console, asked, flags)]
+    return finish(console, folders, flags.strict)
+
+
+def flags_of(study: Study, args) -> Flags:
+    """The command's own flags. Raises UserError for a bad value."""
+    name, given = ("SEEDS", args.seeds) if study.seeded else ("ROUNDS", args.rounds)
+    return Flags(
+        rounds=None if given is None else whole(name, given, at_least=1),
+        quick=is_on("QUICK", args.quick),
+        strict=is_on("STRICT", getattr(args, "strict", None)),
+        replay=getattr(args, "replay", None),
+        max_gpus=whole("MAX_GPUS", args.max_gpus, at_least=2) if "max_gpus" in args else 0,
+        name=getattr(args, "name", None),
+    )
+
+
+def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
+    """Run one suite; its folder. With STRICT=1 it ends after the first round when something differs."""
+    rounds = flags.rounds or (QUICK_ROUNDS if flags.quick else plan.study.rounds)
+    if flags.quick:
+        console.print(f"[bold]QUICK: {rounds} rounds. Intervals will be wide; do not quote them.[/]")
+    console.print(f"{plan.study.name}: {len(plan.programs)} programs, {rounds} rounds")
+
+    def look(records) -> None:
+        suite = suite_of(records[0].config.suite, records)
+        refuse_unfair(console, plan.study.result(suite), records[0].config.out)
+
+    return run_rounds(console, plan, rounds, out, look if flags.strict else None)
+
+
+def refuse_unfair(console, result, folder) -> None:
+    """STRICT=1: raise UserError, after the certificate, when something differed."""
+    if not result.certificate.fair:
+        tables.print_certificate(console, result.certificate)
+        raise UserError(f"STRICT=1: {result.certificate.sentence()}; the records are in {folder}")
+
+
+def finish(console, folders: list[Path], strict: bool = False) -> int:
+    """Certificate, table, verdict; pictures and a page beside the records. The page's path is the last line.
+
+    Raises UserError when ``strict`` is given and something differed after all.
+    """
+    from bench.analysis import drawing
+    from bench.report import page
+
+    found, refused = [], []
+    for folder in folders:
+        records, bad = find_records(folder)
+        suite = suite_of(folder.name, records)
+        study = study_of(suite)
+        result = study.result(suite)
+        if strict:
+            refuse_unfair(console, result, folder)
+        print_result(console, study, suite, result)
+        for name, figure in study.figures(result).items():
+            drawing.save(figure, folder / "pictures", name)
+        found.append(suite)
+        refused += bad
+    path = page.write_page(found, [], refused, folders[0] / "report.html")
+    for folder in folders:
+        print(f"records and pictures: {folder}")
+    print(f"report: {path}", flush=True)
+    return 0
+
+
+def print_result(console, study: Study, suite: Suite, result) -> None:
+    """What a person sees after a suite: where it ran, what was equal, the tables, the answer in words."""
+    console.print(f"[bold]{suite.machine}[/]")
+    tables.print_certificate(console, result.certificate)
+    for grid in study.summary(result):
+        tables.print_grid(console, grid)
+    for label, rounds in getattr(result, "outliers", {}).items():
+        console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
+    for record in suite.left_out:
+        console.print(f"left out: {record.run_id}, repeated or of a round that is not whole")
+    for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
+        console.print(line, highlight=False, markup=False)

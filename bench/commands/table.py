@@ -1,0 +1,21 @@
+"""`bench table`: the records below a folder as data: CSV, Parquet or Markdown."""
+
+import sys
+from pathlib import Path
+
+from bench.commands.base import folder_of, is_on
+from bench.record.read import find_records
+from bench.report.export import write_table
+
+
+def run(args) -> int:
+    """Write the table. Files that are no good record are named on standard error, and the rest is used."""
+    records, refused = find_records(Path(folder_of(args)))
+    for sentence in refused:
+        print(f"refused: {sentence}", file=sys.stderr)
+    if not records:
+        return 1
+    write_table(records, args.to or None, args.format or None, is_on("MEMORY", args.memory))
+    if args.to:
+        print(f"table: {args.to}")
+    return 0
