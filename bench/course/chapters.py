@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 from bench import files
-from bench.course import shell as commands
+from bench.course import shell
 from bench.errors import RunFailed, UserError
-from bench.launch import supervise
+from bench.files import PROJECT
 from bench.measure import environment
-from bench.record.write import PROJECT
+from bench.process.ending import signals_as_interrupt
 
 TUTORIALS = PROJECT / "tutorials"
 BUILD = PROJECT / "build" / "notebooks"
@@ -96,9 +96,9 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
     """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line."""
     required("nbclient")
     mark = secrets.token_hex(8)
-    own = {**commands.own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(mark)}
+    own = {**shell.own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **shell.marked_with(mark)}
     limits = [str(CELL_LIMIT_S), str(START_LIMIT_S)]
-    with commands.tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
+    with shell.tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.course.notebook", str(notebook.resolve()), str(folder), *limits],
             env={**os.environ, **variables, **own},
@@ -109,11 +109,10 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
         )
         tie(process)
         try:
-            with supervise.signals_as_interrupt():
+            with signals_as_interrupt():
                 code = process.wait()
         finally:
-            commands.end_session(process)
-            commands.end_marked(mark)  # the kernel, and what its cells have started
+            shell.end_all(process, mark)  # the kernel, and what its cells have started
         output.seek(0)
         lines = [line for line in output.read().splitlines() if line.strip()]
     if code:
@@ -152,7 +151,7 @@ def version(package: str) -> str | None:
 
 def pythonpath() -> str:
     """PYTHONPATH with the project in front."""
-    return commands.own_paths()["PYTHONPATH"]
+    return shell.own_paths()["PYTHONPATH"]
 
 
 def required(module: str):

@@ -27,8 +27,8 @@ class RankOutput:
         self.lines = [0] * num_ranks
         self.quiet, self.files = quiet, files or {}
 
-    def show(self, signs: object = None) -> None:
-        """Print the whole lines that have come since the last call. signs: what a launcher's watch is given.
+    def show(self, beats: object = None) -> None:
+        """Print the whole lines that have come since the last call. beats: what ``supervise`` gives to who watches.
 
         Raises RunFailed when a rank prints without end.
         """
@@ -60,7 +60,7 @@ class RankOutput:
     def print(self, rank: int, text: str) -> None:
         """Lines of one rank, in one piece: each call is a message to the notebook."""
         said = []
-        for line in self.in_words_of_the_notebook(text).split("\n"):
+        for line in self.with_cell_names(text).split("\n"):
             if ECHO.match(line):
                 continue
             self.lines[rank] += 1
@@ -82,12 +82,12 @@ class RankOutput:
         """
         for report in sorted(reports, key=lambda r: r["rank"] != first):
             if report["rank"] == first:
-                self.say(first, self.in_words_of_the_notebook(report["traceback"]).rstrip().split("\n"))
+                self.say(first, self.with_cell_names(report["traceback"]).rstrip().split("\n"))
             else:
                 why = textwrap.shorten(SOURCE_PLACE.sub("", report["message"]), 110, placeholder=" …")
                 self.say(report["rank"], [f"stopped, too: {why}"])
 
-    def in_words_of_the_notebook(self, text: str) -> str:
+    def with_cell_names(self, text: str) -> str:
         """A text in which a cell is called by its number, not by the file that stands for it, and without the frames
         that are ours."""
         text = OUR_FRAMES.sub("", text)

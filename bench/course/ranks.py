@@ -19,12 +19,13 @@ from pathlib import Path
 
 from bench.course.output import RankOutput
 from bench.errors import RunFailed, UserError
+from bench.files import PROJECT
 from bench.launch import supervise
 from bench.launch.engines import horovodrun
+from bench.launch.node import Node, Placement
 from bench.launch.ports import free_port
 from bench.measure.environment import usable_cores
-from bench.process.guard import LAUNCHER_PID, error_path
-from bench.record.write import PROJECT
+from bench.process.guard import error_path
 
 RANK_PROGRAM = "bench.course.rank"
 STARTING_S = 120.0  # for torch to be imported and the ranks to meet, on a busy machine
@@ -59,17 +60,20 @@ def run_on_ranks(
         command, variables = START[engine](run_dir, num_ranks, timeout)
         environment = {**os.environ, **common_variables(num_ranks), **variables}
         try:
-            supervise.run(command, environment, run_dir, num_ranks, timeout, output.show, STARTING_S)
+            node = Node(Placement(range(num_ranks)), run_dir)
+            supervise.run(
+                [node], lambda node: node.start(command, environment), run_dir, timeout, output.show, STARTING_S
+            )
             output.finish()
         except UserError:
             output.finish()
             raise
         except RunFailed as error:
-            raise told(error, output, run_dir, num_ranks) from None
+            raise failure_of(error, output, run_dir, num_ranks) from None
         return [result_of(run_dir, rank) for rank in range(num_ranks)]
 
 
-def told(error: RunFailed, output: RankOutput, run_dir: Path, num_ranks: int) -> BaseException:
+def failure_of(error: RunFailed, output: RankOutput, run_dir: Path, num_ranks: int) -> BaseException:
     """Print what the ranks have left to say; returns the failure in the words of the notebook."""
     failure = error.failure
     kind, rank = failure["kind"], failure["rank"]
@@ -82,8 +86,8 @@ def told(error: RunFailed, output: RankOutput, run_dir: Path, num_ranks: int) ->
         print(failure["traceback"], flush=True)
     message = how_it_ended(run_dir, rank) if kind == "killed" else ""
     message = message or failure["message"].replace("(TIMEOUT)", "(timeout=)").replace("TIMEOUT", "timeout=")
-    trace = output.in_words_of_the_notebook(failure["traceback"])
-    message = output.in_words_of_the_notebook(message) + place(trace, kind)
+    trace = output.with_cell_names(failure["traceback"])
+    message = output.with_cell_names(message) + place(trace, kind)
     failed = RunFailed(message)
     failed.failure = failure | {"message": message, "traceback": trace}
     return failed
@@ -153,13 +157,12 @@ START = {"torch": start_ranks, "bare": start_ranks, "horovod": start_horovod}
 
 
 def common_variables(num_ranks: int) -> dict[str, str]:
-    """What every rank gets: its share of the threads, and who to report to."""
+    """What every rank gets: its share of the threads, and where this code is."""
     threads = str(max(1, usable_cores() // num_ranks))
     return {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
-        LAUNCHER_PID: str(os.getpid()),
         "BENCH_STARTED_AT": str(time.time()),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }

@@ -3,46 +3,59 @@
 import functools
 
 from bench.analysis.suite import Suite, suites_of
-from bench.analysis.tables import machine_line
 from bench.errors import UserError
+from bench.files import PROJECT
+from bench.record.describe import machine_line
 from bench.record.read import find_records
-from bench.record.write import PROJECT
+from bench.record.view import Record
+from bench.studies.registry import STUDIES, study_of
 
 REFERENCE = PROJECT / "results" / "reference"
-KINDS = ("compare", "weak", "strong", "breakdown", "knobs", "accuracy", "unsynced", "lab", "replay")
 
 
-def reference(kind: str, device: str = "cpu", which: int = -1) -> Suite | None:
-    """A committed suite of a kind: "compare", "weak", "accuracy" and the others of KINDS.
+def reference(study: str, device: str = "cpu", which: int = -1, about: str | None = None) -> Suite | None:
+    """A committed suite of a study: "compare", "weak", "accuracy", …
 
-    device: "cpu" or "cuda". which: of several, by age; the newest without it. None where none is committed: say so with
-    ``no_gpu_record``. Give a suite to ``bench.analysis.drawing.figures_of`` for its pictures, which name their machine.
+    device: "cpu" or "cuda". which: of several, by age; the newest without it. about: only suites about this, as in
+    "dp-workers" of a replay, or "local-norm" of a lab. None where none is committed: say so with ``no_gpu_record``.
+    Raises UserError for a study that there is not.
     """
-    found = references(kind, device)
+    found = [suite for suite in references(study, device) if about is None or study_of(suite).about(suite) == about]
     return found[which] if found else None
 
 
-def references(kind: str, device: str = "cpu") -> list[Suite]:
-    """All committed suites of a kind on a device, oldest first. Raises UserError for a kind that there is not."""
-    if kind not in KINDS or device not in ("cpu", "cuda"):
-        raise UserError(f"no suite is called {kind!r} on {device!r}: choose one of {', '.join(KINDS)}; cpu or cuda")
-    return [suite for suite in all_suites() if suite.kind == kind and suite.device == device]
+def references(study: str, device: str = "cpu") -> list[Suite]:
+    """All committed suites of a study on a device, oldest first. Raises UserError for a study that there is not."""
+    if study not in STUDIES or device not in ("cpu", "cuda"):
+        raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
+    return [suite for suite in all_suites() if suite.study == study and suite.device == device]
+
+
+def compared(suite: Suite):
+    """A suite compared, as its study does it: certificate, pairs or rows, verdicts. Raises UserError when it cannot
+    be."""
+    return study_of(suite).result(suite)
+
+
+def pictures(suite: Suite) -> dict:
+    """A suite's pictures by name; each names its machine and its number of rounds."""
+    return study_of(suite).figures(compared(suite))
 
 
 @functools.cache
 def all_suites() -> list[Suite]:
-    """Every committed suite. Read once a notebook."""
+    """Every committed suite. Read once per notebook."""
     if not REFERENCE.is_dir():
         raise UserError(f"there is no {REFERENCE}: the chapters need a clone of the repository, not the package alone")
     return suites_of(find_records(REFERENCE)[0])
 
 
-def machine(record: dict) -> str:
+def machine(record: Record) -> str:
     """Where a record was taken, in one line: devices, processor, versions."""
     return machine_line(record)
 
 
-def no_gpu_record(kind: str, make: str) -> None:
+def no_gpu_record(study: str, make: str) -> None:
     """Say that no GPU has measured this yet, and how to do it. make: the line to run. Prints nothing where one has."""
-    if reference(kind, "cuda") is None:
-        print(f"No record of {kind!r} from a GPU is published yet. On a machine with GPUs: {make}")
+    if reference(study, "cuda") is None:
+        print(f"No record of {study!r} from a GPU is published yet. On a machine with GPUs: {make}")

@@ -5,7 +5,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,9 @@ from pathlib import Path
 
 from bench.course.output import MOST_LINES
 from bench.errors import RunFailed, UserError
-from bench.record.write import PROJECT
+from bench.files import PROJECT
+from bench.process import ending
+from bench.studies.registry import STUDIES
 
 # A kernel may have been started without its environment's folder on PATH, and then these would be others, or missing.
 # (A command of a command, as the python of `horovodrun python train.py`, is found by PATH: see ``own_paths``.)
@@ -25,8 +26,6 @@ PROGRAMS = {
     "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
     "bench": [sys.executable, "-m", "bench"],
 }
-SUITES = ("compare", "scaling", "breakdown", "knobs", "accuracy", "unsynced-init", "lab")
-GRACE_S = 5.0  # from SIGTERM to SIGKILL
 MARKS = "BENCH_COURSE_MARKS"
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a kernel sets them: a pipe would pass for a terminal
 
@@ -34,18 +33,20 @@ COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a kernel sets t
 def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **variables):
     """Run one command of the project with the variables that `make` takes: ``bench(MODE="ddp", GPUS=2, STEPS=10)``.
 
-    command: "run", or one of SUITES, such as "compare". The line that does the same in a terminal is printed first. A
+    command: "run", or that of a study, such as "compare". The line that does the same in a terminal is printed first. A
     run is made without baselines unless BASELINES=1 is given. Its files lie in a folder of their own, which is removed
     after the records are read, unless OUT is given.
-    Returns the record of a run (a dict, as in record.json); of any other command, the list of its suites.
+    Returns the Record of a run (bench/record/view.py); of any other command, the list of its suites.
 
     Raises UserError for a request that cannot be met, such as a wrong variable; RunFailed when the command ends with an
     error otherwise: a rank that died.
     """
     from bench.analysis.suite import suites_of
+    from bench.record.read import load
 
-    if command not in ("run", *SUITES):
-        raise UserError(f"unknown command {command!r}: choose one of run, {', '.join(SUITES)}; others by course.shell")
+    studies = list(dict.fromkeys(study.command for study in STUDIES.values()))
+    if command not in ("run", *studies):
+        raise UserError(f"unknown command {command!r}: choose one of run, {', '.join(studies)}; others by course.shell")
     if small := [name for name in variables if not name.isupper()]:
         raise UserError(f"unknown variable {small[0]}: write {small[0].upper()}, as for make")
     variables = {name: int(value) if isinstance(value, bool) else value for name, value in variables.items()}
@@ -60,8 +61,8 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **v
         before = set(out.rglob("record.json"))
         flags = [f"--{name.lower().replace('_', '-')}={value}" for name, value in (variables | {"OUT": out}).items()]
         execute([*PROGRAMS["bench"], command, *flags], timeout, quiet, temporary)
-        records = [record_at(path) for path in out.rglob("record.json") if path not in before]
-        return min(records, key=lambda r: r["started_at"]) if command == "run" else suites_of(records)
+        records = [load(path) for path in out.rglob("record.json") if path not in before]
+        return min(records, key=lambda r: r.started_at) if command == "run" else suites_of(records)
 
 
 def one_kind_of_device(variables: dict) -> dict:
@@ -74,17 +75,6 @@ def one_kind_of_device(variables: dict) -> dict:
         return {}
     print(f"Not one GPU for each of {wanted} devices: CPU workers stand for them in every run (DEVICE=cpu).")
     return {"DEVICE": "cpu"}
-
-
-def record_at(path: Path) -> dict:
-    """One record, which says under FOLDER where it lies. Raises UserError when it is not a good one."""
-    from bench.record.read import FOLDER
-    from bench.record.write import BadRecord, load
-
-    try:
-        return load(path) | {FOLDER: str(path.parent)}
-    except BadRecord as error:
-        raise UserError(str(error)) from None
 
 
 def shell(line: str, timeout: float = 120.0) -> None:
@@ -182,28 +172,16 @@ def limited(process: subprocess.Popen, mark: str, timeout: float) -> Iterator[th
             process.wait(timeout)
         except subprocess.TimeoutExpired:
             late.set()
-        end_session(process)
-        end_marked(mark)
+        end_all(process, mark)
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()
     try:
         yield late
     finally:
-        end_session(process)
-        end_marked(mark)
+        end_all(process, mark)
         follower.join()
         process.stdout.close()
-
-
-def end_session(process: subprocess.Popen) -> None:
-    """Ask a command and its session to end, and give them a while."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def marked_with(mark: str) -> dict[str, str]:
@@ -211,20 +189,10 @@ def marked_with(mark: str) -> dict[str, str]:
     return {MARKS: " ".join([*os.environ.get(MARKS, "").split(), mark])}
 
 
-def end_marked(mark: str) -> None:
-    """End every process that still carries a mark: SIGTERM, then SIGKILL."""
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if mark in process.environ().get(MARKS, "").split() and process.pid != os.getpid():
-                found.append(process)
-    for action in ("terminate", "kill"):
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                getattr(process, action)()
-        found = psutil.wait_procs(found, GRACE_S)[1]
+def end_all(process: subprocess.Popen, mark: str) -> None:
+    """End a command, its session and every process that carries its mark, and give them a while."""
+    ending.end_session(process)
+    ending.end(ending.marked(MARKS, mark))
 
 
 # Is told a session, and reads until its standard input ends: that is when the process at the other end is gone.
@@ -243,7 +211,7 @@ def tether() -> Iterator[Callable[[subprocess.Popen], None]]:
     """Gives a function that ties a command to this process: when this one is killed, as a kernel is when it is
     restarted, the command and its session end."""
     watcher = subprocess.Popen(
-        [sys.executable, "-S", "-E", "-c", TETHER, str(2 * GRACE_S)],
+        [sys.executable, "-S", "-E", "-c", TETHER, str(2 * ending.GRACE_S)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

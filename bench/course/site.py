@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.course import chapters
 from bench.course.chapters import BUILD, TUTORIALS, required
 from bench.errors import RunFailed
-from bench.record.write import PROJECT
+from bench.files import PROJECT
 
 SITE = PROJECT / "build" / "site"
 LOOK = PROJECT / "tutorials" / "site"  # conf.py and the style sheet

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.record.write import PROJECT
+from bench.files import PROJECT
 
 
 class Source:

@@ -27,55 +27,36 @@ from bench.install.steps import PIP, REST_WORKS, install_missing, run_step
 
 CHECK = "import horovod.torch as hvd; print(int(hvd.gloo_built()), int(hvd.nccl_built()))"
 
-__all__ = ["Status", "add_arguments", "run", "status"]
 
+def install(
+    gpu: str = "auto", force: bool = False, wheel_dir: str | None = None, jobs: int | None = None, timeout: float = 1800
+) -> None:
+    """Install Horovod if it is not there yet. Raises UserError or BenchError with one line.
 
-def add_arguments(parser) -> None:
-    """The options of `bench install-horovod`."""
-    parser.add_argument(
-        "--gpu",
-        choices=("auto", "none", "nccl"),
-        default="auto",
-        help="auto: NCCL where there is a GPU; none: CPUs only; nccl: for GPUs, also without one here",
-    )
-    parser.add_argument("--force", action="store_true", help="build again, whatever is installed or cached")
-    parser.add_argument("--wheel-dir", metavar="DIR", help="only build, and put the wheel into this folder")
-    parser.add_argument("--jobs", type=int, metavar="N", help="compilers at a time (default: by cores and memory)")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=1800,
-        metavar="SECONDS",
-        help="give up after this time (default: %(default)g)",
-    )
-
-
-def run(args) -> int:
-    """Install Horovod if it is not there yet. Returns 0; raises UserError or BenchError with one line."""
-    if (args.jobs is not None and args.jobs < 1) or args.timeout <= 0:
-        raise UserError("--jobs and --timeout must be positive")
-    now = status(args.gpu)
+    gpu: "auto", "none" or "nccl". force: build again. wheel_dir: only build, and put the wheel there. jobs: compilers
+    at a time. timeout: seconds after which it gives up.
+    """
+    now = status(gpu)
     if now.state == "no torch":
         raise UserError(
             f"torch is not installed for {sys.executable}: run `make setup`, or install torch,"
             " then run `bench install-horovod`"
         )
-    if not (args.force or args.wheel_dir) and _usable(now):
+    if not (force or wheel_dir) and _usable(now):
         print(f"horovod {now.horovod} is installed and fits torch {now.torch}")
-        return 0
-    deadline = time.monotonic() + args.timeout
+        return
+    deadline = time.monotonic() + timeout
     with _build_lock(deadline):
-        wheel = None if args.force else cached_wheel(now.label)
-        if args.wheel_dir:
-            print(f"wheel: {_copy_to(wheel or build(now, args.jobs, deadline), args.wheel_dir)}")
-            return 0
+        wheel = None if force else cached_wheel(now.label)
+        if wheel_dir:
+            print(f"wheel: {_copy_to(wheel or build(now, jobs, deadline), wheel_dir)}")
+            return
         if wheel and not _install_and_check(wheel):  # built on a machine unlike this one: build it here
             wheel.unlink()
             wheel = None
-        if wheel is None and not _install_and_check(build(now, args.jobs, deadline)):
+        if wheel is None and not _install_and_check(build(now, jobs, deadline)):
             raise BenchError(f"Horovod was built but cannot be imported: {import_error()}; {REST_WORKS}")
     print(f"horovod {installed_version()} is installed and fits torch {now.torch}")
-    return 0
 
 
 def _usable(now: Status) -> bool:

@@ -4,8 +4,8 @@ In: two folders, A and B. Out: for every program (mode, devices, engine options)
 workload, the ratio of B's throughput to A's with a 95 % interval and a verdict in words; and exit code 3 where that is
 a regression beyond the bound that the user gave.
 
-Within a suite, modes take turns in rounds, and bench/analysis/stats.py pairs them. Two sets were taken at different times
-and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and beside it the
+Within a suite, modes take turns in rounds, and bench/analysis/stats.py pairs them. Two sets were taken at different
+times and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and beside it the
 Hodges–Lehmann shift with its exact rank-sum interval. Verdicts and words are those of bench/analysis/stats.py.
 """
 
@@ -20,11 +20,14 @@ from pathlib import Path
 from bench import formulas
 from bench.analysis import stats, words
 from bench.analysis.certificate import UNKNOWN, certify
-from bench.config.options import PROGRAM, UNSET, WORK, names
+from bench.analysis.tables import Grid
+from bench.config.fields import PROGRAM, WORK
+from bench.config.options import UNSET, names
 from bench.errors import UserError
-from bench.record.read import find_records
+from bench.record.read import find_records, load
+from bench.record.schema import BadRecord
+from bench.record.view import Record
 
-REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
 TIE_MARGIN = 0.02
 CONFIDENCE = 0.95
 EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
@@ -41,8 +44,8 @@ class Difference:
     name: str
     n_a: int  # records
     n_b: int
-    a_images_per_s: float  # geometric mean
-    b_images_per_s: float
+    a_throughput: float  # geometric mean, examples per second
+    b_throughput: float
     ratio: float
     low: float | None  # Welch's interval
     high: float | None
@@ -91,7 +94,7 @@ class Result:
     differences: list[Difference]
     only_a: list[str]  # programs without a partner
     only_b: list[str]
-    parted: list[str] = dataclasses.field(default_factory=list)  # programs in groups by their threads in total
+    by_threads: list[str] = dataclasses.field(default_factory=list)  # programs in groups by their threads in total
 
     def regressions(self, bound: float, strict: bool) -> list[str]:
         """One sentence for each program that fails the bound.
@@ -111,7 +114,7 @@ class Result:
         return found + [f"{name}: B has no good record of it" for name in self.only_a if strict]
 
 
-def compare_sets(a: list[dict], b: list[dict]) -> Result:
+def compare_sets(a: list[Record], b: list[Record]) -> Result:
     """Compare what two sets have in common, record by record alike in all that defines the work.
 
     a, b: good records, as ``usable`` gives them. Raises UserError where a program of both was run on different
@@ -132,9 +135,9 @@ def compare_sets(a: list[dict], b: list[dict]) -> Result:
     return Result(differences, *alone, sorted({label(dict(key)) for key in parted}))
 
 
-def usable(records: list[dict]) -> list[dict]:
+def usable(records: list[Record]) -> list[Record]:
     """The records whose throughput is a result: ended well, and not slowed by the profiler."""
-    return [r for r in records if r["status"] == "ok" and not r["config"].get("profile")]
+    return [record for record in records if record.ok and not record.config.profile]
 
 
 def of_program(name: str) -> bool:
@@ -144,29 +147,24 @@ def of_program(name: str) -> bool:
     return name in names(*PROGRAM) and name != "device"
 
 
-def threads_of(record: dict) -> int | None:
+def threads_of(record: Record) -> int | None:
     """Compute threads over all processes, as they were; None where they were not recorded."""
-    return record["topology"].get("threads_total")
+    return record.threads_total
 
 
-def groups(records: list[dict], parted: set[tuple] = frozenset()) -> dict[tuple, list[dict]]:
+def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tuple, list[Record]]:
     """Records by all that defines program and work, as ((option, value), …), each group in the order of time.
 
     parted: the keys, with None for the threads, of those programs that are told apart by their threads as well: two
     machines differ in them, and the output says so.
     """
     found = {}
-    for record in sorted(records, key=lambda r: r["started_at"]):
-        values = {name: hashable(record["config"].get(name, UNSET[name])) for name in names(*WORK, *PROGRAM)}
+    for record in sorted(records, key=lambda r: r.started_at):
+        values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)}
         key = (*values.items(), ("threads_total", None))
         key = (*values.items(), ("threads_total", threads_of(record))) if key in parted else key
         found.setdefault(key, []).append(record)
     return found
-
-
-def hashable(value):
-    """A value as it is; a list or a dict, which no option has and an edited record may, as text."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def differing(one: tuple, other: tuple) -> list[str]:
@@ -218,15 +216,15 @@ def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
         raise UserError(f"the sets are of different workloads and cannot be compared: {listed}")
 
 
-def difference(name: str, a: list[dict], b: list[dict]) -> Difference:
+def difference(name: str, a: list[Record], b: list[Record]) -> Difference:
     """Compare one program's records of both sets."""
-    xs, ys = ([r["summary"]["throughput_images_per_s"] for r in side] for side in (a, b))
+    xs, ys = ([record.throughput for record in side] for side in (a, b))
     means = [statistics.geometric_mean(side) for side in (xs, ys)]
     ratio, low, high = means[1] / means[0], None, None
     if min(len(xs), len(ys)) > 1:
         ratio, low, high = formulas.unpaired_log_ratio_interval(xs, ys, CONFIDENCE)
     word = stats.verdict(low, high, TIE_MARGIN)
-    wild = [side[i]["run_id"] for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
+    wild = [side[i].run_id for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
     needed = records_needed(xs, ys) if word == "too noisy" else None
     return Difference(
         name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys), word, needed, wild, unlike(a, b)
@@ -256,23 +254,22 @@ def records_needed(a: list[float], b: list[float]) -> int:
     n = max(2, math.ceil(sum(variances) * ((normal + 1) / room) ** 2), min(len(a), len(b)) + 1)
     while True:
         df = min(formulas.welch_df(*variances, n, n), stats.LARGE_DF)
-        if (formulas.t_quantile_real(df, CONFIDENCE) + 1) * math.sqrt(sum(variances)) <= room * math.sqrt(n):
+        if (stats.t_quantile(df, CONFIDENCE) + 1) * math.sqrt(sum(variances)) <= room * math.sqrt(n):
             return n
         n += 1
 
 
-def surroundings(record: dict) -> dict[str, str]:
+def surroundings(record: Record) -> dict[str, str]:
     """What surrounds a run and is not asked for by its user: machine, devices, versions, revision."""
-    environment = record["environment"]
-    rooms = {"machine": environment.get("machine"), "versions": environment.get("versions")}
-    rooms |= {"git": environment.get("git"), "variables": environment.get("variables")}
-    found = {f"{room}.{k}": v for room, values in rooms.items() for k, v in (values or {}).items()}
+    environment = record.environment
+    parts = {name: environment.get(name) for name in ("machine", "versions", "git", "variables")}
+    found = {f"{part}.{k}": v for part, values in parts.items() for k, v in (values or {}).items()}
     found["driver_version"] = environment.get("driver_version")
-    found["devices"] = [device.get("name") for device in environment.get("devices") or []]
+    found["devices"] = [gpu.get("name") for gpu in record.gpus]
     return {name: json.dumps(value) for name, value in found.items()}
 
 
-def changes(a: list[dict], b: list[dict]) -> list[str]:
+def changes(a: list[Record], b: list[Record]) -> list[str]:
     """In what the surroundings of two sets differ, one line a field: ``versions.torch: "2.6" in A, "2.7" in B``."""
     sides = [[surroundings(record) for record in side] for side in (a, b)]
     names = dict.fromkeys(name for side in sides for found in side for name in found)
@@ -284,7 +281,7 @@ def changes(a: list[dict], b: list[dict]) -> list[str]:
     return lines
 
 
-def unlike(a: list[dict], b: list[dict]) -> list[str]:
+def unlike(a: list[Record], b: list[Record]) -> list[str]:
     """What one program's runs did otherwise although the same was asked for: the parity certificate of A and B.
 
     Machine, devices and revision are left to ``changes``, which reads them for the whole sets.
@@ -297,13 +294,11 @@ def unlike(a: list[dict], b: list[dict]) -> list[str]:
     return lines + ([f"not recorded on both sides: {', '.join(unknown)}"] if unknown else [])
 
 
-def read_side(text: str, name: str) -> tuple[list[dict], list[str]]:
+def read_side(text: str, name: str) -> tuple[list[Record], list[str]]:
     """The good records of one set, and sentences on what is left out of it. Raises UserError when none is good.
 
     text: a folder, or one record's file.
     """
-    from bench.record.write import BadRecord, load
-
     path = Path(text)
     if path.is_file():
         try:
@@ -314,7 +309,7 @@ def read_side(text: str, name: str) -> tuple[list[dict], list[str]]:
         found, refused = find_records(path)
     good = usable(found)
     said = [f"refused: {sentence}" for sentence in refused]
-    failed, profiled = sum(r["status"] == "failed" for r in found), sum(bool(r["config"].get("profile")) for r in found)
+    failed, profiled = sum(r.status == "failed" for r in found), sum(r.config.profile for r in found)
     said += [f"note: {failed} failed runs in {name} are left out"] if failed else []
     said += [f"note: {profiled} profiled runs in {name} are left out: the profiler slows them"] if profiled else []
     if not good:
@@ -322,9 +317,9 @@ def read_side(text: str, name: str) -> tuple[list[dict], list[str]]:
     return good, said
 
 
-def time_note(a: list[dict], b: list[dict]) -> str:
+def time_note(a: list[Record], b: list[Record]) -> str:
     """That the two sets share no rounds, and when each was taken."""
-    spans = [sorted(r["started_at"][:16].replace("T", " ") for r in side) for side in (a, b)]
+    spans = [sorted(record.started_at[:16].replace("T", " ") for record in side) for side in (a, b)]
     taken = " and ".join(f"{name} {span[0]} to {span[-1]}" for name, span in zip("AB", spans, strict=True))
     return (
         f"note: A and B share no rounds ({taken} UTC): Welch's t on log throughput, unpaired. The interval holds what "
@@ -332,84 +327,13 @@ def time_note(a: list[dict], b: list[dict]) -> str:
     )
 
 
-def read_bound(text: str | None, strict: bool) -> float | None:
-    """The bound in per cent; None where there is none. Raises UserError on anything else."""
-    if text in (None, ""):
-        if strict:
-            raise UserError("STRICT=1 needs a BOUND, in per cent: BOUND=5")
-        return None
-    try:
-        bound = float(text)
-    except ValueError:
-        bound = math.nan
-    if not 0 <= bound < 100:
-        raise UserError(f"BOUND={text}: write per cent, from 0 to below 100")
-    return bound
-
-
-def run(folder_a: str, folder_b: str, bound_text: str | None = None, strict: bool = False) -> int:
-    """`bench diff A B`: print what differs, a table, a sentence for each program, and the judgement.
-
-    Returns the exit code: REGRESSION where a program fails the bound, see ``Result.regressions``.
-    """
-    bound = read_bound(bound_text, strict)
-    (a, said_a), (b, said_b) = read_side(folder_a, "A"), read_side(folder_b, "B")
-    result = compare_sets(a, b)
-    show(result, a, b, [*said_a, *said_b])
-    regressions = [] if bound is None else result.regressions(bound, strict)
-    for sentence in regressions:
-        print(f"regression: {sentence}")
-    if bound is not None and not regressions:
-        unjudged = sum(d.low is None for d in result.differences)
-        more = f"; {unjudged} without an interval, not judged" if unjudged else ""
-        print(f"no regression beyond {bound:g} % is shown{more}")
-    return REGRESSION if regressions else 0
-
-
-def show(result: Result, a: list[dict], b: list[dict], said: list[str]) -> None:
-    """Everything but the judgement."""
-    from bench.analysis import tables
-
-    console = tables.terminal()
-    for name, side in (("A", a), ("B", b)):
-        for line in sorted({tables.machine_line(record) for record in side}):
-            console.print(f"{name}: {line}", markup=False)
-    for line in changes(a, b):
-        console.print(f"differs: {line}", markup=False)
-    for line in dict.fromkeys(line for d in result.differences for line in d.unlike):
-        programs = [d.name for d in result.differences if line in d.unlike]
-        where = "" if len(programs) == len(result.differences) else f" ({', '.join(programs)})"
-        console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
-    console.print(table(result))
-    for d in result.differences:
-        console.print(f"{d.name}: {d.sentence()}", markup=False)
-        if d.outliers:
-            console.print(f"  outliers, kept: {', '.join(d.outliers)}", markup=False)
-    for name, keys in (("A", result.only_a), ("B", result.only_b)):
-        if keys:
-            console.print(f"only in {name}, not compared: {', '.join(keys)}", markup=False)
-    for name in result.parted:
-        console.print(
-            f"note: {name} ran with different numbers of threads within one set: such runs are never put together, and "
-            "only those with as many are compared", markup=False,
-        )  # fmt: skip
-    both = {r["run_id"] for r in a} & {r["run_id"] for r in b}
-    shared = f"note: {len(both)} records are in both sets; they are compared as if they were not the same"
-    for line in [*said, shared if both else time_note(a, b)]:
-        console.print(line, markup=False)
-
-
-def table(result: Result):
-    """One row a program."""
-    from rich import box
-    from rich.table import Table
-
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    ratios = ("B / A\n[95 %]", "Hodges–Lehmann\n[95 %]")
-    for name in ("mode", "n A", "n B", "images/s\nA", "images/s\nB", *ratios, "verdict"):
-        found.add_column(name, justify="left" if name in ("mode", "verdict") else "right")
-    for d in result.differences:
-        speeds = [f"{x:.1f}" for x in (d.a_images_per_s, d.b_images_per_s)]
-        cells = [words.with_span(d.ratio, d.low, d.high), words.with_span(d.hl_ratio, d.hl_low, d.hl_high)]
-        found.add_row(d.name, str(d.n_a), str(d.n_b), *speeds, *cells, d.verdict + d.mark)
-    return found
+def grid(result: Result, units: str) -> Grid:
+    """One row per program."""
+    head = [("program", False), ("n A", True), ("n B", True), (f"{units}/s\nA", True), (f"{units}/s\nB", True),
+            ("B / A\n[95 %]", True), ("Hodges–Lehmann\n[95 %]", True), ("verdict", False)]  # fmt: skip
+    rows = [
+        [d.name, str(d.n_a), str(d.n_b), f"{d.a_throughput:.1f}", f"{d.b_throughput:.1f}",
+         words.with_span(d.ratio, d.low, d.high), words.with_span(d.hl_ratio, d.hl_low, d.hl_high), d.verdict + d.mark]
+        for d in result.differences
+    ]  # fmt: skip
+    return Grid(head, rows)

@@ -1,27 +1,35 @@
 """Records as data: pandas frames, and tables in CSV, Parquet and Markdown made from them.
 
-In: records as ``load`` gives them. Out: a frame with one row a record (``runs_frame``), or one row a device and source
-of memory (``memory_frame``). Columns have the names of the record, joined by ``_`` where they lie deeper, with their
-units: ``step_time_s_median`` is ``summary.step_time_s.median``. A value that a record does not have is missing (NA),
-never 0. CSV and Parquet hold every column; Markdown holds those that fit a page.
+In: records as ``load`` gives them. Out: a frame with one row per record (``runs_frame``), or one row per device and
+source of memory (``memory_frame``). Columns have the names of the record, joined by ``_`` where they lie deeper, with
+their units: ``step_time_s_median`` is ``summary.step_time_s.median``. A value that a record does not have is missing
+(NA), never 0. CSV and Parquet hold every column; Markdown holds those that fit a page.
 """
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench import files, formulas
-from bench.analysis import tables
-from bench.config.options import RunConfig, base_type
+from bench.config.fields import base_type
+from bench.config.options import RunConfig, names
+from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
+from bench.record.describe import MEMORY_ORDER
+from bench.record.view import Record
 
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
-MEMORY_ORDER = (*tables.MEMORY_ORDER, "rss_hwm")
-LABELS = ("run_id", "suite", "role", "round")  # first in every table
+SOURCES = (*MEMORY_ORDER, "rss_hwm")
+LABELS = ("run_id", *names("labels"))  # first in every table
+FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}
 
+METRICS = {f"accuracy.{metric.key}": float for info in WORKLOADS.values() for metric in info.metrics}
 # After the labels, by their place in the record. Those of config come from RunConfig, between these two groups.
-HEAD = {"run_id": str, "suite": str, "role": str, "round": int, "status": str, "started_at": str}
+HEAD = (
+    {"run_id": str} | {name: base_type(FIELDS[name]) for name in names("labels")} | {"status": str, "started_at": str}
+)
 SETTLED = {
     "topology.world_size": int, "topology.devices_per_process": int, "topology.global_batch": int,
     "topology.threads_total": int, "topology.loader_workers_total": int,
@@ -29,31 +37,30 @@ SETTLED = {
     "environment.driver_version": str, "environment.versions.python": str, "environment.versions.torch": str,
     "environment.versions.horovod": str, "environment.versions.cuda": str, "environment.versions.nccl": str,
     "environment.git.revision": str, "environment.git.dirty": bool,
-    "accuracy.top1": float, "accuracy.top5": float, "failure.kind": str, "failure.rank": int,
+    **METRICS, "failure.kind": str, "failure.rank": int,
 }  # fmt: skip
 RENAMED = {"kind": "failure_kind", "rank": "failure_rank", "revision": "git_revision", "dirty": "git_dirty"}
 MEASURED = {
-    "throughput_images_per_s": float, "step_time_s.n": int, "step_time_s.median": float, "step_time_s.p5": float,
+    "throughput_per_s": float, "step_time_s.n": int, "step_time_s.median": float, "step_time_s.p5": float,
     "step_time_s.p95": float, "data_wait_s.median": float, "data_wait_s.p95": float,
     "command_to_first_timed_step_s": float,
 }  # fmt: skip
-NOT_A_COLUMN = ("out", "timeout", "baselines", "dist_url")  # of config: they say nothing of the run itself
-OPTIONS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in (*HEAD, *NOT_A_COLUMN)]
+OPTIONS = [name for name in FIELDS if name not in HEAD]
 
 # What fits a page, in Markdown; of these, what every record has alike is said once, above the table.
 PAGE = (
-    "device", "gpu_names", "cpu_model", "torch_version", "suite", "role", "round", "mode", "num_devices", "status",
-    "model", "data", "image_size", "per_device_batch", "global_batch", "precision", "throughput_images_per_s",
+    "device", "gpu_names", "cpu_model", "torch_version", *names("labels"), "mode", "num_devices", "status",
+    "model", "data", "image_size", "per_device_batch", "global_batch", "precision", "throughput_per_s",
     "step_time_s_median", "step_time_s_p5", "step_time_s_p95", "peak_memory_gib_nvml_process_max",
     "peak_memory_gib_nvml_device_max", "peak_memory_gib_torch_reserved_max", "peak_memory_gib_pss_max",
 )  # fmt: skip
-ALWAYS = ("mode", "num_devices", "throughput_images_per_s", "step_time_s_median")
+ALWAYS = ("mode", "num_devices", "throughput_per_s", "step_time_s_median")
 
 
-def runs_frame(records: list[dict]):
-    """One row a record, in their order.
+def runs_frame(records: list[Record]):
+    """One row per record, in their order.
 
-    throughput_images_per_s and step_time_s of a profiled run are missing: the profiler slows it, and they are no
+    throughput_per_s and step_time_s of a profiled run are missing: the profiler slows it, and they are no
     result. phase_time_s_<phase>_median: over the timed steps of all ranks. peak_memory_gib_<source>_max: the fullest
     device's.
     """
@@ -67,8 +74,8 @@ def runs_frame(records: list[dict]):
 EMPTY = {"config": {}, "topology": {}, "environment": {}, "samples": [], "summary": {}}
 
 
-def memory_frame(records: list[dict]):
-    """The long form: one row a record, device and source, with its peak in GiB; never summed over devices."""
+def memory_frame(records: list[Record]):
+    """The long form: one row per record, device and source, with its peak in GiB; never summed over devices."""
     rows = [
         {name: head(record)[name] for name in LABELS}
         | {"mode": record["config"].get("mode"), "rank": device["rank"], "device": device["device"]}
@@ -82,13 +89,11 @@ def memory_frame(records: list[dict]):
     return typed(rows, columns, types() | {"rank": int, "device": str, "source": str, "peak_memory_gib": float})
 
 
-def row(record: dict) -> dict:
+def row(record: Mapping) -> dict:
     """The cells of one record by column."""
     found = head(record)
     config = record["config"]
-    found |= {
-        f.name: config.get(f.name) for f in dataclasses.fields(RunConfig) if f.name not in (*found, *NOT_A_COLUMN)
-    }
+    found |= {name: config.get(name) for name in OPTIONS}
     for path in SETTLED:
         found[column_of(path)] = at(record, path)
     gpus = [device.get("name") or "" for device in record["environment"].get("devices") or []]
@@ -107,11 +112,9 @@ def row(record: dict) -> dict:
     return found
 
 
-def head(record: dict) -> dict:
+def head(record: Mapping) -> dict:
     """Which record it is."""
-    config = record["config"]
-    labels = {name: config.get(name) for name in ("suite", "role", "round")}
-    return {name: labels.get(name, record.get(name)) for name in HEAD}
+    return {name: record["config"].get(name) if name in FIELDS else record.get(name) for name in HEAD}
 
 
 def at(values, path: str):
@@ -136,7 +139,7 @@ COLUMN_OF = {path: column_of(path) for path in SETTLED}
 
 def types() -> dict[str, type]:
     """Column -> type, of all columns that are not a float."""
-    options = {f.name: base_type(f) for f in dataclasses.fields(RunConfig)}
+    options = {name: base_type(f) for name, f in FIELDS.items()}
     settled = {COLUMN_OF[path]: kind for path, kind in SETTLED.items()}
     measured = {path.replace(".", "_"): kind for path, kind in MEASURED.items()}
     return options | settled | measured | HEAD | {"gpu_names": str}
@@ -149,8 +152,8 @@ def place(column: str) -> tuple:
 
 
 def source_place(source: str) -> tuple:
-    """The order of memory sources: those of MEMORY_ORDER, then the rest by name."""
-    return MEMORY_ORDER.index(source) if source in MEMORY_ORDER else len(MEMORY_ORDER), source
+    """The order of memory sources: those of SOURCES, then the rest by name."""
+    return SOURCES.index(source) if source in SOURCES else len(SOURCES), source
 
 
 def typed(rows: list[dict], columns: list[str], kinds: dict[str, type]):
@@ -167,7 +170,7 @@ def typed(rows: list[dict], columns: list[str], kinds: dict[str, type]):
     )
 
 
-def write_table(records: list[dict], path: str | Path | None, form: str | None = None, memory: bool = False) -> None:
+def write_table(records: list[Record], path: str | Path | None, form: str | None = None, memory: bool = False) -> None:
     """Write the records' table to ``path``, or to standard output where it is None.
 
     form: csv, parquet or md; None: by the file's name, and md without a file. memory: the long table of memory by
@@ -249,18 +252,3 @@ def cell(value) -> str:
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.5g}"
     return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-def run(folder: str, to: str | None = None, form: str | None = None, memory: bool = False) -> int:
-    """`bench table FOLDER`: refused files are named on standard error, and the rest used."""
-    from bench.record.read import find_records
-
-    records, refused = find_records(Path(folder))
-    for sentence in refused:
-        print(f"refused: {sentence}", file=sys.stderr)
-    if not records:
-        return 1
-    write_table(records, to or None, form or None, memory)
-    if to:
-        print(f"table: {to}")
-    return 0

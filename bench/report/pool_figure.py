@@ -1,4 +1,4 @@
-"""Many machines: throughput of each mode on each machine, one panel a device kind and workload.
+"""Many machines: throughput of each mode on each machine, one panel per device kind and workload.
 
 CPU workers and GPUs never share a panel, nor do two workloads: a bar beside a bar would say what no one measured.
 """
@@ -6,9 +6,9 @@ CPU workers and GPUs never share a panel, nor do two workloads: a bar beside a b
 import textwrap
 
 from bench.analysis import style
-from bench.report import pooling as pool
+from bench.report.pooling import machines_of
 
-ROW = 0.26  # inches a machine and mode, for each line of its name
+ROW = 0.26  # inches per machine and mode, for each line of its name
 NAME = 33  # letters of a name in a line
 HEAD = 3.8  # inches for a line of a panel's title: what a name leaves
 PANEL = 1.2  # inches for a panel's title and axis
@@ -22,7 +22,7 @@ def draw(panels: list):
     Programs with options (a sweep of knobs, a run without its communication) are left to the table, unless there is
     nothing else.
     """
-    names = pool.machines_of(panels)
+    names = machines_of(panels)
     plain = any(group.plain for panel in panels for group in panel.groups)
     wanted = [(panel, [g for g in panel.groups if g.plain or not plain]) for panel in panels]
     shown = [(panel, groups[:MOST_ROWS]) for panel, groups in wanted if groups][:MOST_PANELS]
@@ -34,7 +34,7 @@ def draw(panels: list):
     foot += [f"{names[machine]}: {machine.line()}" for machine in machines]
     title = f"Throughput on {plural(len(machines), 'machine')}, n = {plural(sum(g.n for g in groups), 'record')}"
     heights = [PANEL + ROW * len(some) * max(row_name(g, names).count("\n") + 1 for g in some) for _, some in shown]
-    paper = style.sheet(None, title, sum(heights), None, tuple(foot))
+    paper = style.canvas(None, title, sum(heights), None, tuple(foot))
     for axes, (panel, some) in zip(style.axes_on(paper, len(shown), height_ratios=heights), shown, strict=True):
         draw_panel(axes, panel, some, names)
     return paper.figure
@@ -50,7 +50,7 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
     )
     end = max((group.interval or (0, group.mean))[1] for group in groups)
     for y, group in enumerate(groups):
-        look = style.look_of(group.mode)
+        look = group.first.mode.look
         low, high = group.interval or (group.mean, group.mean)
         axes.plot([low, high], [y, y], color=look.colour, linewidth=3, solid_capstyle="butt")
         axes.plot(group.mean, y, look.marker, color=look.colour, markeredgecolor=style.BLACK, markeredgewidth=0.7)
@@ -65,7 +65,7 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 1.18 * end)
     style.vertical_grid(axes)
-    axes.set_xlabel("images a second, all devices together", size=style.SMALL)
+    axes.set_xlabel(f"{panel.units} per second, all devices together", size=style.SMALL)
 
 
 def row_name(group, names: dict) -> str:

@@ -1,9 +1,9 @@
 """Records of many machines: read, sorted by machine and workload, in one table and one picture.
 
 In: a folder with the record.json files of any number of machines below it. Out: a new folder with ``pool.csv`` (one
-row a record), ``pool.svg`` and ``pool.png``. The records are only read. Files that are no good record are named and the
-rest is used; a record that lies there twice counts once; two records of one run that do not agree are both left out,
-since one of them has been edited and nobody can tell which.
+row per record), ``pool.svg`` and ``pool.png``. The records are only read. Files that are no good record are named and
+the rest is used; a record that lies there twice counts once; two records of one run that do not agree are both left
+out, since one of them has been edited and nobody can tell which.
 
 Only records of one device kind and one workload stand side by side: CPU workers are never shown beside GPUs.
 """
@@ -11,15 +11,17 @@ Only records of one device kind and one workload stand side by side: CPU workers
 import collections
 import datetime
 import statistics
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import formulas
 from bench.analysis import stats, words
-from bench.config.options import UNSET, WORK, names
+from bench.analysis.tables import Grid
+from bench.config.fields import WORK
+from bench.config.options import UNSET, names, to_dict
 from bench.errors import UserError
-from bench.record.read import FOLDER, find_records
+from bench.record.read import find_records
+from bench.record.view import Record
 from bench.report.difference import label, threads_of, usable
 
 CONFIDENCE = 0.95
@@ -44,19 +46,31 @@ class Machine:
         return f"{'CPU only: ' if self.device == 'cpu' else ''}{self.hardware}; {self.versions}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
-    """The records of one program on one machine and workload, with one number of threads."""
+    """The records of one program on one machine and workload, with one number of threads. name: as in ``ddp 2``. apart:
+    the same program ran there with another number of threads, too: that is another group."""
 
     machine: Machine
     workload: str
-    mode: str
-    name: str  # ``ddp 2``
-    run_ids: list[str]
-    throughputs: list[float]  # images a second, one a record
-    num_devices: int
-    threads: int | None  # in total, over all processes
-    apart: bool  # the same program ran there with another number of threads: that is another group
+    name: str
+    records: list[Record]
+    apart: bool
+
+    @property
+    def first(self) -> Record:
+        """Any of its records: they differ in what was measured alone."""
+        return self.records[0]
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the program."""
+        return self.first.config.num_devices
+
+    @property
+    def threads(self) -> int | None:
+        """In total, over all processes."""
+        return threads_of(self.first)
 
     @property
     def title(self) -> str:
@@ -64,18 +78,23 @@ class Group:
         return f"{self.name}, {self.threads} threads" if self.apart else self.name
 
     @property
+    def throughputs(self) -> list[float]:
+        """Examples per second, one per record."""
+        return [record.throughput for record in self.records]
+
+    @property
     def n(self) -> int:
         """Records."""
-        return len(self.throughputs)
+        return len(self.records)
 
     @property
     def plain(self) -> bool:
         """A mode as it comes, without an engine option or a part of the step taken away."""
-        return self.name == f"{self.mode} {self.num_devices}"
+        return self.name == f"{self.first.config.mode} {self.num_devices}"
 
     @property
     def mean(self) -> float:
-        """The geometric mean, images a second."""
+        """The geometric mean, examples per second."""
         return statistics.geometric_mean(self.throughputs)
 
     @property
@@ -83,9 +102,8 @@ class Group:
         """Student's 95 % interval of that mean; None for one record."""
         if self.n < 2:
             return None
-        _, low, high = formulas.log_ratio_interval(
-            [1.0] * self.n, self.throughputs, stats.t_quantile(self.n - 1, CONFIDENCE)
-        )
+        quantile = stats.t_quantile(self.n - 1, CONFIDENCE)
+        _, low, high = formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)
         return low, high
 
 
@@ -102,31 +120,35 @@ class Panel:
         """Records."""
         return sum(group.n for group in self.groups)
 
+    @property
+    def units(self) -> str:
+        """What throughput counts."""
+        return self.groups[0].first.workload.units
 
-def machine_of(record: dict) -> Machine:
+
+def machine_of(record: Record) -> Machine:
     """Where a record was taken. What it does not say is called unknown."""
-    environment = record["environment"]
-    machine, versions = environment.get("machine") or {}, environment.get("versions") or {}
+    machine, versions = record.machine, record.versions
     cpu = f"{machine.get('cpu_model') or 'unknown CPU'}, {machine.get('usable_cores') or 'unknown'} cores"
     known = ", ".join(f"{name} {str(versions[name]).split('+')[0]}" for name in VERSIONS if versions.get(name))
-    device = record["topology"]["device"]
-    gpus = " and ".join(dict.fromkeys(gpu.get("name") or "unnamed GPU" for gpu in environment.get("devices") or []))
+    device = record.topology["device"]
+    gpus = " and ".join(dict.fromkeys(gpu.get("name") or "unnamed GPU" for gpu in record.gpus))
     return Machine(device, cpu if device == "cpu" else f"{gpus or 'unnamed GPU'} ({cpu})", known or "versions unknown")
 
 
-def workload_of(record: dict) -> str:
+def workload_of(record: Record) -> str:
     """What was computed, in words: records of different workloads are not put side by side.
 
     Every option of the work that is not at its default is in it, so one that is new tells workloads apart, too.
     """
-    config, topology = record["config"], record["topology"]
-    size = f" {config['image_size']} px" if config["image_size"] else ""
-    options = {name: config[name] for name in names(*WORK) if name not in NOT_SAID}
-    said = [f"{name} {shown(options.pop(name))}" for name in ALWAYS_SAID if config[name]]
+    config = record.config
+    size = f" {config.image_size} px" if config.image_size else ""
+    options = {name: getattr(config, name) for name in names(*WORK) if name not in NOT_SAID}
+    said = [f"{name} {shown(options.pop(name))}" for name in ALWAYS_SAID if options[name]]
     said += [f"{name} {shown(value)}" for name, value in options.items() if value != UNSET[name]]
-    parts = [f"{config['model']}, {config['data']}{size}, {topology['global_batch']} images per step"]
-    parts += [config["precision"], config["optimizer"], *said]
-    return ", ".join([*parts, f"{config['warmup_steps']} + {config['timed_steps']} steps"])
+    parts = [f"{config.model}, {config.data}{size}, {record.global_batch} {record.workload.units} per step"]
+    parts += [config.precision, config.optimizer, *said]
+    return ", ".join([*parts, f"{config.warmup_steps} + {config.timed_steps} steps"])
 
 
 def shown(value) -> str:
@@ -138,24 +160,20 @@ def shown(value) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def panels_of(records: list[dict]) -> list[Panel]:
+def panels_of(records: list[Record]) -> list[Panel]:
     """Good records by device kind and workload, CPU first, the workload with most machines first.
 
     Runs with another number of threads are never averaged together: they are groups of their own.
     """
-    found: dict[tuple, list[dict]] = {}
+    found: dict[tuple, list[Record]] = {}
     for record in records:
-        key = (machine_of(record), workload_of(record), label(record["config"]), threads_of(record))
+        key = (machine_of(record), workload_of(record), label(to_dict(record.config)), threads_of(record))
         found.setdefault(key, []).append(record)
     several = collections.Counter(key[:3] for key in found)
     groups = [
-        Group(
-            machine, workload, same[0]["config"]["mode"], name, [r["run_id"] for r in same],
-            [r["summary"]["throughput_images_per_s"] for r in same], same[0]["config"]["num_devices"],
-            threads, several[machine, workload, name] > 1,
-        )
-        for (machine, workload, name, threads), same in found.items()
-    ]  # fmt: skip
+        Group(machine, workload, name, same, several[machine, workload, name] > 1)
+        for (machine, workload, name, _), same in found.items()
+    ]
     keys = dict.fromkeys((group.machine.device, group.workload) for group in groups)
     panels = [
         Panel(*key, sorted((g for g in groups if (g.machine.device, g.workload) == key), key=place)) for key in keys
@@ -174,12 +192,12 @@ def machines_of(panels: list[Panel]) -> dict[Machine, str]:
     return {machine: f"M{i}" for i, machine in enumerate(found, start=1)}
 
 
-def once(records: list[dict]) -> tuple[list[dict], list[str]]:
+def once(records: list[Record]) -> tuple[list[Record], list[str]]:
     """Each run once, and sentences on what was left out: copies, and runs whose copies do not agree."""
-    by_run: dict[str, list[dict]] = {}
+    by_run: dict[str, list[Record]] = {}
     for record in records:
-        by_run.setdefault(record["run_id"], []).append(record)
-    agreeing = {run_id for run_id, same in by_run.items() if all(content(r) == content(same[0]) for r in same)}
+        by_run.setdefault(record.run_id, []).append(record)
+    agreeing = {run_id for run_id, same in by_run.items() if all(r.data == same[0].data for r in same)}
     kept = [same[0] for run_id, same in by_run.items() if run_id in agreeing]
     said = [
         f"refused: {len(same)} records of run {run_id} do not agree: all are left out"
@@ -190,12 +208,7 @@ def once(records: list[dict]) -> tuple[list[dict], list[str]]:
     return kept, said + ([f"note: {copies} copies of records are counted once"] if copies else [])
 
 
-def content(record: dict) -> dict:
-    """What the file says, without where it lies."""
-    return {name: value for name, value in record.items() if name != FOLDER}
-
-
-def pool(folder: Path) -> tuple[list[dict], list[str]]:
+def pool(folder: Path) -> tuple[list[Record], list[str]]:
     """The records below a folder that can be pooled, and a sentence on everything that is left out.
 
     Raises UserError when the folder does not exist or nothing in it can be pooled.
@@ -229,42 +242,14 @@ def new_folder(out: Path, now: datetime.datetime) -> Path:
     raise UserError(f"OUT={out} holds too many pools of this second")
 
 
-def table(panel: Panel, names: dict[Machine, str]):
-    """One row a machine and program, of one panel."""
-    from rich import box
-    from rich.table import Table
-
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("machine", "mode", "threads", "images/s", "95 %", "n"):
-        found.add_column(name, justify="left" if name in ("machine", "mode") else "right")
-    for group in panel.groups:
-        ends = words.span(*group.interval, ".1f") if group.interval else "one record"
-        threads = str(group.threads or "unknown")
-        found.add_row(names[group.machine], group.name, threads, f"{group.mean:.1f}", ends, str(group.n))
-    return found
-
-
-def run(folder: str, out: str = "results/pool") -> int:
-    """`bench pool FOLDER`: tables on standard output, and a new folder below ``out``; its path is the last line."""
-    from bench.analysis import drawing as figures
-    from bench.analysis import tables
-    from bench.report import export as frame
-    from bench.report import pool_figure as picture
-
-    records, said = pool(Path(folder))
-    panels = panels_of(records)
-    names = machines_of(panels)
-    console = tables.terminal()
-    for machine, name in names.items():
-        console.print(f"{name}: {machine.line()}", markup=False)
-    for panel in panels:
-        kind = "CPU" if panel.device == "cpu" else "GPU"
-        console.print(f"{kind}: {panel.workload}, n = {panel.n}", markup=False, soft_wrap=True)
-        console.print(table(panel, names))
-    for sentence in said:
-        print(sentence, file=sys.stderr)
-    made = new_folder(Path(out), datetime.datetime.now(datetime.timezone.utc))
-    frame.write_table(records, made / "pool.csv")
-    figures.save(picture.draw(panels), made, "pool")
-    print(f"pool: {made}", flush=True)
-    return 0
+def grid(panel: Panel, names: dict[Machine, str]) -> Grid:
+    """One row per machine and program, of one panel."""
+    head = [("machine", False), ("mode", False), ("threads", True), (f"{panel.units}/s", True), ("95 %", True),
+            ("n", True)]  # fmt: skip
+    rows = [
+        [names[g.machine], g.name, str(g.threads or "unknown"), f"{g.mean:.1f}",
+         words.span(*g.interval, ".1f") if g.interval else "one record", str(g.n)]
+        for g in panel.groups
+    ]  # fmt: skip
+    kind = "CPU" if panel.device == "cpu" else "GPU"
+    return Grid(head, rows, f"{kind}: {panel.workload}, n = {panel.n}")

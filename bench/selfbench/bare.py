@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig, from_dict
-from bench.workload.images.load import Digits
+from bench.workload.images.digits import Digits
 from bench.workload.images.models import build_model
 from bench.workload.sharding import global_batches
 

@@ -34,16 +34,16 @@ from rich.table import Table
 from bench import formulas
 from bench.analysis import stats
 from bench.analysis.tables import terminal
+from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.config.rules import variable_of
 from bench.errors import UserError
 from bench.launch.launcher import resolve_here
 from bench.measure.environment import collect_machine
 from bench.selfbench import processes as progs
 from bench.selfbench.input_pipeline import write_photographs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
-from bench.studies.programs import order
+from bench.studies.rounds import order
 
 PARTS = ("loop", "overhead", "horovod", "bound", "startup", "input")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
@@ -133,6 +133,8 @@ def check(asked: RunConfig) -> RunConfig:
 
 def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
     """Everything that can be run here, by name. records: a folder that will hold records to report."""
+    from bench.selfbench.bare import KINDS  # imports torch
+
     warmup = WARMUP if asked.warmup_steps is None else asked.warmup_steps
     base = dataclasses.replace(asked, warmup_steps=warmup, timed_steps=asked.timed_steps or STEPS)
     tuned = dataclasses.replace(base, timed_steps=asked.timed_steps or TUNED_STEPS, tuned=True)
@@ -142,11 +144,11 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
             continue
         config = in_mode(base, mode)
         programs[mode] = progs.harness(config)
-        if not info.baseline:
+        if mode in KINDS:
             programs[f"bare {mode}"] = progs.bare(config)
         if not info.one_process:
             programs[f"{mode} tuned"] = progs.harness(in_mode(tuned, mode))
-        if not info.one_process and not info.baseline:
+        if not info.one_process and mode in KINDS:
             one_step = dataclasses.replace(config, **START)
             programs[f"{mode} start"] = progs.harness(one_step)
             programs[f"bare {mode} join"] = progs.join(config)
@@ -157,7 +159,7 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
 
 
 def paired_loops(console: Console, asked: RunConfig, folder: Path) -> dict[str, dict]:
-    """One paired program a way to train; mode -> its blocks, in seconds."""
+    """One paired program per way to train; mode -> its blocks, in seconds."""
     base = dataclasses.replace(asked, warmup_steps=WARMUP, timed_steps=BLOCK)
     samples = {}
     for mode, info in MODES.items():
@@ -168,7 +170,7 @@ def paired_loops(console: Console, asked: RunConfig, folder: Path) -> dict[str, 
 
 
 def paired_inputs(console: Console, folder: Path) -> dict[int, dict]:
-    """One paired program an image size; size -> its blocks, in seconds."""
+    """One paired program per image size; size -> its blocks, in seconds."""
     write_photographs(folder / "photographs")
     samples = {}
     for size in (224, 64):
@@ -207,7 +209,7 @@ def in_mode(base: RunConfig, mode: str) -> RunConfig:
 
 
 def run_rounds(console: Console, programs: dict, rounds: int, folder: Path) -> dict[str, list[dict]]:
-    """Every program once a round; one sample a round for each. Raises RunFailed when one does not end well."""
+    """Every program once a round; one sample per round for each. Raises RunFailed when one does not end well."""
     samples, started = {name: [] for name in programs}, time.monotonic()
     for number in range(rounds):
         for name in order(list(programs), number):

@@ -2,7 +2,7 @@
 
 ``python -m bench.selfbench.paired CONFIG PAIRS OUT``, started by the engine of the config's mode. Two fresh processes
 of one program differ by some percent on a shared machine, for no reason of the program's. Blocks of steps that take
-turns in one process do not, so this tells the cost of the loop itself to a fraction of a percent: life signs, clock,
+turns in one process do not, so this tells the cost of the loop itself to a fraction of a percent: heartbeat, clock,
 loss for the progress bar, the mode's methods. The memory sampler is started for each of the harness's blocks.
 """
 
@@ -18,9 +18,10 @@ from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
 from bench.process.heartbeat import StatusWriter
 from bench.training.loop import Trainer, build_optimizer, learning_rates
-from bench.training.script import Right
-from bench.worker import prepare_model
-from bench.workload.images.load import ToFloat, load_data, training_batches
+from bench.training.script import Script
+from bench.worker import build_model
+from bench.workload import load_workload
+from bench.workload.loader import training_batches
 from bench.workload.sharding import global_batches
 
 
@@ -28,13 +29,12 @@ def main() -> None:
     """Build once, warm up, then PAIRS times a block of each, the order turned from pair to pair."""
     config, pairs, out = from_dict(json.loads(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     mode = load_mode(config.mode)(config)
-    topology, script = mode.topology, Right(config, mode)
+    topology, script = mode.topology, Script(config, mode, load_workload(config, mode.topology.device))
     status = StatusWriter(out, topology.rank)
-    data, _ = load_data(config, topology.device)
-    model, _, _ = prepare_model(config, script, data.num_classes, status)
+    data, _ = script.workload.load(mode, print)
+    model, _, _ = build_model(config, script, status)
     optimizer = mode.wrap_optimizer(build_optimizer(config, model), model)
-    to_float, lr_of = ToFloat(data, topology.device), learning_rates(config, len(data))
-    trainer = Trainer(config, mode, model, optimizer, to_float, lr_of, status, out, script)
+    trainer = Trainer(config, mode, model, optimizer, learning_rates(config, len(data)), status, out, script)
     harness_stream = iter(training_batches(config, topology, data, config.warmup_steps + pairs * config.timed_steps))
     bare_stream = global_batches(len(data), config.seed, config.global_batch)
 

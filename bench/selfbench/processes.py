@@ -3,11 +3,9 @@
 A program is a command with variables to add to the environment, and a way to read what it left behind.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config.fields import flag_of
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.config.rules import flag_of
 from bench.errors import RunFailed
-from bench.record.write import load
-
-ROOT = Path(__file__).parents[2]
-GRACE_S = 10.0
+from bench.files import PROJECT
+from bench.process.ending import GRACE_S, end_session
+from bench.record.read import load
 
 
 @dataclass(frozen=True)
@@ -47,15 +44,13 @@ def harness(config: RunConfig) -> Program:
 def bare(config: RunConfig) -> Program:
     """The bare loop of a mode."""
     script = ["-m", "bench.selfbench.bare", config.mode, json.dumps(changes(config)), "OUT"]
-    starter = {"ddp": torchrun, "horovod": horovodrun}.get(config.mode, alone)
-    return Program(starter(config, script), threads(config), read_ranks, config.global_batch, timeout=config.timeout)
+    return Program(started(config, script), threads(config), read_ranks, config.global_batch, timeout=config.timeout)
 
 
 def paired(config: RunConfig, pairs: int) -> Program:
     """The harness's loop and a bare one in turns, in the same processes."""
     script = ["-m", "bench.selfbench.paired", json.dumps(changes(config)), str(pairs), "OUT"]
-    starter = {"ddp": torchrun, "horovod": horovodrun}.get(config.mode, alone)
-    return Program(starter(config, script), {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
+    return Program(started(config, script), {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
 def batches(images: Path, image_size: int, pairs: int) -> Program:
@@ -66,8 +61,7 @@ def batches(images: Path, image_size: int, pairs: int) -> Program:
 
 def join(config: RunConfig) -> Program:
     """The bare start of a mode's engine."""
-    starter = {"ddp": torchrun, "horovod": horovodrun}[config.mode]
-    argv = starter(config, ["-m", "bench.selfbench.join", starter.__name__, "OUT"])
+    argv = started(config, ["-m", "bench.selfbench.join", config.launcher, "OUT"])
     return Program(argv, threads(config), read_ranks, timeout=config.timeout)
 
 
@@ -76,26 +70,22 @@ def command(*words: str) -> Program:
     return Program([sys.executable, "-m", "bench", *words], {}, lambda out: {"step_time_s": [], "ready": time.time()})
 
 
-def alone(config: RunConfig, script: list[str]) -> list[str]:
-    """One process."""
-    return [sys.executable, *script]
+def started(config: RunConfig, script: list[str]) -> list[str]:
+    """A script as a person starts it with the launcher of a resolved config."""
+    return [sys.executable, *STARTERS[config.launcher](config.num_devices), *script]
 
 
-def torchrun(config: RunConfig, script: list[str]) -> list[str]:
-    """``torchrun --standalone``."""
-    engine = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(config.num_devices)]
-    return [sys.executable, *engine, *script]
-
-
-def horovodrun(config: RunConfig, script: list[str]) -> list[str]:
-    """``horovodrun --gloo``."""
-    engine = ["-m", "horovod.runner.launch", "--gloo", "-np", str(config.num_devices)]
-    return [sys.executable, *engine, sys.executable, *script]
+# Launcher -> the words between python and the script, for so many processes.
+STARTERS = {
+    "in-process": lambda n: [],
+    "torchrun": lambda n: ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)],
+    "horovodrun": lambda n: ["-m", "horovod.runner.launch", "--gloo", "-np", str(n), sys.executable],
+}
 
 
 def threads(config: RunConfig) -> dict[str, str]:
-    """As many CPU threads a process as the harness gives."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, config.threads // config.num_processes)))
+    """As many CPU threads per process as the harness gives."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(config.threads_per_process))
 
 
 def changes(config: RunConfig) -> dict:
@@ -114,9 +104,9 @@ def flags(config: RunConfig) -> list[str]:
 def read_record(out: Path) -> dict:
     """Step times of all ranks and the moment of the first timed step, from the one record below OUT."""
     (path,) = out.glob("*/record.json")
-    parts = load(path)["samples"]
-    ready = max(part["moments"]["first_timed_step"] for part in parts)
-    return {"step_time_s": [part["step_time_s"] for part in parts], "ready": ready}
+    parts = load(path).samples
+    ready = max(part.moments["first_timed_step"] for part in parts)
+    return {"step_time_s": [part.step_time_s for part in parts], "ready": ready}
 
 
 def read_ranks(out: Path) -> dict:
@@ -137,7 +127,7 @@ def execute(name: str, program: Program, out: Path) -> dict:
     paired one. Raises RunFailed."""
     out.mkdir(parents=True)
     argv = [str(out) if word == "OUT" else word.replace("=OUT", f"={out}") for word in program.argv]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, **program.variables}
     with (out / "output.log").open("wb") as log:
         started = time.time()
@@ -149,7 +139,7 @@ def execute(name: str, program: Program, out: Path) -> dict:
         except subprocess.TimeoutExpired:
             raise RunFailed(f"{name}: not finished after {program.timeout:g} s (TIMEOUT)") from None
         finally:
-            end(process)
+            end_session(process)
     if code != 0:
         last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
         raise RunFailed(f"{name}: ended with code {code}: {last[0]}")
@@ -157,14 +147,3 @@ def execute(name: str, program: Program, out: Path) -> dict:
     if "ready" in sample:
         sample["ready_s"] = (ready := sample.pop("ready")) and ready - started
     return sample
-
-
-def end(process: subprocess.Popen) -> None:
-    """Leave nobody behind: ask the whole group to end, then insist."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bench import formulas
 from bench.analysis import stats
+from bench.config.modes import MODES, TRAINABLE
 
 STATISTICS = {
     "throughput": "images/s at the median timed step (of a step's slowest rank)",
@@ -11,6 +12,7 @@ STATISTICS = {
     "start": "seconds from the command to the first timed step, or to the end of the command",
 }
 INSTANT_S = 0.2
+SEVERAL = [mode for mode in TRAINABLE if not MODES[mode].one_process]  # of several processes
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,13 @@ class Row:
 
 def all_rows() -> list[Row]:
     """Every comparison, in the table's order."""
-    rows = [
-        Row("overhead", f"{mode} / bare loop", mode, f"bare {mode}", "throughput", 0.99)
-        for mode in ("single", "dp", "ddp", "horovod")
-    ]
+    rows = [Row("overhead", f"{mode} / bare loop", mode, f"bare {mode}", "throughput", 0.99) for mode in TRAINABLE]
     rows += [Row("horovod", "horovod / plain script", "horovod", "bare horovod", "throughput", 1.0, margin=0.02)]
     for setting, target in (("", None), (" tuned", 0.90)):
-        for mode in ("ddp", "horovod"):
+        for mode in SEVERAL:
             pair = (mode + setting, f"independent{setting}")
             rows += [Row("bound", f"{mode}{setting} / bound", *pair, "throughput", target)]
-    for mode in ("ddp", "horovod"):
+    for mode in SEVERAL:
         for floor, target in (("join", 1.25), ("first step", None)):
             pair = (f"{mode} start", f"bare {mode} {floor}")
             rows += [Row("startup", f"{mode} / bare {floor}", *pair, "start", target, at_most=True)]
@@ -59,8 +58,8 @@ def value(program, sample: dict, statistic: str) -> float:
     if statistic == "throughput":
         times = formulas.median_steps(times, program.independent)
     if program.independent:
-        return formulas.independent_throughput_images_per_s(times, batch)
-    return formulas.throughput_images_per_s(times, batch)
+        return formulas.independent_throughput_per_s(times, batch)
+    return formulas.throughput_per_s(times, batch)
 
 
 def interval(row: Row, statistic: str, programs: dict, samples: dict) -> tuple[float, float, float]:

@@ -1,0 +1,1 @@
+"""Data sets and results behind a URL: staged to local disk, copied back."""

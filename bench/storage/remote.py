@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from bench import files
 from bench.errors import UserError
+from bench.storage.urls import without_credentials, without_user
 
 THREADS = 16  # files at once, each with one piece in memory
 PAUSES_S = (0.5, 1, 2, 4)  # between five attempts
@@ -211,17 +212,3 @@ def one_line(error: Exception) -> str:
         text = text.replace(value, "…")
     kind = "" if text and isinstance(error, OSError) else f"{type(error).__name__}: "
     return f"{kind}{without_user(text)}"[:250]
-
-
-def without_user(text: str) -> str:
-    """A text without the user:password@ of its URLs.
-
-    >>> without_user("sftp://me:secret@host/data")
-    'sftp://host/data'
-    """
-    return re.sub(r"://[^/\s]*@", "://", text)
-
-
-def without_credentials(url: str) -> str:
-    """A URL as it may be printed: without user, password, and the query, which may be a signature."""
-    return re.sub(r"(?<![:/])/+$", "", without_user(url).partition("?")[0])

@@ -25,7 +25,8 @@ from pathlib import Path
 
 from bench import files
 from bench.errors import UserError
-from bench.storage.remote import NO_SPACE, THREADS, Remote, RemoteFile, one_line, without_credentials, without_user
+from bench.storage.remote import NO_SPACE, THREADS, Remote, RemoteFile, one_line
+from bench.storage.urls import without_credentials, without_user
 
 PIECE_BYTES = 8 << 20  # one request; what an interruption costs at most
 SAY_EVERY_S = 10

@@ -1,6 +1,7 @@
 """DDP's buckets over one step: what computes, and what is on the wire meanwhile. A drawing with made-up times."""
 
 from bench.analysis import style
+from bench.config.modes import Look
 
 FORWARD = 3.0
 LAYERS = {"layer 4": 2.0, "layer 3": 2.0, "layer 2": 2.0, "layer 1": 2.0}  # backward, last layer first
@@ -13,7 +14,7 @@ WIRE = (style.Look(style.VERMILION, "///"), style.Look(style.ORANGE, "..."))
 @style.styled
 def ddp_buckets():
     """One step twice: with one exchange after backward, and with buckets that leave during backward."""
-    paper = style.sheet(
+    paper = style.canvas(
         None, "DDP's buckets: what is sent while backward goes on", 3.5,
         more=("Drawing, not a measurement: the times are made up. All ranks do the same. A bucket leaves when its last "
               "gradient is there, and waits for the bucket before it.",),
@@ -66,7 +67,7 @@ def span(layers: tuple[str, ...]) -> str:
     return f"layer {numbers}" if len(layers) == 1 else f"layers {numbers}"
 
 
-def block(axes, lane: int, start: float, length: float, words: str, look: style.Look) -> None:
+def block(axes, lane: int, start: float, length: float, words: str, look: Look) -> None:
     """A named span in a lane."""
     axes.barh(lane, length, 0.78, start, facecolor=look.colour, hatch=look.hatch, edgecolor=style.BLACK, linewidth=0.7)
     behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8} if look.hatch else None

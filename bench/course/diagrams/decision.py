@@ -1,16 +1,17 @@
 """From questions to a mode: the first question that is answered with yes decides."""
 
 from bench.analysis import style
+from bench.config.modes import MODES
 
 TOO_LARGE = "The model does not fit on one device,\neven with a batch of one?"
 QUESTIONS = (
     (TOO_LARGE, "none of these modes:\neach device holds it whole", style.GREY),
-    ("One device is enough,\nor there is no GPU?", "single", style.MODES["single"].colour),
-    ("There is Horovod code that runs?", "horovod, or ddp:\nthe same update", style.MODES["horovod"].colour),
-    ("Several machines?", "ddp: torchrun or Slurm\n(or horovod)", style.MODES["ddp"].colour),
-    ("All must stay in one process,\nfor a quick look?", "dp, and watch device 0", style.MODES["dp"].colour),
+    ("One device is enough,\nor there is no GPU?", "single", MODES["single"].look.colour),
+    ("There is Horovod code that runs?", "horovod, or ddp:\nthe same update", MODES["horovod"].look.colour),
+    ("Several machines?", "ddp: torchrun or Slurm\n(or horovod)", MODES["ddp"].look.colour),
+    ("All must stay in one process,\nfor a quick look?", "dp, and watch device 0", MODES["dp"].look.colour),
 )
-LAST = ("no to all:\nGPUs of one machine", "ddp", style.MODES["ddp"].colour)
+LAST = ("no to all:\nGPUs of one machine", "ddp", MODES["ddp"].look.colour)
 ROW, TOP = 0.82, 0.45  # inches
 
 

@@ -13,7 +13,7 @@ BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
 @style.styled
 def horovod_fusion():
     """Two ranks' tensors as they become ready, the cycles, and the fused messages that come of them."""
-    paper = style.sheet(
+    paper = style.canvas(
         None, "Horovod's fusion: once a cycle, what is ready everywhere leaves together", 2.9,
         more=("Drawing, not a measurement: times and sizes are made up. A mark: a gradient is there. Dashed: the "
               "background threads agree on what both ranks have. Rank 1 has norm 2 and conv 3 late, so they leave a "

@@ -6,7 +6,6 @@ limited here, so whoever grades work of people he does not trust does so in a co
 
 import contextlib
 import ctypes
-import os
 import secrets
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.launch.supervise import signals_as_interrupt
+from bench.process.ending import marked, signals_as_interrupt
 
 TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whoever its parent is
 TRIES = 50  # a process may start another one while it is being ended
@@ -72,7 +71,7 @@ def end_all(process: subprocess.Popen, token: str, mine: set[int]) -> None:
     for _ in range(TRIES):
         left = [p for p in psutil.Process().children(recursive=True) if p.pid not in mine]
         if sys.platform != "linux":
-            left += carriers(token)
+            left += marked(TOKEN, token)
         if not left:
             return
         for one in left:
@@ -82,15 +81,3 @@ def end_all(process: subprocess.Popen, token: str, mine: set[int]) -> None:
             process.wait(1)
         psutil.wait_procs(left, timeout=1)  # orphans are children now, and are taken note of
         time.sleep(0.02)
-
-
-def carriers(token: str) -> list:
-    """Every process that has a command's token in its environment."""
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(TOKEN) == token:
-                found.append(process)
-    return found

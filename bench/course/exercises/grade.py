@@ -22,10 +22,13 @@ from bench.course.exercises import nbgrading, submissions, text
 from bench.course.exercises.nbgrading import NotGraded
 from bench.course.exercises.submissions import Submission, Unreadable
 from bench.errors import UserError
-from bench.record.write import PROJECT
+from bench.files import PROJECT
 
 GRADES = PROJECT / "build" / "grades"
-ERROR_PAGE = "<!DOCTYPE html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1><p>0 of {points:g} points: {reason}</p>\n"  # noqa: E501
+ERROR_PAGE = (
+    "<!DOCTYPE html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"
+    "<p>0 of {points:g} points: {reason}</p>\n"
+)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench import files
 from bench.course.exercises import nbgrading, text
 from bench.errors import BenchError, UserError
-from bench.record.write import PROJECT
+from bench.files import PROJECT
 
 RELEASE = PROJECT / "build" / "release"
 MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds somebody's answers

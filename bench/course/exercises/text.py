@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.course.chapters import notebook_of, required
 from bench.errors import UserError
-from bench.record.write import PROJECT
+from bench.files import PROJECT
 
 SETS = PROJECT / "tutorials" / "exercises"
 TASK = re.compile(r"^#+\s+Task\s+(\d+)\b(.*)$", re.MULTILINE)
