@@ -4,6 +4,7 @@ Endpoint and keys of S3 come from the ordinary AWS_* variables, which s3fs reads
 """
 
 import errno
+import hashlib
 import os
 import re
 import threading
@@ -15,23 +16,18 @@ from bench import files
 from bench.errors import UserError
 from bench.storage.urls import without_credentials, without_user
 
-THREADS = 16  # files at once, each with one piece in memory
-PAUSES_S = (0.5, 1, 2, 4)  # between five attempts
-
-# The libraries' own retries would multiply ours and take minutes: Remote.call is the only place that tries again.
+THREADS = 16  # files at once
+# botocore tries a request that did not get through again, s3fs a stream that broke off from where it stopped.
 S3_CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 20,  # seconds without one byte
-    "retries": {"total_max_attempts": 1},
+    "retries": {"total_max_attempts": 4, "mode": "standard"},
     "max_pool_connections": THREADS,
 }
-S3_OPTIONS, LOCAL_OPTIONS = {"config_kwargs": S3_CONFIG}, {"auto_mkdir": True}
+STREAM_TRIES = 5
+S3_OPTIONS, LOCAL_OPTIONS = {"config_kwargs": S3_CONFIG, "max_concurrency": 1}, {"auto_mkdir": True}
 OPTIONS = {"s3": S3_OPTIONS, "s3a": S3_OPTIONS, "file": LOCAL_OPTIONS, "local": LOCAL_OPTIONS}
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "mtime", "created")
-# Errors that may pass, by class (botocore's, aiohttp's and Python's own, by name: none is imported here) and number.
-MAY_PASS = {"ConnectionError", "TimeoutError", "FSTimeoutError", "HTTPClientError", "ClientError", "ClientPayloadError",
-            "IncompleteReadError", "ResponseStreamingError", "ResponseParserError"}  # fmt: skip
-MAY_PASS_ERRNO = {errno.EIO, errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
@@ -71,7 +67,7 @@ class Remote:
         except Exception as error:
             raise UserError(f"{self.url} cannot be opened: {one_line(error)}; use s3://… or file://…") from None
         if self.is_s3:
-            self.fs.retries = 1
+            self.fs.retries = STREAM_TRIES
 
     def left_s(self) -> float:
         """Seconds until the time limit. Raises UserError when there are none."""
@@ -88,37 +84,34 @@ class Remote:
         )
 
     def call(self, what: str, method, *arguments, **options):
-        """A request's answer. One that did not get through is made again after a pause, a few times."""
-        started = time.monotonic()
-        for pause in (*PAUSES_S, None):
-            left = self.left_s()
-            if self.stop.is_set():
-                raise UserError(f"{self.url}: stopped")
-            try:
-                return method(*arguments, **options, **({"timeout": left} if self.fs.async_impl else {}))
-            except Exception as error:
-                if not may_pass(error):
-                    raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
-                reason = one_line(error)
-                if type(error).__name__ == "FSTimeoutError":  # cut off by us, perhaps while all went well
-                    raise self.over() from None
-            if pause is None or time.monotonic() + pause >= self.deadline:
-                break
-            self.stop.wait(pause)
-        seconds = time.monotonic() - started
-        raise UserError(f"{self.url}: {what}: no success in {seconds:.0f} s ({reason}); check {self.check}")
+        """A request's answer. What goes wrong is a UserError in one line, and so is the end of the time limit.
+
+        Raises OSError where this machine's disk is full.
+        """
+        left = self.left_s()
+        if self.stop.is_set():
+            raise UserError(f"{self.url}: stopped")
+        try:
+            return method(*arguments, **options, **({"timeout": left} if self.fs.async_impl else {}))
+        except Exception as error:
+            if method == self.fs.get_file and getattr(error, "errno", None) in NO_SPACE:
+                raise  # it is this machine's disk
+            if time.monotonic() >= self.deadline:  # cut off by us, perhaps while all went well
+                raise self.over() from None
+            raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
 
     def advice(self, error: Exception) -> str:
-        """What to do about an error that repeating does not mend."""
+        """What to do about an error that did not pass."""
         if isinstance(error, FileNotFoundError):
             return "check the name of the bucket and the folder"
-        if http_status(error) == 416:  # no such range
-            return "it changed while it was fetched: run again when nobody writes there"
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             return "free some space there"
         if self.is_s3:
-            return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and what the key may do there"
-        return "check the address and the permissions"
+            return (
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, what the key may do there, and "
+                "the network"
+            )
+        return "check the address, the permissions and the network"
 
     def files(self) -> dict[str, RemoteFile]:
         """Everything below the URL: relative path -> file. Raises UserError when a path has no place in a folder."""
@@ -145,12 +138,23 @@ class Remote:
             raise UserError(f"{self.url}: nothing is stored there; check the name of the bucket and the folder")
         return files
 
-    def read(self, file: RemoteFile, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive) of a file."""
-        piece = self.call(f"reading {file.path}", self.fs.cat_file, file.path, start=start, end=end)
-        if len(piece) != end - start:
-            raise self.changed(file)
-        return piece
+    def fetch(self, file: RemoteFile, to: Path) -> None:
+        """Copy a file to ``to``. Raises UserError when it is not the one that was listed, or its bytes are not."""
+        for _ in range(2):
+            self.call(f"reading {file.path}", self.fs.get_file, file.path, str(to))
+            if to.stat().st_size != file.size:
+                raise self.changed(file)
+            if file.md5 is None:
+                return self.check_unchanged(file)
+            md5 = hashlib.md5(usedforsecurity=False)  # only compared with S3's, never trusted
+            with to.open("rb") as content:
+                while block := content.read(1 << 20):
+                    md5.update(block)
+            if md5.hexdigest() == file.md5 or not self.etag_is_md5(file):
+                return None
+        raise UserError(
+            f"{self.url}: {file.path} arrived twice with another MD5 than its ETag says: store it there anew"
+        )
 
     def check_unchanged(self, file: RemoteFile) -> None:
         """Raise UserError when a file is no longer the one that was listed."""
@@ -188,21 +192,6 @@ class Remote:
 def version_of(info: dict) -> str:
     """What a storage calls the state of a file, from its listing; empty where it tells nothing."""
     return next((str(info[key]).strip('"') for key in VERSION_KEYS if info.get(key)), "")
-
-
-def http_status(error: Exception) -> int | None:
-    """The status that S3 answered with, if it did. s3fs raises its own errors, with botocore's as their cause."""
-    response = getattr(error.__cause__ or error, "response", None)
-    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-
-
-def may_pass(error: Exception) -> bool:
-    """Whether a request that failed so is worth another attempt."""
-    status = http_status(error)
-    if status:
-        return status >= 500 or status in (408, 429)
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & MAY_PASS) or getattr(error, "errno", None) in MAY_PASS_ERRNO
 
 
 def one_line(error: Exception) -> str:

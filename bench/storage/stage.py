@@ -5,8 +5,8 @@ a URL. What the cache holds of one URL:
 
     <name>-<digest>.lock            held while a run stages it
     <name>-<digest>/data/           the copy
-    <name>-<digest>/manifest.json   {url, files: {path: {size, version, sha256, mtime_ns}}}; there while data/ is whole
-    <name>-<digest>/journal.jsonl   the same, a line a file, while data/ is not whole
+    <name>-<digest>/manifest.json   {url, files: {path: {size, version, mtime_ns}}}; there while data/ is whole
+    <name>-<digest>/journal.jsonl   the same, a line per file, while data/ is not whole
     <name>-<digest>/parts/          files that are being fetched
 
 ``version`` is what the storage calls the state of a file: S3's ETag, else the time it was changed. Endpoint and keys of
@@ -28,15 +28,14 @@ from bench.errors import UserError
 from bench.storage.remote import NO_SPACE, THREADS, Remote, RemoteFile, one_line
 from bench.storage.urls import without_credentials, without_user
 
-PIECE_BYTES = 8 << 20  # one request; what an interruption costs at most
 SAY_EVERY_S = 10
 
 
 def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> Path:
     """The local folder that holds a whole copy of everything below ``url``, with its relative paths.
 
-    The storage is listed at every call. What is in the cache and has not changed there is kept, the rest is fetched, a
-    file whose fetching was interrupted from where it stopped; what is gone there is removed here. A URL of one file
+    The storage is listed at every call. What is in the cache and has not changed there is kept, the rest is fetched;
+    what is gone there is removed here. A URL of one file
     gives a folder with that file. Another process that stages the same URL is waited for. ``limit_s``: seconds for the
     whole call, waiting included; ``say`` is given sentences about the progress.
 
@@ -47,7 +46,7 @@ def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> P
     copy = Copy(Path(cache) / folder_name(url))
     try:
         copy.folder.mkdir(parents=True, exist_ok=True)
-        with alone(copy, remote, say):
+        with lock(copy, remote, say):
             mirror(remote, copy, say)
     except OSError as error:  # of this machine: those of the storage have become UserError
         if error.errno in NO_SPACE:
@@ -87,7 +86,7 @@ class Copy:
         self.manifest, self.journal = folder / "manifest.json", folder / "journal.jsonl"
 
     def known(self) -> dict[str, dict]:
-        """The entries of all files that were complete once: path -> {size, version, sha256, mtime_ns}."""
+        """The entries of all files that were complete once: path -> {size, version, mtime_ns}."""
         known = {}
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             known |= json.loads(self.manifest.read_text())["files"]
@@ -109,16 +108,6 @@ class Copy:
             with contextlib.suppress(OSError):  # it holds something
                 os.rmdir(folder)
 
-    def may_hold(self, name: str, file: RemoteFile, known: dict) -> bool:
-        """Whether data/ holds a file of the size and the name that this version had: its bytes must tell."""
-        path = self.data / name
-        return same_version(known.get(name), file) and path.is_file() and path.stat().st_size == file.size
-
-    def part(self, file: RemoteFile) -> Path:
-        """Where this version of a file is fetched to. Another version has another name: the two are never joined."""
-        identity = json.dumps([file.path, file.size, file.version])
-        return self.parts / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.part"
-
 
 def mirror(remote: Remote, copy: Copy, say) -> None:
     """Make data/ hold what the storage holds. The lock is held."""
@@ -132,22 +121,30 @@ def mirror(remote: Remote, copy: Copy, say) -> None:
     copy.manifest.unlink(missing_ok=True)
     copy.remove(present.keys() - wanted.keys())
     copy.data.mkdir(exist_ok=True)
-    copy.parts.mkdir(exist_ok=True)
-    for name, entry in bring_all(remote, copy, {n: f for n, f in wanted.items() if n not in good}, known, say):
+    shutil.rmtree(copy.parts, ignore_errors=True)  # what an interrupted run has left
+    copy.parts.mkdir()
+    for name, entry in download_all(remote, copy, {n: f for n, f in wanted.items() if n not in good}, say):
         good[name] = entry
     write_text(copy.manifest, json.dumps({"url": remote.url, "files": dict(sorted(good.items()))}))
     copy.journal.unlink()
     shutil.rmtree(copy.parts)
 
 
-def bring_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], known: dict, say):
-    """Bring files into data/, several at once; yields (path, entry) as they are done and writes them to the journal."""
-    total, needed = len(todo), prepare_parts(copy, {n: f for n, f in todo.items() if not copy.may_hold(n, f, known)})
+def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
+    """Bring files into data/, several at once; yields (path, entry) as they are done and writes them to the journal.
+
+    Raises UserError when there is no room for them.
+    """
+    total, needed, free = len(todo), sum(file.size for file in todo.values()), shutil.disk_usage(copy.folder).free
+    if needed > free:
+        raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, {free / 2**30:.2f} are free")
     say(f"staging {remote.url} into {copy.data}: {total} files, {needed / 2**30:.2f} GiB to fetch")
     done, done_bytes, said = 0, 0, time.monotonic()
     pool = concurrent.futures.ThreadPoolExecutor(THREADS, "stage")
     try:
-        names = {pool.submit(bring, remote, copy, name, file, known): name for name, file in todo.items()}
+        names = {
+            pool.submit(download, remote, copy, number, *item): item[0] for number, item in enumerate(todo.items())
+        }
         with copy.journal.open("a") as journal:
             for future in concurrent.futures.as_completed(names):
                 name, entry = names[future], future.result()
@@ -164,73 +161,13 @@ def bring_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], known: di
         pool.shutdown(cancel_futures=True)
 
 
-def prepare_parts(copy: Copy, todo: dict[str, RemoteFile]) -> int:
-    """Remove parts of versions that are gone; returns the bytes to fetch. Raises UserError when there is no room."""
-    parts = {copy.part(file) for file in todo.values()}
-    here = list(copy.parts.iterdir())
-    for part in here:
-        if part not in parts:
-            part.unlink()
-    needed = sum(file.size for file in todo.values()) - sum(part.stat().st_size for part in here if part in parts)
-    free = shutil.disk_usage(copy.folder).free
-    if needed > free:
-        raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, {free / 2**30:.2f} are free")
-    return needed
-
-
-def bring(remote: Remote, copy: Copy, name: str, file: RemoteFile, known: dict) -> dict:
-    """Bring one file into data/; returns its entry for the manifest."""
-    target, sha256 = copy.data / name, None
-    if copy.may_hold(name, file, known):
-        sha256 = digests(target)[0].hexdigest()  # its time has changed: have its bytes, too?
-    if sha256 is None or sha256 != known[name].get("sha256"):
-        part = copy.part(file)
-        sha256 = fetch(remote, file, part)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.replace(target)
-    mtime_ns = target.stat().st_mtime_ns
-    return {"size": file.size, "version": file.version, "sha256": sha256, "mtime_ns": mtime_ns}
-
-
-def fetch(remote: Remote, file: RemoteFile, part: Path) -> str:
-    """Fetch a file into ``part``, going on from what is there, and check it; returns its SHA-256."""
-    for _ in range(2):
-        sha256, md5 = download(remote, file, part)
-        if md5 == file.md5:
-            return sha256
-        if file.md5 is None:
-            remote.check_unchanged(file)
-            return sha256
-        if not remote.etag_is_md5(file):
-            return sha256
-        part.unlink()
-    raise UserError(f"{remote.url}: {file.path} arrived twice with another MD5 than its ETag says: store it there anew")
-
-
-def download(remote: Remote, file: RemoteFile, part: Path) -> tuple[str, str]:
-    """The bytes of a file that ``part`` lacks, piece by piece; returns SHA-256 and MD5 of the whole."""
-    if not file.version or (part.exists() and part.stat().st_size > file.size):
-        part.unlink(missing_ok=True)
-    with part.open("ab") as out:
-        sha256, md5 = digests(part)
-        for start in range(out.tell(), file.size, PIECE_BYTES):
-            piece = remote.read(file, start, min(start + PIECE_BYTES, file.size))
-            out.write(piece)
-            out.flush()
-            sha256.update(piece)
-            md5.update(piece)
-        os.fsync(out.fileno())
-    return sha256.hexdigest(), md5.hexdigest()
-
-
-def digests(path: Path):
-    """The SHA-256 and the MD5 of a file's bytes, both open for more. MD5 is only compared with S3's, never trusted."""
-    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            sha256.update(block)
-            md5.update(block)
-    return sha256, md5
+def download(remote: Remote, copy: Copy, number: int, name: str, file: RemoteFile) -> dict:
+    """Bring one file into data/, whole or not at all; returns its entry for the manifest."""
+    target = copy.data / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with files.written_whole(target, copy.parts / str(number)) as part:
+        remote.fetch(file, part)
+    return {"size": file.size, "version": file.version, "mtime_ns": target.stat().st_mtime_ns}
 
 
 def is_good(known: dict | None, file: RemoteFile, present: os.stat_result | None) -> bool:
@@ -247,15 +184,15 @@ def same_version(known: dict | None, file: RemoteFile) -> bool:
     return (known.get("size"), known.get("version")) == (file.size, file.version)
 
 
-def alone(copy: Copy, remote: Remote, say):
-    """Round a staging: hold the copy alone; another run's staging is waited for, within the time limit."""
-    lock = copy.folder.with_name(f"{copy.folder.name}.lock")
+def lock(copy: Copy, remote: Remote, say):
+    """Hold the copy alone; another run's staging is waited for, within the time limit."""
+    path = copy.folder.with_name(f"{copy.folder.name}.lock")
     over = UserError(
         f"{remote.url}: another run has not ended staging it within the limit of {remote.limit_s:g} s "
-        f"(it holds {lock}); wait for it, or allow more time"
+        f"(it holds {path}); wait for it, or allow more time"
     )
     waiting = f"another run is staging {remote.url}: waiting for it"
-    return files.locked(lock, remote.deadline, over, lambda: say(waiting))
+    return files.locked(path, remote.deadline, over, lambda: say(waiting))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,21 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.config.rules import data_kind
+from bench.config.data_sets import data_kind
 from bench.errors import UserError
-from bench.storage import remote
 from bench.storage import stage as storage
 from tests.runs import ROOT
 from tests.s3 import KEYS, needs_s3
 
 LIMIT_S = 30
-
-
-@pytest.fixture(autouse=True)
-def small_pieces_and_short_pauses(monkeypatch):
-    """So that a file of 10 kB has ten pieces, and nobody waits."""
-    monkeypatch.setattr(storage, "PIECE_BYTES", 1000)
-    monkeypatch.setattr(remote, "PAUSES_S", (0.01, 0.01))
 
 
 def some_bytes(size: int, seed: str = "") -> bytes:
@@ -56,6 +48,17 @@ def error_of(*arguments, function=storage.stage) -> str:
     return line
 
 
+def reads(bucket, key: str = "") -> list[str]:
+    """The paths ending so that were asked for, in order."""
+    asked = [r for r in bucket.server.requests if r.method == "GET" and "list-type" not in r.query]
+    return [r.path for r in asked if r.path.endswith(key)]
+
+
+def reading(request, key: str = "") -> bool:
+    """Whether a request is for the bytes of a file."""
+    return request.method == "GET" and "list-type" not in request.query and request.path.endswith(key)
+
+
 def no_file_looks_whole(cache: Path, wanted: dict[str, bytes]) -> None:
     """There is no manifest, and what lies in data/ is right."""
     assert not list(cache.rglob("manifest.json"))
@@ -77,7 +80,7 @@ def test_no_url(text):
 
 
 @needs_s3
-def test_everything_below_a_prefix_is_copied_and_its_checksums_kept(bucket, tmp_path):
+def test_everything_below_a_prefix_is_copied(bucket, tmp_path):
     wanted = {"cat/1.png": some_bytes(2500), "cat/empty": b"", "manifest.json": b"theirs", "dog/ä b?.png": b"x"}
     for name, value in wanted.items():
         bucket.put(f"set/{name}", value)
@@ -89,10 +92,8 @@ def test_everything_below_a_prefix_is_copied_and_its_checksums_kept(bucket, tmp_
     assert content(data) == wanted
     kept = manifest(data)
     assert kept["url"] == bucket.url("set")
-    assert {name: (entry["size"], entry["sha256"]) for name, entry in kept["files"].items()} == {
-        name: (len(value), hashlib.sha256(value).hexdigest()) for name, value in wanted.items()
-    }
-    assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("journal*"))
+    assert {name: entry["size"] for name, entry in kept["files"].items()} == {n: len(v) for n, v in wanted.items()}
+    assert not list(tmp_path.rglob("parts")) and not list(tmp_path.rglob("journal*"))
     everything = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
     assert KEYS["AWS_ACCESS_KEY_ID"].encode() not in everything
     assert KEYS["AWS_SECRET_ACCESS_KEY"].encode() not in everything
@@ -124,8 +125,7 @@ def test_only_what_has_changed_in_the_storage_is_fetched(bucket, tmp_path):
     assert content(data) == {"same/1": b"same/1", "changed/1": b"CHANGED/1", "new/1": b"new"}
     assert sorted(p.name for p in data.iterdir()) == ["changed", "new", "same"]  # an empty folder would be a class
     assert manifest(data)["files"].keys() == content(data).keys()
-    assert len(bucket.server.reads()) == 2
-    assert bucket.server.reads("changed/1") and bucket.server.reads("new/1")
+    assert len(reads(bucket)) == 2 and reads(bucket, "changed/1") and reads(bucket, "new/1")
 
 
 @needs_s3
@@ -134,17 +134,17 @@ def test_a_copy_that_could_not_be_brought_up_to_date_does_not_look_whole(bucket,
     data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
     assert manifest(data)
     bucket.put("set/b", b"bbb")
-    bucket.server.fault = lambda r: (503, b"") if r.range else None
+    bucket.server.fault = lambda r: (403, b"") if reading(r) else None
     error_of(bucket.url("set"), tmp_path, LIMIT_S)
     no_file_looks_whole(tmp_path, {"a": b"aaa"})
     bucket.server.fault = lambda r: None
     bucket.server.requests.clear()
     assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"aaa", "b": b"bbb"}
-    assert not bucket.server.reads("/a")
+    assert not reads(bucket, "/a")
 
 
 @needs_s3
-def test_a_corrupt_copy_is_mended(bucket, tmp_path):
+def test_a_copy_that_was_changed_here_is_fetched_again(bucket, tmp_path):
     wanted = {name: f"the bytes of {name}".encode() for name in ("fine", "touched", "shorter", "edited", "missing")}
     for name, value in wanted.items():
         bucket.put(f"set/{name}", value)
@@ -154,11 +154,11 @@ def test_a_corrupt_copy_is_mended(bucket, tmp_path):
     (data / "edited").write_bytes(b"other bytes, as many"[: len(wanted["edited"])])
     (data / "missing").unlink()
     (data / "stray").write_bytes(b"x")
-    for fetched in (["edited", "missing", "shorter"], []):  # the second call finds all in order again
+    for fetched in (["edited", "missing", "shorter", "touched"], []):  # the second call finds all in order again
         bucket.server.requests.clear()
         storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
         assert content(data) == wanted
-        assert sorted(r.path.rpartition("/")[2] for r in bucket.server.requests if r.range) == fetched
+        assert sorted(path.rpartition("/")[2] for path in reads(bucket)) == fetched
 
 
 @pytest.mark.parametrize("before, after", [("a", "a/b"), ("a/b", "a")])
@@ -190,24 +190,19 @@ def test_a_folder_and_one_file_by_file_url(tmp_path):
 
 @needs_s3
 @pytest.mark.parametrize("store", ["put", "put_in_parts"])
-def test_an_interrupted_file_goes_on_where_it_stopped(bucket, tmp_path, store):
+def test_a_file_that_was_interrupted_is_fetched_again_whole(bucket, tmp_path, store):
     wanted = {"big": some_bytes(5500), "small": b"small"}
     getattr(bucket, store)("set/big", wanted["big"])
     bucket.put("set/small", wanted["small"])
-    bucket.server.fault = lambda r: (503, b"") if r.range and r.range[0] >= 3000 else None
+    bucket.server.fault = lambda r: (403, b"") if reading(r, "big") else None
     assert "big" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
     no_file_looks_whole(tmp_path, wanted)
-    (part,) = [p for p in tmp_path.rglob("*.part") if p.stat().st_size]
-    assert part.read_bytes() == wanted["big"][:3000]
-    with part.open("ab") as file:
-        file.write(wanted["big"][3000:3100])  # the last piece may have been cut anywhere
-
+    (parts,) = tmp_path.glob("*/parts")
+    (parts / "0").write_bytes(b"what a killed run has left")
     bucket.server.fault = lambda r: None
     bucket.server.requests.clear()
-    data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
-    assert content(data) == wanted
-    assert bucket.server.reads("big") == [(3100, 4100), (4100, 5100), (5100, 5500)]
-    assert manifest(data)["files"]["big"]["sha256"] == hashlib.sha256(wanted["big"]).hexdigest()
+    assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == wanted
+    assert len(reads(bucket, "big")) == 1 and not list(tmp_path.rglob("parts"))
 
 
 @needs_s3
@@ -216,7 +211,7 @@ def test_what_was_complete_when_another_file_failed_is_not_fetched_again(bucket,
         bucket.put(f"set/{n}", b"small")
     bucket.put("set/zz", some_bytes(3000))
     monkeypatch.setattr(storage, "THREADS", 2)
-    bucket.server.fault = lambda r: (503, b"") if r.path.endswith("zz") else None
+    bucket.server.fault = lambda r: (403, b"") if r.path.endswith("zz") else None
     error_of(bucket.url("set"), tmp_path, LIMIT_S)
     complete = {p.name for p in tmp_path.glob("*/data/*")}
     assert len(complete) >= 10
@@ -224,20 +219,8 @@ def test_what_was_complete_when_another_file_failed_is_not_fetched_again(bucket,
     bucket.server.requests.clear()
     data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
     assert len(content(data)) == 21
-    again = {r.path.rpartition("/")[2] for r in bucket.server.requests if r.range} & complete
+    again = {path.rpartition("/")[2] for path in reads(bucket)} & complete
     assert len(again) <= storage.THREADS  # those whose line in the journal was not written yet
-
-
-@needs_s3
-def test_a_part_of_an_older_version_is_never_joined_to_a_newer_one(bucket, tmp_path):
-    bucket.put_in_parts("set/big", some_bytes(5500))
-    bucket.server.fault = lambda r: (503, b"") if r.range and r.range[0] >= 3000 else None
-    error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    bucket.server.fault = lambda r: None
-    bucket.put_in_parts("set/big", some_bytes(5500, "newer"))
-    bucket.server.requests.clear()
-    assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"big": some_bytes(5500, "newer")}
-    assert bucket.server.reads("big")[0] == (0, 1000)
 
 
 @needs_s3
@@ -246,7 +229,7 @@ def test_a_file_that_changes_while_it_is_fetched_is_no_copy(bucket, tmp_path, st
     getattr(bucket, store)("set/big", some_bytes(3000))
 
     def replace(request):
-        if request.range and request.range[0] == 1000:
+        if reading(request, "big"):
             bucket.server.fault = lambda r: None
             getattr(bucket, store)("set/big", some_bytes(size, "newer"))
 
@@ -260,8 +243,8 @@ def test_a_file_that_changes_while_it_is_fetched_is_no_copy(bucket, tmp_path, st
 @pytest.mark.parametrize("times", [1, 2])
 def test_bytes_that_are_not_those_of_the_checksum(bucket, tmp_path, times):
     bucket.put("set/a", b"right")
-    answers = [(206, b"wrong")] * times
-    bucket.server.fault = lambda r: answers.pop() if r.range and answers else None
+    answers = [(200, b"wrong")] * times
+    bucket.server.fault = lambda r: answers.pop() if reading(r) and answers else None
     if times == 1:
         assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"right"}
     else:
@@ -272,7 +255,7 @@ def test_bytes_that_are_not_those_of_the_checksum(bucket, tmp_path, times):
 @needs_s3
 def test_the_etag_of_a_file_encrypted_by_kms_is_not_taken_for_its_md5(bucket, tmp_path):
     bucket.put("set/a", b"ENCRYPTED", ServerSideEncryption="aws:kms")  # moto's ETag is of these bytes
-    bucket.server.fault = lambda r: (206, b"plaintext") if r.range else None
+    bucket.server.fault = lambda r: (200, b"plaintext") if reading(r) else None
     assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"plaintext"}
 
 
@@ -282,15 +265,15 @@ def test_the_etag_of_a_file_encrypted_by_kms_is_not_taken_for_its_md5(bucket, tm
 @needs_s3
 def test_a_server_that_stumbles_is_asked_again(bucket, tmp_path):
     bucket.put("set/a", b"aaa")
-    listing, reading = [500, 429], [503, 502]
+    listing, answers = [500, 504], [503, 502]
 
     def fault(request):
-        answers = reading if request.range else listing
-        return (answers.pop(), b"") if answers else None
+        left = answers if reading(request) else listing
+        return (left.pop(), b"") if left else None
 
     bucket.server.fault = fault
     assert content(storage.stage(bucket.url("set"), tmp_path, LIMIT_S)) == {"a": b"aaa"}
-    assert not listing and not reading
+    assert not listing and not answers
 
 
 def free_port() -> int:
@@ -303,13 +286,10 @@ def free_port() -> int:
 @needs_s3
 def test_a_dead_endpoint_ends_within_the_limit(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr(remote, "PAUSES_S", (0.3, 0.3, 60))
     started = time.monotonic()
-    line = error_of("s3://somewhere/set", tmp_path, 10)
-    assert 0.6 < time.monotonic() - started < 12  # it was tried again, and not for longer than allowed
-    assert (
-        line.startswith("s3://somewhere/set: ") and "AWS_ENDPOINT_URL" in line and "could not connect" in line.lower()
-    )
+    line = error_of("s3://somewhere/set", tmp_path, 3)
+    assert time.monotonic() - started < 6  # it is tried again, and not for longer than allowed
+    assert line.startswith("s3://somewhere/set: ") and "AWS_ENDPOINT_URL" in line
 
 
 @needs_s3
@@ -323,24 +303,15 @@ def test_an_endpoint_that_never_answers_ends_within_the_limit(bucket, tmp_path, 
 
 
 @needs_s3
-def test_the_libraries_do_not_try_again_on_their_own(bucket, tmp_path, monkeypatch):
-    monkeypatch.setitem(remote.S3_CONFIG, "read_timeout", 0.2)
-    bucket.server.fault = lambda r: time.sleep(0.5)
-    assert "no success" in error_of(bucket.url("set"), tmp_path, LIMIT_S)
-    assert len(bucket.server.requests) == 3  # the first, and one after each pause
-
-
-@needs_s3
-def test_a_download_that_stands_still_ends_within_the_limit_and_is_kept(bucket, tmp_path):
+def test_a_download_that_stands_still_ends_within_the_limit(bucket, tmp_path):
     bucket.put("set/big", some_bytes(5500))
     ended = threading.Event()
-    bucket.server.fault = lambda r: ended.wait(30) and None if r.range and r.range[0] >= 2000 else None
+    bucket.server.fault = lambda r: ended.wait(30) and None if reading(r) else None
     started = time.monotonic()
     assert "not done within the limit of 4 s" in error_of(bucket.url("set"), tmp_path, 4)  # the listing takes a while
     assert time.monotonic() - started < 12
     ended.set()
-    (part,) = tmp_path.rglob("*.part")
-    assert part.read_bytes() == some_bytes(2000)
+    no_file_looks_whole(tmp_path, {})
 
 
 @needs_s3
@@ -357,7 +328,7 @@ def test_a_download_that_stands_still_ends_within_the_limit_and_is_kept(bucket, 
     ],
     ids=["bucket", "prefix", "denied"],
 )
-def test_what_repeating_does_not_mend_is_not_repeated(bucket, tmp_path, url, answer, words):
+def test_what_repeating_does_not_help_is_not_repeated(bucket, tmp_path, url, answer, words):
     bucket.put("set/a", b"aaa")
     bucket.server.requests.clear()
     bucket.server.fault = lambda r: answer
@@ -414,7 +385,6 @@ def on_a_full_disk(call: str) -> str:
     code = f"""
 import resource
 from bench.storage import stage as storage
-storage.PIECE_BYTES = 30_000
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     {call}
@@ -445,7 +415,7 @@ def test_a_disk_that_is_too_small_is_known_before_anything_is_fetched(tmp_path, 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(5000, 2001, 2999))
     line = error_of(f"file://{tmp_path}/source", tmp_path / "cache", LIMIT_S)
     assert line.startswith(f"no space left for {tmp_path}/cache/source-")
-    assert not list(tmp_path.rglob("*.part"))
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.stat().st_size]
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):
@@ -506,9 +476,9 @@ def test_results_are_copied_to_a_folder(run_dir, tmp_path):
 @needs_s3
 def test_results_that_cannot_all_be_copied_have_no_record(bucket, run_dir):
     before = content(run_dir)
-    bucket.server.fault = lambda r: (503, b"") if r.method == "PUT" and r.path.endswith("zz.txt") else None
+    bucket.server.fault = lambda r: (403, b"") if r.method == "PUT" and r.path.endswith("zz.txt") else None
     line = error_of(run_dir, bucket.url(), LIMIT_S, function=storage.copy_back)
-    assert line.startswith(f"{bucket.url('2026-ddp-2')}: writing zz.txt: no success")
+    assert line.startswith(f"{bucket.url('2026-ddp-2')}: writing zz.txt: ")
     assert "2026-ddp-2/record.json" not in bucket.objects()
     assert content(run_dir) == before
     failures = []
