@@ -5,6 +5,7 @@ To add one: its file in this folder, with ``run(args)``, and its line here.
 
 from bench.commands.base import Command
 from bench.config.command_line import ON_OFF
+from bench.config.options import UNSET
 from bench.studies.base import Study
 from bench.studies.registry import STUDIES
 
@@ -43,14 +44,14 @@ def place(out: str) -> dict[str, dict]:
 
 LINES = [
     Command("run", "measure", "one benchmark run; prints a table, and `record: PATH` as its last line",
-            "MODE=ddp GPUS=4", "run", target="bench", options=True, needs=HOROVOD),
+            "MODE=ddp GPUS=4", "run", target="bench", options=True, own={"mode": UNSET["mode"]}, needs=HOROVOD),
     *of_studies(),
 
     Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
             options=True, needs=HOROVOD),
     Command("check", "check", "look for the known mistakes in records; exit code 3 when one is found", "OUT=folder",
             "check", positional={"out": FOLDER["out"] | {"help": "a record, or a folder of records [results/runs]"}}),
-    Command("doctor", "check", "what this machine has, what each mode can run on it, what is wrong and how to mend it",
+    Command("doctor", "check", "what this machine has, what each mode can run on it, what is wrong and how to fix it",
             "", "doctor"),
     Command("gpu-check", "check", "run what only a GPU can prove; leaves records in results/reference", "", "gpu_check",
             options=True, needs=HOROVOD),
@@ -111,6 +112,8 @@ LINES = [
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
                 "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
                 "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
+    Command("renew", "set up", "write again what is made from code and records: tables of README and manual, reference "
+            "pages, pictures", "", "renew"),
     Command("setup", "set up", "only set up: the other targets do so by themselves"),
     Command("test", "set up", "the test suite; ARGS=\"-k name\" for a part of it", "[QUICK=1]", needs=COURSE),
     Command("lint", "set up", "the style checks, and who may import whom"),

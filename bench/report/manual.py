@@ -1,0 +1,124 @@
+"""What the README and the manual say that the code knows: tables of options, modes, commands, mistakes, data sets.
+
+``documents`` gives every such text as it should be; `bench renew` writes them, and a test says when one is stale.
+"""
+
+import dataclasses
+import functools
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.config.data_sets import DATA_SETS
+from bench.config.fields import PARTS, base_type, variable_of
+from bench.config.modes import MODES
+from bench.config.options import KNOBS, RunConfig
+from bench.files import PROJECT
+from bench.mistakes import DETECTED
+from bench.report import markdown, reference_page
+
+REFERENCE = PROJECT / "results" / "reference"
+MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
+
+
+def documents(blocks: dict[str, Callable[[], str]]) -> Iterator[tuple[Path, str]]:
+    """(path, text as it should be) of every text that is made from code or records, wholly or in blocks.
+
+    blocks: name -> what makes it, beside those of this module.
+    """
+    made = {name: make() for name, make in (BLOCKS | blocks).items()}
+    for path in [PROJECT / "README.md", *sorted((PROJECT / "tutorials" / "manual").glob("*.md"))]:
+        yield path, markdown.with_blocks(path.read_text(), made)
+    for folder in sorted(path for path in REFERENCE.iterdir() if path.is_dir()):
+        yield folder / "README.md", reference_page.page(folder)
+
+
+def options(part: str) -> str:
+    """The options of a part: variable, default, and what it is."""
+    rows = []
+    for f in dataclasses.fields(RunConfig):
+        if f.metadata["part"] == part:
+            rows.append([f"`{variable_of(f)}`", default_of(f), " ".join([f.metadata["help"], *more(f)])])
+    says = PARTS[part]
+    head = [("variable", False), ("default", False), ("what it is", False)]
+    return f"{says[0].upper()}{says[1:]}.\n\n" + markdown.table(head, rows)
+
+
+def default_of(f: dataclasses.Field) -> str:
+    """What an option is when nobody gives it."""
+    if f.default is None:
+        return ""
+    return f"`{f.default:g}`" if base_type(f) is not str else f"`{f.default}`"
+
+
+def more(f: dataclasses.Field) -> Iterator[str]:
+    """The values that an option takes, its range, and the modes that have it."""
+    if f.metadata["choices"]:
+        yield f"[{', '.join(f'`{choice}`' for choice in f.metadata['choices'])}]"
+    if f.metadata["min"]:
+        yield f"[≥ {f.metadata['min']:g}]"
+    if f.metadata["above"] is not None:
+        yield f"[> {f.metadata['above']:g}]"
+    if f.name in KNOBS:
+        yield f"({', '.join(name for name, info in MODES.items() if f.name in info.knobs)} alone)"
+
+
+def modes() -> str:
+    """The modes: what each is, who starts it, and the options that it alone has."""
+    fields = {f.name: f for f in dataclasses.fields(RunConfig)}
+    rows = []
+    for name, info in MODES.items():
+        own = ", ".join(f"`{variable_of(fields[knob])}`" for knob in info.knobs)
+        rows.append([f"`{name}`", info.summary, " or ".join(info.launchers), own])
+    head = [("`MODE`", False), ("what it is", False), ("started by", False), ("its own options", False)]
+    return markdown.table(head, rows)
+
+
+def data_sets() -> str:
+    """The data sets."""
+    rows = [
+        [f"`{name}{':PATH' if info.path else ''}`", str(info.train_examples or ""), str(info.image_size or "by device"),
+         "yes" if info.augment else "no", "yes" if info.validation else "no"]
+        for name, info in DATA_SETS.items()
+    ]  # fmt: skip
+    head = [("`DATA`", False), ("training examples", True), ("image size", True), ("augmented unless asked", False),
+            ("held-out set", False)]  # fmt: skip
+    return markdown.table(head, rows)
+
+
+def mistakes() -> str:
+    """The known mistakes: how each is made on purpose, what comes of it, and what to do."""
+    fields = {f.name: f for f in dataclasses.fields(RunConfig)}
+    rows = []
+    for mistake in DETECTED.values():
+        switch = " ".join(f"`{variable_of(fields[k])}={int(v) if v is False or v is True else v}`"
+                          for k, v in mistake.wrong.items())  # fmt: skip
+        made = switch if mistake.lab else "not: it is detected alone"
+        rows.append([f"`{mistake.name}`", mistake.title, made, mistake.consequence, mistake.remedy])
+    head = [("name", False), ("the mistake", False), ("made on purpose by", False), ("what comes of it", False),
+            ("what to do", False)]  # fmt: skip
+    return markdown.table(head, rows)
+
+
+def claim() -> str:
+    """What the newest comparison of the reference machine found, with its picture."""
+    return reference_page.claim(REFERENCE / MACHINE, "compare", "ratios")
+
+
+def sample(show: Callable) -> str:
+    """What `make bench MODE=ddp GPUS=4` printed on the reference machine. show: prints a record beside others."""
+    record, others = reference_page.single_run(REFERENCE / MACHINE)
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    show(console, record, others)
+    lines = "\n".join(text.rstrip() for text in console.file.getvalue().splitlines())
+    return f"```\n{lines}\nrecord: results/runs/{record.run_id}/record.json\n```\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(options, part) for part in PARTS} | {
+    "modes": modes,
+    "data-sets": data_sets,
+    "mistakes": mistakes,
+    "claim": claim,
+}

@@ -1,0 +1,118 @@
+"""The README of a folder of committed records: what each suite found, made from its records and from nothing else."""
+
+import functools
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.analysis import words
+from bench.analysis.style import standing
+from bench.analysis.suite import Suite, suites_of
+from bench.errors import UserError
+from bench.files import PROJECT
+from bench.record.describe import disturbances
+from bench.record.read import find_records
+from bench.record.view import Record
+from bench.report import markdown
+from bench.report.page import place_of, runs_grid, subject
+from bench.studies.registry import study_of
+
+NOTES = "NOTES.md"  # beside the records, by hand: who ran them, when, and what else is to be known of them
+
+
+@functools.cache
+def read(folder: Path) -> tuple[list[Suite], list[Record]]:
+    """The suites of a folder in the order of the page, and the records of none."""
+    records, refused = find_records(folder)
+    if refused:
+        raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
+    suites = suites_of(records)
+    shown = {suite.id for suite in suites}
+    alone = [record for record in records if record.config.suite not in shown]
+    return sorted(suites, key=lambda suite: (place_of(subject(suite)), suite.id)), alone
+
+
+def page(folder: Path) -> str:
+    """The page. Raises UserError when a file is no good record."""
+    suites, alone = read(folder)
+    notes = folder / NOTES
+    head = [f"# {folder.name}\n", "Made from the records in this folder by `bench renew`; do not edit it.\n"]
+    if notes.exists():
+        head.append(notes.read_text())
+    parts = [*head, *(section(folder, suite) for suite in suites), *selfbench(folder)]
+    if alone:
+        grid = runs_grid([record for record in alone if record.ok])
+        parts.append(f"## Single runs\n\n{grid.caption}.\n\n{markdown.grid(grid)}")
+    return "\n".join(parts)
+
+
+def section(folder: Path, suite: Suite) -> str:
+    """One suite: question, answer, tables, pictures, and how to repeat it."""
+    study = study_of(suite)
+    lines = [f"## {study.heading_of(suite)}\n", f"*{study.question_of(suite)}*\n"]
+    place = Path(suite.first.folder).parent.name
+    try:
+        result = study.result(suite)
+    except UserError as error:
+        return "\n".join([*lines, f"Refused: {error}\n"])
+    lines += [f"- {answer}" for answer in study.answer(result)]
+    lines += ["", f"{'; '.join(standing(suite))}. [Records]({place}/). `{study.repeat(suite)}`", ""]
+    lines.append(f"Parity certificate: {result.certificate.sentence()}.\n")
+    for grid in study.grids(result):
+        lines += [f"{grid.caption}:\n", markdown.grid(grid)]
+    lines += [f"![{path.stem}]({path.relative_to(folder)})" for path in pictures(folder / place)]
+    return "\n".join(lines) + "\n"
+
+
+def pictures(folder: Path) -> list[Path]:
+    """The pictures of a suite's folder that are committed."""
+    return sorted((folder / "pictures").glob("*.png"))
+
+
+def selfbench(folder: Path) -> Iterator[str]:
+    """What the harness costs: each file of `bench selfbench`."""
+    for path in sorted(folder.glob("selfbench-*.json")):
+        report = json.loads(path.read_text())
+        facts, versions = report["environment"]["machine"], report["environment"]["versions"]
+        rows = [
+            [row["name"], words.with_span(row["ratio"], row["low"], row["high"]), target_of(row), row["verdict"],
+             str(row["n"])]
+            for row in report["rows"]
+        ]  # fmt: skip
+        head = [("what", False), ("ratio [95 % interval]", True), ("target", True), ("verdict", False), ("n", True)]
+        machine = f"{facts['cpu_model']}, {facts['usable_cores']} cores; torch {versions['torch']}"
+        where = f"{machine}; [{path.name}]({path.name})"
+        yield f"## What the harness costs ({report['started_at'][:16]})\n\n{where}.\n\n{markdown.table(head, rows)}"
+
+
+def target_of(row: dict) -> str:
+    """A target with its direction."""
+    return "" if row["target"] is None else f"{'≤' if row['at_most'] else '≥'} {row['target']:g}"
+
+
+# --- for the README of the project ---------------------------------------------------------------------------------
+
+
+def claim(folder: Path, study: str, picture: str) -> str:
+    """What the newest suite of a study says of the fastest program against each other, where it was taken, and one of
+    its pictures."""
+    suite = max((suite for suite in read(folder)[0] if suite.study == study), key=lambda suite: suite.id)
+    found = study_of(suite)
+    place = Path(suite.first.folder).parent
+    result = found.result(suite)
+    best, *others = result.ranking()
+    lines = [f"- {result.pair(other, best).sentence()}" for other in others]
+    lines += ["", f"{'; '.join(standing(suite))}. `{found.repeat(suite)}`", ""]
+    path = os.path.relpath(place / "pictures" / f"{picture}.png", PROJECT)
+    return "\n".join([*lines, f"![{found.heading}: {picture}]({path})"]) + "\n"
+
+
+def single_run(folder: Path) -> tuple[Record, list[Record]]:
+    """A single run that has baselines beside it: the first of the folder."""
+    alone = [record for record in read(folder)[1] if record.ok]
+    for record in alone:
+        others = [each for each in alone if Path(each.folder).parent == Path(record.folder) / "baselines"]
+        if others and not disturbances(record, others):
+            return record, others
+    raise UserError(f"{folder} holds no single run with baselines")
