@@ -302,7 +302,9 @@ def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
     Where a forward pass is a collective (``Mode.collective_forward``) every rank must take as many: one that has fewer
     batches, or one without a readable example, calls the model with a blank example whose targets are None.
     """
-    mode, blank = trainer.mode, (trainer.workload.blank(), None)
+    mode, blank, most = trainer.mode, (trainer.workload.blank(), None), 0
+    if mode.collective_forward:  # asked before the first pass: ranks that meet in one must not be asked meanwhile
+        most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))
     for inputs, targets, unreadable in plain_errors(iter(batches)):
         trainer.status.phase("validating")
         trainer.skipped_images.update(unreadable)
@@ -310,9 +312,7 @@ def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
             yield inputs, targets
         elif mode.collective_forward:
             yield blank
-    if mode.collective_forward:
-        most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))
-        yield from itertools.repeat(blank, most - len(batches))
+    yield from itertools.repeat(blank, most - len(batches))
 
 
 def finite(value: float) -> float | None:
