@@ -17,7 +17,7 @@ def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
 
     Its bytes are on the disk before it has that name: ``path`` is the old file or the new one whenever the power fails.
     When anything is raised inside, ``path`` stays as it was and the temporary file is removed. temporary: its name,
-    where nobody else writes ``path`` at the same time, so that what a killed process left is written over. Raises
+    where no other process writes ``path`` at the same time, so that what a killed process left is written over. Raises
     OSError when something cannot be written.
     """
     path = Path(path)

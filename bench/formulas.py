@@ -1,6 +1,6 @@
 """Every published number, as a pure function with a worked example. No imports but the standard library's.
 
-Step times come as one list a rank, in seconds: ``[[rank 0's steps], [rank 1's steps], …]``.
+Step times come as one list per rank, in seconds: ``[[rank 0's steps], [rank 1's steps], …]``.
 """
 
 import math
@@ -120,7 +120,7 @@ def mean_interval(values: list[float], t_quantile: float) -> tuple[float, float,
 def time_to_accuracy_s(rows: list[dict], target: float) -> float | None:
     """Seconds from the first step to the end of the first validation with top-1 at or above target; None: never.
 
-    rows: one an epoch, with elapsed_s and top1. Training and validation count, as in MLPerf Training.
+    rows: one per epoch, with elapsed_s and top1. Training and validation count, as in MLPerf Training.
 
     >>> time_to_accuracy_s([{"elapsed_s": 9.0, "top1": 0.96}, {"elapsed_s": 18.5, "top1": 0.981}], target=0.98)
     18.5

@@ -7,7 +7,7 @@ the hash of its source. Three words:
 - equal: the same in every record;
 - inherent: differs because the modes ARE that difference (single's one device, batch norm over another number of
   images); it is named, and no verdict can be freed of it;
-- differs: what makes a comparison unfair. Not recorded counts as differing: nobody knows.
+- differs: what makes a comparison unfair. Not recorded counts as differing.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def names(facts: list[Fact]) -> str:
 
 
 def certify(programs: dict[str, list[Record]], rules: Rules = NOTHING_VARIES) -> Certificate:
-    """Compare the programs of a suite. programs: label -> its good records, one a round. rules: what is studied."""
+    """Compare the programs of a suite. programs: label -> its good records, one per round. rules: what is studied."""
     facts = []
     for name, read in FACTS.items():
         found = {label: [(read(record), record) for record in records] for label, records in programs.items()}
@@ -186,7 +186,7 @@ def global_batch(record: Record) -> int:
 
 
 def images_of_first_steps(record: Record) -> str:
-    """The images of the first steps, as a set a step: the sum of the ranks' fingerprints, hashed."""
+    """The images of the first steps, as a set per step: the sum of the ranks' fingerprints, hashed."""
     ranks = [part.batch_fingerprints for part in record.samples]
     sets = " ".join(format(sum(step) % 2**48, "012x") for step in zip(*ranks, strict=False))
     return hashlib.sha256(sets.encode()).hexdigest()
@@ -288,7 +288,7 @@ FACTS = {
     "gradient": of_facts("gradient"),
     "gradient compression": of_facts("compression"),
     "precision": of_facts("parameter_dtype", "autocast", "tf32"),
-    "extra work a step": of_facts("step_barrier", "item_sync"),
+    "extra work per step": of_facts("step_barrier", "item_sync"),
     "loader workers in total": loader_workers,
     "storage": of_facts("storage_ms"),
     "threads in total": threads,

@@ -4,7 +4,7 @@ from bench import formulas
 from bench.analysis import stats
 
 # Percentage points: two programs that differ by less in their mean accuracy are equal for a user. It is a constant, and
-# no option, so that nobody can choose it after the runs. On 360 held-out digits it is 3.6 images.
+# no option, so that it cannot be chosen after the runs. On 360 held-out digits it is 3.6 images.
 MARGIN = 1.0
 
 

@@ -11,7 +11,7 @@ SENTENCE_SIZE, SENTENCE_WIDTH = style.SMALL + 0.5, style.WIDTH - 0.35
 
 
 def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
-    """A row a pair: its sentence, its rounds as dots, its interval as a bar with a mark at the estimate."""
+    """A row per pair: its sentence, its rounds as dots, its interval as a bar with a mark at the estimate."""
     suite = result.suite
     margin = pairs[0].comparison.tie_margin if pairs else 0.02
     key = (

@@ -33,7 +33,7 @@ class Comparison:
     ratio: float  # geometric mean over rounds
     low: float | None  # Student's t interval
     high: float | None
-    hl_ratio: float  # Hodges–Lehmann: hardly moved by single wild rounds
+    hl_ratio: float  # Hodges–Lehmann: robust to single outlying rounds
     hl_low: float | None  # exact signed-rank interval
     hl_high: float | None
     p: float  # two-sided sign-flip permutation test of "no difference"

@@ -50,7 +50,7 @@ RC = {
 
 SPARE = (Look(SKY, "\\\\\\", "P", "-"), Look(VERMILION, "+++", "X", "--"), Look(YELLOW, "---", "h", "-."))
 
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one a device, over again after the last
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))  # one per device, over again after the last
 
 
 def styled(draw):

@@ -86,9 +86,10 @@ class Parser(argparse.ArgumentParser):
         """What to say of a word that is no argument of this command, as the user of make has written it, too."""
         if not word.startswith("--"):
             return f"{word}: not an argument of this command"
-        near = difflib.get_close_matches(word, self._option_string_actions, n=1)
-        hint = f": did you mean {near[0]} ({variable(near[0])})?" if near else ": this command has no such option"
-        return f"unknown option {word} ({variable(word)}){hint}"
+        names = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
+        near = difflib.get_close_matches(word[2:], names, n=1)
+        hint = f"did you mean --{near[0]} ({variable(near[0])})?" if near else "this command has no such option"
+        return f"unknown option {word} ({variable(word)}): {hint}"
 
     def error(self, message: str) -> None:
         self.exit(2, f"bench: {message} (see `{self.prog} --help`)\n")

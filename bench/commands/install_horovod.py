@@ -4,6 +4,7 @@ import contextlib
 import sys
 
 from bench.commands.base import is_on, whole
+from bench.config.modes import MODES
 from bench.errors import BenchError
 from bench.install import horovod_install
 
@@ -17,12 +18,16 @@ def run(args) -> int:
 
 
 def provide(args) -> None:
-    """Before a command that can use Horovod, where make called it: install it. Where that fails the command goes on
-    without it, but for MODE=horovod. What it says goes to standard error."""
+    """Before a command that can use Horovod, where make called it: install it, unless a MODE is given that needs none.
+    Where that fails the command goes on without it, but for a MODE that needs it. What it says goes to standard
+    error."""
+    mode = MODES.get(getattr(args, "mode", None))
+    if mode and not mode.needs:
+        return
     try:
         with contextlib.redirect_stdout(sys.stderr):
             horovod_install.install()
     except BenchError as error:
-        if getattr(args, "mode", None) == "horovod":
+        if mode:
             raise
         print(f"bench: {error}", file=sys.stderr)

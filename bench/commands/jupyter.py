@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 
-from bench.course import chapters, shell
+from bench.course import chapters
+from bench.course.shell import own_paths
 from bench.files import PROJECT
 
 
@@ -12,4 +13,4 @@ def run(args) -> int:
     """Start it; its own exit code."""
     chapters.required("jupyterlab")
     words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")]
-    return subprocess.run(words, env={**os.environ, **shell.own_paths()}).returncode
+    return subprocess.run(words, env={**os.environ, **own_paths()}).returncode

@@ -209,7 +209,7 @@ class RunConfig:
         return max(1, self.threads // self.num_processes)
 
 
-# What every option is when nobody gives it.
+# What every option is when it is not given.
 UNSET = {f.name: f.default for f in dataclasses.fields(RunConfig)}
 
 

@@ -60,12 +60,12 @@ def check_data(config) -> None:
         raise UserError(f"DATA={kind} comes from memory and has no loader: leave WORKERS at 0")
     if not info.loader and config.storage_ms:
         raise UserError(f"STORAGE_MS is a wait in the loader, and DATA={kind} has none: use DATA=digits")
-    if not info.loader and config.augment:
-        raise UserError(f"DATA={kind} is random already: leave AUGMENT out")
     if not info.validation and (config.evaluate or config.target or config.replicas):
         raise UserError(
             f"DATA={kind} has no validation set: leave EVALUATE, TARGET and REPLICAS out, or use DATA=digits"
         )
+    if not info.loader and config.augment:
+        raise UserError(f"DATA={kind} is random already: leave AUGMENT out")
     if info.train_examples and config.per_device_batch and config.global_batch > info.train_examples:
         most = info.train_examples // config.num_devices // config.accumulate
         raise UserError(

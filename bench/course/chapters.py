@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench import files
-from bench.course import shell
+from bench.course.shell import end_all, marked_with, own_paths, tether
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.measure import environment
@@ -96,9 +96,9 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
     """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line."""
     required("nbclient")
     mark = secrets.token_hex(8)
-    own = {**shell.own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **shell.marked_with(mark)}
+    own = {**own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **marked_with(mark)}
     limits = [str(CELL_LIMIT_S), str(START_LIMIT_S)]
-    with shell.tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
+    with tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.course.notebook", str(notebook.resolve()), str(folder), *limits],
             env={**os.environ, **variables, **own},
@@ -112,7 +112,7 @@ def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
             with signals_as_interrupt():
                 code = process.wait()
         finally:
-            shell.end_all(process, mark)  # the kernel, and what its cells have started
+            end_all(process, mark)  # the kernel, and what its cells have started
         output.seek(0)
         lines = [line for line in output.read().splitlines() if line.strip()]
     if code:
@@ -151,7 +151,7 @@ def version(package: str) -> str | None:
 
 def pythonpath() -> str:
     """PYTHONPATH with the project in front."""
-    return shell.own_paths()["PYTHONPATH"]
+    return own_paths()["PYTHONPATH"]
 
 
 def required(module: str):

@@ -1,4 +1,4 @@
-"""The course as a site: the executed chapters, and the texts beside them, as HTML pages that ask nobody for anything.
+"""The course as a site: the executed chapters, and the texts beside them, as HTML pages that load nothing from outside.
 
 What comes in: ``tutorials/`` and the notebooks that `bench notebooks` has executed; what is missing there, or was
 executed from another text, is executed first. What goes out: ``build/site``, opened from the disk or put on any server.

@@ -94,7 +94,7 @@ def torch_facts() -> dict:
     if result.returncode != 0:
         reason = result.stderr.strip().rpartition("\n")[2]
         raise UserError(
-            f"torch is installed but cannot be imported: {reason}; mend that, then run `bench install-horovod`"
+            f"torch is installed but cannot be imported: {reason}; fix that, then run `bench install-horovod`"
         )
     return json.loads(result.stdout.strip().rpartition("\n")[2])
 

@@ -124,7 +124,7 @@ def _end_group(child) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         give_up = time.monotonic() + 3.0
         while time.monotonic() < give_up:
-            child.poll()  # a dead child that nobody has asked about still counts as a member
+            child.poll()  # a dead child that has not been waited for still counts as a member
             try:
                 os.killpg(child.pid, number)
             except (ProcessLookupError, PermissionError):

@@ -45,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--venv", default=".venv", help="a folder, or none for the Python that runs this")
     parser.add_argument("--stamp", type=Path, help="the file to touch when all is done")
     parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")
+    parser.add_argument("--check", action="store_true", help="only say whether this Python is too old or too new")
     parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
     parser.add_argument("--notebooks", action="store_true", help="only add what the course needs")
     args = parser.parse_args(argv)
@@ -52,7 +53,9 @@ def main(argv: list[str] | None = None) -> int:
         print(stamp_of_this_python())
         return 0
     try:
-        if args.venv == "none":
+        if args.check:
+            check_python(OWN_PYTHONS if args.venv == "none" else LOCKED_PYTHONS)
+        elif args.venv == "none":
             complete_this_python(args.extra + NOTEBOOKS_EXTRAS * args.notebooks)
         elif args.notebooks:
             add_notebooks(Path(args.venv))
@@ -74,8 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def make_venv(folder: Path) -> None:
     """Create the environment; install the lock, this project, Horovod. Goes on where it was interrupted."""
-    if sys.version_info[:2] not in LOCKED_PYTHONS:
-        raise SetupError(wrong_python(LOCKED_PYTHONS))
+    check_python(LOCKED_PYTHONS)
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
         raise SetupError(f"{folder} is no virtual environment: move it away, or name another folder in VENV=")
     python = folder / "bin" / "python"
@@ -95,6 +97,12 @@ def add_notebooks(folder: Path) -> None:
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     with one_at_a_time():
         step([*pip, "--require-hashes", "-r", str(NOTEBOOKS_LOCK)], "installing what the course needs")
+
+
+def check_python(wanted: tuple) -> None:
+    """Raise SetupError for a Python outside the supported range."""
+    if sys.version_info[:2] not in wanted:
+        raise SetupError(wrong_python(wanted))
 
 
 def wrong_python(wanted: tuple) -> str:
@@ -125,8 +133,7 @@ def _is_usable(python: Path) -> bool:
 
 def complete_this_python(extras: list[str]) -> None:
     """Install what pyproject.toml names and this Python lacks; what is here stays. Then Horovod."""
-    if sys.version_info[:2] not in OWN_PYTHONS:
-        raise SetupError(wrong_python(OWN_PYTHONS))
+    check_python(OWN_PYTHONS)
     if importlib.util.find_spec("torch") is None:
         raise SetupError(
             f"torch is not installed for {sys.executable}: load the module or environment that has it,"

@@ -31,7 +31,7 @@ class StepClock:
         self.names = ACCUMULATED if passes > 1 else PHASES
         self.spans = []  # finished stretches of steps
         self.boundaries = []  # the current one: events or seconds, one more than there are steps
-        self.phases = {phase: [] for phase in self.names}  # one boundary a step: where that phase ended
+        self.phases = {phase: [] for phase in self.names}  # one boundary per step: where that phase ended
         self.data_wait_s = []
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
 """The memory that one process needs, device by device, sampled in the background while it trains.
 
-Comes in: the devices that this process drives. Goes out: one dict a device, with the timeline, the peaks and, for
+Comes in: the devices that this process drives. Goes out: one dict per device, with the timeline, the peaks and, for
 each figure that is missing, the reason. Memory is never summed over devices. GiB is 2**30 bytes.
 
 What the figures count, on a GPU:
@@ -80,7 +80,7 @@ class MemorySampler:
         self._read_energy(name)
 
     def stop(self) -> list[dict[str, Any]]:
-        """End the thread and return one JSON-able dict a device; a second call returns the same.
+        """End the thread and return one JSON-able dict per device; a second call returns the same.
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or

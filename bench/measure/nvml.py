@@ -210,7 +210,7 @@ class NvmlDevice:
         if used[0] is None:  # NVML_VALUE_NOT_AVAILABLE, which pynvml turns into None
             self.reasons["process"] = "NVML lists the process without its memory (a virtual GPU, or Windows)."
             return None
-        return sum(used)  # one row a process, but one a slice where the GPU is partitioned
+        return sum(used)  # one row per process, but one per slice where the GPU is partitioned
 
     def utilization_percent(self) -> int | None:
         """Share of the last 1/6 s to 1 s in which any kernel ran: not how well the GPU was filled."""

@@ -43,7 +43,7 @@ MISTAKE = Mistake(
     requires=(SEVERAL_DEVICES, PLAIN_EXCHANGE),
     lab=Lab(
         "How long is a step when gradients are summed over ranks?",
-        "What trained well on one device diverges or learns worse on several, and is mended by an LR divided by N.",
+        "What trained well on one device diverges or learns worse on several, and is fixed by an LR divided by N.",
         (
             Measure(
                 "exchanged gradient over the mean of the ranks' own",

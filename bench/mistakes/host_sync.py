@@ -19,12 +19,12 @@ def waits(record, observed) -> float | None:
     return None if found is None else sum(line["per_step"] for line in found)
 
 
-WAITS = Measure("waits of the host for the device a step", waits, "up")
+WAITS = Measure("waits of the host for the device per step", waits, "up")
 MISTAKE = Mistake(
     "host-sync",
     "the host waits for the device every step",
     "loss.item() empties the device's queue: the next step is prepared while the device idles",
-    "keep the sum on the device, and read it once an epoch or every hundred steps",
+    "keep the sum on the device, and read it once per epoch or every hundred steps",
     detect,
     needs="host_syncs",
     switch={"item_sync": True},
@@ -34,6 +34,6 @@ MISTAKE = Mistake(
         (WAITS, SPEED),
         on_gpu=(SPEED.expected("down"), WAITS),
         workload={"epochs": 0, "timed_steps": 20, "per_device_batch": 32},
-        changes=("extra work a step",),
+        changes=("extra work per step",),
     ),
 )

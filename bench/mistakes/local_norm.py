@@ -18,19 +18,19 @@ def detect(observed: dict) -> str | None:
         return None
     apart = norm.get("disagreement")
     aside = "" if apart is None else f"; the ranks' running means are {apart:.2g} standard deviations apart at the end"
-    return f"{norm['kind']} over {norm['images']} images a device (few: below {FEW_IMAGES}){aside}"
+    return f"{norm['kind']} over {norm['images']} images per device (few: below {FEW_IMAGES}){aside}"
 
 
 MISTAKE = Mistake(
     "local-norm",
     "batch norm over the few images of one device",
     "statistics of a few images are noisy, and training suffers",
-    "NORM=sync (SyncBatchNorm), a larger batch a device, or group norm",
+    "NORM=sync (SyncBatchNorm), a larger batch per device, or group norm",
     detect,
     needs="norm",
     switch={"norm": "batch"},
     lab=Lab(
-        "What do batch norms learn from a few images a device?",
+        "What do batch norms learn from a few images per device?",
         "The loss is noisy and higher than on one device with the same global batch.",
         (LOSS.expected("up"), TOP1, SPEED),
         workload={"norm": "sync", "per_device_batch": 7, "epochs": 1, "lr": 0.005},

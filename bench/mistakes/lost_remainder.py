@@ -10,7 +10,7 @@ BY_CHANCE = 1e-3  # images lost in every epoch are a finding where chance does i
 
 
 def order(script, num_images: int, seed: int, epoch: int):
-    """``share = len(data) // N``, cut to whole batches once: what is left over is in nobody's shard, in no epoch. Each
+    """``share = len(data) // N``, cut to whole batches once: what is left over is in no rank's shard, in no epoch. Each
     rank shuffles its shard."""
     ranks = script.topology.world_size
     share, kept = num_images // ranks, script.epoch_images(num_images) // ranks
@@ -67,7 +67,7 @@ MISTAKE = Mistake(
     overrides={"order": order, "epoch_images": epoch_images},
     requires=(SEVERAL_PROCESSES,),
     lab=Lab(
-        "How many images does nobody see?",
+        "How many images are never seen?",
         "An epoch is a few steps shorter than images over global batch.",
         (Measure("images never seen in any epoch", of_observed("data", "never_seen"), "up", ".0f"), TOP1),
         workload={"per_device_batch": 48},

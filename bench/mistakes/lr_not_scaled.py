@@ -15,7 +15,7 @@ def detect(observed: dict) -> str | None:
     if not rate or abs(rate["used"] / rate["meant"] - 1) <= 0.1:
         return None
     return (
-        f"the highest learning rate is {rate['used']:g}; the recipe's, for {rate['for_batch']} images a step, is "
+        f"the highest learning rate is {rate['used']:g}; the recipe's, for {rate['for_batch']} images per step, is "
         f"{rate['meant']:g} at this global batch of {rate['global_batch']}"
     )
 
@@ -28,7 +28,7 @@ def other_batch(config) -> bool:
 MISTAKE = Mistake(
     "lr-not-scaled",
     "a global batch that grew, with the learning rate of the small one",
-    "fewer steps of the same length: training is slower an epoch",
+    "fewer steps of the same length: training is slower per epoch",
     "scale the learning rate with the global batch (LR_BATCH), with a warm-up",
     detect,
     needs="learning_rate",

@@ -7,7 +7,7 @@ from bench.mistakes.measures import Measure
 
 
 def sum_counts(script, counts):
-    """Rank 0 waits in a collective that nobody else enters."""
+    """Rank 0 waits in a collective that no other rank enters."""
     if script.topology.rank == 0:
         counts = script.mode.reduce(counts, "sum")
     return counts
@@ -43,7 +43,7 @@ MISTAKE = Mistake(
     requires=(SEVERAL_PROCESSES, EPOCHS, VALIDATION),
     lab=Lab(
         "What happens when only rank 0 enters a collective?",
-        "The job stands still after the epoch: no error, no output, processors or GPUs at full load or at none, until "
+        "The job deadlocks after the epoch: no error, no output, processors or GPUs at full load or at none, until "
         "somebody ends it.",
         (Measure("runs that stand still until they are ended", hung, "up", ".0f"),),
         workload={"epochs": 1, "timeout": 20.0},

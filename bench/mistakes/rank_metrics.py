@@ -15,7 +15,7 @@ def detect(observed: dict) -> str | None:
     """Ranks that report different figures, or each counted but a share of the validation images."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
-        columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one an epoch
+        columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one per epoch
         differing = [epoch for epoch, column in enumerate(columns, 1) if differ(column)]
         if differing:
             epoch = differing[-1]  # they may agree by chance in others

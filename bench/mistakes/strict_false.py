@@ -43,7 +43,7 @@ def filled(record, observed) -> float | None:
 MISTAKE = Mistake(
     "strict-false",
     "a checkpoint loaded with strict=False, its keys prefixed with module.",
-    "no key fits, nothing is loaded, nobody is told: training begins from random weights",
+    "no key fits, nothing is loaded, nothing says so: training begins from random weights",
     "load strictly; save model.module.state_dict(), or strip the prefix",
     detect,
     needs="loads",

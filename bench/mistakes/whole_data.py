@@ -40,7 +40,7 @@ MISTAKE = Mistake(
     lab=Lab(
         "What is an epoch when every rank reads everything?",
         "An epoch takes N times as long as it should, the loader is N times as long, and the accuracy of an epoch is "
-        "flattering: N epochs of work went into it.",
+        "inflated: N epochs of work went into it.",
         (
             Measure("images trained on in the first epoch", of_epoch("images_seen", 0), "up", ".0f"),
             Measure(

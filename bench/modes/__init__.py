@@ -1,4 +1,4 @@
-"""The data-parallel patterns, one lesson a file; the table of what must be known of each is in
+"""The data-parallel patterns, one lesson per file; the table of what must be known of each is in
 bench/config/modes.py."""
 
 import importlib

@@ -82,7 +82,7 @@ class Mode:
         return optimizer
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
-        """Wraps forward and backward: these gradients are exchanged with nobody, or not yet.
+        """Wraps forward and backward: these gradients are not exchanged, or not yet.
 
         With ACCUMULATE=k it wraps all but the last of a step's k passes, whose exchange is then that of their sum; with
         SYNC=0 every pass.

@@ -1,4 +1,4 @@
-"""MODE=ddp: ``DistributedDataParallel``. One process a device, each with its own optimizer.
+"""MODE=ddp: ``DistributedDataParallel``. One process per device, each with its own optimizer.
 
 At construction: rank 0's parameters and buffers are broadcast, so all replicas start from the same weights.
 Each step:
@@ -55,7 +55,7 @@ class Mode(base.Mode):
             static_graph=config.static_graph and config.sync and config.accumulate == 1,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
-            init_sync=config.init_sync,  # 0: nobody's weights are sent to the others, and nothing complains
+            init_sync=config.init_sync,  # 0: no weights are broadcast, and nothing complains
         )
         state, self.hook = (None, sum_over_ranks) if self.sums_gradients else communication_hook(config)
         hook = self.hook
@@ -137,8 +137,8 @@ def reduce_after_backward(waiting: list, bucket: dist.GradBucket) -> torch.futur
 
 
 def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's PowerSGD. It chains three collectives a bucket by callbacks, which over Gloo run in threads of their own:
-    two buckets at once could meet in different orders on two ranks, and the run would die. So there a bucket ends
+    """torch's PowerSGD. It chains three collectives per bucket by callbacks, which over Gloo run in threads of their
+    own: two buckets at once could meet in different orders on two ranks, and the run would die. So there a bucket ends
     before the next begins."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
     if bucket.buffer().device.type == "cpu":

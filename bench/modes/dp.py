@@ -1,9 +1,9 @@
-"""MODE=dp: ``nn.DataParallel``. One process, one thread a device, one optimizer.
+"""MODE=dp: ``nn.DataParallel``. One process, one thread per device, one optimizer.
 
 Each step:
-  1. scatter    the global batch is cut into one chunk a device;
+  1. scatter    the global batch is cut into one chunk per device;
   2. replicate  the weights are copied from device 0 to every device, every step;
-  3. forward    one Python thread a device runs its replica on its chunk;
+  3. forward    one Python thread per device runs its replica on its chunk;
   4. gather     the outputs are collected on device 0, and the loss is computed there on the whole batch;
   5. backward   gradients flow back through the copies of step 2 and SUM into the originals on device 0. The loss is
                 a mean over the whole batch, so the sum of the chunks' gradients is the gradient of the mean;

@@ -1,4 +1,4 @@
-"""MODE=horovod: one process a device; the optimizer is wrapped, the model is not.
+"""MODE=horovod: one process per device; the optimizer is wrapped, the model is not.
 
 At the start: ``broadcast_parameters`` sends rank 0's weights to all. Without it every rank trains from its own.
 Each step:

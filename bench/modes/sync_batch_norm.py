@@ -1,4 +1,4 @@
-"""NORM=sync: batch norm with the statistics of the global batch, in the modes of one process a device.
+"""NORM=sync: batch norm with the statistics of the global batch, in the modes of one process per device.
 
 A batch norm subtracts the mean of its batch and divides by its deviation. Its batch is what one process sees: with 256
 images on 8 devices, 32. NORM=sync makes the statistics those of all 256, so that N processes compute what one process
@@ -55,7 +55,7 @@ class ReducedBatchNorm2d(nn.BatchNorm2d):
 
     sum_over_ranks: a tensor -> its sum over all ranks, the same on each. Every rank must call it equally often, so
     all train with the same layers; how many images each has may differ. Evaluation uses the running statistics and
-    asks nobody. The other arguments are ``nn.BatchNorm2d``'s.
+    asks no other rank. The other arguments are ``nn.BatchNorm2d``'s.
     """
 
     def __init__(self, sum_over_ranks: Callable[[torch.Tensor], torch.Tensor], *arguments, **options):
@@ -69,7 +69,7 @@ class ReducedBatchNorm2d(nn.BatchNorm2d):
         values = x.to(torch.promote_types(x.dtype, torch.float32))
         mine = values.new_tensor([values.numel() / values.shape[1]])
         totals = SumOverRanks.apply(torch.cat([values.sum((0, 2, 3)), mine]), self.sum_over_ranks)  # [channels + 1]
-        count = totals[-1].detach()  # values a channel, over all ranks
+        count = totals[-1].detach()  # values per channel, over all ranks
         mean = totals[:-1] / count
         # The deviations are summed once the mean is known. E[x²] - mean² would take one sum, and lose all digits where
         # the mean is large beside the deviation.

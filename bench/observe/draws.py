@@ -20,7 +20,7 @@ WITHIN_S = 30  # for these draws
 class Recorded:
     """Stands in for a loader's sampler or batch sampler: the same indices in the same order, and remembers them.
 
-    epochs: for each time it was walked, the first MOST_EPOCHS, one array of indices a step.
+    epochs: for each time it was walked, the first MOST_EPOCHS, one array of indices per step.
     """
 
     def __init__(self, sampler, ranks: int):

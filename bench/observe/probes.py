@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.record.observed import norm_of as described
 from bench.workload.weights import PREFIXES
 
-SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB a rank
+SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB per rank
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
 HERE = str(Path(__file__).parent)
 

@@ -1,4 +1,4 @@
-"""A Watch looks over the shoulder of any training script, and says which of the known mistakes it makes.
+"""A Watch attaches to any training script, and says which of the known mistakes it makes.
 
     from bench.observe import Watch
 
@@ -8,7 +8,7 @@
             ...
     watch.report()                             # on every rank; rank 0 prints
 
-The training stays what it was, to the bit. The ranks speak to each other in ``report`` alone.
+The training stays bit-identical. The ranks speak to each other in ``report`` alone.
 """
 
 import statistics

@@ -1,6 +1,6 @@
 """What every rank does so that no run hangs, no process is orphaned and every failure has a name.
 
-- its output goes to RUN_DIR/rank<r>.log, one file a rank;
+- its output goes to RUN_DIR/rank<r>.log, one file per rank;
 - an exception is left behind as a small JSON file that the launcher reads;
 - SIGTERM ends the process even while its main thread waits inside a collective, and the status says "terminated":
   so a rank that was told to stop can be told from one that was killed;

@@ -65,7 +65,7 @@ class Difference:
     @property
     def mark(self) -> str:
         """What goes behind every verdict on runs that were not alike although the same was asked for."""
-        return " (not alike)" if self.unlike else ""
+        return " (runs differ)" if self.unlike else ""
 
     def sentence(self) -> str:
         """The verdict in words, with its numbers and its mark."""

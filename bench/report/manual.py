@@ -47,7 +47,7 @@ def options(part: str) -> str:
 
 
 def default_of(f: dataclasses.Field) -> str:
-    """What an option is when nobody gives it."""
+    """What an option is when it is not given."""
     if f.default is None:
         return ""
     return f"`{f.default:g}`" if base_type(f) is not str else f"`{f.default}`"

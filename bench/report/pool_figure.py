@@ -41,7 +41,7 @@ def draw(panels: list):
 
 
 def draw_panel(axes, panel, groups: list, names: dict) -> None:
-    """One panel: a row a machine and program, a rule between two machines."""
+    """One panel: a row per machine and program, a rule between two machines."""
     kind = "CPU, no GPU used: N CPU workers stand for N devices" if panel.device == "cpu" else "GPU"
     axes.set_title(
         "\n".join([*style.wrapped(kind, style.SMALL, HEAD), *style.wrapped(panel.workload, style.SMALL, HEAD)]),

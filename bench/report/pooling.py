@@ -3,7 +3,7 @@
 In: a folder with the record.json files of any number of machines below it. Out: a new folder with ``pool.csv`` (one
 row per record), ``pool.svg`` and ``pool.png``. The records are only read. Files that are no good record are named and
 the rest is used; a record that lies there twice counts once; two records of one run that do not agree are both left
-out, since one of them has been edited and nobody can tell which.
+out, since one of them has been edited and it cannot be known which.
 
 Only records of one device kind and one workload stand side by side: CPU workers are never shown beside GPUs.
 """

@@ -1,8 +1,8 @@
 """``bench selfbench``: what the harness itself costs on this machine.
 
-Every program is run once a round, on CPU workers, in an order that is rotated from round to round and reversed in every
-other one, so that a machine that warms up or is disturbed favours nobody. A row is the ratio of two programs: the
-mean of the paired log-ratios of the rounds with Student's 95 % interval.
+Every program is run once per round, on CPU workers, in an order that is rotated from round to round and reversed in
+every other one, so that a machine that warms up or is disturbed favours no program. A row is the ratio of two programs:
+the mean of the paired log-ratios of the rounds with Student's 95 % interval.
 
 Parts:
 - loop: each mode's loop and a bare loop in turns, in the same processes: the finest look at what the loop costs;
@@ -209,7 +209,7 @@ def in_mode(base: RunConfig, mode: str) -> RunConfig:
 
 
 def run_rounds(console: Console, programs: dict, rounds: int, folder: Path) -> dict[str, list[dict]]:
-    """Every program once a round; one sample per round for each. Raises RunFailed when one does not end well."""
+    """Every program once per round; one sample per round for each. Raises RunFailed when one does not end well."""
     samples, started = {name: [] for name in programs}, time.monotonic()
     for number in range(rounds):
         for name in order(list(programs), number):

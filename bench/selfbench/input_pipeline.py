@@ -2,10 +2,10 @@
 
 ``python -m bench.selfbench.input_pipeline IMAGES IMAGE_SIZE PAIRS OUT``: IMAGES is a folder made by
 ``write_photographs``; OUT is a folder for ``rank0.json``. One worker makes blocks of batches of either kind in turns,
-so that a disturbed machine favours nobody. A batch takes from its start in the worker to the next one's; the first of a
-block does not count, for the worker is still sending the other kind's last. Both read the same JPEG files and end with
-a float batch, normalised, in the training process: the recipe normalises in the worker; the harness sends bytes and
-normalises the batch here. Nothing is held in memory. The files are in the system's cache: this is the work, not the
+so that a disturbed machine favours neither. A batch takes from its start in the worker to the next one's; the first of
+a block does not count, for the worker is still sending the other kind's last. Both read the same JPEG files and end
+with a float batch, normalised, in the training process: the recipe normalises in the worker; the harness sends bytes
+and normalises the batch here. Nothing is held in memory. The files are in the system's cache: this is the work, not the
 disk.
 
 ``python -m bench.selfbench.input_pipeline FOLDER`` only makes the photographs, to train on with

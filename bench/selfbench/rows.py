@@ -63,7 +63,7 @@ def value(program, sample: dict, statistic: str) -> float:
 
 
 def interval(row: Row, statistic: str, programs: dict, samples: dict) -> tuple[float, float, float]:
-    """The ratio of a row with its 95 % interval, over rounds. samples: name -> one sample a round."""
+    """The ratio of a row with its 95 % interval, over rounds. samples: name -> one sample per round."""
     a = [value(programs[row.program], sample, statistic) for sample in samples[row.program]]
     if isinstance(row.against, float):
         b = [row.against] * len(a)

@@ -176,7 +176,7 @@ class Remote:
 
     def changed(self, file: RemoteFile) -> UserError:
         """The error for a file that is replaced while it is fetched."""
-        return UserError(f"{self.url}: {file.path} changed while it was fetched: run again when nobody writes there")
+        return UserError(f"{self.url}: {file.path} changed while it was fetched: run again when nothing writes there")
 
     def write(self, source: Path, name: str) -> None:
         """Store a local file under a relative path, whole or not at all."""

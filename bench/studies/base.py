@@ -23,7 +23,7 @@ class Study:
     plans: (console, asked, flags) -> a ``Plan`` for each suite that the command runs. Raises UserError for what cannot
     be studied. flags: what the command takes beside the options of a run, as argparse wants them. defaults: options
     with another default here. sets: options that it sets itself, and refuses when they are given.
-    rounds: where nobody says otherwise. enough: rounds of a suite that a newer one with fewer does not replace on the
+    rounds: unless given. enough: rounds of a suite that a newer one with fewer does not replace on the
     page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a maximum.
     named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
     about -> a question of its own. card: on the page its suites are cards beside each other.
@@ -130,7 +130,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Plan:
-    """One suite to be run. programs: label -> config, the base first; once a round each. extra: label -> config, run
+    """One suite to be run. programs: label -> config, the base first; once per round each. extra: label -> config, run
     once after the rounds (a profiled step). says: a record in a few words, while the suite goes on. may_fail: labels of
     programs whose failed record is their result."""
 

@@ -35,7 +35,7 @@ def new_suite(study: str) -> str:
 
 
 def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> Path:
-    """Run every program of a plan once a round, in a rotated order, into OUT/<suite>/; returns that folder.
+    """Run every program of a plan once per round, in a rotated order, into OUT/<suite>/; returns that folder.
 
     after_round: called with the records of the first round, to stop early by an exception. Raises UserError when a
     program cannot run here, RunFailed when one does not end well that may not fail: the records so far stay.

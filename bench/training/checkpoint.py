@@ -15,12 +15,13 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     loss_sum     of the steps of the epoch that has begun, a mean over ranks; loss_steps: how many those are
     skipped_steps  steps that the loss guard or the scaler left out
     elapsed_s    seconds of training and validation, over all runs up to here
-    accuracy     one row an epoch, as in the record
+    accuracy     one row per epoch, as in the record
     guard        the mean loss that the loss guard knows, or None
     config       the run's options, plain values
     num_images   the length of the training set
     world_size   processes
-    ranks        one dict a rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the names
+    ranks        one dict per rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the
+    names
                  of images it could not read
 """
 

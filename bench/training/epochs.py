@@ -35,7 +35,7 @@ class Epochs:
     def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None):
         self.trainer, self.num_images, self.val_batches = trainer, num_images, val_batches
         self.config: RunConfig = trainer.config
-        self.rows = []  # one an epoch, as the record has them
+        self.rows = []  # one per epoch, as the record has them
         self.elapsed_before_s = 0.0  # in the runs that this one goes on from
         self.notes = []  # what a resumed run does otherwise than the one before
         self.rng = None  # the random numbers' state, to be put back when training begins

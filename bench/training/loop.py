@@ -157,7 +157,7 @@ class Trainer:
         self.mode.synchronize(self.optimizer)
         self.begin("optimizer step", after="synchronize")
         if self.update(total):
-            self.loss_sum += total  # on the device: nobody waits for it
+            self.loss_sum += total  # on the device: no wait
             self.loss_steps += 1
         self.clock.phase_done("optimizer")
         return total

@@ -63,7 +63,8 @@ class TensorBoard:
         require("tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(run_dir / "tensorboard", flush_secs=FLUSH_S)
+        # A queue without a limit (0): with one, a step would wait for a slow disk.
+        self.writer = SummaryWriter(run_dir / "tensorboard", max_queue=0, flush_secs=FLUSH_S)
         self.writer.add_text("config", f"```\n{json.dumps(config, indent=2, default=str)}\n```")
         self.open = True
 
@@ -102,6 +103,7 @@ class Wandb(TensorBoard):
     process's end, however that came."""
 
     def __init__(self, run_dir: Path, config: dict):
+        require("tensorboard", "wandb")  # before anything is started
         folder = run_dir.absolute() / "wandb"
         for name, value in (WANDB_ENVIRONMENT | {"WANDB_CACHE_DIR": str(folder / "cache")}).items():
             os.environ.setdefault(name, value)

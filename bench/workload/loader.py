@@ -18,7 +18,7 @@ from bench.workload import sharding
 
 
 class SlowStorage:
-    """A data set behind a storage that takes ``milliseconds`` an image: simulated, so that waiting can be studied."""
+    """A data set behind a storage that takes ``milliseconds`` per image: simulated, so that waiting can be studied."""
 
     def __init__(self, dataset, milliseconds: float):
         self.dataset, self.milliseconds, self.num_classes = dataset, milliseconds, dataset.num_classes

@@ -1,6 +1,6 @@
 """Which process sees which images. Written once, for every mode.
 
-One permutation an epoch, from the seed. The epochs follow each other in one stream, cut into global batches: no
+One permutation per epoch, from the seed. The epochs follow each other in one stream, cut into global batches: no
 image is lost to a remainder and none is seen twice in an epoch. Device d of D takes every D-th index of a global
 batch. So the union of a step's batches is the same set in every mode, and DP's chunk for device d holds exactly the
 images that DDP's rank d sees.
@@ -45,7 +45,7 @@ def shard(batch: np.ndarray, first_device: int, devices: int, num_devices: int) 
 
     >>> shard(np.arange(8), first_device=1, devices=1, num_devices=4)    # DDP's rank 1 of 4
     array([1, 5])
-    >>> shard(np.arange(8), first_device=0, devices=4, num_devices=4)    # DP: one chunk a device
+    >>> shard(np.arange(8), first_device=0, devices=4, num_devices=4)    # DP: one chunk per device
     array([0, 4, 1, 5, 2, 6, 3, 7])
     """
     return np.concatenate([batch[d::num_devices] for d in range(first_device, first_device + devices)])
@@ -56,7 +56,7 @@ def steps_of_epochs(num_images: int, epochs: int, global_batch: int, step: int =
 
     step, images_seen: where a resumed run stands. An epoch that had ended by then gets a step before it, or that one.
 
-    >>> steps_of_epochs(num_images=100, epochs=3, global_batch=40)    # 2.5 steps an epoch
+    >>> steps_of_epochs(num_images=100, epochs=3, global_batch=40)    # 2.5 steps per epoch
     [3, 5, 8]
     >>> steps_of_epochs(100, 3, global_batch=80, step=3, images_seen=120)    # resumed with twice the batch
     [3, 4, 6]

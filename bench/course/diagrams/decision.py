@@ -17,7 +17,7 @@ ROW, TOP = 0.82, 0.45  # inches
 
 @style.styled
 def decision():
-    """One row a question; yes goes to the right, no goes down."""
+    """One row per question; yes goes to the right, no goes down."""
     from matplotlib.figure import Figure
 
     height = ROW * (len(QUESTIONS) + 1) + TOP

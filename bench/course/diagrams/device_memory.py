@@ -26,7 +26,7 @@ def memory_by_device(
     model, image_shape: tuple[int, int, int], per_device_batch: int, num_devices: int = 2, mode: str = "dp",
     state_per_weight: int = 1,
 ) -> list[dict[str, int]]:  # fmt: skip
-    """What one step needs on each device: bytes by what they are for, a dict a device.
+    """What one step needs on each device: bytes by what they are for, a dict per device.
 
     Not all of it lies there at one moment: activations go while gradients come.
 
@@ -92,7 +92,7 @@ def device_memory(
     model, image_shape: tuple[int, int, int], per_device_batch: int, num_devices: int = 2, state_per_weight: int = 1,
     name: str = "",
 ):  # fmt: skip
-    """A bar a device, for nn.DataParallel and below it for DDP: computed from the model's sizes, not measured.
+    """A bar per device, for nn.DataParallel and below it for DDP: computed from the model's sizes, not measured.
 
     Arguments as of ``memory_by_device``; name: of the model, for the title.
     """
@@ -102,7 +102,7 @@ def device_memory(
     }
     bars = [(f"{mode}  device {i}" if i == 0 else f"device {i}", parts)
             for mode, devices in counted.items() for i, parts in enumerate(devices)]  # fmt: skip
-    setting = f"{name or type(model).__name__}, {image_shape[1]} px, {per_device_batch} images a device"
+    setting = f"{name or type(model).__name__}, {image_shape[1]} px, {per_device_batch} images per device"
     numbers = {0: "no optimizer state", 1: "1 number of optimizer state a weight (SGD with momentum)",
                2: "2 numbers of optimizer state a weight (Adam)"}  # fmt: skip
     note = (

@@ -8,7 +8,7 @@ from bench.course.diagrams import shapes
 def process_group(machines: int = 2, per_machine: int = 2):
     """A drawing of ``machines`` machines with ``per_machine`` processes each, all in one process group.
 
-    At most 3 machines and 3 processes a machine, so that the text stays legible.
+    At most 3 machines and 3 processes per machine, so that the text stays legible.
     """
     if not (1 <= machines <= 3 and 1 <= per_machine <= 3):
         raise ValueError("one to three machines of one to three processes can be drawn")

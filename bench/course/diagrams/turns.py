@@ -6,7 +6,7 @@ import statistics
 from bench.analysis import style
 
 ROUNDS = 4
-FIRST, LOSS = 100.0, 3.0  # images a second of both programs at the start, and what each run finds less: made up
+FIRST, LOSS = 100.0, 3.0  # images per second of both programs at the start, and what each run finds less: made up
 LOOKS = {"A": style.Look(style.BLUE, "", "o"), "B": style.Look(style.VERMILION, "///", "s")}
 ORDERS = {"one after the other": "AAAABBBB", "in turns, every other round reversed": "ABBAABBA"}
 

@@ -1,7 +1,7 @@
 """`bench grade`: points and feedback of everything that was handed in.
 
 build/grades/
-    grades.csv              student, set, points, max, reason: a row a notebook
+    grades.csv              student, set, points, max, reason: a row per notebook
     tasks.csv               student, set, task, points, max
     STUDENT/NN_name.html    feedback: the notebook as it ran, with the points and the messages of the tests
 

@@ -13,8 +13,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.course import chapters, shell
+from bench.course import chapters
 from bench.course.exercises import contained
+from bench.course.shell import own_paths
 from bench.errors import BenchError, UserError
 
 CELL_LIMIT_S = 60.0
@@ -90,7 +91,7 @@ def call(folder: Path, limit_s: float, *arguments: str) -> None:
         **own,  # nothing of the user's own settings
         "JUPYTER_PATH": str(folder / "jupyter"),
         "IPYTHONDIR": str(folder / "jupyter" / "ipython"),
-        **shell.own_paths(),  # nbgrader calls alembic by its name
+        **own_paths(),  # nbgrader calls alembic by its name
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "TMPDIR": str(folder / "tmp"),
     }

@@ -1,4 +1,5 @@
-"""Accuracy over epochs by mode, and whether the modes end alike: differences paired by seed, with the margin's band."""
+"""Accuracy over epochs by mode, and whether the modes reach the same accuracy: differences paired by seed, with the
+margin's band."""
 
 import statistics
 
@@ -53,7 +54,7 @@ def draw_curves(axes, result) -> None:
 
 
 def draw_differences(axes, result, rows: list) -> None:
-    """A row a mode: its sentence, its seeds as dots, the 95 % interval as a bar and the 90 % one inside it."""
+    """A row per mode: its sentence, its seeds as dots, the 95 % interval as a bar and the 90 % one inside it."""
     looks, margin = style.looks(result.suite), MARGIN
     axes.axvspan(-margin, margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(0, color=style.BLACK, linewidth=1)

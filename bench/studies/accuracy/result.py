@@ -27,9 +27,9 @@ class Row:
     label: str
     top1: list[float]
     best: float  # per cent: of any epoch of any seed
-    seconds_to_target: list[float | None]  # of training and validation, one a seed; None: it did not get there
+    seconds_to_target: list[float | None]  # of training and validation, one per seed; None: it did not get there
     against_base: stats.Equivalence | None
-    differences: list[float]  # percentage points, one a seed; none for the base
+    differences: list[float]  # percentage points, one per seed; none for the base
 
     @property
     def mean(self) -> tuple[float, float | None, float | None]:

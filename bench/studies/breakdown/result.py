@@ -31,7 +31,7 @@ def answer(result: Result) -> list[str]:
     for program in suite.programs.values():
         if not program.config.sync:
             continue
-        line = f"{program.label}: {style.number(statistics.fmean(map(step_ms, program.records)))} ms a step"
+        line = f"{program.label}: {style.number(statistics.fmean(map(step_ms, program.records)))} ms per step"
         if bare := bare_of(suite, program):
             line += f", exposed communication {exposed_words(program, *exposed_comm(program, bare)[1:])}"
         parts = parts_ms(profiled[program.label]) if program.label in profiled else {}

@@ -48,7 +48,7 @@ def draw(result):
     draw_phases(panels[0], suite)
     if exposed:
         draw_exposed(panels[1], suite, exposed)
-    panels[-1].set_xlabel("milliseconds a step")
+    panels[-1].set_xlabel("milliseconds per step")
     return paper.figure
 
 

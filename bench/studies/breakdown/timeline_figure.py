@@ -31,7 +31,7 @@ PARTS = {
 }
 KEY = (
     "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row a thread "
-    "(CPU), or work on the model's stream, a row a device (GPU). comm.: number and MiB of a bucket (DDP; from its "
+    "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
     "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers.",
     "A share of communication that lies under computation is a coincidence in time, not a proof that it cost nothing: "
     "the bound is the run without exchange (no_sync).",

@@ -15,7 +15,7 @@ SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "too noisy": "?", "no int
 
 @style.styled
 def draw(result):
-    """A row a knob and a cell a value; a pair of knobs that was swept together is a grid."""
+    """A row per knob and a cell per value; a pair of knobs that was swept together is a grid."""
     suite = result.suite
     base, settings = settings_of(suite)
     if settings and not grid_of(suite)[1]:

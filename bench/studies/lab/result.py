@@ -126,7 +126,7 @@ def sentence(row: Row, n: int) -> str:
 
 
 def files_of(records: list[Record]) -> dict[str, int]:
-    """What the files that several ranks wrote held, and how often, over all runs; empty where nobody looked."""
+    """What the files that several ranks wrote held, and how often, over all runs; empty where that was not watched."""
     counts = Counter()
     for part in (part for record in records for part in record.samples):
         counts.update(part.lab.get("files", {}))

@@ -95,7 +95,7 @@ def says(record: Record) -> str:
 LAB = Study(
     "lab",
     "lab",
-    "The museum of mistakes",
+    "The known mistakes",
     "What does each known mistake do, what is seen of it, what finds it?",
     "a known mistake beside the right version, over seeds: what it does and how it is found",
     plans,

@@ -22,7 +22,7 @@ def draw(result):
     suite, lines = result.suite, series(result)
     bounds = [mode for mode, points in lines.items() if next(iter(points.values())).is_bound]
     weak = suite.study == WEAK.name
-    fixed = "batch a device fixed" if weak else "global batch fixed"
+    fixed = "batch per device fixed" if weak else "global batch fixed"
     key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
     key += "rounds; one without its cap goes on."
     bound_key = "Dotted: the bound, as many independent processes that exchange nothing; hatched: what this machine "
@@ -61,7 +61,7 @@ def aside(lines: dict, mode: str, count: int) -> float:
 
 
 def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], value) -> None:
-    """One panel: the ideal, the bound with the gap below the ideal, and a line a mode."""
+    """One panel: the ideal, the bound with the gap below the ideal, and a line per mode."""
     base = result.suite.programs[result.base]
     one = value(result, base)[0]
     ideal = [one if value is efficiency else one * count for count in counts]

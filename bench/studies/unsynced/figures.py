@@ -76,7 +76,7 @@ def draw_layers(axes, program) -> None:
 
 @style.styled
 def draw_ranks(result):
-    """A row a model: every seed's top-1 after the last epoch as a dot, the mean over seeds with its interval."""
+    """A row per model: every seed's top-1 after the last epoch as a dot, the mean over seeds with its interval."""
     bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
     key = (
         f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out images with its own "
@@ -109,7 +109,7 @@ def draw_ranks(result):
 
 @style.styled
 def draw_pairs(result):
-    """A panel an unsynchronised program: a line a seed, from the synchronised run's rank 0 to each model of this."""
+    """A panel per unsynchronised program: a line per seed, from the synchronised run's rank 0 to each model of this."""
     programs = list(dict.fromkeys(model.program for model in result.compared))
     if not programs:
         return None

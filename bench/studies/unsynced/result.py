@@ -24,7 +24,7 @@ AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statisti
 QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
 TOLERANCE = 0.01  # of the theory: a distance may be off by so much
 # Of the distance at the start. A smaller one is held against this: the rounding of weights in float32 is not small
-# beside it, and replicas that have met are equal to the bit.
+# beside it, and replicas that have met are bit-identical.
 FLOOR = 1e-3
 
 
@@ -37,7 +37,7 @@ class Model:
     name: str
     top1: list[float]
     base: str | None
-    differences: list[float]  # percentage points, one a seed
+    differences: list[float]  # percentage points, one per seed
     found: stats.Equivalence | None
     p: float | None  # two-sided, sign-flip
 
@@ -49,7 +49,7 @@ class Model:
 
 @dataclass(frozen=True)
 class DivergenceCurve:
-    """How far apart the replicas of a program were. start, end: one a seed. factor: what the theory says that the
+    """How far apart the replicas of a program were. start, end: one per seed. factor: what the theory says that the
     distance is multiplied by till the end (in the first seed); deviation: the largest of any step and seed, relative;
     None where there is no closed form. most: the largest distance of any step and seed."""
 

@@ -72,7 +72,7 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
 
 class ToFloat:
     """Pixels of 0..255, [B, 3, H, W] uint8, to numbers of mean 0 and deviation 1 by a data set's ``mean`` and ``std``
-    (of pixels in 0..1, one a channel). Images that are numbers already pass through."""
+    (of pixels in 0..1, one per channel). Images that are numbers already pass through."""
 
     def __init__(self, dataset, device: torch.device):
         if dataset.mean is not None:

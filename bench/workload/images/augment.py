@@ -35,8 +35,8 @@ def mix(x: np.ndarray) -> np.ndarray:
 def random_part(image_size: int, image: torch.Tensor) -> torch.Tensor:
     """[3, H, W] uint8 -> [3, S, S] uint8: a random part of the image, 8 to 100 % of its area, mirrored or not.
 
-    What v2.RandomResizedCrop(S) and v2.RandomHorizontalFlip() do in a row, to the bit, from the same numbers of torch's
-    own generator; without their general machinery, which takes as long as a small image's resize.
+    What v2.RandomResizedCrop(S) and v2.RandomHorizontalFlip() do in a row, bit-identical, from the same numbers of
+    torch's own generator; without their general machinery, which takes as long as a small image's resize.
     """
     top, left, height, width = RandomResizedCrop.get_params(image, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
     part = resized_crop_image(image, top, left, height, width, [image_size, image_size], antialias=True)

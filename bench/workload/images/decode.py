@@ -19,7 +19,7 @@ def decode(data: bytes) -> torch.Tensor:
     """The bytes of an image file -> [3, H, W] uint8, RGB, laid out in memory as rows of pixels (H, W, 3).
 
     torchvision first: on JPEGs a fifth faster than PIL up to the tensor, with the same pixels. What it cannot read
-    (BMP, TIFF, PPM, …) goes to PIL. Transparency is dropped, 16 bits a channel become the upper 8, and an EXIF
+    (BMP, TIFF, PPM, …) goes to PIL. Transparency is dropped, 16 bits per channel become the upper 8, and an EXIF
     orientation is ignored, by both. Raises Unreadable. Call it under ``quiet``.
     """
     if not data:

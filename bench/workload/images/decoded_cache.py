@@ -79,7 +79,7 @@ def write(source, path: Path, skip_bad: bool) -> None:
 
 def unreadable_line(source, index: int, error: Unreadable) -> str:
     """What a user is told about an unreadable image."""
-    return f"{source.path / source.name(index)} cannot be read ({error}): mend it, or SKIP_BAD=1 leaves it out"
+    return f"{source.path / source.name(index)} cannot be read ({error}): repair it, or SKIP_BAD=1 leaves it out"
 
 
 def hold_size_gib(source) -> float:

@@ -132,8 +132,8 @@ def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
     Everything else must fit; with EVALUATE, which trains nothing afterwards, these two must as well.
 
     Every rank reads the file. The mode's broadcast would bring rank 0's weights to the others, but the baseline without
-    a broadcast needs them too, and nobody asks here which mode it is. The price is that a forgotten broadcast shows in
-    the weights only where ranks still differ: in a fresh head. Where nothing stays fresh it does no harm.
+    a broadcast needs them too, and the mode is not asked for here it is. The price is that a forgotten broadcast shows
+    in the weights only where ranks still differ: in a fresh head. Where nothing stays fresh it does no harm.
     """
     if config.pretrained == "torchvision":
         path, weights = torchvisions_weights(model, config.model)

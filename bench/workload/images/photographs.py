@@ -137,7 +137,7 @@ class ImageSet:
     Training takes a random part of an image, mirrored or not (``augment=False``: as validation does); validation takes
     the middle. An unreadable image is a UserError that names it. With skip_bad, training takes the next readable one in
     its place and validation leaves it out. With hold, a folder, images are decoded once for all processes of this
-    machine (``DecodedCache``) and the batches are the same to the bit. JPEGs are decoded whole, not at a half or a
+    machine (``DecodedCache``) and the batches are bit-identical. JPEGs are decoded whole, not at a half or a
     quarter as libjpeg can: that would be other pixels than the held ones, and at 500 x 375 it saves nothing at 224
     pixels and 4 % at 64. Much larger photographs are better made smaller once than at every step.
     """
@@ -197,7 +197,7 @@ class ImageSet:
                 skipped.append(self.source.name(candidate))
             if not self.train:
                 return index, None
-        raise UserError(f"{SEARCH} images in a row from {self.source.name(index)} on cannot be read: mend the data")
+        raise UserError(f"{SEARCH} images in a row from {self.source.name(index)} on cannot be read: repair the data")
 
     def pixels(self, index: int) -> torch.Tensor:
         """[3, H, W] uint8, held or decoded. Raises Unreadable."""

@@ -1,4 +1,5 @@
-"""Where a data set's files lie on this machine. A URL is staged first: by one process a node, while the others wait."""
+"""Where a data set's files lie on this machine. A URL is staged first: by one process per machine, while the others
+wait."""
 
 from collections.abc import Callable
 from pathlib import Path

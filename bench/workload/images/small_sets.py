@@ -108,7 +108,7 @@ def download(reader, data_dir: Path, train: bool):
 
 @contextlib.contextmanager
 def writing_alone(data_dir: Path):
-    """Hold the folder's lock, so that nobody reads what another process is still writing; a folder that cannot be
+    """Hold the folder's lock, so that no process reads what another one is still writing; a folder that cannot be
     written to needs none."""
     lock = contextlib.ExitStack()
     with contextlib.suppress(OSError):
