@@ -14,6 +14,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.config.fields import WORK
+from bench.config.options import UNSET
+from bench.config.options import names as names_of_options
 from bench.record.view import Record
 
 UNKNOWN = "not recorded"
@@ -90,7 +93,22 @@ def certify(programs: dict[str, list[Record]], rules: Rules = NOTHING_VARIES) ->
         found = {label: [(read(record), record) for record in records] for label, records in programs.items()}
         allowed = rules.varies.get(name) or INHERENT.get(name)
         facts.append(judge(name, found, allowed, name in rules.by_round, name in rules.ranks_apart))
-    return Certificate([*facts, injected_mistakes(programs, rules)])
+    return Certificate([*facts, other_options(programs, rules), injected_mistakes(programs, rules)])
+
+
+def other_options(programs: dict[str, list[Record]], rules: Rules) -> Fact:
+    """The options of the work that no fact of the table shows: a new one is among them without a line here."""
+    rest = [name for name in names_of_options(*WORK) if name not in SHOWN and name not in rules.options]
+    given = {label: [set_options(record, rest) for record in records] for label, records in programs.items()}
+    equal = len({found for label in given for found in given[label]}) == 1
+    why = "" if equal else "the programs were not asked for the same"
+    return Fact("other options", {label: said(found) for label, found in given.items()},
+                "equal" if equal else "differs", why)  # fmt: skip
+
+
+def set_options(record: Record, names: list[str]) -> str:
+    """Those of some options that are not at their defaults."""
+    return " ".join(f"{n}={value}" for n in names if (value := getattr(record.config, n)) != UNSET[n]) or "defaults"
 
 
 def injected_mistakes(programs: dict[str, list[Record]], rules: Rules) -> Fact:
@@ -300,6 +318,14 @@ FACTS = {
     "buffers": of_facts("buffers"),
     "device set": device_set,
 }
+
+# The options whose effect the facts show. Data and image size are of one workload (comparison.require_one_workload).
+SHOWN = {
+    "per_device_batch", "accumulate", "epochs", "seed", "data", "model", "image_size", "norm", "optimizer", "momentum",
+    "nesterov", "weight_decay", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps",
+    "lr_warmup_epochs", "clip_norm", "loss_guard", "precision", "augment", "workers", "storage_ms", "warmup_steps",
+    "timed_steps",
+}  # fmt: skip
 
 # Facts that differ because the modes do: why, and between which records they may not differ even so.
 INHERENT = {

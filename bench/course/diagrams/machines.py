@@ -1,6 +1,7 @@
 """Two machines with two devices each: the names of their ranks, and two ways for them to sum a gradient."""
 
 from bench.analysis import style
+from bench.course.diagrams.shapes import arrow
 
 HEIGHT = 6.6  # inches
 SLOW, FAST = style.VERMILION, style.BLUE
@@ -37,12 +38,6 @@ def draw_ranks(axes, y: float, words) -> None:
         axes.text(x, y, words(rank), ha="center", va="center", size=style.SMALL)
 
 
-def arrow(axes, start, end, colour: str, bend: float = 0.0) -> None:
-    """From one place to another. bend: how far the line is curved."""
-    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.8, "shrinkA": 0,
-                  "shrinkB": 0, "connectionstyle": f"arc3,rad={bend}"})  # fmt: skip
-
-
 def title(axes, y: float, text: str) -> None:
     """The head of one drawing."""
     axes.text(0.1, y, text, size=style.TEXT, weight="bold", va="center")
@@ -65,8 +60,8 @@ def draw_ring(axes, y: float) -> None:
     draw_ranks(axes, y, lambda rank: f"rank {rank}")
     for rank in range(3):
         colour = SLOW if rank == 1 else FAST
-        arrow(axes, (CENTRES[rank] + 0.3, y + 0.31), (CENTRES[rank + 1] - 0.3, y + 0.31), colour, -0.3)
-    arrow(axes, (CENTRES[3], y - 0.31), (CENTRES[0], y - 0.31), SLOW, -0.12)
+        arrow(axes, (CENTRES[rank] + 0.3, y + 0.31), (CENTRES[rank + 1] - 0.3, y + 0.31), colour, bend=-0.3)
+    arrow(axes, (CENTRES[3], y - 0.31), (CENTRES[0], y - 0.31), SLOW, bend=-0.12)
 
 
 def draw_hierarchy(axes, y: float) -> None:
@@ -75,11 +70,11 @@ def draw_hierarchy(axes, y: float) -> None:
     draw_ranks(axes, y, lambda rank: f"rank {rank}")
     for first in (0, 2):
         a, b = CENTRES[first], CENTRES[first + 1]
-        arrow(axes, (b - 0.2, y + 0.31), (a + 0.3, y + 0.31), FAST, 0.35)
+        arrow(axes, (b - 0.2, y + 0.31), (a + 0.3, y + 0.31), FAST, bend=0.35)
         axes.text((a + b) / 2, y + 0.62, "1", ha="center", va="center", size=style.TEXT, color=FAST, weight="bold")
-        arrow(axes, (a + 0.3, y - 0.31), (b - 0.2, y - 0.31), FAST, 0.35)
+        arrow(axes, (a + 0.3, y - 0.31), (b - 0.2, y - 0.31), FAST, bend=0.35)
         axes.text((a + b) / 2, y - 0.62, "3", ha="center", va="center", size=style.TEXT, color=FAST, weight="bold")
     left, right = (CENTRES[0] - 0.35, y - 0.31), (CENTRES[2] - 0.35, y - 0.31)
-    arrow(axes, left, right, SLOW, 0.42)
-    arrow(axes, right, left, SLOW, -0.42)
+    arrow(axes, left, right, SLOW, bend=0.42)
+    arrow(axes, right, left, SLOW, bend=-0.42)
     axes.text(2.07, y - 1.05, "2", ha="center", va="center", size=style.TEXT, color=SLOW, weight="bold")
