@@ -1,4 +1,5 @@
-"""The chapters: text in ``tutorials/NN_name.md``, the same as a notebook beside it, executed to ``build/notebooks``.
+"""The chapters: text in ``tutorials/NN_name.md``, the same as a notebook in the same folder, executed to
+``build/notebooks``.
 
 The text is what is written and reviewed: Markdown in which every python fence is a cell (jupytext). The notebook is
 made from it, without outputs and with cell names that depend on nothing but the order, so that it changes where the
@@ -64,10 +65,19 @@ def written(notebook) -> str:
 
 
 def pair(paths: list[Path]) -> None:
-    """Write the notebook beside every text."""
+    """Write the notebook of every text."""
     for path in paths:
         with files.written_whole(path.with_suffix(".ipynb")) as temporary:
             temporary.write_text(written(notebook_of(path)))
+
+
+def kernel_command() -> list[str]:
+    """A kernel of the Python that runs this, whatever kernel specs the user has.
+
+    Only its errors are logged: it would warn that it speaks over TCP, which is this machine's own.
+    """
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    return [*command, "--IPKernelApp.log_level=40"]
 
 
 def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:

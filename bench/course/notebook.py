@@ -1,6 +1,6 @@
 """``python -m bench.course.notebook NOTEBOOK FOLDER …``: run the cells of a notebook in a fresh kernel, in place.
 
-A process of its own, so that whoever wants a notebook executed can end it with all that is below it, and holds neither
+A process of its own, so that the caller can end it with all that is below it, and holds neither
 the kernel's sockets nor the handlers that nbclient sets for signals. The notebook is written with the outputs of all
 cells that ran. What went wrong is one line on standard output that begins with FAILED, and exit code 1: other lines may
 follow it, of an exit handler of nbclient that complains of a kernel which never was.
@@ -13,7 +13,7 @@ import nbclient
 import nbformat
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from bench.course.chapters import FAILED
+from bench.course.chapters import FAILED, kernel_command
 
 
 def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
@@ -46,15 +46,6 @@ def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int
 def first_line(text: str) -> str:
     """The first line of a text; empty for an empty one."""
     return (text.splitlines() or [""])[0]
-
-
-def kernel_command() -> list[str]:
-    """A kernel of the Python that runs this, whatever kernel specs the user has.
-
-    Only its errors are logged: it would warn that it speaks over TCP, which is this machine's own.
-    """
-    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    return [*command, "--IPKernelApp.log_level=40"]
 
 
 def manager():

@@ -88,7 +88,7 @@ class RankOutput:
                 self.say(report["rank"], [f"stopped, too: {why}"])
 
     def with_cell_names(self, text: str) -> str:
-        """A text in which a cell is called by its number, not by the file that stands for it, and without the frames
+        """A text in which a cell is called by its number, not by the file that holds it, and without the frames
         that are ours."""
         text = OUR_FRAMES.sub("", text)
         for name, cell in self.files.items():

@@ -1,4 +1,5 @@
-"""The course as a site: the executed chapters, and the texts beside them, as HTML pages that load nothing from outside.
+"""The course as a site: the executed chapters, the manual and the problem sets as HTML pages that load nothing from
+outside.
 
 What comes in: ``tutorials/`` and the notebooks that `bench notebooks` has executed; what is missing there, or was
 executed from another text, is executed first. What goes out: ``build/site``, opened from the disk or put on any server.
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from bench.course import chapters
 from bench.course.chapters import BUILD, TUTORIALS, required
+from bench.course.exercises.text import without_solutions
 from bench.errors import RunFailed
 from bench.files import PROJECT
 
@@ -27,8 +29,6 @@ INDEX = "# The course\n\nTutorial chapters on data-parallel training.\n"
 EXERCISES = "# Problem sets\n\nOne for each chapter.\n"
 LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 CODE = re.compile(r"(^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-SOLUTION = re.compile(r"^(?P<indent> *)### BEGIN SOLUTION.*?^ *### END SOLUTION", re.MULTILINE | re.DOTALL)
-HIDDEN = re.compile(r"^ *### BEGIN HIDDEN TESTS.*?^ *### END HIDDEN TESTS\n", re.MULTILINE | re.DOTALL)
 
 
 def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BUILD, to: Path = SITE) -> Path:
@@ -74,35 +74,34 @@ def assemble(texts: list[Path], tutorials: Path, notebooks: Path, source: Path) 
     """Lay out all pages in a folder for Sphinx.
 
     Pages keep their places: ``03_name.md`` is a notebook here, a README the index of its folder, and a problem set
-    comes without its solutions and hidden tests.
+    has neither solutions nor hidden tests.
     """
     others = sorted(path for path in tutorials.glob("*.md") if path not in texts and path.name != "README.md")
     sets = sorted((tutorials / "exercises").glob("[0-9][0-9]_*.md"))
+    manual = sorted((tutorials / "manual").glob("*.md"))
     pages = {path.name: f"{path.stem}.ipynb" for path in texts}
     pages |= {f"{path.stem}.ipynb": f"{path.stem}.ipynb" for path in texts}
-    pages |= {path.name: path.name for path in others}
-    pages |= {f"exercises/{path.name}": f"exercises/{path.name}" for path in sets}
+    pages |= {place: place for place in (str(path.relative_to(tutorials)) for path in [*others, *sets, *manual])}
     pages |= {"README.md": "index.md", "exercises/README.md": "exercises/index.md", "exercises": "exercises/index.md"}
 
-    (source / "exercises").mkdir(parents=True)
     for path in texts:
         notebook = as_page(notebooks / f"{path.stem}.ipynb", pages)
-        (source / f"{path.stem}.ipynb").write_text(chapters.written(notebook))
-    for path in others:
-        (source / path.name).write_text(inside(path.read_text(), path.name, pages))
-    for path in sets:
-        text = inside(without_solutions(path.read_text()), f"exercises/{path.name}", pages)
-        (source / "exercises" / path.name).write_text(text)
+        write(source / f"{path.stem}.ipynb", chapters.written(notebook))
+    for path in [*others, *sets, *manual]:
+        place = str(path.relative_to(tutorials))
+        text = without_solutions(path.read_text()) if path in sets else path.read_text()
+        write(source / place, inside(text, place, pages))
     exercises = inside(read(tutorials / "exercises" / "README.md", EXERCISES), "exercises/README.md", pages)
-    (source / "exercises" / "index.md").write_text(exercises + contents("", [path.stem for path in sets]))
+    write(source / "exercises" / "index.md", exercises + contents("", [path.stem for path in sets]))
     index = inside(read(tutorials / "README.md", INDEX), "README.md", pages)
     index += contents("Chapters", [path.stem for path in texts])
+    index += contents("Manual", [f"manual/{path.stem}" for path in manual])
     index += contents("More", ["exercises/index", *(path.stem for path in others)])
-    (source / "index.md").write_text(index)
+    write(source / "index.md", index)
 
 
 def as_page(executed: Path, pages: dict[str, str]):
-    """An executed chapter as it stands on the site: its links lead to pages, and it says where it was executed."""
+    """An executed chapter as a page of the site: its links lead to pages, and it says where it was executed."""
     notebook = required("nbformat").read(executed, 4)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -119,7 +118,7 @@ def inside(text: str, page: str, pages: dict[str, str]) -> str:
     """A Markdown text whose links lead to pages of the site. A link to another file of the repository becomes its text;
     one to the web stays.
 
-    page: where the text lies below ``tutorials``. pages: such place -> place on the site.
+    page: the text's path below ``tutorials``. pages: such place -> place on the site.
 
     >>> pages = {"03_a.md": "03_a.ipynb"}
     >>> inside("[a](03_a.md#x), [b](../Makefile), `[c](d.md)`, [e](https://e.org)", "README.md", pages)
@@ -148,16 +147,6 @@ def split_code(text: str) -> list[tuple[bool, str]]:
     return [*pieces, (False, text[end:])]
 
 
-def without_solutions(text: str) -> str:
-    """A problem set as a student sees it.
-
-    >>> print(without_solutions("def f():\\n    ### BEGIN SOLUTION\\n    return 1\\n    ### END SOLUTION"))
-    def f():
-        raise NotImplementedError()
-    """
-    return HIDDEN.sub("", SOLUTION.sub(r"\g<indent>raise NotImplementedError()", text))
-
-
 def contents(caption: str, entries: list[str]) -> str:
     """A table of contents for the margin; none for no entries."""
     lines = [":hidden:", *([f":caption: {caption}"] if caption else []), "", *entries]
@@ -167,3 +156,9 @@ def contents(caption: str, entries: list[str]) -> str:
 def read(path: Path, stand_in: str) -> str:
     """A text, or another where there is none."""
     return path.read_text() if path.exists() else stand_in
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

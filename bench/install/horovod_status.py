@@ -1,4 +1,4 @@
-"""How Horovod stands for this interpreter, told in milliseconds and without importing torch.
+"""Horovod's state for this interpreter, read in milliseconds and without importing torch.
 
 A wheel's own name says what it was built for, so names are all that is compared:
 `horovod-0.28.1+torch2.14.1.cu130.gloo.avx-cp311-cp311-linux_x86_64.whl`.
@@ -22,7 +22,7 @@ VERSION = "0.28.1"
 
 @dataclass(frozen=True)
 class Status:
-    """How Horovod stands for this interpreter.
+    """Horovod's state for this interpreter.
 
     state: "ready"; "missing"; "no torch"; "other torch" (built for another version); "no nccl" (built for
     CPUs, and there is a GPU); "other cpu" (uses instructions this CPU lacks); "unknown build" (not built by

@@ -120,7 +120,7 @@ def _copy_output(child, log, line: ProgressLine, deadline: float | None) -> None
 
 
 def _end_group(child) -> None:
-    """End what is left of the child's process group: politely, and three seconds later for good."""
+    """End what is left of the child's process group: SIGTERM, then after three seconds SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         give_up = time.monotonic() + 3.0
         while time.monotonic() < give_up:
@@ -152,7 +152,7 @@ def signals_raise():
 
     try:
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not in the main thread: signals are somebody else's
+    except ValueError:  # not in the main thread: signals belong to other code
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""What lies in each device's memory under nn.DataParallel and under DDP: counted from a model, not measured.
+"""What is in each device's memory under nn.DataParallel and under DDP: counted from a model, not measured.
 
 Bytes are counted by what they are for. A real device holds more: the CUDA context, the libraries' workspaces, what the
 allocator keeps, and (DDP on GPUs) NCCL's buffers.
@@ -28,13 +28,13 @@ def memory_by_device(
 ) -> list[dict[str, int]]:  # fmt: skip
     """What one step needs on each device: bytes by what they are for, a dict per device.
 
-    Not all of it lies there at one moment: activations go while gradients come.
+    Not all of it is there at one moment: activations go while gradients come.
 
     model: any module that takes images. It is not run: its shapes are worked out on PyTorch's device "meta".
     image_shape: (3, H, W). mode: "dp" or "ddp". state_per_weight: numbers that the optimizer keeps for each weight (SGD
     with momentum 1, Adam 2). weights: with the buffers. gradients: one number a trained weight; under DP those of
     device 1 and up are gone after backward, with the copies of the weights. buckets: DDP's second copy of the gradients
-    (its default). outputs: with their gradient; DP gathers all devices' on device 0, beside those it computed itself.
+    (its default). outputs: with their gradient; DP gathers all devices' on device 0, besides those it computed itself.
     """
     weights, trained = sizes_of(model)
     saved, output = step_bytes(model, image_shape, per_device_batch)
@@ -112,7 +112,7 @@ def device_memory(
         "memory besides."
     )
     height = 0.42 * len(bars) + 1.1
-    figure, axes, _ = shapes.paper(height, "What lies where, by device", note)
+    figure, axes, _ = shapes.paper(height, "What is in which device's memory", note)
     axes.set_axis_on()
     whole = figure.get_figheight()
     bottom = axes.get_position().y0 + 0.5 / whole

@@ -10,7 +10,7 @@ def number_formats():
     """Positive numbers that fp32, bf16 and fp16 can hold, on a logarithmic axis. Returns a matplotlib figure.
 
     Solid: at full precision. Hatched: subnormal numbers, which lose digits towards the left end and are zero beyond it.
-    The text beside or in a bar names the next number above 1: that is how fine the format is.
+    The text next to or in a bar names the next number above 1: that is how fine the format is.
     """
     import math
 

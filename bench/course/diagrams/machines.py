@@ -26,7 +26,7 @@ def machines():
 
 
 def draw_ranks(axes, y: float, words) -> None:
-    """Two machines as frames, four ranks as boxes. words: what stands in the box of a rank."""
+    """Two machines as frames, four ranks as boxes. words: the text in the box of a rank."""
     from matplotlib.patches import Rectangle
 
     for node in range(2):

@@ -1,4 +1,4 @@
-"""Ring all-reduce, step by step: an animated SVG that is a complete table when it stands still.
+"""Ring all-reduce, step by step: an animated SVG that is a complete table when it does not move.
 
 Every rank's tensor is cut into N chunks. In N-1 steps (reduce-scatter) each rank sends one chunk to the next rank,
 which adds it to its own; then each rank has one finished chunk. In N-1 more steps (all-gather) those go round.
@@ -80,7 +80,7 @@ class RingAllReduce:
         return f'<div style="max-width:{WIDTH}px">{self.svg()}</div>'
 
     def svg(self) -> str:
-        """The drawing as SVG text: no script, nothing from outside; it stands still for who asks for less motion."""
+        """The drawing as SVG text: no script, nothing from outside; it does not move where less motion is asked for."""
         name = f"ring{self.num_ranks}{'a' if self.animated else 's'}"
         height = HEAD + ROW * len(self.steps) + FOOT
         parts = [

@@ -1,4 +1,4 @@
-"""Two replicas that start apart and take the same steps: the difference goes along."""
+"""Two replicas with different first weights that take the same steps: the difference stays."""
 
 import itertools
 
@@ -38,7 +38,7 @@ def same_steps():
 
 
 def path(start: tuple[float, float]) -> list[tuple[float, float]]:
-    """Where a replica stands before the first step and after each."""
+    """A replica's weights before the first step and after each."""
     points = [start]
     for dx, dy in STEPS:
         points.append((points[-1][0] + dx, points[-1][1] + dy))

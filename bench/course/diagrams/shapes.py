@@ -6,7 +6,7 @@ from bench.analysis import style
 def paper(height: float, title: str, note: str = ""):
     """(figure, axes, top): an empty sheet of style.WIDTH × ``height`` inches with a title, and a note at its foot.
 
-    Data units of the axes are inches; the body lies between 0 and ``top``.
+    Data units of the axes are inches; the body is between 0 and ``top``.
     """
     from matplotlib.figure import Figure
 

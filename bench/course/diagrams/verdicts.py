@@ -1,4 +1,4 @@
-"""The four words of a comparison: where the interval of the ratio lies, and what is said of it."""
+"""The four words of a comparison: where the interval of the ratio is, and what follows from it."""
 
 from bench.analysis import stats, style
 

@@ -1,7 +1,7 @@
 """A command with a limit, of which no process is left: neither those it started, nor those that left its session.
 
 This ends what students' answers leave running by mistake. It is no wall: what a program may read, write or send is not
-limited here, so whoever grades work of people he does not trust does so in a container.
+limited here, so work of people who are not trusted is to be graded in a container.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.process.ending import marked, signals_as_interrupt
 
-TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whoever its parent is
+TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whatever its parent is
 TRIES = 50  # a process may start another one while it is being ended
 SET_SUBREAPER, GET_SUBREAPER = 36, 37  # of prctl(2), Linux
 

@@ -83,8 +83,8 @@ def call(folder: Path, limit_s: float, *arguments: str) -> None:
     (folder / "tmp").mkdir(exist_ok=True)
     spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+    kernel = {"argv": chapters.kernel_command(), "display_name": "Python 3", "language": "python"}
+    spec.write_text(json.dumps(kernel))
     own = {f"JUPYTER_{kind}_DIR": str(folder / "jupyter" / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     environment = {
         **os.environ,
@@ -118,7 +118,7 @@ def api(folder: Path, **settings):
     config = Config(settings)
     config.CourseDirectory.root = str(folder)
     config.ClearSolutions.code_stub = {"python": "# Your answer here.\nraise NotImplementedError()"}
-    config.HTMLExporter.sanitize_html = True  # a page of somebody else's, opened in a teacher's browser
+    config.HTMLExporter.sanitize_html = True  # a page of a student's, opened in a teacher's browser
     return NbGraderAPI(config=config)
 
 

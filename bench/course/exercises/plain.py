@@ -89,7 +89,7 @@ class TestCell(pytest.Item):
         return str(excinfo.value) if isinstance(excinfo.value, Failed) else super().repr_failure(excinfo)
 
     def reportinfo(self):
-        """Where it stands, in words."""
+        """Its place, in words."""
         return self.path, None, f"{self.path.stem}: {self.name}"
 
 

@@ -21,7 +21,7 @@ from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 
 RELEASE = PROJECT / "build" / "release"
-MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds somebody's answers
+MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds answers
 
 CONFTEST = '''\
 """`python -m pytest` runs the visible tests of every notebook in this folder: see README.md."""
@@ -113,7 +113,7 @@ def check(problem_set: text.ProblemSet, notebook: str) -> None:
 
 
 def keep_answers(to: Path, notebooks: dict[str, str]) -> None:
-    """Raise UserError when a notebook that would be replaced is not as it was made: somebody works in it."""
+    """Raise UserError when a notebook that would be replaced is not as it was made: it holds answers."""
     made = read_made(to)
     for name in notebooks:
         path = to / name / f"{name}.ipynb"

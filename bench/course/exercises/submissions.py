@@ -31,9 +31,9 @@ class Submission:
 
 
 def find(folder: Path, names: Iterable[str]) -> tuple[list[Submission], list[str]]:
-    """What lies in folder/STUDENT/NN_name.ipynb or folder/STUDENT/NN_name/NN_name.ipynb, and what cannot be used.
+    """What is in folder/STUDENT/NN_name.ipynb or folder/STUDENT/NN_name/NN_name.ipynb, and what cannot be used.
 
-    names: of the known sets. A student who has handed in nothing of a set that somebody else has handed in has an empty
+    names: of the known sets. A student who has handed in nothing of a set that another has handed in has an empty
     submission of it. Raises UserError when there is nothing at all to grade.
     """
     names = list(names)
@@ -104,7 +104,7 @@ def merged(release: str, handed_in: list[dict]) -> str:
     """The students' copy of a set, as text, with the answers and the further cells of a student put in.
 
     release: the students' copy, as text. Cells that the student has changed without being asked to, or deleted, are
-    those of the release again. A cell that the student has added stands behind the cell that it stood behind; one of
+    those of the release again. A cell that the student has added stays behind the cell that it was behind; one of
     the release that is there twice counts where it is first. An answer cell that is missing is left out, and not made
     blank: the answer may be in a cell that the student has added.
     """

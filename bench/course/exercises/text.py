@@ -20,8 +20,9 @@ from bench.files import PROJECT
 SETS = PROJECT / "tutorials" / "exercises"
 TASK = re.compile(r"^#+\s+Task\s+(\d+)\b(.*)$", re.MULTILINE)
 POINTS = re.compile(r"\((\d+(?:\.\d+)?)\s+points?\)")
-SOLUTION = re.compile(r"^[ \t]*### BEGIN SOLUTION\n(.*?)^[ \t]*### END SOLUTION[ \t]*$", re.DOTALL | re.MULTILINE)
-HIDDEN = re.compile(r"^[ \t]*### BEGIN HIDDEN TESTS\n(.*?)^[ \t]*### END HIDDEN TESTS[ \t]*$", re.DOTALL | re.MULTILINE)
+REGION = r"^(?P<indent>[ \t]*)### BEGIN {0}\n(?P<inside>.*?)^[ \t]*### END {0}[ \t]*$"
+SOLUTION = re.compile(REGION.format("SOLUTION"), re.DOTALL | re.MULTILINE)
+HIDDEN = re.compile(REGION.format("HIDDEN TESTS"), re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS)")
 
 # kind -> what nbgrader is told of such a cell
@@ -132,7 +133,7 @@ def set_up_cells() -> list:
 def begun(path: Path, heading: re.Match, number: int) -> Task:
     """The task that a heading begins. Tasks are numbered from 1."""
     if int(heading[1]) != number:
-        raise UserError(f"{path.name}: Task {heading[1]} stands where Task {number} belongs")
+        raise UserError(f"{path.name}: Task {heading[1]} is where Task {number} belongs")
     said = POINTS.search(heading[2])
     return Task(number, float(said[1]) if said else None)
 
@@ -152,7 +153,7 @@ def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     if kind == "?":
         return f"tags={cell.metadata['tags']}: a cell is given (no tag), an answer, or a test"
     if kind in regions and not in_a_task:
-        return "it stands before the first heading `Task 1 (… points)`"
+        return "it is before the first heading `Task 1 (… points)`"
     if kind == "test" and not (isinstance(points, int | float) and points > 0):
         return "a test needs points=…"
     if kind != "test" and points is not None:
@@ -160,7 +161,7 @@ def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     if kind == "answer" and not SOLUTION.search(cell.source):
         return "an answer needs ### BEGIN SOLUTION and ### END SOLUTION, each on a line of its own"
     if MARK.search(rest):
-        return f"the mark {MARK.search(rest)[0]} stands alone, or in a cell of the wrong kind"
+        return f"the mark {MARK.search(rest)[0]} is alone, or in a cell of the wrong kind"
     return None
 
 
@@ -182,8 +183,18 @@ def secrets_of(problem_set: ProblemSet) -> list[str]:
     """The lines that no student may see: of solutions and hidden tests, where they occur nowhere else."""
     public, secret = set(), []
     for cell in problem_set.notebook.cells:
-        hidden = [region[1] for pattern in (SOLUTION, HIDDEN) for region in pattern.finditer(cell.source)]
+        hidden = [region["inside"] for pattern in (SOLUTION, HIDDEN) for region in pattern.finditer(cell.source)]
         secret += [line.strip() for region in hidden for line in region.splitlines()]
         rest = HIDDEN.sub("", SOLUTION.sub("", cell.source))
         public |= {line.strip() for line in rest.splitlines()}
     return [line for line in secret if line and line not in public]
+
+
+def without_solutions(text: str) -> str:
+    """A problem set as a student reads it: no solutions, no hidden tests.
+
+    >>> print(without_solutions("def f():\\n    ### BEGIN SOLUTION\\n    return 1\\n    ### END SOLUTION"))
+    def f():
+        raise NotImplementedError()
+    """
+    return HIDDEN.sub("", SOLUTION.sub(r"\g<indent>raise NotImplementedError()", text))
