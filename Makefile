@@ -33,7 +33,7 @@ endif
 LISTER  := $(firstword $(wildcard $(PY)) $(PYTHON))
 TARGETS := $(shell $(LISTER) -m bench help --targets 2>/dev/null)
 ifeq ($(TARGETS),)
-  $(shell $(PYTHON) -m bench.install.packages --check >&2)
+  $(shell $(PYTHON) -m bench.install.packages --check --venv "$(VENV)" >&2)
   $(error the commands of bench cannot be listed)
 endif
 OWN    := setup test lint clean help

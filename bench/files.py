@@ -13,7 +13,8 @@ TICK_S = 0.1  # between two looks at a lock
 
 @contextlib.contextmanager
 def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
-    """Gives a temporary name beside ``path`` to write to; it becomes ``path``, replacing what was there, at the end.
+    """Gives a temporary name in the folder of ``path`` to write to; it becomes ``path``, replacing what was there, at
+    the end.
 
     Its bytes are on the disk before it has that name: ``path`` is the old file or the new one whenever the power fails.
     When anything is raised inside, ``path`` stays as it was and the temporary file is removed. temporary: its name,
@@ -47,7 +48,7 @@ def synchronise(path: Path | str) -> None:
 def locked(path: Path, until: float, over: Exception, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Hold the lock file ``path`` alone; a process that is killed gives it back. The file stays behind, empty.
 
-    until: the ``time.monotonic()`` after which ``over`` is raised. waiting: called once, when somebody else holds it.
+    until: the ``time.monotonic()`` after which ``over`` is raised. waiting: called once, when another process holds it.
     Raises OSError when the file or its folder cannot be made.
     """
     from filelock import FileLock, Timeout

@@ -231,7 +231,7 @@ def welch_df(square_error_a: float, square_error_b: float, n_a: int, n_b: int) -
     """Degrees of freedom of a difference of two means whose variances need not be equal.
 
     square_error: s**2 / n of each side, not both 0. (A + B)**2 / (A**2 / (n_a - 1) + B**2 / (n_b - 1)), Welch,
-    Biometrika 34 (1947), 28-35, in the form of Satterthwaite (1946). It lies between the smaller n - 1 and
+    Biometrika 34 (1947), 28-35, in the form of Satterthwaite (1946). It is between the smaller n - 1 and
     n_a + n_b - 2.
 
     Equal errors from five values each; and all of the error from one side of five values:
@@ -305,7 +305,7 @@ def rank_sum_depth(n: int, m: int, confidence: float) -> tuple[int, float]:
 
 
 def hodges_lehmann_shift(a: list[float], b: list[float], depth: int) -> tuple[float, float | None, float | None]:
-    """By how much b lies above a, with its rank-sum interval: (estimate, low, high).
+    """By how much b exceeds a, with its rank-sum interval: (estimate, low, high).
 
     The median of the n m differences b_j - a_i, and the ``depth``-th of them from either end (Hodges and Lehmann 1963;
     Hollander, Wolfe and Chicken, sections 4.2 and 4.3). ``depth`` comes from rank_sum_depth; with 0 no interval.
@@ -347,7 +347,7 @@ def replica_distance_factors(
     - no decay: nothing, whatever the optimizer; d stays as it was;
     - sgd, where the decay is added to the gradient: v <- momentum v + decay d, d <- d - lr v, from v = 0; with nesterov
       d <- d - lr (decay d + momentum v). Without momentum that is d <- (1 - lr decay) d;
-    - adamw, where the decay is apart from the gradient (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101,
+    - adamw, where the decay is separate from the gradient (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101,
       algorithm 2): d <- (1 - lr decay) d;
     - adam with decay divides g + decay w by a root of its own squares: g no longer drops out.
 

@@ -9,7 +9,7 @@ MARGIN = 1.0
 
 
 def margin_words(metric: str = "top-1") -> str:
-    """The margin as it is printed before the runs and beside every verdict."""
+    """The margin as it is printed before the runs and with every verdict."""
     return f"±{MARGIN:g} percentage point{'' if MARGIN == 1 else 's'} of {metric}"
 
 

@@ -1,7 +1,7 @@
 """Memory of each device, by who counts it: a stacked bar per device of each mode, and how it went over time.
 
-On a GPU a bar is taken apart from the inside out: what tensors fill, what torch's allocator holds beside it, what the
-process has beside that (CUDA context, libraries, NCCL), and what is on the device beside the process: differences of
+On a GPU a bar is divided from the inside out: what tensors fill, what torch's allocator holds besides, what the
+process has besides that (CUDA context, libraries, NCCL), and what else is on the device: differences of
 peaks, which were reached at different moments. Nothing is summed or averaged over devices. On a CPU the memory is the
 host's: PSS, one bar per process.
 """

@@ -72,7 +72,7 @@ def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limi
     suite, found = result.suite, pair.comparison
     ratios = ratios_of(suite, pair)
     far = {*result.outliers.get(pair.a, []), *result.outliers.get(pair.b, [])}
-    heights = [y_dots + 0.09 * ((i % 3) - 1) for i in range(suite.n)]  # apart, so that equal rounds are all seen
+    heights = [y_dots + 0.09 * ((i % 3) - 1) for i in range(suite.n)]  # shifted, so that equal rounds are all seen
     axes.plot(ratios, heights, look.marker, color=look.colour, markersize=5, markeredgewidth=0.6,
               markeredgecolor="white", alpha=0.9)  # fmt: skip
     rings = [(r, y) for number, r, y in zip(suite.rounds, ratios, heights, strict=True) if number in far]

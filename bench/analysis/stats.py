@@ -72,7 +72,7 @@ class Equivalence:
 def compare_rounds(a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95) -> Comparison:
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
-    The interval is Student's t on d; the signed-rank interval and the sign-flip p stand beside it as checks that need
+    The interval is Student's t on d; the signed-rank interval and the sign-flip p are given with it as checks that need
     no normal noise, only noise symmetric about its centre. Raises ValueError on unequal lengths, no round at all, a
     value that is not positive and finite, tie_margin <= 0, or a confidence outside (0, 1).
     """
@@ -138,7 +138,7 @@ def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
 
     With e = |mean of d|, m = log(1 + tie_margin), s the standard deviation of d and t the quantile for N - 1 degrees of
     freedom, N rounds have a standard error of s / sqrt(N) and a half-width of t s / sqrt(N). The interval excludes a
-    ratio of 1 once the half-width is below e, and lies inside the margin once it is at most m - e, whichever is first.
+    ratio of 1 once the half-width is below e, and is inside the margin once it is at most m - e, whichever is first.
     The centre will be off by chance, so one standard error is left for that: N is the smallest with
     (t + 1) s / sqrt(N) <= max(e, m - e). Were e and s the truth, a difference would then be found in about 84 % of
     trials and a tie in about 68 %. From few rounds both are poor estimates, and so is N.
@@ -200,7 +200,7 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     """Paired TOST: is the mean difference inside ±margin, the margin fixed before the runs (Schuirmann 1987)?
 
     For b - a of the accuracies of the same seeds under two modes, in the unit of ``margin``. Two one-sided t tests at
-    5 %: they both reject exactly when the 90 % interval lies strictly inside ±margin (Schuirmann, Journal of
+    5 %: they both reject exactly when the 90 % interval is strictly inside ±margin (Schuirmann, Journal of
     Pharmacokinetics and Biopharmaceutics 15 (1987), 657-680). Two modes whose true difference is the margin are called
     equivalent in at most 5 % of trials; a p is the test's own, for one pair of modes. The verdict:
 

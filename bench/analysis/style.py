@@ -1,6 +1,6 @@
 """How every picture looks: size, type, colours, hatches, markers, header and footer. Nothing else sets any of them.
 
-Colours are Okabe and Ito's, which the colour-blind can tell apart (Okabe and Ito 2008). A hatch or a marker goes with
+Colours are Okabe and Ito's, which the colour-blind can distinguish (Okabe and Ito 2008). A hatch or a marker goes with
 each, so that a picture printed in grey still says which is which. Sizes are in inches and points. A picture is narrow
 on purpose: shrunk to a phone's width, its text is still legible.
 """
@@ -83,7 +83,7 @@ class Canvas:
 def canvas(
     suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = (), n: str | None = None
 ) -> Canvas:
-    """An empty picture of ``body_height`` inches for axes, with a header and a footer beside them.
+    """An empty picture of ``body_height`` inches for axes, with a header and a footer.
 
     The header is the title and, where ``certificate`` is not fair, the flag; the footer says where and on what the
     records were taken, and ``more``, one sentence a line. suite: None where records of many machines are drawn; then
@@ -145,7 +145,8 @@ def flag(certificate) -> str:
 
 
 def standing(suite, n: str | None = None) -> list[str]:
-    """What every picture says of itself: machine and versions, what stands for a device, n (the suite's rounds).
+    """What every picture says of itself: machine and versions, what takes the place of a device, n (the suite's
+    rounds).
 
     Nothing without a suite.
     """
@@ -172,8 +173,8 @@ def number(value: float) -> str:
 def padded_limits(points: list[float]) -> tuple[float, float]:
     """The limits of an axis on which all these points are seen, with as much again for their intervals.
 
-    An interval from two or three rounds can be hundreds of times wider than its points are apart: it must not press
-    them all together.
+    An interval from two or three rounds can be hundreds of times wider than the distance of its points: it must not
+    press them all together.
     """
     low, high = min(points), max(points)
     spare = 0.6 * (high - low) or 0.05 * abs(high) or 1.0

@@ -100,7 +100,7 @@ class Suite:
         return machine_line(self.first)
 
     def of_variant(self, variant: str) -> Program | None:
-        """The program that stands for this in the suite, as in "base" or "wrong"; None where there is none."""
+        """The program with this part in the suite, as in "base" or "wrong"; None where there is none."""
         return next((p for p in self.programs.values() if p.config.variant == variant), None)
 
 

@@ -22,7 +22,7 @@ def with_span(value: float | None, low: float | None, high: float | None, form: 
 
 
 def grouped(values: dict[str, str]) -> str:
-    """Values with the programs that have them; a value that all have stands alone.
+    """Values with the programs that have them; a value that all have is given alone.
 
     >>> grouped({"dp": "2", "ddp": "2"}), grouped({"dp": "1", "ddp": "2", "horovod": "2"})
     ('2', 'dp: 1; ddp, horovod: 2')

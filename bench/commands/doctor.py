@@ -1,4 +1,4 @@
-"""``bench doctor``: what this machine has, what each mode can run here, what is wrong and how to mend it."""
+"""``bench doctor``: what this machine has, what each mode can run here, what is wrong and how to fix it."""
 
 import json
 import shutil
@@ -38,9 +38,9 @@ def run(args) -> int:
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
     for problem in problems:
-        console.print(f"mend: {problem}", markup=False)
+        console.print(f"fix: {problem}", markup=False)
     if not problems:
-        console.print("nothing to mend")
+        console.print("nothing to fix")
     return 1 if problems else 0
 
 

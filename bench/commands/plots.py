@@ -1,4 +1,4 @@
-"""`bench plots`: every suite's pictures, beside its records in a folder called pictures."""
+"""`bench plots`: every suite's pictures, in a folder `pictures` next to its records."""
 
 import sys
 from pathlib import Path

@@ -49,7 +49,7 @@ def run_live(console: Console, config: RunConfig) -> Path:
 
 
 def announce(console: Console, config: RunConfig) -> None:
-    """Before anything runs: what will run, with the defaults that were chosen, and what stands for a device."""
+    """Before anything runs: what will run, with the defaults that were chosen, and what takes the place of a device."""
     if config.device == "cpu" and config.num_devices > 1:
         console.print(
             f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "

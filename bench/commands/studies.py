@@ -58,7 +58,7 @@ def refuse_unfair(console, result, folder) -> None:
 
 
 def finish(console, folders: list[Path], strict: bool = False) -> int:
-    """Certificate, table, verdict; pictures and a page beside the records. The page's path is the last line.
+    """Certificate, table, verdict; pictures and a page next to the records. The page's path is the last line.
 
     Raises UserError when ``strict`` is given and something differed after all.
     """

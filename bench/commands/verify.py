@@ -89,7 +89,7 @@ def programs(config: RunConfig, norm: str) -> dict[str, RunConfig]:
 
 def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, list[str]]:
     """Run the modes on one config; print the table. Returns the largest difference (infinite when two runs did not
-    start alike, read other images, or ended with unequal replicas) and why modes are missing."""
+    start equal, read other images, or ended with unequal replicas) and why modes are missing."""
     folders, records, missing = {}, {}, []
     for name, config in programs(base, norm).items():
         try:

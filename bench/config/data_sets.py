@@ -12,7 +12,7 @@ class DataSetInfo:
     """One line of the table.
 
     module: the file that loads it, in its workload's folder. workload: as in bench/config/workloads.py. image_size:
-    pixels per side unless given; None: by device, as for photographs. path: it lies in a folder that the
+    pixels per side unless given; None: by device, as for photographs. path: it is in a folder that the
     user names, ``DATA=KIND:PATH``; otherwise it comes whole into memory. augment: random crops and flips where nobody
     says otherwise. train_examples: how many there are, where that is known beforehand. validation: it has held-out
     examples. loader: it is read by loader workers.

@@ -20,7 +20,7 @@ PARTS = {
     "measuring": "what is measured and recorded",
     "resources": "what this machine gives to the run, and for how long",
     "files": "where files are read from and written to",
-    "besides": "what is done beside the steps, and changes none of them",
+    "besides": "what is done besides the steps, and changes none of them",
     "labels": "which study the run belongs to, and as what",
 }
 WORK = ("model", "data", "recipe", "measuring")  # what is computed and measured

@@ -10,8 +10,8 @@ LAUNCHERS = ("in-process", "torchrun", "spawn", "horovodrun")
 
 @dataclass(frozen=True)
 class Look:
-    """How a mode, a phase or a source is drawn: a colour of Okabe and Ito's, which the colour-blind can tell apart, and
-    a hatch, a marker and a line style (as matplotlib names them), so that a picture printed in grey still says
+    """How a mode, a phase or a source is drawn: a colour of Okabe and Ito's, which the colour-blind can distinguish,
+    and a hatch, a marker and a line style (as matplotlib names them), so that a picture printed in grey still says
     which."""
 
     colour: str
@@ -27,7 +27,7 @@ class ModeInfo:
     summary: in a few words. look: in pictures. launchers: who can start it, the default first. one_process: it is one
     process on all devices. baseline: the no-communication upper bound, and no way to train. max_devices: the most it
     can use. needs: a package beyond torch. sync_norm: it takes NORM=sync. compiles: it takes COMPILE=1.
-    knobs: the options of RunConfig that only some modes have and this one has, with the values it takes beside the
+    knobs: the options of RunConfig that only some modes have and this one has, with the values it takes besides the
     default (None: any). tuned: what TUNED=1 sets among them, without changing the mathematics of the step.
     sweep: what `bench knobs` tries: options to cross with each other -> their values. single: settings tried alone.
     on_gpu: settings that `bench gpu-check` runs: what an option is on CUDA streams is not what it is on a CPU.

@@ -55,7 +55,7 @@ def check_data(config) -> None:
     if kind in IN_MEMORY and place:
         raise UserError(f"DATA={config.data}: {kind} takes no path; its files are looked for below DATA_DIR")
     if kind in IN_MEMORY and (config.skip_bad or config.in_memory is not None):
-        raise UserError(f"DATA={kind} lies in memory and is whole: leave SKIP_BAD and IN_MEMORY out")
+        raise UserError(f"DATA={kind} is in memory and complete: leave SKIP_BAD and IN_MEMORY out")
     if not info.loader and config.workers:
         raise UserError(f"DATA={kind} comes from memory and has no loader: leave WORKERS at 0")
     if not info.loader and config.storage_ms:
@@ -155,7 +155,7 @@ def check_launcher(config) -> None:
         raise UserError(f"DIST_URL={config.dist_url}: write tcp://HOST:PORT or file:///PATH")
     port = config.dist_url.rpartition(":")[2]
     if config.dist_url.startswith("tcp:") and not 0 < int(port) < 65536:
-        raise UserError(f"DIST_URL={config.dist_url}: a port lies between 1 and 65535")
+        raise UserError(f"DIST_URL={config.dist_url}: a port is between 1 and 65535")
     if config.dist_url.startswith("file:") and config.launcher not in ("auto", "spawn"):
         raise UserError("a file:// DIST_URL needs LAUNCHER=spawn: torchrun brings its own rendezvous")
 

@@ -106,7 +106,7 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def common_variables(started: float) -> dict[str, str]:
-    """What every engine's processes get alike: when the command began, and where this code is."""
+    """What every engine's processes get: when the command began, and where this code is."""
     return {
         "BENCH_STARTED_AT": str(started),
         "PYTHONUNBUFFERED": "1",

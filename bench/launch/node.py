@@ -21,7 +21,7 @@ ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a node stands in a run. ranks: its own. number: of the node; count: of all nodes. main: the address of the
+    """A node's place in a run. ranks: its own. number: of the node; count: of all nodes. main: the address of the
     first node, at which all ranks meet."""
 
     ranks: range

@@ -3,7 +3,7 @@
 What comes in: the stacks that Guard has faulthandler write to RUN_DIR/rank<r>.log on SIGUSR1. What goes out: a place a
 rank, {"file", "line", "function", "collective"}.
 
-A rank that waits for the others stands inside a function of torch.distributed, DistributedDataParallel or Horovod that
+A rank that waits for the others is inside a function of torch.distributed, DistributedDataParallel or Horovod that
 every rank must enter. The line that a person wrote is further out: the innermost one that belongs to no library. In a
 backward pass the stack proves nothing: it looks the same whether gradients are computed, or awaited from the others.
 Over NCCL a collective does not keep the host: a rank waits where it next reads the device, and looks to be outside.
@@ -113,7 +113,7 @@ def of_library(file: str) -> bool:
 
 
 def within(file: str, folder) -> bool:
-    """Whether a file lies below a folder, by their names."""
+    """Whether a file is below a folder, by their names."""
     return Path(file).is_relative_to(folder)
 
 

@@ -64,7 +64,7 @@ def parse_events(text: str) -> list[dict]:
 def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float], end: tuple[float, float]) -> float:
     """Seconds to add to the file's clock to get perf_counter's: the guess, held to what the two markers allow.
 
-    begin, end: perf_counter before and after each marker. Its reduction lies between them. Raises ValueError when the
+    begin, end: perf_counter before and after each marker. Its reduction is between them. Raises ValueError when the
     markers are not in the file, or allow nothing.
     """
     lows, highs = [], []
@@ -76,7 +76,7 @@ def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float],
         raise ValueError("our own reductions are not in it")
     low, high = max(lows), min(highs)
     if low > high:
-        raise ValueError(f"its clock and ours do not fit: {low - high:.6f} s apart")
+        raise ValueError(f"its clock and ours do not fit: {low - high:.6f} s of difference")
     return min(max(guess, low), high)
 
 

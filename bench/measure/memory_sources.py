@@ -1,7 +1,7 @@
 """Where a memory figure comes from: a GPU (NVML and torch's allocator) or the host (what the kernel counts).
 
 A probe answers five questions: labels (name and UUID), read (one sample, {column: value}), peaks ({source: GiB}),
-energy_j (a counter), notes (a sentence for each figure that is missing). What each figure counts stands at the head of
+energy_j (a counter), notes (a sentence for each figure that is missing). What each figure counts is said at the head of
 `bench/measure/memory.py`, which asks the questions. A method may raise: the asker turns that into a note.
 """
 
@@ -117,7 +117,7 @@ class HostProbe:
     def notes(self, columns: Columns) -> list[str]:
         found = ["energy_j: no energy counter of a CPU is read."]
         if self._source != "pss":
-            found.append(f"pss: this system has none; {self._source} stands for it.")
+            found.append(f"pss: this system has none; {self._source} is used in its place.")
         if self._unreadable:
             found.append("The system does not let this process read its loader workers' memory: not counted.")
         if self._cpu_replicas:

@@ -143,7 +143,8 @@ def open_device(
     Args:
         uuid: With or without its prefix; torch gives it without: `torch.cuda.get_device_properties(i).uuid`.
         pci_bus_id: 'domain:bus:device.function' in hexadecimal, tried where the UUID finds nothing.
-        position: CUDA's number, tried last and remarked on: it is right only where CUDA and NVML count alike.
+        position: CUDA's number, tried last and remarked on: it is right only where CUDA and NVML count in the same
+        order.
     """
     lib, reason = _connect()
     if lib is None:

@@ -28,7 +28,7 @@ from bench.measure.clock import moment
 from bench.measure.horovod_timeline import BEGIN, END, engine_offset, fusions, is_mark, read_engine
 
 MARK = "bench: clock mark"  # our own range: it says which thread is ours, and what torch's clock shows
-GAP_S = 1e-4  # compute spans that are no further apart are one
+GAP_S = 1e-4  # compute spans with a shorter gap are one
 MOST_SPANS = 200  # of one lane on one rank; with more, wider gaps are closed
 PATIENCE_S = 5.0  # for a file to be closed or a callback to be called
 PHASES = {"waiting for data": "data wait", "optimizer step": "optimizer"}  # the loop's words: the timeline's
@@ -51,7 +51,7 @@ class StepTimeline:
         self.launched = self.done = 0  # buckets
         self.sending = None  # when the last bucket was launched or done
         self.waits = []  # (start, end) in which the main thread was inside a call that communicates
-        self.all_threads = False  # whether threads beside the main one compute
+        self.all_threads = False  # whether threads besides the main one compute
         self.engine = None  # Horovod's marker and stop, and the times of the markers
         self.marks = []  # (before, after) of each MARK, in perf_counter's seconds
         self.origin = self.origin_s = self.end = None
@@ -345,7 +345,7 @@ class StepTimeline:
         )
 
 
-USER_SCOPE = 7  # at::RecordScope: a range that somebody named, such as ours; not an operator
+USER_SCOPE = 7  # at::RecordScope: a named range, such as ours; not an operator
 
 
 def is_device(event) -> bool:
@@ -382,7 +382,7 @@ def compact(intervals: list[tuple[float, float]], gap: float, most: int) -> list
 
 
 def without(intervals: list[tuple[float, float]], holes: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Intervals less what lies in the holes.
+    """Intervals less what is in the holes.
 
     >>> without([(0, 5), (6, 8)], [(1, 2), (4, 7)])
     [(0, 1), (2, 4), (7, 8)]

@@ -1,6 +1,6 @@
 """The known mistakes of data-parallel training, one file each: text, injection, detector, measures. No torch here.
 
-To add one: write its file (README.md beside this one says what is in it) and add its name to ``FILES``.
+To add one: write its file (README.md in this folder says what is in it) and add its name to ``FILES``.
 """
 
 import importlib

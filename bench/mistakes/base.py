@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Lab:
-    """The mistake beside the right version (`bench lab`).
+    """The mistake compared with the right version (`bench lab`).
 
     question: what the lab asks. seen: what a person would see of the mistake. measures: what is compared; the first is
     the primary measure, and its expected direction is fixed in advance. on_gpu: the measures there, where they are
@@ -52,7 +52,7 @@ class Lab:
     changes: facts of the parity certificate that the mistake itself changes. varies: options in which the two versions
     may differ though they define the work. hangs: the wrong version does not end, and its failed record is the result.
     pretrains: both versions load a PRETRAINED file, which a short training makes first.
-    shows: what its picture has beside the primary measure: "top1" or "train_loss" (curves over epochs), "ranks",
+    shows: what its picture has besides the primary measure: "top1" or "train_loss" (curves over epochs), "ranks",
     "files", "places", or "" for the next measure.
     """
 

@@ -52,7 +52,7 @@ def writers(record, observed) -> int | None:
 MISTAKE = Mistake(
     "many-writers",
     "several ranks write one file",
-    "the file is whoever's wrote last, or a mixture that cannot be read",
+    "the file is that of the last writer, or a mixture that cannot be read",
     "write on rank 0 alone, under a temporary name, then rename",
     detect,
     needs="writers",

@@ -36,7 +36,7 @@ def hung(record, observed) -> float:
 MISTAKE = Mistake(
     "rank0-collective",
     "a collective that only rank 0 enters",
-    "rank 0 waits for the others, they wait for rank 0, and the job stands until it is killed",
+    "rank 0 waits for the others, they wait for rank 0, and the job hangs until it is killed",
     "let every rank enter every collective; only print or save under `if rank == 0`",
     detect,
     overrides={"sum_counts": sum_counts},
@@ -44,7 +44,7 @@ MISTAKE = Mistake(
     lab=Lab(
         "What happens when only rank 0 enters a collective?",
         "The job deadlocks after the epoch: no error, no output, processors or GPUs at full load or at none, until "
-        "somebody ends it.",
+        "it is ended.",
         (Measure("runs that stand still until they are ended", hung, "up", ".0f"),),
         workload={"epochs": 1, "timeout": 20.0},
         hangs=True,

@@ -37,7 +37,7 @@ MISTAKE = Mistake(
     requires=(SEVERAL_PROCESSES, Requirement("AUGMENT=1", lambda c: c.augment is not False)),
     lab=Lab(
         "How many different random crops are in a global batch?",
-        "Nothing in a single run. Side by side the ranks' images are moved alike, and N ranks augment like one.",
+        "Nothing in a single run. The ranks' images get the same crops and flips, and N ranks augment like one.",
         (Measure("different streams of random crops", different_streams, "down", ".0f"), TOP1, LOSS),
         workload={"augment": True, "per_device_batch": 48},
     ),

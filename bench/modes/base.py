@@ -59,7 +59,7 @@ class Mode:
     channels_last_weights = True  # with CHANNELS_LAST=1 weights, and so gradients, may lie as N H W C, too
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
     collective_forward = False  # a forward pass needs every rank: none may take a pass more than another
-    label = ""  # what a table must say beside the mode's name, such as "CPU replicas in threads"
+    label = ""  # what a table must say after the mode's name, such as "CPU replicas in threads"
 
     def __init__(self, config: RunConfig):
         self.config = config
@@ -74,7 +74,7 @@ class Mode:
         return model
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        """The model the loop calls. It lies on the topology's device already."""
+        """The model the loop calls. It is on the topology's device already."""
         return model
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:

@@ -33,7 +33,7 @@ def join(config: RunConfig) -> Topology:
         **meeting,
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=config.timeout + 60),  # whoever launched us sees the whole, and says so first
+        timeout=timedelta(seconds=config.timeout + 60),  # the launcher sees all ranks, and reports first
         device_id=device if own_gpus else None,
     )
     return Topology(rank, int(os.environ["LOCAL_RANK"]), world_size, 1, device)

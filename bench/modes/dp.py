@@ -12,7 +12,7 @@ Each step:
 What to notice:
   - device 0 holds the originals, their gradients, the optimizer's state and all outputs: it fills up first;
   - the threads share one interpreter lock, and the copies of step 2 are paid every step;
-  - replicas cannot start apart: there is one set of weights;
+  - replicas cannot start with different weights: there is one set of weights;
   - batch norm: each replica normalises with the statistics of its own chunk, and only replica 0's running
     statistics are kept, since the other replicas are thrown away.
 """

@@ -7,7 +7,7 @@ Each step:
      (1 ms by default) agrees with the other ranks on what is ready everywhere, packs small tensors into a fusion
      buffer and starts the all-reduce, while backward goes on;
   3. ``synchronize()`` waits for all reductions; gradients now hold the MEAN over ranks. ``optimizer.step()`` would
-     wait by itself; waiting apart shows what the wait costs, and lets gradients be clipped before the step;
+     wait by itself; waiting separately shows what the wait costs, and lets gradients be clipped before the step;
   4. the wrapped optimizer's own step runs.
 
 What to notice, and two traps that every tutorial walks into:

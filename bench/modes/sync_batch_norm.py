@@ -72,7 +72,7 @@ class ReducedBatchNorm2d(nn.BatchNorm2d):
         count = totals[-1].detach()  # values per channel, over all ranks
         mean = totals[:-1] / count
         # The deviations are summed once the mean is known. E[x²] - mean² would take one sum, and lose all digits where
-        # the mean is large beside the deviation.
+        # the mean is large compared with the deviation.
         centred = values - mean[:, None, None]
         variance = SumOverRanks.apply(centred.square().sum((0, 2, 3)), self.sum_over_ranks) / count
         if self.track_running_stats:

@@ -1,11 +1,11 @@
 """What a run was observed to do: every rank's part, and how rank 0 puts the parts together.
 
-``Observer`` stands beside a run of this bench. What costs nothing while steps are timed it does always: hashes at the
+``Observer`` watches a run of this bench. What costs nothing while steps are timed it does always: hashes at the
 start and the end, the images that the loader's own sampler drew, figures that every rank holds anyhow. With WATCH=1 it
 puts probes (bench/observe/probes.py) up before the model is built and takes those that slow a step down when the timed
 steps begin; without it there are none.
 
-``put_together`` makes ``observed`` (bench/record/observed.py) of the ranks' parts, for a run and for a Watch alike.
+``put_together`` makes ``observed`` (bench/record/observed.py) of the ranks' parts, for a run and for a Watch.
 """
 
 import itertools
@@ -149,7 +149,7 @@ def reported(rows: list[dict], val_set) -> dict | None:
 
 
 def put_together(parts: list[dict], known: dict) -> dict:
-    """``observed`` of the ranks' parts; what some rank did not observe is absent. known: what is known beside them."""
+    """``observed`` of the ranks' parts; what some rank did not observe is absent. known: what is known besides them."""
     observed = {"world_size": len(parts), **known}
     for name, join in JOINS.items():
         own = [part.get(name) for part in parts]
@@ -198,7 +198,7 @@ def writers_of(parts: list[dict]) -> dict[str, list[int]]:
 
 
 def gradient_of(parts: list[dict]) -> dict | None:
-    """The exchanged gradient G beside m, the mean of the ranks' own: <G, m> / <m, m>, which is 1 for G = m."""
+    """The exchanged gradient G compared with m, the mean of the ranks' own: <G, m> / <m, m>, which is 1 for G = m."""
     if len({len(part["own"]) for part in parts}) > 1:
         return None
     mean = np.mean([part["own"] for part in parts], axis=0, dtype=np.float64)

@@ -77,8 +77,8 @@ class GradientProbe:
     """A rank's own gradient of one step, and the one that its optimizer gets.
 
     A hook on a parameter sees what backward gives it, before any exchange. Over several backward passes (accumulation)
-    the own gradients are summed up, as the parameters do. Of each parameter the first numbers are kept, alike for all,
-    SAMPLED_GRADIENTS at the most.
+    the own gradients are summed up, as the parameters do. Of each parameter the first numbers are kept, equally for
+    all, SAMPLED_GRADIENTS at the most.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]):

@@ -20,7 +20,7 @@ from bench.workload.loader import plain_errors
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
     "REPLICAS=1: the weights are compared between the steps and every rank is validated alone: this run measures no "
-    "speed. Where the replicas are apart, accuracy/epochs, which shares the images out over the ranks, is of a mixture "
+    "speed. Where the replicas differ, accuracy/epochs, which shares the images out over the ranks, is of a mixture "
     "of models: what one model does is in samples/0/replicas, and rank 0's is the one that a checkpoint holds"
 )
 
@@ -28,7 +28,7 @@ NOTE = (
 class Replicas:
     """The replicas of one run, compared.
 
-    trainer: before its first step. steps: how many it will take. judge: this process's model as it stands -> a dict of
+    trainer: before its first step. steps: how many it will take. judge: this process's model as it is now -> a dict of
     its loss and its metrics on the whole validation set. epoch: this rank's training batches of one epoch, walked once
     at the end.
     """

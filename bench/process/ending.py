@@ -42,7 +42,7 @@ def tree(pid: int) -> list:
 
 
 def marked(variable: str, value: str) -> list:
-    """Every other process whose environment has this word in this variable, whoever its parent is now."""
+    """Every other process whose environment has this word in this variable, whatever its parent is now."""
     import psutil
 
     found = []

@@ -2,7 +2,7 @@
 
 Each rank says which step it is in and which part of it. Writing costs less than a microsecond and no system call, so
 it is done inside timed steps. The launcher draws the progress bar from it, and when a run hangs or dies it can say
-which rank stands where. It imports no torch: both sides of the process boundary use it.
+where each rank is. It imports no torch: both sides of the process boundary use it.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ def machine_line(record: Record) -> str:
 
 
 def stand_in(record: Record) -> str:
-    """What a device is in this record: a GPU by its name, or a CPU worker that stands for one."""
+    """What a device is in this record: a GPU by its name, or a CPU worker in place of one."""
     most = record.config.num_devices
     if record.on_gpu:
         names = " and ".join(dict.fromkeys(gpu["name"] for gpu in record.gpus[:most])) or "name not recorded"
@@ -66,7 +66,7 @@ def row(record: Record) -> list[str]:
     ]
 
 
-# --- single runs beside each other ---------------------------------------------------------------------------------
+# --- single runs compared ---------------------------------------------------------------------------------
 
 
 def median_throughput(record: Record) -> float:

@@ -33,7 +33,7 @@ from bench.formulas import scaled_lr
 
 
 def observed_of(record: dict) -> dict:
-    """What is known of a run: what was observed, beside what its samples and its facts say anyhow. record: as in its
+    """What is known of a run: what was observed, besides what its samples and its facts say anyhow. record: as in its
     file, of this schema version."""
     config = unchecked(record["config"])
     if record["status"] == "failed":
@@ -90,7 +90,7 @@ def norm_of(kind: str, images: int) -> dict:
 
 
 def rate_of(used: float, lr: float, global_batch: int, for_batch: int | None) -> dict | None:
-    """The learning rate beside the recipe's; None where the recipe does not say which global batch it is for."""
+    """The learning rate relative to the recipe's; None where the recipe does not say which global batch it is for."""
     if for_batch is None:
         return None
     meant = scaled_lr(lr, global_batch, for_batch)

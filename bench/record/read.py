@@ -72,7 +72,7 @@ def check_samples(record: dict, where) -> None:
 
 
 def check_summary(record: dict, where) -> None:
-    """Raise BadRecord when a figure of the summary does not follow from the samples: somebody edited the record."""
+    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited."""
     config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
     if global_batch != config.global_batch:
         raise BadRecord(

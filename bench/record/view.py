@@ -38,7 +38,7 @@ FIELDS = tuple(Sample.__dataclass_fields__)
 
 @dataclass(frozen=True, eq=False)
 class Record(Mapping):
-    """A record. data: as in its file, of this schema version. folder: where the file lies.
+    """A record. data: as in its file, of this schema version. folder: where the file is.
 
     ``record["summary"]`` is that part of the file; everything else here is a name for something in it.
     """

@@ -5,7 +5,7 @@ workload, the ratio of B's throughput to A's with a 95 % interval and a verdict 
 a regression beyond the bound that the user gave.
 
 Within a suite, modes take turns in rounds, and bench/analysis/stats.py pairs them. Two sets were taken at different
-times and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and beside it the
+times and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and with it the
 Hodges–Lehmann shift with its exact rank-sum interval. Verdicts and words are those of bench/analysis/stats.py.
 """
 
@@ -64,7 +64,7 @@ class Difference:
 
     @property
     def mark(self) -> str:
-        """What goes behind every verdict on runs that were not alike although the same was asked for."""
+        """What goes behind every verdict on runs that differed although the same was asked for."""
         return " (runs differ)" if self.unlike else ""
 
     def sentence(self) -> str:
@@ -78,7 +78,7 @@ class Difference:
         return stats.verdict_words(self, "A", "B", self.numbers, TIE_MARGIN, f"{self.needed} records a side")
 
     def against(self, bound: float) -> str:
-        """Where the interval lies to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
+        """The interval's position relative to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
         limit = 1 - bound / 100
         if self.low is None:
             return "unknown"
@@ -115,7 +115,7 @@ class Result:
 
 
 def compare_sets(a: list[Record], b: list[Record]) -> Result:
-    """Compare what two sets have in common, record by record alike in all that defines the work.
+    """Compare what two sets have in common, for records that agree in all that defines the work.
 
     a, b: good records, as ``usable`` gives them. Raises UserError where a program of both was run on different
     workloads, naming the fields, or where the sets share no program. A set in which one program ran with different
@@ -155,7 +155,7 @@ def threads_of(record: Record) -> int | None:
 def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tuple, list[Record]]:
     """Records by all that defines program and work, as ((option, value), …), each group in the order of time.
 
-    parted: the keys, with None for the threads, of those programs that are told apart by their threads as well: two
+    parted: the keys, with None for the threads, of those programs that also differ by their threads: two
     machines differ in them, and the output says so.
     """
     found = {}
@@ -173,7 +173,7 @@ def differing(one: tuple, other: tuple) -> list[str]:
 
 
 def labels(keys: list[tuple]) -> dict[tuple, str]:
-    """A name for each group: mode, devices and engine options, and what else tells groups of one name apart."""
+    """A name for each group: mode, devices and engine options, and what else distinguishes groups of one name."""
     plain = {key: label(dict(key)) for key in keys}
     found = {}
     for key, name in plain.items():
@@ -197,7 +197,7 @@ def label(values: dict) -> str:
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
     """Raise UserError where one program has groups without a partner on both sides: it ran on different workloads.
 
-    Of several such groups the two that are most alike are named. Those that differ in nothing but their threads did the
+    Of several such groups the two that differ least are named. Those that differ in nothing but their threads did the
     same work: they are left without a partner and nothing is refused.
     """
     found = []

@@ -47,7 +47,7 @@ MEASURED = {
 }  # fmt: skip
 OPTIONS = [name for name in FIELDS if name not in HEAD]
 
-# What fits a page, in Markdown; of these, what every record has alike is said once, above the table.
+# What fits a page, in Markdown; of these, what is equal in every record is said once, above the table.
 PAGE = (
     "device", "gpu_names", "cpu_model", "torch_version", *names("labels"), "mode", "num_devices", "status",
     "model", "data", "image_size", "per_device_batch", "global_batch", "precision", "throughput_per_s",
@@ -120,7 +120,7 @@ def head(record: Mapping) -> dict:
 def at(values, path: str):
     """``at(record, "environment.git.dirty")``; None where anything on the way is absent."""
     for name in path.split("."):
-        values = values.get(name) if isinstance(values, dict) else None
+        values = values.get(name) if isinstance(values, Mapping) else None
     return values
 
 
@@ -218,7 +218,7 @@ def save(path: Path, write) -> None:
 
 def markdown(frame, columns=None) -> str:
     """A frame as a Markdown table. columns: those that may be shown, where the frame has a value in them; of these,
-    the ones that are alike in all rows are said once, above the table."""
+    the ones that are equal in all rows are said once, above the table."""
     shown = [name for name in columns or frame.columns if name in frame.columns and frame[name].notna().any()]
     alike = []
     if columns and len(frame) > 1:

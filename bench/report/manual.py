@@ -26,7 +26,7 @@ MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
 def documents(blocks: dict[str, Callable[[], str]]) -> Iterator[tuple[Path, str]]:
     """(path, text as it should be) of every text that is made from code or records, wholly or in blocks.
 
-    blocks: name -> what makes it, beside those of this module.
+    blocks: name -> what makes it, besides those of this module.
     """
     made = {name: make() for name, make in (BLOCKS | blocks).items()}
     for path in [PROJECT / "README.md", *sorted((PROJECT / "tutorials" / "manual").glob("*.md"))]:
@@ -108,7 +108,7 @@ def claim() -> str:
 
 
 def sample(show: Callable) -> str:
-    """What `make bench MODE=ddp GPUS=4` printed on the reference machine. show: prints a record beside others."""
+    """What `make bench MODE=ddp GPUS=4` printed on the reference machine. show: prints a record with others."""
     record, others = reference_page.single_run(REFERENCE / MACHINE)
     console = Console(file=io.StringIO(), width=120, highlight=False)
     show(console, record, others)

@@ -79,7 +79,7 @@ def page(suites: list[Suite], others: list[Record], refused: list[str]) -> str:
 
 
 def place_of(key: Subject) -> tuple:
-    """Where a suite stands on the page: by study, and what it is about in the order of the study's questions."""
+    """A suite's place on the page: by study, and what it is about in the order of the study's questions."""
     study = STUDIES.get(key.study)
     if study is None:
         return len(STUDIES), 0, key

@@ -1,6 +1,7 @@
 """Many machines: throughput of each mode on each machine, one panel per device kind and workload.
 
-CPU workers and GPUs never share a panel, nor do two workloads: a bar beside a bar would say what no one measured.
+CPU workers and GPUs never share a panel, nor do two workloads: bars next to each other would suggest a comparison that
+was not measured.
 """
 
 import textwrap
@@ -69,7 +70,8 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
 
 
 def row_name(group, names: dict) -> str:
-    """Machine, program (with its threads where that tells two apart) and n, in lines that leave room for the axis."""
+    """Machine, program (with its threads where two programs differ in nothing else) and n, in lines that leave room for
+    the axis."""
     count = f"(n = {group.n})".replace(" ", "\u00a0")  # stays in one line
     return "\n".join(textwrap.wrap(f"{names[group.machine]} {group.title} {count}", NAME))
 

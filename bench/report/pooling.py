@@ -2,10 +2,10 @@
 
 In: a folder with the record.json files of any number of machines below it. Out: a new folder with ``pool.csv`` (one
 row per record), ``pool.svg`` and ``pool.png``. The records are only read. Files that are no good record are named and
-the rest is used; a record that lies there twice counts once; two records of one run that do not agree are both left
+the rest is used; a record that is there twice counts once; two records of one run that do not agree are both left
 out, since one of them has been edited and it cannot be known which.
 
-Only records of one device kind and one workload stand side by side: CPU workers are never shown beside GPUs.
+Only records of one device kind and one workload are shown together: CPU workers are never shown next to GPUs.
 """
 
 import collections
@@ -27,8 +27,8 @@ from bench.report.difference import label, threads_of, usable
 CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
-# Options of the work that are said otherwise, or do not change it: the global batch stands for the batch per device, so
-# that one process and two share a panel, and another seed is as much work.
+# Options of the work that are given in another form, or do not change it: the global batch represents the batch per
+# device, so that one process and two share a panel, and another seed is as much work.
 NOT_SAID = ("model", "data", "image_size", "per_device_batch", "precision", "optimizer", "warmup_steps", "timed_steps",
             "seed")  # fmt: skip
 
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The name, with the threads where they tell two groups apart."""
+        """The name, with the threads where two groups differ in nothing else."""
         return f"{self.name}, {self.threads} threads" if self.apart else self.name
 
     @property
@@ -139,7 +139,7 @@ def machine_of(record: Record) -> Machine:
 def workload_of(record: Record) -> str:
     """What was computed, in words: records of different workloads are not put side by side.
 
-    Every option of the work that is not at its default is in it, so one that is new tells workloads apart, too.
+    Every option of the work that is not at its default is in it, so a new one separates workloads, too.
     """
     config = record.config
     size = f" {config.image_size} px" if config.image_size else ""

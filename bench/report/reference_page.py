@@ -109,7 +109,7 @@ def claim(folder: Path, study: str, picture: str) -> str:
 
 
 def single_run(folder: Path) -> tuple[Record, list[Record]]:
-    """A single run that has baselines beside it: the first of the folder."""
+    """A single run with its baselines: the first of the folder."""
     alone = [record for record in read(folder)[1] if record.ok]
     for record in alone:
         others = [each for each in alone if Path(each.folder).parent == Path(record.folder) / "baselines"]

@@ -15,7 +15,7 @@ Parts:
 
 Throughput is taken at the MEDIAN step: on a shared machine a single disturbed step moves the mean of a short run by
 more than the one percent that is asked about. The ratio over all steps, which also holds what happens only now and
-then, is printed beside it.
+then, is printed next to it.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What lies below one URL, through fsspec: listed, read and written within a limit, and in one line when it cannot be.
+"""The files below one URL, through fsspec: listed, read and written within a limit, and in one line when it cannot be.
 
 Endpoint and keys of S3 come from the ordinary AWS_* variables, which s3fs reads; no credential is printed or written.
 """
@@ -43,7 +43,7 @@ class RemoteFile:
 
 
 class Remote:
-    """What lies below one URL. Every request ends within the time limit and raises nothing but UserError.
+    """The files below one URL. Every request ends within the time limit and raises nothing but UserError.
 
     A folder's (file://) requests are the operating system's, which has its own limits: ours is looked at between them.
     """
@@ -122,7 +122,7 @@ class Remote:
         root = self.root.rstrip("/")
         files = {}
         for path, info in found.items():
-            if path.endswith("/"):  # the empty object that stands for a folder
+            if path.endswith("/"):  # the empty object that represents a folder
                 continue
             name = path.rpartition("/")[2] if path == root else path[len(root) + 1 :]
             size, version = info.get("size"), version_of(info)

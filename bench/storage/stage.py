@@ -79,7 +79,7 @@ def is_result(path: Path) -> bool:
 
 
 class Copy:
-    """The cache's folder of one URL; the head of this file says what lies in it."""
+    """The cache's folder of one URL; the head of this file says what is in it."""
 
     def __init__(self, folder: Path):
         self.folder, self.data, self.parts = folder, folder / "data", folder / "parts"
@@ -96,7 +96,7 @@ class Copy:
         return known
 
     def present(self) -> dict[str, os.stat_result]:
-        """What lies in data/ now."""
+        """What is in data/ now."""
         paths = [Path(folder, name) for folder, _, names in os.walk(self.data) for name in names]
         return {path.relative_to(self.data).as_posix(): path.lstat() for path in paths}
 

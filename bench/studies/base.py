@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.config.command_line import in_words
-from bench.config.options import RunConfig, names
+from bench.config.modes import MODES
+from bench.config.options import KNOBS, UNSET, RunConfig, names
 
 QUICK_ROUNDS = 2
 MIN_ROUNDS = 3  # with fewer it is a look, not a result
@@ -21,12 +22,12 @@ class Study:
     name: in records and on the command line of reports. folder: below bench/studies; it has study.py, result.py and
     figures.py. command: of `bench`, and of make. heading, question: on the page. help: on the command line.
     plans: (console, asked, flags) -> a ``Plan`` for each suite that the command runs. Raises UserError for what cannot
-    be studied. flags: what the command takes beside the options of a run, as argparse wants them. defaults: options
+    be studied. flags: what the command takes besides the options of a run, as argparse wants them. defaults: options
     with another default here. sets: options that it sets itself, and refuses when they are given.
     rounds: unless given. enough: rounds of a suite that a newer one with fewer does not replace on the
     page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a maximum.
     named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
-    about -> a question of its own. card: on the page its suites are cards beside each other.
+    about -> a question of its own. card: on the page its suites are cards in one row.
     """
 
     name: str
@@ -95,19 +96,20 @@ class Study:
         return self.questions.get(self.about(suite), self.question)
 
     def warning(self, suite) -> str:
-        """What stands above a suite's answer, as a warning; most have none."""
+        """A warning above a suite's answer; most have none."""
         return self.ask("warning", suite, "")
 
     def said(self, suite) -> list[tuple[str, str]]:
-        """What is said beside the answer: (heading, text)."""
+        """What is said in addition to the answer: (heading, text)."""
         return self.ask("said_of", suite, [])
 
     def notes(self, suite) -> list[str]:
-        """What must be known of a suite's runs, beside what their records say."""
+        """What must be known of a suite's runs, besides what their records say."""
         return self.ask("notes", suite, [])
 
     def repeat(self, suite) -> str:
-        """The make command that repeats a suite: the options that its largest programs have in common."""
+        """The make command that repeats a suite: the options that its largest programs have in common, and those of an
+        engine that all programs with that engine have."""
         configs = [record.config for record in suite.records]
         most = max(config.num_devices for config in configs)
         configs = [config for config in configs if config.num_devices == most]
@@ -121,11 +123,17 @@ class Study:
             decided |= {"seed"}
             words += [f"SEED={seed}" for seed in [min(config.seed for config in configs)] if seed]
         for f in dataclasses.fields(RunConfig):
-            values, value = {str(getattr(config, f.name)) for config in configs}, getattr(configs[0], f.name)
-            same = len(values) == 1 and value is not None and value != self.defaults.get(f.name, f.default)
+            values = [asked(c, f.name) for c in configs if f.name not in KNOBS or f.name in MODES[c.mode].knobs]
+            same = len(set(map(str, values))) == 1 and values[0] not in (None, self.defaults.get(f.name, f.default))
             if f.name not in decided and same:
-                words.append(in_words(f, value))
+                words.append(in_words(f, values[0]))
         return " ".join(words)
+
+
+def asked(config: RunConfig, name: str):
+    """What was asked of an option: nothing where TUNED=1 has set it."""
+    value, tuned = getattr(config, name), MODES[config.mode].tuned if config.tuned else {}
+    return UNSET[name] if (name, value) in tuned.items() else value
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Flags:
-    """What a study's command was given beside the options of a run. rounds: None for the study's own number."""
+    """What a study's command was given besides the options of a run. rounds: None for the study's own number."""
 
     rounds: int | None = None
     quick: bool = False

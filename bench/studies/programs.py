@@ -44,7 +44,7 @@ def even_threads(config: RunConfig) -> RunConfig:
 
 
 def bounds_of(config: RunConfig) -> list[str]:
-    """The upper bounds that are measured beside the modes: on a CPU with several workers, where they fall too."""
+    """The upper bounds that are measured with the modes: on a CPU with several workers, where they fall too."""
     return UPPER_BOUNDS if config.device == "cpu" and config.num_devices > 1 else []
 
 

@@ -80,7 +80,7 @@ class Epochs:
             watcher.end_training()
 
     def saves(self, end: int) -> range:
-        """The steps before ``end`` after which a checkpoint is asked for, beside the epochs' ends."""
+        """The steps before ``end`` after which a checkpoint is asked for, besides the epochs' ends."""
         every = self.config.checkpoint_steps or end
         return range((self.trainer.step // every + 1) * every, end, every)
 
@@ -267,7 +267,7 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
 
 
 def judge(trainer: Trainer, batches: Iterable) -> dict:
-    """The mean loss and the metrics of this process's model as it stands, with its own buffers, on batches that are its
+    """The mean loss and the metrics of this process's model as it is now, with its own buffers, on batches that are its
     own; no other rank takes part."""
     return means(trainer, count(trainer, batches))
 

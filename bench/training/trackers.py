@@ -6,7 +6,7 @@ one that does nothing. What to notice:
 - a step never waits for a disk or a network: ``log`` puts the values into a queue, and a thread writes them;
 - a tracker never ends a run: what goes wrong after it was opened is one line in the rank's log, and the rest of the
   values is dropped. The record does not depend on it;
-- nothing is sent anywhere and everything lies under the run's folder, unless WANDB_MODE=online is in the environment.
+- nothing is sent anywhere and everything is under the run's folder, unless WANDB_MODE=online is in the environment.
   A key alone (WANDB_API_KEY) sends nothing. An offline run is sent later by ``wandb sync RUN_DIR/wandb/offline-run-*``.
 
 A tracker holds up to about a second of values; a process that leaves by os._exit without ``close`` loses those.

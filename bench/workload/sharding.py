@@ -54,7 +54,8 @@ def shard(batch: np.ndarray, first_device: int, devices: int, num_devices: int) 
 def steps_of_epochs(num_images: int, epochs: int, global_batch: int, step: int = 0, images_seen: int = 0) -> list[int]:
     """The step after which each epoch ends, rounded up to whole steps.
 
-    step, images_seen: where a resumed run stands. An epoch that had ended by then gets a step before it, or that one.
+    step, images_seen: the position of a resumed run. An epoch that had ended by then gets a step before it, or that
+    one.
 
     >>> steps_of_epochs(num_images=100, epochs=3, global_batch=40)    # 2.5 steps per epoch
     [3, 5, 8]

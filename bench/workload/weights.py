@@ -108,7 +108,7 @@ def weights_in(content, path: Path) -> dict[str, torch.Tensor]:
     """The state dict in whatever a person has saved, under the names of the plain model.
 
     content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a whole
-    module. A prefix of PREFIXES is stripped, as often as it stands there, when ALL keys carry it: then it can only be
+    module. A prefix of PREFIXES is stripped, as often as it occurs, when ALL keys carry it: then it can only be
     a wrapper's. Raises UserError when no weights are found.
     """
     if isinstance(content, nn.Module):

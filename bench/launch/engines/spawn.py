@@ -1,6 +1,6 @@
 """torch.multiprocessing.spawn: one Python program starts the ranks itself.
 
-``command`` starts spawn_ranks.py beside this file as a fresh process (never a fork of a notebook's kernel, which could
+``command`` starts spawn_ranks.py as a fresh process (never a fork of a notebook's kernel, which could
 not use CUDA again), and that process spawns the ranks.
 """
 

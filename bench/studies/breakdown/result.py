@@ -17,7 +17,7 @@ from bench.studies.speed import grids_with_base as grids  # noqa: F401, a part o
 from bench.studies.speed import summary  # noqa: F401
 
 PHASES = ("data wait", "forward", "backward", "synchronize", "optimizer", "other")
-COPIES = ("scatter", "replicate", "gather")  # what DataParallel does beside the forward pass
+COPIES = ("scatter", "replicate", "gather")  # what DataParallel does besides the forward pass
 
 
 def compare(suite: Suite) -> Result:
@@ -117,7 +117,7 @@ def timelines(record: Record) -> dict[int, dict]:
 
 
 def parts_ms(record: Record) -> dict[str, float]:
-    """What DataParallel does beside the forward pass, in milliseconds of the profiled step; empty for other modes."""
+    """What DataParallel does besides the forward pass, in milliseconds of the profiled step; empty for other modes."""
     found = {}
     for timeline in timelines(record).values():
         for span in timeline["spans"]:

@@ -4,7 +4,7 @@ A bar is as long as a step takes its slowest rank, averaged over the rounds, so 
 Phases are the host's times on a CPU and times between CUDA events on a GPU. The wait for data is the host's time on
 both: on a GPU the device may still compute meanwhile, so only what the phases leave of the step is drawn of it.
 
-What the exposed communication is stands in result.py.
+The exposed communication is defined in result.py.
 """
 
 import statistics

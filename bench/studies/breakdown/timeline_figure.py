@@ -15,7 +15,7 @@ from bench.studies.breakdown.step_figure import PHASES
 
 MOST_RANKS = 4  # drawn of one mode; more would not be legible
 LANE = 0.23  # inches: one lane of a rank
-PANEL = 0.75  # inches of a panel beside its lanes: title and ticks
+PANEL = 0.75  # inches of a panel besides its lanes: title and ticks
 LEGEND_LINE = 0.2  # inches
 COLUMNS = 5  # of the legend
 PARTS_LANE = "dp"  # a lane, not a mode: the parts of DataParallel's forward
@@ -33,7 +33,7 @@ KEY = (
     "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row a thread "
     "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
     "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers.",
-    "A share of communication that lies under computation is a coincidence in time, not a proof that it cost nothing: "
+    "Communication that overlaps with computation only happens at the same time, not a proof that it cost nothing: "
     "the bound is the run without exchange (no_sync).",
 )
 
@@ -175,7 +175,7 @@ def look_of(lane: str, span: dict, number: int) -> Look:
 
 
 def words(record: Record) -> str:
-    """What a panel says of its step: its length, and the share of communication that lies under computation."""
+    """What a panel says of its step: its length, and the share of communication that overlaps with computation."""
     found = timelines(record)
     lengths = [1000 * timeline["step_s"] for timeline in found.values()]
     text = f"{max(lengths):.{0 if max(lengths) >= 100 else 1}f} ms"
@@ -184,7 +184,7 @@ def words(record: Record) -> str:
     parts = parts_ms(record)
     if known:
         each = ", ".join(f"{100 * share:.0f} % (rank {rank})" for rank, share in list(known.items())[:MOST_RANKS])
-        text += f"; of communication, {each} lies under computation: no proof that it is free, no_sync is the bound"
+        text += f"; of communication, {each} overlaps with computation: no proof that it is free, no_sync is the bound"
     elif parts:
         share = 100 * sum(parts.values()) / sum(lengths)
         text += f"; scatter, replicate and gather take {share:.2g} %: {parts_words(parts)}"

@@ -1,4 +1,4 @@
-"""A mistake beside the right version: one picture per lab, chosen by what the mistake can be seen in.
+"""A mistake compared with the right version: one picture per lab, chosen by what the mistake can be seen in.
 
 Above always the figure that decides, a bar per version and a dot per seed. Below curves over epochs, the ranks' own
 metrics, what a file held, or the next figure; of a run that hangs only where its ranks stand, over time.
@@ -53,7 +53,7 @@ def panels_of(result) -> list[tuple]:
 def key_of(result) -> str:
     """What the marks are."""
     if result.mistake.lab.hangs:
-        return "Hatched: no heartbeat. The line at which a rank stood when the run was ended is beside it."
+        return "Hatched: no heartbeat. Next to it: the line that a rank was at when the run was ended."
     return "Bar or thick line: mean over seeds. Dot or thin line: a seed."
 
 

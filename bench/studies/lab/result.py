@@ -1,7 +1,7 @@
-"""A mistake beside the right version, paired by seed.
+"""A mistake compared with the right version, paired by seed.
 
 In: a suite of two programs, of the variants "right" and "wrong". Out: a LabResult. The primary measure decides, in the
-direction that was fixed in advance; the other measures stand beside it as they come out. A run that hangs is a result
+direction that was fixed in advance; the other measures are reported as they come out. A run that hangs is a result
 here: its failed record is one of the lab's.
 """
 
@@ -242,7 +242,7 @@ grids = summary
 
 
 def said_of(suite: Suite) -> list[tuple[str, str]]:
-    """What is said of a mistake beside its measures: (heading, text)."""
+    """What is said of a mistake in addition to its measures: (heading, text)."""
     mistake = mistake_of(suite)
     if mistake is None:
         return []

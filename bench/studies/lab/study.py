@@ -1,7 +1,8 @@
-"""A known mistake beside the right version, over seeds: what it does, and how it is found. NAME=all: every mistake.
+"""A known mistake compared with the right version, over seeds: what it does, and how it is found. NAME=all: every
+mistake.
 
 Two programs, equal but for the mistake, in interleaved rounds, each with a seed of its own. What is measured, and what
-the primary measure is expected to do, stands in the mistake's file (bench/mistakes) before any run.
+the primary measure is expected to do, is in the mistake's file (bench/mistakes) before any run.
 """
 
 import dataclasses
@@ -97,7 +98,7 @@ LAB = Study(
     "lab",
     "The known mistakes",
     "What does each known mistake do, what is seen of it, what finds it?",
-    "a known mistake beside the right version, over seeds: what it does and how it is found",
+    "a known mistake compared with the right version, over seeds: what it does and how it is found",
     plans,
     group="explain",
     example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",

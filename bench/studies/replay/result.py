@@ -1,4 +1,4 @@
-"""A replayed unfairness compared: the verdict of the fair comparison beside that of the unfair one."""
+"""A replayed unfairness compared: the verdict of the fair comparison and that of the unfair one."""
 
 from bench.analysis import ratio_figure, words
 from bench.analysis.comparison import Pair, Result, compare_suite

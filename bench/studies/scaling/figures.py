@@ -51,7 +51,7 @@ def place(count: int, counts: list[int]) -> float:
 
 
 def aside(lines: dict, mode: str, count: int) -> float:
-    """How many dodges a mode stands aside where others have the same number of devices.
+    """By how many dodges a mode is shifted where others have the same number of devices.
 
     >>> aside({"dp": {2: ""}, "ddp": {2: ""}}, "ddp", 2), aside({"single": {1: ""}, "dp": {2: ""}}, "single", 1)
     (0.5, 0.0)

@@ -1,4 +1,5 @@
-"""Replicas that start apart: their distance over steps against the theory, and how good the models they leave are."""
+"""Replicas initialised with different weights: their distance over steps against the theory, and how good the models
+they leave are."""
 
 import itertools
 import statistics
@@ -12,7 +13,7 @@ from bench.studies.unsynced.study import MAIN, replicas_of
 PANEL = 2.5  # inches
 ROW = 0.32  # inches, a model
 PAIRS = 2.2  # inches, the seeds of a program
-MARKS = 12  # of the theory's line, so that what lies under it is seen
+MARKS = 12  # of the theory's line, so that what is under it is seen
 LAYERS = ("#000000", style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.GREY)
 
 

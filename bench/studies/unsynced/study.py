@@ -35,7 +35,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     without epochs, data without a validation set."""
     refuse(asked, *SETS)
     if asked.num_devices < 2:
-        raise UserError("GPUS=1 is one replica, which cannot start apart from another: use GPUS=2 or more")
+        raise UserError("GPUS=1 is one replica, which has no other to differ from: use GPUS=2 or more")
     if not asked.replicas:
         raise UserError("REPLICAS=0 would record nothing of the replicas: leave it out")
     found = programs(prepare_training(console, asked), available(console))
@@ -45,7 +45,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Replicas that are made equal at the start beside replicas that are not, in every mode that can forget it, and as
+    """Replicas that are made equal at the start, and replicas that are not, in every mode that can forget it, and as
     the control every mode of one process on several devices, which has one set of weights.
 
     Where rank 0's buffers are sent to all, a further program leaves each rank its own.
@@ -76,7 +76,7 @@ def every_rank(record: Record) -> str:
 UNSYNCED = Study(
     "unsynced",
     "unsynced-init",
-    "Replicas that start apart",
+    "Replicas initialised with different weights",
     "What is lost when ranks start from different weights?",
     "what is lost when replicas start from different weights, paired by seed",
     plans,

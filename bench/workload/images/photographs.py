@@ -34,7 +34,7 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
         for train in (True, False)
     ]
     hold = config.in_memory
-    if hold is None:  # what is decoded once must be seen again, and fit beside everything else
+    if hold is None:  # what is decoded once must be seen again, and fit into memory with everything else
         hold = config.epochs > 1 and sum(map(hold_size_gib, sources)) <= HELD_GIB
     options = {"skip_bad": config.skip_bad, "hold": cache(config) / "decoded" if hold else None}
     train_set = ImageSet(sources[0], config.image_size, True, config.augment, config.seed, **options)
@@ -88,7 +88,7 @@ class FolderSource:
 
 class TarSource:
     """Images in ``PATH/train.tar`` and ``PATH/val.tar`` (or eval), not unpacked. An image's class is its folder in the
-    tar, or the tar within the tar that it lies in, as in ImageNet's train.tar.
+    tar, or the tar within the tar that it is in, as in ImageNet's train.tar.
 
     timm's reader of tar files finds the images. Reading them through its open tar files goes wrong in loader workers:
     processes that inherit one open file share its position, and samples are swapped without an error. So an image is
@@ -300,7 +300,7 @@ def scan(tar: Path) -> dict[str, np.ndarray]:
     offsets = [image.offset_data + (inner.offset_data if inner else 0) for image, _, inner in samples]
     sizes = [image.size for image, _, _ in samples]
     if max(offset + size for offset, size in zip(offsets, sizes, strict=True)) > tar.stat().st_size:
-        raise UserError(f"{tar} is truncated: an image lies beyond its end")
+        raise UserError(f"{tar} is truncated: an image extends beyond its end")
     names = [f"{inner.name}/{image.name}" if inner else image.name for image, _, inner in samples]
     return {
         "classes": classes,
