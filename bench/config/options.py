@@ -185,7 +185,7 @@ class RunConfig:
     study: str | None = option("labels", None, "label: the study that this run is part of")
     suite: str | None = option("labels", None, "label: the suite that this run belongs to")
     program: str | None = option("labels", None, "label: the program of its suite")
-    variant: str | None = option("labels", None, "label: what the program stands for in its suite, as in right, wrong")
+    variant: str | None = option("labels", None, "label: the part of the program in its suite, as in right, wrong")
     round: int | None = option("labels", None, "label: the round of its suite", minimum=0)
 
     def __post_init__(self):
