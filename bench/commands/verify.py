@@ -130,7 +130,7 @@ def difference(a: Path, b: Path, step: int) -> float:
 
 
 def travelled(folder: Path) -> float:
-    """How far training moved the weight that moved most: agreement of weights that stand still would prove nothing."""
+    """How far training moved the weight that moved most: agreement of weights that do not move would prove nothing."""
     return largest(*(np.load(folder / f"rank0-step{step}.npz") for step in (STEPS[0], STEPS[-1])))
 
 

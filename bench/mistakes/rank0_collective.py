@@ -45,7 +45,7 @@ MISTAKE = Mistake(
         "What happens when only rank 0 enters a collective?",
         "The job deadlocks after the epoch: no error, no output, processors or GPUs at full load or at none, until "
         "it is ended.",
-        (Measure("runs that stand still until they are ended", hung, "up", ".0f"),),
+        (Measure("runs that hang until they are ended", hung, "up", ".0f"),),
         workload={"epochs": 1, "timeout": 20.0},
         hangs=True,
         shows="places",

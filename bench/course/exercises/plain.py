@@ -57,7 +57,7 @@ class NotebookFile(pytest.File):
     """A notebook."""
 
     def collect(self):
-        """One test a test cell."""
+        """One test per test cell."""
         for name, points in tests_of(self.path).items():
             yield TestCell.from_parent(self, name=name, points=points)
 

@@ -1,4 +1,4 @@
-"""Where the step goes: its phases as a stacked bar a mode, and below them the communication that is not hidden.
+"""Where the step goes: its phases as a stacked bar per mode, and below them the communication that is not hidden.
 
 A bar is as long as a step takes its slowest rank, averaged over the rounds, so that its phases add up to the step.
 Phases are the host's times on a CPU and times between CUDA events on a GPU. The wait for data is the host's time on

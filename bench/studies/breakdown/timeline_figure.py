@@ -30,10 +30,10 @@ PARTS = {
     "gather": Look(style.PALE, "\\\\\\"),
 }
 KEY = (
-    "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row a thread "
+    "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row per thread "
     "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
     "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers.",
-    "Communication that overlaps with computation only happens at the same time, not a proof that it cost nothing: "
+    "That communication overlaps with computation is no proof that it cost nothing: "
     "the bound is the run without exchange (no_sync).",
 )
 
@@ -57,7 +57,7 @@ def draw(result):
     handles = legend_of(layouts)
     legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
     paper = style.canvas(suite, "One step of each mode: what runs when", sum(heights) + 0.3 + legend,
-                        result.certificate, (*more,), "n = 1 step a mode")  # fmt: skip
+                        result.certificate, (*more,), "n = 1 step per mode")  # fmt: skip
     bottom, top = paper.body
     if handles:
         paper.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, top), ncols=COLUMNS,

@@ -24,7 +24,7 @@ def draw(result):
     weak = suite.study == WEAK.name
     fixed = "batch per device fixed" if weak else "global batch fixed"
     key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
-    key += "rounds; one without its cap goes on."
+    key += "rounds; one without its cap extends beyond the axis."
     bound_key = "Dotted: the bound, as many independent processes that exchange nothing; hatched: what this machine "
     more = (key, bound_key + "itself takes, whatever the mode.") if bounds else (key,)
     paper = style.canvas(suite, f"{suite.study.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
