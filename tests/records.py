@@ -3,6 +3,7 @@
 They never stand for a measurement. GPU records name a "Test GPU", which nobody sells.
 """
 
+import copy
 import dataclasses
 import datetime
 import hashlib
@@ -12,10 +13,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bench.analysis.suite import Suite, suites_of
+from bench.config.command_line import make_command
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, make_command, resolve, to_dict
-from bench.mistakes import INJECTED
-from bench.record import write as real
+from bench.config.options import RunConfig, to_dict
+from bench.config.resolve import resolve
+from bench.config.workloads import workload_of
+from bench.mistakes import MISTAKES
+from bench.record.schema import SCHEMA_VERSION
+from bench.record.summary import summarise, summarise_accuracy
+from bench.record.view import Record
+from bench.record.write import describe_topology, provenance_of
+from bench.studies.knobs.study import label_of
 
 STEPS = 6
 CORES = {"cpu": 2, "cuda": 16}
@@ -29,10 +37,10 @@ def record(
     seconds: float = 0.0, failed: str | None = None, facts: dict | None = None, phases: dict | None = None,
     memory: dict | None = None, timeline: dict | None = None, top1: list[float] | None = None,
     replicas: dict | None = None, **options,
-) -> dict:  # fmt: skip
-    """One record, v2.
+) -> Record:  # fmt: skip
+    """One record.
 
-    throughput: images a second. batch: images a device a step. seconds: after START. failed: a kind of failure.
+    throughput: images per second. batch: images per device per step. seconds: after START. failed: a kind of failure.
     facts, phases (shares of a step): laid over the usual ones. memory: source -> GiB, for every device.
     top1: after each epoch; an epoch takes 10 s and its validation 1 s more. replicas: what the record says of them.
     options: any other of RunConfig.
@@ -43,17 +51,19 @@ def record(
     config = dataclasses.replace(config, warmup_steps=2, timed_steps=STEPS)
     started = START + datetime.timedelta(seconds=seconds)
     frame = {
-        "schema_version": real.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "run_id": f"{started:%Y%m%d-%H%M%S}-{mode}-{num_devices}x{config.model}-{tag(config, seconds)}",
         "status": "failed" if failed else "ok",
         "started_at": started.isoformat(timespec="milliseconds"),
         "command": make_command(config),
         "config": to_dict(config),
+        "workload": workload_of(config).to_dict(),
         "environment": environment(device, num_devices),
     }
     if failed:
         failure = {"rank": 0, "kind": failed, "message": f"rank 0 was {failed}", "traceback": ""}
-        return frame | {"topology": {}, "samples": [], "summary": {}, "provenance": {}, "failure": failure}
+        frame |= {"topology": {}, "samples": [], "summary": {}, "provenance": {}, "failure": failure}
+        return Record(frame)
     parts = [
         sample(config, rank, started, config.global_batch / throughput, facts or {}, phases or {}, memory)
         for rank in range(config.num_processes)
@@ -67,13 +77,17 @@ def record(
         world_size=config.num_processes, num_devices=num_devices, devices_per_process=num_devices // len(parts)
     )
     if top1:
-        frame["accuracy"] = real.summarise_accuracy(config.target, [epoch_row(n, x) for n, x in enumerate(top1, 1)])
-    return frame | {
-        "topology": real.describe_topology(config, place, "", parts),
+        metrics = [metric.key for metric in workload_of(config).metrics]
+        rows = [epoch_row(n, x) for n, x in enumerate(top1, 1)]
+        frame["accuracy"] = summarise_accuracy(metrics, config.target, rows)
+    frame |= {
+        "topology": describe_topology(config, place, "", parts),
+        "nodes": [{"ranks": list(range(len(parts)))}],
         "samples": parts,
-        "summary": real.summarise(config, parts),
-        "provenance": real.provenance_of(config),
+        "summary": summarise(config.mode, config.global_batch, parts),
+        "provenance": provenance_of(config),
     }
+    return Record(frame)
 
 
 def epoch_row(number: int, top1: float) -> dict:
@@ -87,7 +101,7 @@ def epoch_row(number: int, top1: float) -> dict:
 
 def tag(config: RunConfig, seconds: float) -> str:
     """Four digits that tell runs of one second apart."""
-    return hashlib.sha256(f"{config.suite} {config.role} {config.round} {seconds}".encode()).hexdigest()[:4]
+    return hashlib.sha256(f"{config.suite} {config.program} {config.round} {seconds}".encode()).hexdigest()[:4]
 
 
 def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict, memory) -> dict:
@@ -200,29 +214,29 @@ def environment(device: str, num_devices: int) -> dict:
     }  # fmt: skip
 
 
-def suite_records(kind: str, programs: dict[str, dict], rounds: int = 8, name: str = "0001", **common) -> list[dict]:
+def suite_records(study: str, programs: dict[str, dict], rounds: int = 8, name: str = "0001", **common) -> list[Record]:
     """The records of one suite, round by round.
 
-    programs: role -> the options of ``record`` for it, with ``throughput`` a number or a list, one a round. A single
-    number gets a noise of 1 % that is the same on every call. ``top1``: one list of epochs a round, whose seed is its
-    number; ``replicas``: one dict a round. common: options for every record.
+    programs: label -> the options of ``record`` for it, with ``throughput`` a number or a list, one per round. A single
+    number gets a noise of 1 % that is the same on every call. ``top1``: one list of epochs per round, whose seed is its
+    number; ``replicas``: one dict per round. common: options for every record.
     """
-    found, suite = [], f"{kind}-20260102-030405-{name}"
+    found, suite = [], f"{study}-20260102-030405-{name}"
     for n in range(rounds):
-        for place, (role, options) in enumerate(programs.items()):
+        for place, (label, options) in enumerate(programs.items()):
             value = options.get("throughput", 100.0)
             speed = value[n] if isinstance(value, list) else value * (1 + 0.01 * math.sin(7 * n + 3 * place))
             seconds = 60.0 * n + 5 * place + (int(name, 16) * 86400)
-            more = {"suite": suite, "role": role, "round": n, "seconds": seconds}
+            more = {"study": study, "suite": suite, "program": label, "round": n, "seconds": seconds}
             more |= {"top1": options["top1"][n], "seed": n} if "top1" in options else {}
             more |= {"replicas": options["replicas"][n]} if "replicas" in options else {}
             found.append(record(**common | options | more | {"throughput": speed}))
     return found
 
 
-def suite(kind: str, programs: dict[str, dict], rounds: int = 8, **common) -> Suite:
+def suite(study: str, programs: dict[str, dict], rounds: int = 8, **common) -> Suite:
     """The suite of those records."""
-    (found,) = suites_of(suite_records(kind, programs, rounds, **common))
+    (found,) = suites_of(suite_records(study, programs, rounds, **common))
     return found
 
 
@@ -264,15 +278,43 @@ def breakdown_programs(num_devices: int = 2) -> dict[str, dict]:
     return programs
 
 
+def profiled_records(**common) -> list[Record]:
+    """A breakdown of two rounds with a profiled step of dp, whose scatter, replicate and gather take 4, 12.5 and 2 ms,
+    and of ddp, whose second bucket lies half under its backward pass."""
+    found = suite_records("breakdown", breakdown_programs(), rounds=2, **common)
+    parts = {"scatter": (0, 4), "replicate": (4, 16.5), "forward": (16.5, 80), "gather": (80, 82)}
+    dp = [span("dp", *each) for each in parts.items()]
+    ddp = [span("phase", "forward", (0, 100)), span("phase", "backward", (100, 290)),
+           span("phase", "optimizer", (290, 320)), span("compute", "operators", (0, 240)),
+           span("communication", "buffers", (0, 5)),
+           span("communication", "bucket 0", (150, 200), 10 * 2**20),
+           span("communication", "bucket 1", (220, 260), 33 * 2**20)]  # fmt: skip
+    for mode, spans in {"dp": dp, "ddp": ddp}.items():
+        timeline = {"step": 9, "step_s": 0.32, "spans": spans, "notes": []}
+        labels = {"study": "breakdown", "suite": found[0].config.suite, "program": mode, "round": 0, "seconds": 900}
+        found.append(record(mode, profile=True, timeline=timeline, **common | labels))
+    return found
+
+
+def span(lane: str, name: str, ms: tuple[float, float], size: int | None = None) -> dict:
+    """A stretch of a profiled step."""
+    return {"lane": lane, "name": name, "start_s": ms[0] / 1000, "end_s": ms[1] / 1000, "bytes": size}
+
+
 def knob_programs() -> dict[str, dict]:
     """The programs of a sweep of ddp's knobs: a grid, and single settings."""
-    single = {"static_graph=1": 91.1, "overlap=0": 86.0, "compression=fp16": 79.0, "compression=powersgd": 70.0}
     programs = {"ddp": {"mode": "ddp", "throughput": 91.0}}
-    for cap, speed in {1: 84.0, 5: 89.0, 25: 91.0, 100: 96.0}.items():
-        for view in (0, 1):
-            role = f"ddp bucket_cap_mb={cap} gradient_as_bucket_view={view}"
-            programs[role] = {"mode": "ddp", "throughput": speed + 0.3 * view}
-    return programs | {f"ddp {knob}": {"mode": "ddp", "throughput": speed} for knob, speed in single.items()}
+    for cap, speed in {1.0: 84.0, 5.0: 89.0, 25.0: 91.0, 100.0: 96.0}.items():
+        for view in (False, True):
+            point = {"bucket_cap_mb": cap, "gradient_as_bucket_view": view}
+            programs[label_of("ddp", point)] = {"mode": "ddp", "throughput": speed + 0.3 * view, **point}
+    single = {"static_graph": (True, 91.1), "overlap": (False, 86.0)}
+    for name, (value, speed) in single.items():
+        programs[label_of("ddp", {name: value})] = {"mode": "ddp", "throughput": speed, name: value}
+    for value, speed in {"fp16": 79.0, "powersgd": 70.0}.items():
+        point = {"compression": value}
+        programs[label_of("ddp", point)] = {"mode": "ddp", "throughput": speed, **point}
+    return programs
 
 
 # Three seeds: dp ends as single does within a point, ddp is shown to be worse, of horovod too little is known.
@@ -285,7 +327,7 @@ SEEDS = {
 
 
 def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> dict[str, dict]:
-    """The programs of an accuracy suite. top1: mode -> that of the last epoch, one a seed; an epoch back is 2 points
+    """The programs of an accuracy suite. top1: mode -> that of the last epoch, one per seed; an epoch back is 2 points
     less; SEEDS where nothing is given."""
     trained = {"epochs": epochs, "target": target, "checkpoint": False, "data": "digits"}
     return {
@@ -298,7 +340,7 @@ def accuracy_programs(epochs: int = 3, target: float | None = 0.98, **top1) -> d
 def unsynced_programs() -> dict[str, dict]:
     """The programs of a suite of replicas that start apart, four seeds. Of ddp's unsynchronised ranks the first loses 3
     points and the second, judged with the first one's buffers, 50; of Horovod's none loses any. One layer is twice as
-    far apart as the other, and all shrink by 1 % a step."""
+    far apart as the other, and all shrink by 1 % per step."""
     trained = {"epochs": 1, "checkpoint": False, "data": "digits", "weight_decay": 0.1, "momentum": 0.0, "lr": 0.1}
     seeds = [0.95, 0.96, 0.94, 0.955]
     losses = {
@@ -309,16 +351,16 @@ def unsynced_programs() -> dict[str, dict]:
         "dp": [0.002],
     }
     return {
-        role: {"mode": role.split()[0], **trained, "init_sync": "unsynced" not in role,
+        label: {"mode": label.split()[0], **trained, "init_sync": "unsynced" not in label,
                "top1": [[seed - lost[0]] for seed in seeds],
-               "replicas": [replicas_of([seed - x + 0.001 * (n % 2) for x in lost], "unsynced" in role)
+               "replicas": [replicas_of([seed - x + 0.001 * (n % 2) for x in lost], "unsynced" in label)
                             for n, seed in enumerate(seeds)]}
-        for role, lost in losses.items()
+        for label, lost in losses.items()
     }  # fmt: skip
 
 
 def replicas_of(top1: list[float], apart: bool) -> dict:
-    """What a record says of replicas. top1: one a rank."""
+    """What a record says of replicas. top1: one per rank."""
     steps = list(range(STEPS + 1)) if len(top1) > 1 else []
     theory = [0.99**step for step in steps]
     layers = {name: [size * apart * factor for factor in theory] for name, size in {"conv1": 2.0, "fc": 1.0}.items()}
@@ -333,35 +375,50 @@ def replicas_of(top1: list[float], apart: bool) -> dict:
 
 def format_programs() -> dict[str, dict]:
     """The programs of a sweep of training options, which has no grid."""
-    several = {
-        "channels_last=1": 99.0,
-        "precision=bf16": 60.0,
-        "channels_last=1 precision=bf16": 130.0,
-        "compile=1": 120.0,
-    }
+    bf16 = {"precision": "bf16"}
+    several = [({"channels_last": True}, 99.0), (bf16, 60.0), ({"channels_last": True, **bf16}, 130.0),
+               ({"compile": True}, 120.0)]  # fmt: skip
     programs = {"single": {"mode": "single", "num_devices": 1, "throughput": 100.0}}
-    for words, speed in several.items():
-        options = {"channels_last": "channels_last" in words, "compile": "compile" in words}
-        bf16 = {"precision": "bf16", "facts": {"autocast": "bfloat16"}} if "bf16" in words else {}
-        programs[f"single {words}"] = programs["single"] | options | bf16 | {"throughput": speed}
+    for point, speed in several:
+        facts = {"facts": {"autocast": "bfloat16"}} if "precision" in point else {}
+        programs[label_of("single", point)] = programs["single"] | point | facts | {"throughput": speed}
     return programs
 
 
 def replay_programs() -> dict[str, dict]:
     """A replayed unfairness: ddp is faster than dp, and with a barrier every step it seems slower."""
     return {
-        "base: dp": {"mode": "dp", "throughput": 88.0},
-        "fair: ddp": {"mode": "ddp", "throughput": 94.0},
-        "unfair: ddp with a barrier": {"mode": "ddp", "throughput": 81.0, "step_barrier": True},
+        "base: dp": {"mode": "dp", "throughput": 88.0, "variant": "base"},
+        "fair: ddp": {"mode": "ddp", "throughput": 94.0, "variant": "fair"},
+        "unfair: ddp": {"mode": "ddp", "throughput": 81.0, "step_barrier": True, "variant": "unfair"},
     }
 
 
-def store(folder: Path, records: list[dict]) -> Path:
+def edited(records: list[Record], change, program: str | None = None) -> list[Record]:
+    """Copies of records with ``change(data)`` made in those of a program; in all where none is named."""
+    copies = [(record.program, copy.deepcopy(record.data)) for record in records]
+    for label, data in copies:
+        if program in (None, label):
+            change(data)
+    return [Record(data) for _, data in copies]
+
+
+def in_samples(change):
+    """``edited``'s change of a record from one of each rank's part."""
+
+    def change_all(data: dict) -> None:
+        for part in data["samples"]:
+            change(part)
+
+    return change_all
+
+
+def store(folder: Path, records: list[Record]) -> Path:
     """Write records below a folder, as runs would have; returns the folder."""
-    for number, content in enumerate(records):
-        run = Path(folder) / f"{number:04d}-{content['run_id']}"
+    for number, record in enumerate(records):
+        run = Path(folder) / f"{number:04d}-{record.run_id}"
         run.mkdir(parents=True)
-        (run / "record.json").write_text(json.dumps(content))
+        (run / "record.json").write_text(json.dumps(record.data))
     return Path(folder)
 
 
@@ -398,30 +455,31 @@ OBSERVED = {
 }
 
 
-def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | None = None, hung=None) -> list[dict]:
+def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | None = None, hung=None) -> list[Record]:
     """The records of a lab. wrong: laid over what the wrong version was observed to do. hung: where its ranks stood, by
     rank, when it was ended; otherwise it ends well."""
     trained = {"mode": "ddp", **shape("ddp", 2), "epochs": 2, "data": "digits", "checkpoint": False}
+    trained |= MORE.get(name, {})
     seeds = [[0.90, 0.95], [0.91, 0.96], [0.90, 0.94]][:rounds]
-    programs = {f"right: {name}": trained | {"top1": seeds},
-                f"wrong: {name}": trained | {"top1": seeds[::-1], **options_of(name)}}  # fmt: skip
-    found = suite_records("lab", programs, rounds, number)
-    for record in found:
-        side = record["config"]["role"].partition(":")[0]
-        record["observed"] = OBSERVED[side] | ((wrong or {}) if side == "wrong" else {})
+    right = trained | {"variant": "right", "top1": seeds}
+    mistaken = trained | {"variant": "wrong", "top1": seeds[::-1]} | MISTAKES[name].wrong
+    programs = {f"right: {name}": right, f"wrong: {name}": mistaken}
+    found = []
+    for record in suite_records("lab", programs, rounds, number):
+        side = record.config.variant
+        data = record.data | {"observed": OBSERVED[side] | ((wrong or {}) if side == "wrong" else {})}
+        if name == "many-writers" and side == "wrong":
+            data["samples"][0]["lab"] = {"files": {"rank 0": 1, "rank 1": 3}}
         if hung and side == "wrong":
-            for part in ("observed", "accuracy"):
-                record.pop(part)
+            for part in ("observed", "accuracy", "nodes"):
+                data.pop(part)
             failure = {"rank": 0, "kind": "hung", "message": "no progress", "traceback": "", "after_s": 27.5,
                        "where": hung}  # fmt: skip
-            record |= {"status": "failed", "topology": {}, "samples": [], "summary": {}, "failure": failure}
+            data |= {"status": "failed", "topology": {}, "samples": [], "summary": {}, "failure": failure}
+        found.append(Record(data))
     return found
 
 
-def options_of(name: str) -> dict:
-    """The options that make a made-up run wrong; those of a switch are left as they are."""
-    return {"mistake": name} | MORE.get(name, {}) if name in INJECTED else {}
-
-
-MORE = {"strict-false": {"pretrained": "weights.pt"}, "lr-not-scaled": {"lr_batch": 32},
+# What both versions of a lab need beside the mistake.
+MORE = {"strict-false": {"pretrained": "weights.pt"}, "lr-not-scaled": {"lr_batch": 32}, "local-norm": {"norm": "sync"},
         "same-augmentation": {"augment": True}, "many-writers": {"checkpoint": True}}  # fmt: skip

@@ -36,6 +36,15 @@ QUESTION = """(() => {
 })()"""
 
 
+OTHERS = {
+    "weak": records.scaling_programs("weak"),
+    "strong": records.scaling_programs("strong"),
+    "breakdown": records.breakdown_programs(),
+    "knobs": records.knob_programs(),
+    "replay": records.replay_programs(),
+}
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """A browser for all tests."""
@@ -46,15 +55,12 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A page with one suite of each kind, an unfair one, failed and single runs, and a refused file."""
+    """A page with suites of several studies, an unfair one, failed and single runs, and a refused file."""
     unfair = records.compare_programs()
     unfair["ddp"]["compression"] = "fp16"
     found = records.suite_records("compare", unfair, rounds=8)
-    for kind in ("weak", "strong"):
-        found += records.suite_records(kind, records.scaling_programs(kind), rounds=2)
-    found += records.suite_records("breakdown", records.breakdown_programs(), rounds=2)
-    found += records.suite_records("knobs", records.knob_programs(), rounds=2)
-    found += records.suite_records("replay", records.replay_programs(), rounds=2)
+    for study, programs in OTHERS.items():
+        found += records.suite_records(study, programs, rounds=2)
     others = [records.record("ddp"), records.record("dp", failed="killed")]
     refused = [f"/a/{'very-' * 40}long/record.json: not a readable record"]
     path = tmp_path_factory.mktemp("page") / "report.html"
@@ -78,9 +84,9 @@ def test_nothing_is_wider_than_the_window(seen):
     assert look["boxes"] == look["fitting"] > 10
 
 
-def test_all_pictures_are_there_and_their_text_is_inside(seen):
+def test_all_pictures_are_there_and_their_text_is_inside(seen, written):
     look, _ = seen
-    assert look["svgs"] == 4 + 6 and look["outside"] == []
+    assert look["svgs"] == written.read_text().count("<svg") > len(OTHERS) and look["outside"] == []
 
 
 def test_text_can_be_read(seen):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.measure.nvml import visible_gpus, why_no_gpu
-from bench.record import write as record
+from bench.record.read import load
 from tests.runs import left_behind, needs_horovod, run
 
 GPUS = visible_gpus()
@@ -47,10 +47,10 @@ def devices_of(result) -> list[dict]:
 @pytest.mark.parametrize(("mode", "gpus"), MODES)
 def test_every_mode_runs_on_gpus(ran, mode, gpus):
     result = ran(mode, gpus)
-    content = record.load(result.run_dir / "record.json")
-    assert content["topology"]["device"] == "cuda" and content["topology"]["num_devices"] == gpus
+    record = load(result.run_dir / "record.json")
+    assert record.on_gpu and record.topology["device"] == "cuda" and record.num_devices == gpus
     assert [device["device"] for device in devices_of(result)] == [f"cuda:{i}" for i in range(gpus)]
-    assert len({part["final_weights_sha256"] for part in content["samples"]}) == 1
+    assert len({part.final_weights_sha256 for part in record.samples}) == 1
     assert left_behind(result.pid) == []
 
 

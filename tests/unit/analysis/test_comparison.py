@@ -1,20 +1,29 @@
 """Suites, the parity certificate and the answer, from records."""
 
-import copy
+import dataclasses
 import random
 
 import pytest
 
-from bench.analysis.certificate import FACTS, certify
-from bench.analysis.comparison import compare_suite
+from bench.analysis.certificate import FACTS, NOTHING_VARIES, SHOWN, Rules, certify
+from bench.analysis.comparison import compare_suite, records_of
 from bench.analysis.suite import suites_of
+from bench.config import options
+from bench.config.fields import WORK, option
 from bench.errors import UserError
+from bench.studies.breakdown.study import RULES as BREAKDOWN_RULES
+from bench.studies.knobs.study import RULES as KNOBS_RULES
+from bench.studies.registry import study_of
+from bench.studies.scaling.study import STRONG_RULES, WEAK_RULES
 from tests.records import (
     breakdown_programs,
     compare_programs,
+    edited,
     format_programs,
+    in_samples,
     knob_programs,
     record,
+    replay_programs,
     scaling_programs,
     suite,
     suite_records,
@@ -28,35 +37,58 @@ def test_records_are_put_together_whatever_their_order():
         "weak", compare_programs(), rounds=2
     )
     random.Random(1).shuffle(records)
-    found = {s.kind: s for s in suites_of([*records, record()])}
-    assert {kind: s.n for kind, s in found.items()} == {"compare": 3, "weak": 2}
-    rounds = [[r["config"]["round"] for r in rs] for rs in found["compare"].roles.values()]
+    found = {s.study: s for s in suites_of([*records, record()])}
+    assert {study: s.n for study, s in found.items()} == {"compare": 3, "weak": 2}
+    rounds = [[r.config.round for r in program.records] for program in found["compare"].programs.values()]
     assert rounds == [[0, 1, 2]] * 5
 
 
 def test_a_round_that_is_not_whole_is_left_out_and_kept_in_sight():
     records = suite_records("compare", compare_programs(), rounds=3)
-    lost = next(r for r in records if r["config"]["role"] == "ddp" and r["config"]["round"] == 1)
-    records.remove(lost)
-    (found,) = suites_of(records)
-    assert found.rounds == [0, 2] and {len(rs) for rs in found.roles.values()} == {2}
-    assert len(found.left_out) == 4 and {r["config"]["round"] for r in found.left_out} == {1}
+    (found,) = suites_of([r for r in records if (r.program, r.config.round) != ("ddp", 1)])
+    assert found.rounds == [0, 2] and {len(program.records) for program in found.programs.values()} == {2}
+    assert len(found.left_out) == 4 and {r.config.round for r in found.left_out} == {1}
+
+
+def test_of_a_round_that_was_run_twice_the_later_one_counts_and_the_earlier_is_kept_in_sight():
+    records = suite_records("compare", compare_programs(), rounds=2)
+    first = next(r for r in records if (r.program, r.config.round) == ("ddp", 0))
+    again = record("ddp", 50.0, suite=first.config.suite, study="compare", program="ddp", round=0, seconds=9e5)
+    (found,) = suites_of([again, *records])
+    assert found.programs["ddp"].throughputs[0] == pytest.approx(50.0) and found.left_out == [first]
 
 
 def test_failed_and_profiled_records_are_no_rounds():
     records = suite_records("compare", compare_programs(), rounds=2)
-    labels = {"suite": records[0]["config"]["suite"], "role": "ddp"}
+    labels = {"suite": records[0].config.suite, "program": "ddp"}
     records += [record(failed="killed", round=2, **labels), record(profile=True, round=0, **labels)]
     (found,) = suites_of(records)
     assert (found.n, len(found.failed), len(found.extra)) == (2, 1, 1)
 
 
+def test_programs_are_in_order_whichever_was_found_first():
+    records = [r for study, made in (("weak", scaling_programs("weak")), ("replay", replay_programs()))
+               for r in suite_records(study, made, rounds=1)]  # fmt: skip
+    random.Random(2).shuffle(records)
+    found = {s.study: list(s.programs) for s in suites_of(records)}
+    assert found["replay"] == ["base: dp", "fair: ddp", "unfair: ddp"]
+    assert found["weak"][0] == "single 1" and [label[-1] for label in found["weak"]] == sorted(
+        label[-1] for label in found["weak"]
+    )
+
+
 # --- The certificate -------------------------------------------------------------------------------------------------
 
 
-def fact(roles, name, kind="compare"):
-    """One line of the certificate."""
-    return next(f for f in certify(roles, kind).facts if f.name == name)
+def fact(found, name, rules=NOTHING_VARIES):
+    """One line of the certificate of a suite."""
+    return next(f for f in certify(records_of(found), rules).facts if f.name == name)
+
+
+def changed(change, program: str | None = None):
+    """A comparison of two rounds whose records say something else than they did; of one program, or of all."""
+    (found,) = suites_of(edited(suite_records("compare", compare_programs(), rounds=2), change, program))
+    return found
 
 
 def test_equal_programs_are_fair():
@@ -74,7 +106,7 @@ UNFAIR = {
     "learning rate": lambda p: p["facts"].update(lr=0.4),
     "gradient compression": lambda p: p["facts"].update(compression="fp16"),
     "precision": lambda p: p["facts"].update(autocast="bfloat16"),
-    "extra work a step": lambda p: p["facts"].update(step_barrier=True),
+    "extra work per step": lambda p: p["facts"].update(step_barrier=True),
     "optimizer": lambda p: p["facts"].update(weight_decay=0.1),
     "norm": lambda p: p["facts"].update(norm="SyncBatchNorm × 20"),
     "gradient": lambda p: p["facts"].update(gradient="each process its own"),
@@ -85,11 +117,7 @@ UNFAIR = {
 
 @pytest.mark.parametrize("name", UNFAIR)
 def test_what_one_program_got_and_the_others_not_is_named(name):
-    found = suite("compare", compare_programs(), rounds=2)
-    for record_of_ddp in found.roles["ddp"]:
-        for part in record_of_ddp["samples"]:
-            UNFAIR[name](part)
-    result = compare_suite(found)
+    result = compare_suite(changed(in_samples(UNFAIR[name]), "ddp"))
     assert name in [f.name for f in result.certificate.differences]
     assert name in result.certificate.sentence() and "NOT A FAIR COMPARISON" in result.certificate.sentence()
     assert result.pair("single", "ddp").flagged and "NOT A FAIR" in result.pair("single", "ddp").sentence()
@@ -97,94 +125,107 @@ def test_what_one_program_got_and_the_others_not_is_named(name):
 
 
 def test_a_setting_that_changes_between_rounds_is_named():
-    found = suite("compare", compare_programs(), rounds=2)
-    for records in found.roles.values():
-        for n, each in enumerate(records):
-            each["environment"]["source_sha256"] = f"{n}" * 64
-    assert fact(found.roles, "code").status == "differs"
-    assert "round to round" in fact(found.roles, "code").why
+    found = changed(lambda data: data["environment"].update(source_sha256=f"{data['config']['round']}" * 64))
+    assert fact(found, "code").status == "differs"
+    assert "round to round" in fact(found, "code").why
 
 
 def test_code_that_had_been_changed_is_known_by_its_hash_alone():
-    found = suite("compare", compare_programs(), rounds=2)
-    for records in found.roles.values():
-        for each in records:
-            each["environment"]["git"]["dirty"] = True
-    assert fact(found.roles, "code").status == "not recorded"
-    for records in found.roles.values():
-        for each in records:
-            each["environment"]["source_sha256"] = "a" * 64
-    assert fact(found.roles, "code").status == "equal"
+    def dirty(data):
+        data["environment"]["git"]["dirty"] = True
+
+    def hashed(data):
+        dirty(data)
+        data["environment"]["source_sha256"] = "a" * 64
+
+    assert fact(changed(dirty), "code").status == "not recorded"
+    assert fact(changed(hashed), "code").status == "equal"
 
 
 def test_two_modes_that_both_start_apart_are_not_equal():
-    found = suite("compare", compare_programs(), rounds=2)
-    for mode in ("ddp", "horovod"):
-        for each in found.roles[mode]:
-            each["samples"][1]["initial_weights_sha256"] = "e" * 64
-    pair = compare_suite(found).pair("ddp", "horovod")
+    def apart(data):
+        if data["config"]["program"] in ("ddp", "horovod"):
+            data["samples"][1]["initial_weights_sha256"] = "e" * 64
+
+    pair = compare_suite(changed(apart)).pair("ddp", "horovod")
     assert "initial weights" in [f.name for f in pair.certificate.differences]
 
 
 def test_other_gpus_for_the_same_number_are_not_excused():
     programs = {m: o | {"device": "cuda"} for m, o in compare_programs().items() if m != "single"}
-    found = suite("compare", programs, rounds=2)
-    for each in found.roles["ddp"]:
-        for part in each["samples"]:
-            part["devices"][0]["uuid"] = "GPU-9"
-    assert fact(found.roles, "device set").status == "differs"
+    other = in_samples(lambda part: part["devices"][0].update(uuid="GPU-9"))
+    (found,) = suites_of(edited(suite_records("compare", programs, rounds=2), other, "ddp"))
+    assert fact(found, "device set").status == "differs"
 
 
 def test_the_base_stays_the_base_when_its_first_record_is_lost():
-    programs = {f"{head}: ddp": {"mode": "ddp"} for head in ("base", "fair", "unfair")}
-    records = suite_records("replay", programs, rounds=4)
-    (found,) = suites_of([r for r in records if (r["config"]["role"], r["config"]["round"]) != ("base: ddp", 0)])
-    assert list(found.roles) == list(programs) and compare_suite(found).base == "base: ddp"
-    (found,) = suites_of([r for r in records if r["config"]["role"] != "base: ddp"])
+    records = suite_records("replay", replay_programs(), rounds=4)
+    (found,) = suites_of([r for r in records if (r.program, r.config.round) != ("base: dp", 0)])
+    assert list(found.programs) == list(replay_programs()) and compare_suite(found).base == "base: dp"
+    (found,) = suites_of([r for r in records if r.program != "base: dp"])
     with pytest.raises(UserError, match="has lost one of its programs"):
-        compare_suite(found)
+        study_of(found).result(found)
 
 
 def test_what_an_old_record_does_not_say_is_not_taken_for_equal():
-    found = suite("compare", compare_programs(), rounds=2)
-    for part in found.roles["dp"][0]["samples"]:
-        del part["facts"]
-    certificate = certify(found.roles)
-    assert not certificate.fair and fact(found.roles, "learning rate").status == "not recorded"
+    found = changed(in_samples(lambda part: part.pop("facts")), "dp")
+    assert not certify(records_of(found)).fair and fact(found, "learning rate").status == "not recorded"
 
 
 def test_what_scaling_varies_is_studied_and_what_it_does_not_is_named():
-    roles = {r: s for r, s in suite("weak", scaling_programs("weak"), rounds=2).roles.items() if "indep" not in r}
-    assert fact(roles, "global batch", "weak").status == "inherent"
-    assert fact(roles, "global batch", "strong").status == "differs"  # there it may not grow
-    other = copy.deepcopy(roles)
-    for r in other["ddp 2"]:
-        r["samples"][0]["first_indices"] = list(range(9))  # unlike the other modes on two devices
-    assert fact(other, "global batch", "weak").status == "differs"
+    programs = {label: o for label, o in scaling_programs("weak").items() if "indep" not in label}
+    records = suite_records("weak", programs, rounds=2)
+    (found,) = suites_of(records)
+    assert fact(found, "global batch", WEAK_RULES).status == "inherent"
+    assert fact(found, "global batch", STRONG_RULES).status == "differs"  # there it may not grow
+    shorter = in_samples(lambda part: part.update(first_indices=list(range(9))))  # unlike other modes on two devices
+    (other,) = suites_of(edited(records, shorter, "ddp 2"))
+    assert fact(other, "global batch", WEAK_RULES).status == "differs"
 
 
 def test_a_sweeps_own_setting_is_no_unfairness():
-    programs = {
-        r: o | ({"compression": "fp16"} if "fp16" in r else {}) for r, o in knob_programs().items() if "ddp" in r
-    }
-    assert fact(suite("knobs", programs, rounds=2).roles, "gradient compression", "knobs").status == "inherent"
-    assert fact(suite("compare", programs, rounds=2).roles, "gradient compression").status == "differs"
+    found = suite("knobs", knob_programs(), rounds=2)
+    assert fact(found, "gradient compression", KNOBS_RULES).status == "inherent"
+    assert fact(found, "gradient compression").status == "differs"
 
 
-def test_precision_and_format_are_studied_where_the_role_says_so():
-    found = suite("knobs", format_programs(), rounds=2)
+def test_precision_and_format_are_studied_where_the_program_is_set_so():
+    records = suite_records("knobs", format_programs(), rounds=2)
+    (found,) = suites_of(records)
     for name in ("precision", "memory format", "compiler"):
-        assert fact(found.roles, name, "knobs").status == "inherent"
-        assert fact(found.roles, name).status == "differs"
-    for each in found.roles["single compile=1"]:
-        for part in each["samples"]:
-            part["facts"]["autocast"] = "bfloat16"  # its name does not say so
-    assert fact(found.roles, "precision", "knobs").status == "differs"
+        assert fact(found, name, KNOBS_RULES).status == "inherent"
+        assert fact(found, name).status == "differs"
+    unasked = in_samples(lambda part: part["facts"].update(autocast="bfloat16"))  # its options do not say so
+    (other,) = suites_of(edited(records, unasked, "single compile=1"))
+    assert fact(other, "precision", KNOBS_RULES).status == "differs"
     with pytest.raises(UserError, match="different workloads: precision is "):
         compare_suite(suite("compare", format_programs(), rounds=2))
 
 
-def test_every_fact_of_the_issue_of_fairness_has_a_line():
+def test_an_option_that_no_line_shows_is_named_all_the_same():
+    result = compare_suite(changed(lambda data: data["config"].update(skip_bad=True), "dp"))
+    (line,) = result.certificate.differences
+    assert line.name == "other options" and "skip_bad" in line.values["dp"] and "skip_bad" not in line.values["ddp"]
+
+
+@pytest.mark.parametrize("part", WORK)
+def test_an_option_that_is_added_to_the_work_is_named_without_a_line_of_its_own(monkeypatch, part):
+    @dataclasses.dataclass(frozen=True)
+    class More(options.RunConfig):
+        made_up: int = option(part, 0, "an option that nobody has thought of")
+
+    monkeypatch.setattr(options, "RunConfig", More)
+    monkeypatch.setitem(options.UNSET, "made_up", 0)
+    found = changed(lambda data: data["config"].update(made_up=1), "dp")
+    assert fact(found, "other options").status == "differs" and "made_up=1" in fact(found, "other options").values["dp"]
+    assert fact(found, "other options", Rules(options=("made_up",))).status == "equal"  # the study varies it
+
+
+def test_the_options_that_a_line_shows_are_options_of_the_work():
+    assert set(options.names(*WORK)) >= SHOWN
+
+
+def test_every_fact_of_a_fair_comparison_has_a_line():
     assert {"global batch", "images of the first steps", "initial weights", "loader workers in total",
             "threads in total", "norm", "precision", "gradient compression", "buffers", "learning rate",
             "code", "device set"} <= set(FACTS)  # fmt: skip
@@ -223,19 +264,27 @@ def test_pairs_are_the_same_either_way_round():
 
 @pytest.mark.parametrize(("name", "value"), [("model", "resnet34"), ("image_size", 64), ("data", "synthetic")])
 def test_different_workloads_are_refused_by_the_name_of_what_differs(name, value):
-    found = suite("compare", compare_programs(), rounds=2)
-    found.roles["dp"][0]["config"][name] = value
+    found = changed(lambda data: data["config"].update({name: value}), "dp")
     with pytest.raises(UserError, match=f"different workloads: {name} is "):
         compare_suite(found)
 
 
 def test_a_suite_without_a_whole_round_is_refused():
+    records = suite_records("compare", compare_programs(), rounds=2)
+    apart = [r for r in records if (r.program, r.config.round) in (("dp", 0), ("ddp", 1))]
+    (found,) = suites_of([*apart, record(profile=True, suite=records[0].config.suite, program="dp", round=0)])
+    with pytest.raises(UserError, match="no round in which every program ended well"):
+        compare_suite(found)
+
+
+def test_one_program_alone_is_compared_with_nothing():
     records = suite_records("compare", compare_programs(), rounds=1)
-    (found,) = suites_of([r for r in records if r["config"]["role"] == "dp"] + [record(suite="x-1", failed="hung")])
-    assert compare_suite(found).answer() == ["dp alone was run: nothing to compare"]
+    (found,) = suites_of([r for r in records if r.program == "dp"] + [record(suite="x-1", failed="hung")])
+    (said,) = compare_suite(found).answer()
+    assert "dp" in said and "nothing to compare" in said
 
 
 def test_without_exchange_the_breakdown_is_no_unfairness():
-    result = compare_suite(suite("breakdown", breakdown_programs(), rounds=3))
-    names = [f.name for f in result.certificate.differences]
-    assert "gradient" not in names
+    found = suite("breakdown", breakdown_programs(), rounds=3)
+    assert fact(found, "gradient", BREAKDOWN_RULES).status == "inherent"
+    assert study_of(found).result(found).certificate.fair and fact(found, "gradient").status == "differs"

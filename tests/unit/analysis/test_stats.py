@@ -47,7 +47,7 @@ def test_three_rounds_by_hand():
     expected = [math.exp(x) for x in (0.2, 0.2 - half, 0.2 + half)]
     assert [found.ratio, found.low, found.high] == pytest.approx(expected)
     assert found.hl_ratio == pytest.approx(math.exp(0.2))
-    assert (found.hl_low, found.hl_high, found.hl_confidence) == (None, None, None)
+    assert (found.hl_low, found.hl_high) == (None, None)
     assert found.p == 2 / 8
     assert (found.n, found.verdict) == (3, "too noisy")
 
@@ -60,7 +60,7 @@ def test_the_t_interval_is_scipys():
     assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
 
 
-@pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 19, 30, 501])
+@pytest.mark.parametrize("df", [1, 1.01, 2, 2.5, 3, 4, 7, 7.3, 19, 30.9, 200.5, 501, 5000])
 def test_students_t_is_scipys(df):
     for confidence in (0.5, 0.9, 0.95, 0.999):
         expected = scipy_stats.t.ppf((1 + confidence) / 2, df)
@@ -92,11 +92,13 @@ def test_the_depths_of_the_published_table():
     assert [stats.signed_rank_depth(n, 0.95)[0] for n in range(1, 13)] == [0, 0, 0, 0, 0, 1, 3, 4, 6, 9, 11, 14]
 
 
-def test_what_the_signed_rank_interval_achieves_is_said():
+def test_five_rounds_have_no_signed_rank_interval_and_eight_have_the_one_of_their_depth():
     five, eight = ([1 + i / 100 for i in range(n)] for n in (5, 8))
-    assert stats.compare_rounds([1.0] * 5, five).hl_confidence is None
+    assert stats.compare_rounds([1.0] * 5, five).hl_low is None
+    assert stats.signed_rank_depth(8, 0.95) == (4, 1 - 2 * 5 / 2**8)  # sums 0 1 2 3, of 1 1 1 2 patterns
     found = stats.compare_rounds([1.0] * 8, eight)
-    assert found.hl_confidence == 1 - 2 * 5 / 2**8  # sums 0 1 2 3, of 1 1 1 2 patterns
+    walsh = sorted((math.log(x) + math.log(y)) / 2 for i, x in enumerate(eight) for y in eight[i:])
+    assert (found.hl_low, found.hl_high) == pytest.approx((math.exp(walsh[3]), math.exp(walsh[-4])))
     assert found.hl_low < found.hl_ratio < found.hl_high
 
 
@@ -159,35 +161,33 @@ def test_swapping_the_modes_swaps_the_verdict():
     assert seen >= {"faster", "too noisy"}
 
 
-BASE = stats.Comparison(8, 1.04, 1.031, 1.052, 1.04, 1.03, 1.05, 0.96, 0.01, "faster", None, 0.02, 0.95)
+BASE = stats.Comparison(8, 1.04, 1.031, 1.052, 1.04, 1.03, 1.05, 0.01, "faster", None, 0.02, 0.95)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("changes", "words"),
     [
-        ({}, "ddp is faster than dp by 3.1–5.2 % (n = 8)"),
-        ({"verdict": "slower", "low": 0.9, "high": 0.958}, "ddp is slower than dp by 4.2–10.0 % (n = 8)"),
-        ({"verdict": "faster", "low": 1.0001}, "ddp is faster than dp by <0.1–5.2 % (n = 8)"),
-        ({"verdict": "tie", "low": 0.996, "high": 1.011}, "tie: within ±2 % (ddp against dp: −0.4 to +1.1 %, n = 8)"),
-        (
-            {"verdict": "too noisy", "low": 0.95, "rounds_needed": 21},
-            "too noisy to say (ddp against dp: −5.0 to +5.2 %, n = 8; about 21 rounds would be needed)",
-        ),
-        (
-            {"verdict": "no interval", "n": 1, "ratio": 1.5, "low": None, "high": None},
-            "ddp against dp: × 1.50 in one round: no interval",
-        ),
+        ({}, ["ddp is faster than dp", "3.1–5.2 %", "n = 8"]),
+        ({"verdict": "slower", "low": 0.9, "high": 0.958}, ["ddp is slower than dp", "4.2–10.0 %", "n = 8"]),
+        ({"verdict": "faster", "low": 1.0001}, ["faster", "<0.1–5.2 %"]),
+        ({"verdict": "tie", "low": 0.996, "high": 1.011}, ["tie", "±2 %", "ddp against dp", "−0.4 to +1.1 %", "n = 8"]),
+        ({"verdict": "too noisy", "low": 0.95, "rounds_needed": 21},
+         ["too noisy", "ddp against dp", "−5.0 to +5.2 %", "n = 8", "21 rounds"]),
+        ({"verdict": "no interval", "n": 1, "ratio": 1.5, "low": None, "high": None},
+         ["ddp against dp", "× 1.50", "no interval"]),
     ],
-)
-def test_sentences(changes, sentence):
-    assert dataclasses.replace(BASE, **changes).sentence("dp", "ddp") == sentence
+)  # fmt: skip
+def test_a_sentence_has_the_verdict_and_its_numbers(changes, words):
+    said = dataclasses.replace(BASE, **changes).sentence("dp", "ddp")
+    assert all(word in said for word in words), said
 
 
 def test_one_round():
     found = stats.compare_rounds([100.0], [110.0])
-    assert (found.low, found.high, found.hl_low, found.hl_confidence, found.rounds_needed) == (None,) * 5
+    assert (found.low, found.high, found.hl_low, found.hl_high, found.rounds_needed) == (None,) * 5
     assert (found.ratio, found.hl_ratio, found.p) == pytest.approx((1.1, 1.1, 1.0))
-    assert found.sentence("a", "b") == "b against a: × 1.10 in one round: no interval"
+    said = found.sentence("a", "b")
+    assert "b against a" in said and "× 1.10" in said and "no interval" in said
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(1.0, "tie"), (1.01, "tie"), (1.5, "faster"), (0.5, "slower")])
@@ -354,10 +354,15 @@ def test_one_value_among_equals_stands_out():
 # Equivalence of accuracies
 
 
+def equivalent(a, b, margin: float) -> stats.Equivalence:
+    """The equivalence of paired values."""
+    return stats.equivalence([y - x for x, y in zip(a, b, strict=True)], margin)
+
+
 def test_tost_is_the_worse_of_scipys_two_one_sided_tests():
     draw = np.random.default_rng(5)
     a, b = draw.normal(0.9, 0.01, 7), draw.normal(0.9, 0.01, 7)
-    found = stats.equivalent(a.tolist(), b.tolist(), 0.01)
+    found = equivalent(a, b, 0.01)
     above = scipy_stats.ttest_1samp(b - a, -0.01, alternative="greater").pvalue
     below = scipy_stats.ttest_1samp(b - a, 0.01, alternative="less").pvalue
     interval = scipy_stats.ttest_1samp(b - a, 0).confidence_interval(0.9)
@@ -367,14 +372,14 @@ def test_tost_is_the_worse_of_scipys_two_one_sided_tests():
 
 def test_equivalent_exactly_when_both_tests_reject():
     draw = np.random.default_rng(6)
-    found = [stats.equivalent([0.0] * 5, draw.normal(0.2, 1, 5).tolist(), 1.0) for _ in range(500)]
+    found = [equivalent([0.0] * 5, draw.normal(0.2, 1, 5).tolist(), 1.0) for _ in range(500)]
     assert all(e.equivalent == (e.p < 0.05) == (e.low > -1 and e.high < 1) for e in found)
     assert 0 < sum(e.equivalent for e in found) < 500
 
 
 def test_modes_that_differ_by_the_margin_are_called_equivalent_in_one_of_twenty():
     d = np.random.default_rng(8).normal(0.01, 0.004, size=(DRAWS, 6)).tolist()
-    found = np.mean([stats.equivalent([0.0] * 6, x, 0.01).equivalent for x in d])
+    found = np.mean([equivalent([0.0] * 6, x, 0.01).equivalent for x in d])
     assert found == pytest.approx(0.05, abs=monte_carlo(0.05))
 
 
@@ -415,27 +420,21 @@ def test_different_exactly_when_scipys_t_test_rejects_and_equivalence_is_not_sho
 
 def test_equal_accuracies_are_shown_and_so_is_their_turning_round():
     a, b = [0.97, 0.96, 0.98, 0.97], [0.968, 0.963, 0.979, 0.972]
-    one, other = stats.equivalent(a, b, 0.01), stats.equivalent(b, a, 0.01)
+    one, other = equivalent(a, b, 0.01), equivalent(b, a, 0.01)
     assert one.verdict == other.verdict == "equivalent within ±0.01"
     assert (one.low95, one.high95, one.p) == pytest.approx((-other.high95, -other.low95, other.p))
 
 
 @pytest.mark.parametrize(("difference", "expected"), [(0.0, (0.0, True)), (0.5, (1.0, False)), (1.0, (1.0, False))])
 def test_equivalence_without_any_variance(difference, expected):
-    found = stats.equivalent([1.0] * 3, [1.0 + difference] * 3, 0.5)
+    found = equivalent([1.0] * 3, [1.0 + difference] * 3, 0.5)
     assert (found.p, found.equivalent) == expected
 
 
 def test_one_pair_shows_no_equivalence():
-    found = stats.equivalent([0.9], [0.9], 0.01)
+    found = equivalent([0.9], [0.9], 0.01)
     assert (found.low, found.high, found.p, found.equivalent) == (None, None, None, False)
     assert (found.low95, found.high95, found.verdict) == (None, None, "not shown")
-
-
-@pytest.mark.parametrize(("a", "b", "margin"), [([1.0], [], 1), ([], [], 1), ([math.nan], [1.0], 1), ([1.0], [1.0], 0)])
-def test_what_cannot_be_equivalent_is_an_error(a, b, margin):
-    with pytest.raises(ValueError, match="got"):
-        stats.equivalent(a, b, margin)
 
 
 @pytest.mark.parametrize(("d", "margin"), [([], 1), ([math.inf], 1), ([0.0, math.nan], 1), ([0.0], 0), ([0.0], -1)])

@@ -1,43 +1,52 @@
-"""bench/analysis/tables.py: what the table of one run says when a few long steps moved a mean."""
-
-from types import SimpleNamespace
+"""bench/analysis/tables.py and bench/record/describe.py: tables of a terminal, and what is said when a few long steps
+moved a mean."""
 
 import pytest
 from rich.console import Console
 
 from bench.analysis import tables
-from bench.record import write as real
+from bench.analysis.comparison import compare_suite
+from bench.commands.run import print_run
+from bench.record.describe import memory_cell
+from bench.record.summary import summarise
+from bench.record.view import Record
 from tests import records
 
 
-def run(mode: str, median_s: float, longest_s: float | None = None, **options) -> dict:
+def run(mode: str, median_s: float, longest_s: float | None = None, **options) -> Record:
     """A record of one run of ten steps of 128 images, one of which may be long."""
-    made = records.record(mode, **options)
-    for part in made["samples"]:
-        part["step_time_s"] = [median_s] * 9 + [longest_s or median_s]
-        part["phase_time_s"] = {}
-        part["data_wait_s"] = [0.0] * 10
-    config = SimpleNamespace(mode=mode, global_batch=made["topology"]["global_batch"])
-    made["summary"] = real.summarise(config, made["samples"])
+
+    def timed(data: dict) -> None:
+        for part in data["samples"]:
+            part["step_time_s"] = [median_s] * 9 + [longest_s or median_s]
+            part |= {"phase_time_s": {}, "data_wait_s": [0.0] * 10}
+        data["summary"] = summarise(mode, data["topology"]["global_batch"], data["samples"])
+
+    (made,) = records.edited([records.record(mode, **options)], timed)
     return made
 
 
-def printed(record, baselines) -> str:
-    """What a person sees, in one line."""
+def shown(draw, *arguments) -> str:
+    """What a person sees in a wide terminal, in one line."""
     console = Console(width=200)
     with console.capture() as capture:
-        tables.print_run(console, record, baselines)
+        draw(console, *arguments)
     return " ".join(capture.get().split())
+
+
+def printed(record, baselines) -> str:
+    """What a person sees after a run."""
+    return shown(print_run, record, baselines)
 
 
 @pytest.fixture
 def ddp():
-    """A quiet run of 1075 ms a step on four devices."""
+    """A quiet run of 1075 ms per step on four devices."""
     return run("ddp", 1.075, num_devices=4)
 
 
 def test_a_ratio_that_one_long_step_turned_round_says_so(ddp):
-    """As seen: single at 615 ms a step, but for one of 3.25 s and a half, printed as slower than ddp at 1,075 ms."""
+    """As seen: single at 615 ms per step, but for one of 3.25 s and a half, printed as slower than ddp at 1,075 ms."""
     single = run("single", 0.615, 6.5, num_devices=1, batch=128)
     text = printed(ddp, [single])
     assert "0.89 ?" in text
@@ -57,3 +66,49 @@ def test_quiet_runs_have_no_warning(ddp):
 
 def test_a_run_without_others_is_named_too():
     assert "ddp was disturbed" in printed(run("ddp", 1.0, 5.0, num_devices=2), [])
+
+
+def test_a_grid_is_printed_with_its_brackets_and_every_cell():
+    grid = tables.Grid([("what [unit]", False), ("n", True)], [["a [red]b[/]", "1"], ["c", "12"]], "caption")
+    said = shown(tables.print_grid, grid)
+    assert all(cell in said for cell in ("what [unit]", "a [red]b[/]", "12"))
+
+
+def test_failed_and_evaluated_runs_have_a_row_that_says_so():
+    failed = records.record("ddp", failed="killed")
+    (evaluated,) = records.edited(
+        [records.record("ddp", top1=[0.9], epochs=1, data="digits")], lambda data: data.update(status="evaluated")
+    )
+    rows = tables.runs_grid([records.record("dp"), failed, evaluated], records.record("dp")).rows
+    assert {len(row) for row in rows} == {9}
+    assert "failed: killed" in rows[1] and "evaluated: 0.9000" in rows[2] and rows[1][-1] == rows[2][-1] == ""
+
+
+def test_memory_is_of_the_best_source_that_every_device_has():
+    assert memory_cell([{"pss": 1.0, "rss": 2.0}, {"pss": 1.5, "rss": 2.5}]) == "pss 1.00 1.50"
+    assert memory_cell([{"pss": None, "rss": 2.0}, {"pss": 1.5, "rss": 2.5}]) == "rss 2.00 2.50"
+    assert "not known" in memory_cell([{"pss": None}])
+
+
+def test_the_certificate_is_printed_with_what_differs_and_why():
+    programs = records.compare_programs()
+    programs["ddp"]["compression"] = "fp16"
+    result = compare_suite(records.suite("compare", programs, rounds=2))
+    said = shown(tables.print_certificate, result.certificate)
+    assert "NOT A FAIR COMPARISON: gradient compression" in said and "differs: gradient compression" in said
+    assert "fp16" in said and "inherent: device set" in said and "seed" in said.partition("equal:")[2]
+    unequal, equal = tables.certificate_grids(result.certificate)
+    assert unequal.rows[0][:2] == ["gradient compression", "differs"]  # the unfair comes first
+    assert {row[0] for row in [*unequal.rows, *equal.rows]} == {fact.name for fact in result.certificate.facts}
+
+
+def test_a_comparison_has_a_row_per_program_and_flags_what_was_unfair():
+    programs = records.compare_programs()
+    programs["ddp"]["compression"] = "fp16"
+    result = compare_suite(records.suite("compare", programs, rounds=4))
+    rows = {row[0]: row for row in tables.comparison_grid(result).rows}
+    assert list(rows) == list(programs) and rows["single"][-2] == "base"
+    assert "(unfair)" in rows["ddp"][-2] and "(unfair)" not in rows["dp"][-2]
+    pairs = tables.pairs_grid(result, all_pairs=False).rows
+    assert [row[0] for row in pairs] == [f"{label} / single" for label in programs if label != "single"]
+    assert len(tables.pairs_grid(result, all_pairs=True).rows) == 10

@@ -22,7 +22,7 @@ def test_in_the_ring_every_rank_ends_with_every_sum(num_ranks):
     assert len(steps) == 1 + 2 * (num_ranks - 1)
     assert all(chunk == set(range(num_ranks)) for rank in steps[-1].held for chunk in rank)
     for step in steps[1:]:
-        assert sorted(sender for sender, _, _ in step.sends) == list(range(num_ranks))  # each sends once a step
+        assert sorted(sender for sender, _, _ in step.sends) == list(range(num_ranks))  # each sends once per step
         assert all(to == (sender + 1) % num_ranks for sender, to, _ in step.sends)
 
 

@@ -1,6 +1,7 @@
-"""bench/record/write.py: a record is whole and true to its schema, or it is refused by name."""
+"""bench/record: a record is whole and true to its schema, or it is refused by name; older versions are migrated."""
 
 import copy
+import dataclasses
 import json
 import os
 
@@ -8,8 +9,15 @@ import jsonschema
 import pytest
 
 from bench import formulas
-from bench.config.options import RunConfig, resolve
-from bench.record import write as record
+from bench.config.options import UNSET, RunConfig, names, to_dict
+from bench.config.resolve import resolve
+from bench.config.workloads import WORKLOADS
+from bench.files import PROJECT
+from bench.record import write as writer
+from bench.record.read import load
+from bench.record.schema import SCHEMA_PATH, SCHEMA_VERSION, BadRecord
+from bench.record.view import Record
+from tests import records
 from tests.runs import ROOT
 
 CONFIG = resolve(RunConfig(mode="ddp", num_devices=2), "cpu", 2)
@@ -31,26 +39,27 @@ def write(folder, content) -> str:
 
 def refusal(path) -> str:
     """The one line with which a file is refused; it names the file."""
-    with pytest.raises(record.BadRecord) as caught:
-        record.load(path)
+    with pytest.raises(BadRecord) as caught:
+        load(path)
     message = str(caught.value)
     assert str(path) in message and "\n" not in message
     return message
 
 
 def test_the_schema_itself_is_one():
-    jsonschema.Draft202012Validator.check_schema(json.loads(record.SCHEMA_PATH.read_text()))
+    jsonschema.Draft202012Validator.check_schema(json.loads(SCHEMA_PATH.read_text()))
 
 
 def test_a_real_record_is_accepted(real_run, good):
-    assert record.load(real_run.run_dir / "record.json") == good
+    record = load(real_run.run_dir / "record.json")
+    assert record.data == good and record.folder == str(real_run.run_dir)
 
 
 def test_the_summary_follows_from_the_samples(good):
     times = [part["step_time_s"] for part in good["samples"]]
     steps = formulas.slowest_rank(times)
     summary = good["summary"]
-    assert summary["throughput_images_per_s"] == formulas.throughput_images_per_s(times, 6)
+    assert summary["throughput_per_s"] == formulas.throughput_per_s(times, 6)
     assert summary["step_time_s"] == {
         "n": 3, "median": formulas.percentile(steps, 50), "p5": formulas.percentile(steps, 5),
         "p95": formulas.percentile(steps, 95),
@@ -61,6 +70,7 @@ def test_the_summary_follows_from_the_samples(good):
 def test_a_real_record_names_what_made_it(real_run, good):
     assert good["run_id"] == real_run.run_dir.name
     assert good["config"]["model"] == "resnet18" and good["config"]["threads"] >= 1
+    assert good["workload"] == WORKLOADS["images"].to_dict() and good["nodes"] == [{"ranks": [0]}]
     assert good["command"].startswith("make bench MODE=single ")
     assert {"machine", "versions"} <= set(good["environment"])
     assert good["environment"]["versions"]["torch"]
@@ -94,36 +104,143 @@ def test_a_missing_file_is_refused(tmp_path):
     refusal(tmp_path / "record.json")
 
 
-@pytest.mark.parametrize("version", [0, record.SCHEMA_VERSION + 1, "1", None, True])
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, "1", None, True])
 def test_an_unknown_schema_version_is_refused(tmp_path, good, version):
     good["schema_version"] = version
-    assert f"schema version {version}, this program reads 1 to {record.SCHEMA_VERSION}" in refusal(
-        write(tmp_path, good)
-    )
+    assert f"schema version {version}, this program reads 1 to {SCHEMA_VERSION}" in refusal(write(tmp_path, good))
 
 
-def test_a_record_of_version_1_is_migrated(tmp_path, good):
-    """It had no suites, no knobs, no facts and no phase times; what it measured stays as it is."""
-    old = copy.deepcopy(good)
-    old["schema_version"] = 1
-    new_options = {"suite", "role", "round", "compression", "sync", "overlap", "profile"}
-    old["config"] = {name: value for name, value in old["config"].items() if name not in new_options}
-    for part in old["samples"]:
-        del part["facts"], part["phase_time_s"]
+# --- Older versions -------------------------------------------------------------------------------------------------
+
+# What was added with each version: parts of a record, parts of a rank's sample, options.
+ADDED = {
+    5: {"parts": ("workload", "nodes"), "options": ("study", "variant")},
+    4: {"parts": ("observed",), "options": ("mistake", "watch", "lr_batch")},
+    3: {"options": ("epochs", "augment", "checkpoint", "track", "resume", "evaluate")},
+    2: {"sample": ("facts", "phase_time_s"), "options": ("suite", "role", "round", "compression", "sync", "profile")},
+}
+
+
+def as_of(version: int, record: Record) -> dict:
+    """The content of a record as a program of that schema version would have written it."""
+    old = copy.deepcopy(record.data) | {"schema_version": version}
+    for name in ("summary", "provenance"):
+        old[name] = {"throughput_images_per_s" if k == "throughput_per_s" else k: v for k, v in old[name].items()}
+    old["config"]["role"] = old["config"].pop("program")
+    for added in (added for number, added in ADDED.items() if number > version):
+        for name in added.get("parts", ()):
+            old.pop(name, None)
+        for name in added.get("options", ()):
+            del old["config"][name]
+        for part in old["samples"]:
+            for name in added.get("sample", ()):
+                del part[name]
+    return old
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
+    """What it measured stays as it is; its labels and figures have the names of today; reading changes no file."""
+    (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
+    old = as_of(version, now)
     path = write(tmp_path, old)
     before = path.read_text()
-    record_now = record.load(path)
-    assert record_now["schema_version"] == record.SCHEMA_VERSION
-    assert (record_now["config"]["compression"], record_now["config"]["sync"]) == ("none", True)
-    assert record_now["samples"] == old["samples"] and record_now["summary"] == old["summary"]
-    assert path.read_text() == before  # reading changes no file
+    record = load(path)
+    assert record["schema_version"] == SCHEMA_VERSION and path.read_text() == before
+    assert record["samples"] == old["samples"] and record["topology"] == old["topology"]
+    assert record.throughput == old["summary"]["throughput_images_per_s"]
+    assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
+    assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
+    labels = [getattr(record.config, name) for name in names("labels")]
+    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5)
 
 
-def test_the_committed_records_are_read():
-    paths = list((ROOT / "results" / "reference").rglob("record.json"))
-    assert paths
-    for path in paths:
-        assert record.load(path)["schema_version"] == record.SCHEMA_VERSION
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_an_option_that_did_not_exist_had_its_default(tmp_path, version):
+    (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
+    config = load(write(tmp_path, as_of(version, now))).config
+    added = {name for number, a in ADDED.items() if number > version for name in a.get("options", ())}
+    for name in added - {"study", "variant", "role"}:
+        expected = False if name in ("augment", "checkpoint") and version < 3 else UNSET[name]
+        assert getattr(config, name) == expected, name
+
+
+def test_the_programs_of_an_old_suite_are_told_by_their_variant(tmp_path):
+    for program, variant in {"base: dp": "base", "wrong: host-sync": "wrong", "ddp no_sync": None, "ddp": None}.items():
+        (now,) = records.suite_records("knobs", {program: {"mode": "ddp"}}, rounds=1)
+        assert load(write(tmp_path, as_of(4, now))).config.variant == variant
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_old_records_of_failed_runs_and_of_trainings_are_migrated(tmp_path, version):
+    failed = load(write(tmp_path, as_of(version, records.record("ddp", failed="killed"))))
+    assert failed.failure["kind"] == "killed" and failed["nodes"] == [] and failed.throughput is None
+    trained = records.record("ddp", top1=[0.5, 0.75], epochs=2, data="digits", target=0.7)
+    record = load(write(tmp_path, as_of(version, trained)))
+    assert record.top1 == 0.75 and record.accuracy == trained.accuracy and len(record.epochs) == 2
+
+
+COMMITTED = sorted((ROOT / "results" / "reference").rglob("record.json"))
+
+
+def test_the_committed_records_are_of_every_older_version():
+    """So what is proved above of made-up records holds for files that older programs really wrote."""
+    assert {json.loads(path.read_text())["schema_version"] for path in COMMITTED} >= {1, 2, 3, 4}
+
+
+def test_every_committed_record_is_read_through_the_view():
+    for path in COMMITTED:
+        record, raw = load(path), json.loads(path.read_text())
+        assert record["schema_version"] == SCHEMA_VERSION and record.workload.units == "images", path
+        assert record["samples"] == raw["samples"]
+        label = raw["config"].get("role" if raw["schema_version"] < 5 else "program")
+        assert record.program == (label or record.config.mode), path
+        if record.ok:
+            assert record.throughput > 0 and len(record.samples) == record.world_size, path
+            assert record["nodes"] == [{"ranks": list(range(record.world_size))}], path
+
+
+# --- The view -------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_read_only(real_run):
+    record = real_run.loaded
+    with pytest.raises(TypeError):
+        record["status"] = "failed"
+    with pytest.raises(TypeError):
+        del record["status"]
+    for name, value in (("data", {}), ("folder", ""), ("throughput", 1.0), ("config", None)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, name, value)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.config.mode = "ddp"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        record.samples[0].rank = 1
+
+
+def test_the_view_says_what_the_file_says(real_run, good):
+    record = real_run.loaded
+    assert dict(record) == good and list(record) == list(good) and len(record) == len(good)
+    assert to_dict(record.config) == good["config"]
+    assert (record.run_id, record.status, record.ok, record.command) == (
+        good["run_id"], "ok", True, good["command"],
+    )  # fmt: skip
+    assert record.throughput == good["summary"]["throughput_per_s"] and record.step_time["n"] == 3
+    assert record.peak_memory == good["summary"]["peak_memory_gib"] and record.mode.one_process
+    (sample,) = record.samples
+    assert sample.step_time_s == good["samples"][0]["step_time_s"] and sample.facts == good["samples"][0]["facts"]
+    assert (record.world_size, record.num_devices, record.global_batch) == (1, 1, 6)
+    assert record.machine == good["environment"]["machine"] and record.failure is None and not record.hung
+    assert record.epochs == [] and record.top1 is None and record.accuracy == {}
+
+
+def test_what_an_old_record_lacks_is_empty_or_none(tmp_path):
+    record = load(write(tmp_path, as_of(1, records.record("ddp"))))
+    assert record.samples[0].facts is None and record.samples[0].phase_time_s == {}
+    assert record.samples[0].timeline is None and record.samples[0].lab == {}
+
+
+# --- What is refused ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,9 +249,13 @@ def test_the_committed_records_are_read():
         lambda r: r.update(extra=1),
         lambda r: r.update(status="fine"),
         lambda r: r.pop("summary"),
-        lambda r: r["summary"].pop("throughput_images_per_s"),
-        lambda r: r["summary"].update(throughput_images_per_s=-1.0),
-        lambda r: r["summary"].update(throughput_images_per_s="fast"),
+        lambda r: r["summary"].pop("throughput_per_s"),
+        lambda r: r["summary"].update(throughput_per_s=-1.0),
+        lambda r: r["summary"].update(throughput_per_s="fast"),
+        lambda r: r.pop("workload"),
+        lambda r: r["workload"].pop("unit"),
+        lambda r: r["workload"].update(metrics=[]),
+        lambda r: r.pop("nodes"),
         lambda r: r.update(samples=[]),
         lambda r: r["samples"][0].update(step_time_s=[]),
         lambda r: r["samples"][0]["step_time_s"].append(0),
@@ -151,26 +272,26 @@ def test_an_edited_record_is_refused(tmp_path, good, edit):
 
 
 def test_a_failed_run_leaves_a_record(tmp_path):
-    record.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE)
-    failed = record.load(tmp_path / "record.json")
+    writer.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE)
+    failed = load(tmp_path / "record.json")
     assert (failed["status"], failed["failure"], failed["samples"]) == ("failed", FAILURE, [])
     assert failed["config"]["num_devices"] == 2
 
 
 def test_a_traceback_names_no_folder_of_this_machine(tmp_path):
     lines = [
-        f'  File "{record.PROJECT}/bench/training/loop.py", line 3 in f',
+        f'  File "{PROJECT}/bench/training/loop.py", line 3 in f',
         '  File "/home/jane/v/site-packages/torch/a.py", line 1',
     ]
-    record.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE | {"traceback": "\n".join(lines)})
-    said = record.load(tmp_path / "record.json")["failure"]["traceback"]
+    writer.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE | {"traceback": "\n".join(lines)})
+    said = load(tmp_path / "record.json")["failure"]["traceback"]
     assert said == '  File "bench/training/loop.py", line 3 in f\n  File "site-packages/torch/a.py", line 1'
 
 
 @pytest.mark.parametrize("change", [{"kind": "bored"}, {"rank": "one"}, {"traceback": None}])
 def test_a_failure_that_says_nothing_useful_is_refused(tmp_path, change):
-    with pytest.raises(record.BadRecord):
-        record.write_failure(tmp_path, CONFIG, {}, FAILURE | change)
+    with pytest.raises(BadRecord):
+        writer.write_failure(tmp_path, CONFIG, {}, FAILURE | change)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,7 +301,7 @@ def test_a_failure_that_says_nothing_useful_is_refused(tmp_path, change):
 @pytest.fixture
 def with_old(tmp_path, good):
     """A folder that holds a record already; returns the folder and the old record's text."""
-    record.save(tmp_path, good)
+    writer.save(tmp_path, good)
     return tmp_path, (tmp_path / "record.json").read_text()
 
 
@@ -192,8 +313,8 @@ def old_is_untouched(folder, old) -> bool:
 def test_a_record_is_replaced_whole(with_old, good):
     folder, _ = with_old
     good["run_id"] = "another"
-    record.save(folder, good)
-    assert record.load(folder / "record.json") == good
+    writer.save(folder, good)
+    assert load(folder / "record.json").data == good
     assert [p.name for p in folder.iterdir()] == ["record.json"]
 
 
@@ -205,7 +326,7 @@ def test_a_write_that_fails_keeps_the_old_record(with_old, good, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError):
-        record.save(folder, good)
+        writer.save(folder, good)
     assert old_is_untouched(folder, old)
 
 
@@ -213,15 +334,15 @@ def test_a_value_that_json_has_not_keeps_the_old_record(with_old, good):
     folder, old = with_old
     good["environment"]["load"] = float("nan")
     with pytest.raises(ValueError):
-        record.save(folder, good)
+        writer.save(folder, good)
     assert old_is_untouched(folder, old)
 
 
 def test_a_record_that_breaks_the_schema_is_not_written(with_old, good):
     folder, old = with_old
     del good["summary"]
-    with pytest.raises(record.BadRecord):
-        record.save(folder, good)
+    with pytest.raises(BadRecord):
+        writer.save(folder, good)
     assert old_is_untouched(folder, old)
 
 
@@ -230,7 +351,7 @@ def test_a_record_that_breaks_the_schema_is_not_written(with_old, good):
 
 EDITS = {
     "summary/step_time_s": lambda r: r["summary"]["step_time_s"].update(median=0.001),
-    "summary/throughput_images_per_s": lambda r: r["summary"].update(throughput_images_per_s=1e6),
+    "summary/throughput_per_s": lambda r: r["summary"].update(throughput_per_s=1e6),
     "summary/peak_memory_gib": lambda r: r["summary"]["peak_memory_gib"][0].update(pss=0.1),
     "topology/global_batch": lambda r: r["topology"].update(global_batch=999),
     "config/suite": lambda r: r["config"].update(suite=3),

@@ -7,6 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
+from bench.commands import COMMANDS
 from bench.errors import UserError
 from bench.report import export as frame
 from tests import records
@@ -15,20 +16,20 @@ SUITE = records.suite_records("compare", records.compare_programs(), rounds=2)
 FAILED = records.record("ddp", failed="killed", seconds=900)
 
 
-def test_one_row_a_record_with_the_records_own_values():
+def test_one_row_per_record_with_the_records_own_values():
     table = frame.runs_frame(SUITE)
     assert len(table) == len(SUITE)
     for (_, row), record in zip(table.iterrows(), SUITE, strict=True):
         assert row["run_id"] == record["run_id"]
-        assert (row["suite"], row["role"], row["round"]) == tuple(
-            record["config"][k] for k in ("suite", "role", "round")
-        )
-        assert row["num_devices"] == record["topology"]["num_devices"]
-        assert row["global_batch"] == record["topology"]["global_batch"]
-        assert row["throughput_images_per_s"] == record["summary"]["throughput_images_per_s"]
-        assert row["step_time_s_median"] == record["summary"]["step_time_s"]["median"]
+        config = record.config
+        assert (row["study"], row["suite"], row["program"], row["round"]) == (
+            config.study, config.suite, config.program, config.round,
+        )  # fmt: skip
+        assert (row["num_devices"], row["global_batch"]) == (record.num_devices, record.global_batch)
+        assert row["throughput_per_s"] == record.throughput
+        assert row["step_time_s_median"] == record.step_time["median"]
         assert row["torch_version"] == record["environment"]["versions"]["torch"]
-    assert list(table.columns[:4]) == ["run_id", "suite", "role", "round"]
+    assert list(table.columns[:6]) == ["run_id", "study", "suite", "program", "variant", "round"]
 
 
 def test_memory_is_the_fullest_devices_and_the_long_form_has_every_device():
@@ -42,9 +43,9 @@ def test_memory_is_the_fullest_devices_and_the_long_form_has_every_device():
 
 
 def test_phases_are_medians_over_ranks_and_steps():
-    record = records.record("ddp")
-    record["samples"][0]["phase_time_s"]["forward"] = [1.0, 2.0]
-    record["samples"][1]["phase_time_s"]["forward"] = [3.0, 4.0]
+    times = {0: [1.0, 2.0], 1: [3.0, 4.0]}
+    change = records.in_samples(lambda part: part["phase_time_s"].update(forward=times[part["rank"]]))
+    (record,) = records.edited([records.record("ddp")], change)
     assert frame.runs_frame([record]).loc[0, "phase_time_s_forward_median"] == 2.5
 
 
@@ -52,7 +53,7 @@ def test_what_a_record_does_not_have_is_missing_and_keeps_its_type():
     table = frame.runs_frame([SUITE[0], FAILED])
     last = table.iloc[1]
     assert last["status"] == "failed" and last["failure_kind"] == "killed"
-    assert pd.isna(last["throughput_images_per_s"]) and pd.isna(last["world_size"]) and pd.isna(last["round"])
+    assert pd.isna(last["throughput_per_s"]) and pd.isna(last["world_size"]) and pd.isna(last["round"])
     assert str(table["round"].dtype) == "Int64" and str(table["overlap"].dtype) == "boolean"
     only_failed = frame.runs_frame([FAILED])
     assert len(only_failed) == 1 and str(only_failed["global_batch"].dtype) == "Int64"
@@ -62,15 +63,14 @@ def test_what_a_record_does_not_have_is_missing_and_keeps_its_type():
 def test_a_profiled_runs_speed_is_not_published():
     record = records.record("ddp", profile=True)
     row = frame.runs_frame([record]).iloc[0]
-    assert row["profile"] and pd.isna(row["throughput_images_per_s"]) and pd.isna(row["step_time_s_median"])
+    assert row["profile"] and pd.isna(row["throughput_per_s"]) and pd.isna(row["step_time_s_median"])
 
 
-def test_a_record_of_the_first_schema_has_a_row(tmp_path):
+def test_a_record_of_the_first_schema_has_a_row():
     """Without facts and phases, and with the options of then: what migrate leaves."""
-    record = records.record("ddp")
-    for part in record["samples"]:
-        del part["facts"], part["phase_time_s"]
-    assert frame.runs_frame([record]).loc[0, "mode"] == "ddp"
+    change = records.in_samples(lambda part: [part.pop(name) for name in ("facts", "phase_time_s")])
+    row = frame.runs_frame(records.edited([records.record("ddp")], change)).loc[0]
+    assert row["mode"] == "ddp" and not any(name.startswith("phase_time_s") for name in row.index)
 
 
 def test_csv_and_back(tmp_path):
@@ -78,7 +78,7 @@ def test_csv_and_back(tmp_path):
     frame.write_table([*SUITE, FAILED], path)
     back, table = pd.read_csv(path), frame.runs_frame([*SUITE, FAILED])
     assert list(back.columns) == list(table.columns)
-    assert back["throughput_images_per_s"].tolist()[:-1] == table["throughput_images_per_s"].tolist()[:-1]
+    assert back["throughput_per_s"].tolist()[:-1] == table["throughput_per_s"].tolist()[:-1]
     assert [p.name for p in path.parent.iterdir()] == ["table.csv"]
 
 
@@ -101,7 +101,7 @@ def test_markdown_says_once_what_is_alike(capsys):
     frame.write_table(SUITE, None, "md")
     head, blank, names, rule, *rows = capsys.readouterr().out.splitlines()
     assert "model resnet18" in head and "device cpu" in head and blank == ""
-    assert "throughput_images_per_s" in names and "model" not in names
+    assert "throughput_per_s" in names and "model" not in names
     assert len(rows) == len(SUITE) and {line.count("|") for line in (names, rule, *rows)} == {names.count("|")}
 
 
@@ -136,11 +136,16 @@ def test_what_cannot_be_written_is_one_clear_line(tmp_path, to, form):
     assert "\n" not in str(caught.value)
 
 
+def run(*words: str) -> int:
+    """The exit code of ``bench table``."""
+    return COMMANDS["table"].run(COMMANDS["table"].parse(list(words)))
+
+
 def test_the_command_names_refused_files_and_uses_the_rest(tmp_path, capsys):
     folder = records.store(tmp_path / "runs", SUITE[:3])
     (folder / "bad").mkdir()
     (folder / "bad" / "record.json").write_text('{"schema_version"')
-    assert frame.run(str(folder), str(tmp_path / "t.csv")) == 0
+    assert run(str(folder), f"--to={tmp_path / 't.csv'}") == 0
     out, err = capsys.readouterr()
     assert out == f"table: {tmp_path / 't.csv'}\n" and "bad/record.json" in err
     assert len(pd.read_csv(tmp_path / "t.csv")) == 3
@@ -148,5 +153,5 @@ def test_the_command_names_refused_files_and_uses_the_rest(tmp_path, capsys):
 
 def test_a_folder_of_refused_files_alone_is_no_table(tmp_path, capsys):
     (tmp_path / "record.json").write_text("[]")
-    assert frame.run(str(tmp_path)) == 1
+    assert run(str(tmp_path)) == 1
     assert "record.json" in capsys.readouterr().err

@@ -1,16 +1,18 @@
 """bench/report/page.py: the answer first, everything in one file, nothing bad hidden."""
 
-import html
 import re
 import time
 from html.parser import HTMLParser
 
 import pytest
 
-from bench.analysis.suite import suites_of
+from bench.analysis.suite import Suite, suites_of
 from bench.record.read import find_records
 from bench.report import page
+from bench.studies.base import Study
+from bench.studies.registry import STUDIES, study_of
 from tests import records
+from tests.shown import in_one_line, plain
 
 VOID = {"meta", "link", "br"}
 
@@ -31,6 +33,12 @@ def made():
 
 
 @pytest.fixture(scope="module")
+def newest(made):
+    """The suites that the page shows in full: of each subject the newest."""
+    return list({(suite.study, study_of(suite).about(suite)): suite for suite in suites_of(made)}.values())
+
+
+@pytest.fixture(scope="module")
 def others():
     """Records of no suite."""
     return [records.record("ddp"), records.record("dp", failed="killed", seconds=7)]
@@ -42,9 +50,10 @@ def text(made, others):
     return page.page(suites_of(made), others, ["/a/<b>/record.json: not a readable record"])
 
 
-def plain(text: str) -> str:
-    """The text of a page without its marks."""
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Pages of words and tables alone, which are quicker."""
+    monkeypatch.setattr(Study, "figures", lambda self, result: {})
 
 
 class Checker(HTMLParser):
@@ -100,12 +109,19 @@ def test_the_answer_comes_before_everything_else(text):
     assert places == sorted(places)
 
 
-def test_each_kind_is_there_with_its_pictures(parsed, text):
+def test_each_study_is_there_with_its_pictures(parsed, text, newest):
+    assert {suite.study for suite in newest} == set(STUDIES)
     headings = re.findall(r"<h2>(.*?)</h2>", text)
-    about = {"replay": ": ddp-barrier", "knobs": ": ddp"}
-    named = [heading + about.get(kind, "") for kind, (heading, _, _) in page.KINDS.items()]
-    assert headings[: len(named)] == named  # the museum's cards have no heading of their own
-    assert parsed.tags.count("svg") == parsed.tags.count("figure") == 4 + 1 + 1 + 2 + 1 + 1 + 1 + 3 + 1
+    for suite in newest:
+        study = study_of(suite)
+        section = text[text.index(f'id="{suite.id}"') :]
+        drawn = study.figures(study.result(suite))
+        labels = [f'<figure aria-label="{study.heading}: {name.replace("-", " ")}">' for name in drawn]
+        assert drawn and all(label in section for label in labels), suite.id
+        assert study.card or study.heading_of(suite) in headings
+    places = {suite.study: text.index(f'id="{suite.id}"') for suite in newest}
+    assert sorted(places, key=places.get) == list(STUDIES)
+    assert parsed.tags.count("svg") == parsed.tags.count("figure")
 
 
 def test_only_the_newest_of_a_kind_is_shown_in_full(text):
@@ -115,6 +131,7 @@ def test_only_the_newest_of_a_kind_is_shown_in_full(text):
     assert f"{older}: single, dp, ddp, horovod, independent; n = 3; CPU only" in plain(text)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_full_suite_is_not_replaced_by_a_quick_one():
     programs = records.compare_programs()
     suites = [records.suite("compare", programs, rounds=n, name=f"000{i}") for i, n in enumerate((8, 9, 2), start=1)]
@@ -123,7 +140,7 @@ def test_a_full_suite_is_not_replaced_by_a_quick_one():
     assert "quick" not in text.partition("Other suites")[0]
     assert all(f"{suites[i].id}: single" in text.partition("Other suites")[2] for i in (0, 2))
     assert f'id="{suites[2].id}"' in page.page(suites[2:], [], [])
-    labels = {"suite": "compare-20260102-030405-0009", "role": "ddp", "round": 0, "profile": True, "seconds": 9e6}
+    labels = {"suite": "compare-20260102-030405-0009", "program": "ddp", "round": 0, "profile": True, "seconds": 9e6}
     nothing = suites_of([records.record("ddp", **labels)])  # not one whole round
     assert f'id="{suites[2].id}"' in page.page(suites[2:] + nothing, [], [])
     for n in (1, 2):
@@ -131,6 +148,7 @@ def test_a_full_suite_is_not_replaced_by_a_quick_one():
         assert f"quick: n = {n}, a look, not a result" in alone
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_other_machines_and_numbers_of_devices_are_other_subjects():
     suites = [records.suite("compare", records.compare_programs(), rounds=3, name="0001")]
     suites += [records.suite("compare", records.compare_programs(4), rounds=3, name="0002")]
@@ -140,11 +158,11 @@ def test_other_machines_and_numbers_of_devices_are_other_subjects():
     assert len(headings) == 3 and all(f'id="{suite.id}"' in text for suite in suites)
     assert "Comparison (2 CPU workers, Test(R) Processor 3.0, 2 cores)" in headings
     assert any(heading.startswith("Comparison (2 GPUs, Test GPU 80GB") for heading in headings)
-    assert page.subject(suites[0]).kind == "compare"
+    assert len({page.subject(suite) for suite in suites}) == 3
 
 
 def test_suites_without_one_good_record_are_on_the_page():
-    labels = {"suite": "compare-20260102-030405-000f", "role": "ddp"}
+    labels = {"suite": "compare-20260102-030405-000f", "program": "ddp"}
     found = [records.record("ddp", failed="killed", round=n, seconds=n, **labels) for n in range(2)]
     assert suites_of(found) == []
     said = plain(page.page([], found, []))
@@ -152,65 +170,77 @@ def test_suites_without_one_good_record_are_on_the_page():
     assert said.count("rank 0 was killed") == 2
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_suite_of_profiled_runs_alone_is_refused_and_still_told():
     runs = []
     for day in (1, 2):
-        labels = {"suite": f"breakdown-20260102-030405-000{day}", "round": 0, "profile": True}
-        runs += [records.record(m, role=m, seconds=86400 * day + i, **labels) for i, m in enumerate(("dp", "ddp"))]
+        labels = {"study": "breakdown", "suite": f"breakdown-1-000{day}", "round": 0, "profile": True}
+        runs += [records.record(m, program=m, seconds=86400 * day + i, **labels) for i, m in enumerate(("dp", "ddp"))]
     old, new = suites_of(runs)
-    assert not old.roles and page.line_of(old).startswith(
-        f"{old.id}: no whole round, profiled dp, ddp; n = 0; CPU only"
-    )
+    said = page.line_of(old)
+    assert not old.programs and said.startswith(f"{old.id}: no whole round, profiled dp, ddp; n = 0")
     assert [name for name, _ in page.commands(new)] == ["dp, profiled", "ddp, profiled"]
-    assert page.suite_command(new).startswith("make breakdown GPUS=2 ROUNDS=1")
+    assert study_of(new).repeat(new).startswith("make breakdown GPUS=2 ROUNDS=1")
     said = plain(page.page([old, new], [], []))
     assert "Refused: " in said and old.id in said and "dp, profiled: make bench" in said
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_dps_copies_are_in_the_answer():
     spans = [{"lane": "dp", "name": n, "start_s": 0.01 * i, "end_s": 0.01 * i + 0.001 * (i + 1), "bytes": None}
              for i, n in enumerate(("scatter", "replicate", "forward", "gather"))]  # fmt: skip
     found = records.suite_records("breakdown", records.breakdown_programs(), rounds=3)
     one = {"step": 9, "step_s": 0.05, "spans": spans, "notes": []}
-    found.append(
-        records.record("dp", profile=True, timeline=one, suite=found[0]["config"]["suite"], role="dp", round=0)
-    )
+    found.append(records.record("dp", profile=True, timeline=one, suite=found[0].config.suite, program="dp", round=0))
     said = plain(page.page(suites_of(found), [], []))
     assert re.search(
-        r"dp: \d+ ms a step; scatter 1 ms, replicate 2 ms, gather 4 ms \(of one step under a profiler", said
+        r"dp: \d+ ms per step; scatter 1 ms, replicate 2 ms, gather 4 ms \(of one step under a profiler", said
     )
 
 
+def replayed(mode: str = "ddp", base: str = "ddp", **unfair) -> Suite:
+    """A replay of this unfairness; of none, the control."""
+    programs = {
+        "unfair": {"mode": mode, "variant": "unfair", **unfair},
+        "fair": {"mode": mode, "variant": "fair"},
+        "base": {"mode": base, "variant": "base"},
+    }
+    return records.suite(
+        "replay", {f"{part}: {options['mode']}": options for part, options in programs.items()}, rounds=2
+    )
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_the_control_of_the_replays_is_called_nothing():
-    programs = {f"{part}: ddp": {"mode": "ddp", "throughput": 90.0} for part in ("base", "fair", "unfair")}
-    suite = records.suite("replay", programs, rounds=3)
-    assert page.replayed(suite) == "nothing" and "REPLAY=nothing" in page.suite_command(suite)
-    assert "The control: does a verdict move when nothing is changed?" in page.page([suite], [], [])
-    named = {"item_sync": "item-sync", "compression": "horovod-fp16", "step_barrier": "ddp-barrier"}
-    for option, name in named.items():
-        mode = "horovod" if option == "compression" else "ddp"
-        unfair = {option: "fp16" if option == "compression" else True}
-        programs = {
-            "base: dp": {"mode": "dp"},
-            f"fair: {mode}": {"mode": mode},
-            f"unfair: {mode}": {"mode": mode} | unfair,
-        }
-        assert page.replayed(records.suite("replay", dict(reversed(programs.items())), rounds=2)) == name
+    suite, study = replayed(), STUDIES["replay"]
+    assert study.about(suite) == "nothing" and "REPLAY=nothing" in study.repeat(suite)
+    assert study.question_of(suite) in plain(page.page([suite], [], []))
 
 
+@pytest.mark.parametrize(("name", "mode", "unfair"), [
+    ("item-sync", "ddp", {"item_sync": True}),
+    ("horovod-fp16", "horovod", {"compression": "fp16"}),
+    ("ddp-barrier", "ddp", {"step_barrier": True}),
+])  # fmt: skip
+def test_a_replay_is_known_by_what_its_unfair_version_sets(name, mode, unfair):
+    assert STUDIES["replay"].about(replayed(mode, "dp", **unfair)) == name
+
+
+@pytest.mark.usefixtures("without_pictures")
 def test_a_sweep_says_what_its_base_is_and_what_chance_does():
     said = plain(page.page([records.suite("knobs", records.knob_programs(), rounds=3)], [], []))
     assert "ddp: the settings of the run, all the engine's defaults." in said
     assert "12 settings compared, each at 95 %" in said
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_sweep_of_training_options_says_what_it_found_and_how_to_repeat_it():
     suite = records.suite("knobs", records.format_programs(), rounds=3)
     said = plain(page.page([suite], [], []))
     assert "Knobs: single" in said and "single channels_last=1 precision=bf16 is faster than single by" in said
     assert "no timed step has any of it" in said
-    assert page.suite_command(suite).startswith("make knobs GPUS=1 ROUNDS=3 MODE=single ")
-    assert "PRECISION" not in page.suite_command(suite) and "COMPILE" not in page.suite_command(suite)
+    assert study_of(suite).repeat(suite).startswith("make knobs GPUS=1 ROUNDS=3 MODE=single ")
+    assert "PRECISION" not in study_of(suite).repeat(suite) and "COMPILE" not in study_of(suite).repeat(suite)
 
 
 def test_what_failed_and_what_was_refused_is_shown(text):
@@ -219,24 +249,25 @@ def test_what_failed_and_what_was_refused_is_shown(text):
     assert "/a/<b>/record.json: not a readable record" in said and "/a/&lt;b&gt;/record.json" in text
 
 
-def test_it_says_where_it_was_measured_and_how_to_repeat_it(text):
+def test_it_says_where_it_was_measured_and_how_to_repeat_it(text, newest):
     said = plain(text)
     assert "2 CPU workers stand for 2 devices" in said and "Test(R) Processor 3.0" in said
     assert "0123456789abcdef0123456789abcdef01234567" in said
-    assert "make compare GPUS=2 ROUNDS=3 MODEL=resnet18" in said
-    assert "make scaling MAX_GPUS=4 ROUNDS=2" in said and "make knobs GPUS=2 ROUNDS=2 MODE=ddp" in said
-    assert "make compare GPUS=2 ROUNDS=2 REPLAY=ddp-barrier" in said
-    assert "ddp: make bench GPUS=2 MODEL=resnet18" in said
+    for suite in newest:
+        assert study_of(suite).repeat(suite) in said
+        for program in suite.programs.values():
+            assert f"{program.label}: {program.first.command}" in said
 
 
-def test_answers_of_each_kind(text):
+def test_the_answer_of_each_study_is_there(text, newest):
     said = plain(text)
-    for words in ("ddp 4: speedup ×", "efficiency", "(the bound: no communication)", "exposed communication",
-                  "ddp bucket_cap_mb=100 gradient_as_bucket_view=1 is", "becomes ×0.92 (unfair: ddp with a barrier)",
-                  ):  # fmt: skip
-        assert words in said, words
+    for suite in newest:
+        study = study_of(suite)
+        lines = study.answer(study.result(suite))
+        assert lines and all(in_one_line(line) in said for line in lines), suite.id
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_suites_of_two_engines_knobs_are_both_shown():
     programs = {"horovod": {"mode": "horovod"}, "horovod fusion_mb=1": {"mode": "horovod", "throughput": 99.0}}
     suites = [records.suite("knobs", programs, rounds=2), records.suite("knobs", records.knob_programs(), rounds=2)]
@@ -245,15 +276,18 @@ def test_suites_of_two_engines_knobs_are_both_shown():
     assert "none of 1 settings is shown to be faster" in text
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_an_unfair_comparison_is_flagged_before_the_answer():
     programs = records.compare_programs()
     programs["dp"]["item_sync"] = True
     said = page.page([records.suite("compare", programs, rounds=2)], [], [])
-    assert said.index('class="flag">NOT A FAIR COMPARISON: extra work a step') < said.index('<div class="answer">')
+    flag = "NOT A FAIR COMPARISON: extra work per step"
+    assert said.index(f'class="flag">{flag}') < said.index('<div class="answer">')
     assert "(not a fair comparison)" in said
-    assert "<caption>Each program: NOT A FAIR COMPARISON: extra work a step" in said
+    assert re.search(f"<caption>[^<]*{flag}", said)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_one_round_has_no_verdict():
     said = plain(page.page([records.suite("compare", records.compare_programs(), rounds=1)], [], []))
     assert "One round: no interval" in said and "in one round: no interval" in said
@@ -265,21 +299,23 @@ def test_a_suite_of_different_workloads_is_refused_and_the_others_are_shown():
     suites = [records.suite("compare", mixed, rounds=2), records.suite("replay", SMALL, rounds=2)]
     text = page.page(suites, [], [])
     assert "Refused: " in text and "model is resnet18 and resnet34" in plain(text)
-    assert text.count("<svg") == 1
+    assert plain(text).count("Refused: ") == 1 and f'id="{suites[1].id}"' in text and "<svg" in text
 
 
 SMALL = records.replay_programs()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_without_a_suite_it_says_how_to_get_one():
     said = plain(page.page([], [records.record("ddp")], []))
     assert "No comparison is among these records" in said and "make compare GPUS=2" in said
     assert "One run each: no interval, no verdict" in said
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_rounds_that_are_not_whole_are_told():
     found = records.suite_records("compare", records.compare_programs(), rounds=3)
-    found[-1] = records.record("independent", failed="hung", suite=found[0]["config"]["suite"], round=2)
+    found[-1] = records.record("independent", failed="hung", suite=found[0].config.suite, round=2)
     said = plain(page.page(suites_of(found), [], []))
     assert "4 runs of rounds that are not whole are left out" in said and "1 runs failed" in said
     assert "rank 0 was hung" in said and "n = 2 interleaved rounds" in said

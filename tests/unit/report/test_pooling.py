@@ -1,6 +1,6 @@
-"""bench/report/pooling.py and its picture: what stands side by side, what is named and left out, that nothing is lost."""
+"""bench/report/pooling.py and its picture: what stands side by side, what is left out, that nothing is lost."""
 
-import copy
+import argparse
 import dataclasses
 import datetime
 import math
@@ -9,36 +9,48 @@ import pandas as pd
 import pytest
 from scipy import stats as scipy_stats
 
-from bench.analysis import drawing as figures
-from bench.config import options as config
+from bench.analysis import drawing
+from bench.commands import pool as command
+from bench.config import options
+from bench.config.fields import PROGRAM, WORK, base_type, option
+from bench.config.options import RunConfig, names
 from bench.errors import UserError
+from bench.record.view import Record
 from bench.report import difference as diff
 from bench.report import pool_figure as picture
 from bench.report import pooling as pool
 from tests import records
+from tests.shown import text_of
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
 
 
-def suite(name: str, cpu_model: str = "Test(R) Processor 3.0", **options) -> list[dict]:
+def suite(name: str, cpu_model: str = "Test(R) Processor 3.0", **common) -> list[Record]:
     """A comparison of three rounds on a machine with this processor."""
-    found = records.suite_records("compare", records.compare_programs(), rounds=3, name=name, **options)
-    for record in found:
-        record["environment"]["machine"]["cpu_model"] = cpu_model
-    return found
+    found = records.suite_records("compare", records.compare_programs(), rounds=3, name=name, **common)
+    return records.edited(found, lambda data: data["environment"]["machine"].update(cpu_model=cpu_model))
+
+
+def runs(count: int, first: float = 0.0, **more) -> list[Record]:
+    """So many runs of one program, one second apart."""
+    return [records.record("ddp", 100.0 + i, seconds=first + i, **more) for i in range(count)]
+
+
+def second_with(name: str, value) -> list[Record]:
+    """Two runs, the second of which had another value of an option."""
+    one, two = runs(2)
+    return [one, *records.edited([two], lambda data: data["config"].update({name: value}))]
+
+
+def sizes(found: list[Record]) -> list[int]:
+    """How many records each group has."""
+    return [group.n for panel in pool.panels_of(found) for group in panel.groups]
 
 
 @pytest.fixture
 def many():
     """Two CPU machines and a GPU machine."""
     return suite("0001") + suite("0002", "Other Processor") + suite("0003", device="cuda")
-
-
-def texts(figure) -> str:
-    """Everything that a picture says."""
-    from matplotlib.text import Text
-
-    return "\n".join(text.get_text() for text in figure.findobj(Text)).replace("\u00a0", " ")
 
 
 def test_cpu_and_gpu_never_share_a_panel(many):
@@ -55,12 +67,10 @@ def test_workloads_never_share_a_panel():
 
 
 def test_machines_are_told_apart_by_processor_gpu_and_versions(many):
-    newer = suite("0004")
-    for record in newer:
-        record["environment"]["versions"]["torch"] = "2.10.0"
-    names = pool.machines_of(pool.panels_of(many + newer))
-    assert sorted(names.values()) == ["M1", "M2", "M3", "M4"]
-    lines = "\n".join(machine.line() for machine in names)
+    newer = records.edited(suite("0004"), lambda data: data["environment"]["versions"].update(torch="2.10.0"))
+    called = pool.machines_of(pool.panels_of(many + newer))
+    assert sorted(called.values()) == ["M1", "M2", "M3", "M4"]
+    lines = "\n".join(machine.line() for machine in called)
     assert all(word in lines for word in ("Other Processor", "Test GPU 80GB", "torch 2.10.0", "CPU only"))
 
 
@@ -70,15 +80,13 @@ def test_one_machine_with_few_or_many_gpus_in_use_is_one_machine():
 
 
 def test_runs_with_other_numbers_of_threads_are_never_averaged_together():
-    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
-    more = [records.record("ddp", 150.0 + i, seconds=10 + i) for i in range(3)]
-    for record in more:
-        record["topology"]["threads_total"] = 4
+    found = runs(2)
+    more = records.edited(runs(3, first=10), lambda data: data["topology"].update(threads_total=4))
     ((few, many),) = [panel.groups for panel in pool.panels_of([*more, *found])]
     assert (few.title, few.n, few.threads) == ("ddp 2, 2 threads", 2, 2)
     assert (many.title, many.n, many.threads) == ("ddp 2, 4 threads", 3, 4)
-    said = texts(picture.draw(pool.panels_of([*more, *found])))
-    assert "ddp 2, 4 threads (n = 3)" in " ".join(said.split())
+    said = text_of(picture.draw(pool.panels_of([*more, *found])))
+    assert "ddp 2, 4 threads (n = 3)" in said
     assert pool.panels_of(found)[0].groups[0].title == "ddp 2"
 
 
@@ -86,47 +94,42 @@ def other_value(field, value):
     """Another value of an option, of its type."""
     if field.metadata["choices"]:
         return next(choice for choice in field.metadata["choices"] if choice != value)
-    kind = config.base_type(field)
+    kind = base_type(field)
     return not value if kind is bool else "other" if kind is str else (value or 0) + 1
 
 
-OPTIONS = {field.name: field for field in dataclasses.fields(config.RunConfig)}
-OF_THE_RUN = sorted({*config.names(*config.WORK, *config.PROGRAM)} - {"device", "launcher", "per_device_batch", "seed"})
+OPTIONS = {field.name: field for field in dataclasses.fields(RunConfig)}
+OF_THE_RUN = sorted({*names(*WORK, *PROGRAM)} - {"device", "launcher", "per_device_batch", "seed"})
 
 
 @pytest.mark.parametrize("name", OF_THE_RUN)
 def test_runs_that_differ_in_their_work_or_their_program_are_never_averaged_together(name):
-    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
-    found[1]["config"][name] = other_value(OPTIONS[name], found[1]["config"][name])
-    assert [group.n for panel in pool.panels_of(found) for group in panel.groups] == [1, 1]
+    value = getattr(records.record("ddp").config, name)
+    assert sizes(second_with(name, other_value(OPTIONS[name], value))) == [1, 1]
 
 
-@pytest.mark.parametrize("part", [*config.WORK, *config.PROGRAM])
+@pytest.mark.parametrize("part", [*WORK, *PROGRAM])
 def test_an_option_that_is_added_tells_runs_apart_without_a_word_in_the_report(monkeypatch, part):
     @dataclasses.dataclass(frozen=True)
-    class More(config.RunConfig):
-        made_up: int = config.option(part, 0, "an option that nobody has thought of")
+    class More(RunConfig):
+        made_up: int = option(part, 0, "an option that nobody has thought of")
 
-    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
-    monkeypatch.setattr(config, "RunConfig", More)
-    monkeypatch.setitem(config.UNSET, "made_up", 0)
-    for number, record in enumerate(found):
-        record["config"]["made_up"] = number
-    assert [group.n for panel in pool.panels_of(found) for group in panel.groups] == [1, 1]
+    monkeypatch.setattr(options, "RunConfig", More)
+    monkeypatch.setitem(options.UNSET, "made_up", 0)
+    found = second_with("made_up", 1)
+    assert sizes(found) == [1, 1] and sizes(second_with("made_up", 0)) == [2]
     with pytest.raises(UserError, match=r"made_up|no program in common"):
         diff.compare_sets(found[:1], found[1:])
 
 
-@pytest.mark.parametrize("name", config.names("resources", "files", "besides", "labels"))
+@pytest.mark.parametrize("name", names("resources", "files", "besides", "labels"))
 def test_what_changes_neither_work_nor_program_parts_nothing(name):
-    found = [records.record("ddp", 100.0 + i, seconds=i) for i in range(2)]
-    found[1]["config"][name] = other_value(OPTIONS[name], found[1]["config"][name])
-    assert [group.n for panel in pool.panels_of(found) for group in panel.groups] == [2]
+    value = getattr(records.record("ddp").config, name)
+    assert sizes(second_with(name, other_value(OPTIONS[name], value))) == [2]
 
 
 def test_a_machine_that_does_not_say_what_it_is():
-    record = records.record("ddp")
-    record["environment"] = {}
+    (record,) = records.edited(runs(1), lambda data: data.update(environment={}))
     assert "unknown CPU" in pool.machine_of(record).line()
 
 
@@ -134,7 +137,7 @@ def test_the_interval_is_students_t_on_logarithms():
     speeds = [100.0, 104.0, 98.0, 101.0]
     found = [records.record("ddp", speed, seconds=i) for i, speed in enumerate(speeds)]
     ((group,),) = [panel.groups for panel in pool.panels_of(found)]
-    logs = [math.log(record["summary"]["throughput_images_per_s"]) for record in found]
+    logs = [math.log(record.throughput) for record in found]
     expected = scipy_stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=scipy_stats.sem(logs))
     assert group.interval == pytest.approx([math.exp(x) for x in expected])
     assert group.mean == pytest.approx(scipy_stats.gmean(speeds))
@@ -143,20 +146,19 @@ def test_the_interval_is_students_t_on_logarithms():
 
 def test_a_copy_counts_once_and_copies_that_do_not_agree_are_left_out():
     found = suite("0001")
-    edited = copy.deepcopy(found[0])
-    edited["summary"]["throughput_images_per_s"] *= 2
-    kept, said = pool.once([*found, copy.deepcopy(found[1]), edited])
-    assert [r["run_id"] for r in kept] == [r["run_id"] for r in found[1:]]
-    assert any(found[0]["run_id"] in line and "refused" in line for line in said)
+    (edited,) = records.edited(found[:1], lambda data: data["summary"].update(throughput_per_s=1.0))
+    (copy,) = records.edited(found[1:2], lambda data: None)
+    kept, said = pool.once([*found, copy, edited])
+    assert [r.run_id for r in kept] == [r.run_id for r in found[1:]]
+    assert any(found[0].run_id in line and "refused" in line for line in said)
     assert any("1 copies" in line for line in said)
 
 
 def test_a_copy_in_another_folder_is_a_copy(tmp_path):
-    found = [records.record("ddp", seconds=i) for i in range(2)]
     for name in ("one", "two"):
-        records.store(tmp_path / name, found)
-    kept, said = pool.pool(tmp_path)
-    assert len(kept) == 2 and said == ["note: 2 copies of records are counted once"]
+        records.store(tmp_path / name, runs(2))
+    kept, (said,) = pool.pool(tmp_path)
+    assert len(kept) == 2 and "2 copies" in said
 
 
 def test_bad_files_are_named_and_the_rest_used(tmp_path, many):
@@ -188,8 +190,8 @@ def test_a_new_folder_every_time(tmp_path):
 def test_the_command_leaves_the_records_alone(tmp_path, capsys, many):
     folder = records.store(tmp_path / "in", many)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert pool.run(str(folder), str(tmp_path / "out")) == 0
-    assert pool.run(str(folder), str(tmp_path / "out")) == 0
+    asked = argparse.Namespace(folder=str(folder), out=str(tmp_path / "out"))
+    assert [command.run(asked) for _ in range(2)] == [0, 0]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     out = capsys.readouterr().out
     last = out.splitlines()[-1]
@@ -202,35 +204,34 @@ def test_the_command_leaves_the_records_alone(tmp_path, capsys, many):
 
 def test_the_picture_names_machines_n_and_what_a_device_is(many):
     figure = picture.draw(pool.panels_of(many))
-    said = texts(figure)
+    said = text_of(figure)
     assert len(figure.axes) == 2
     assert "n = 45 records" in said and "3 machines" in said
     assert "no GPU used: N CPU workers stand for N devices" in said and "ddp 2 (n = 3)" in said
-    assert "lr 0.05, momentum 0.9" in " ".join(said.split())
+    assert "lr 0.05, momentum 0.9" in said
     assert "Other Processor" in said and "Test GPU 80GB" in said and "torch 2.9.0" in said
 
 
 def test_programs_with_options_are_left_to_the_table():
     knobs = [records.record("ddp", 90.0, seconds=10 + i, bucket_cap_mb=float(i + 1)) for i in range(3)]
-    said = texts(picture.draw(pool.panels_of([*knobs, records.record("ddp")])))
+    said = text_of(picture.draw(pool.panels_of([*knobs, records.record("ddp")])))
     assert "bucket_cap_mb" not in said and "3 more rows" in said
-    assert "bucket_cap_mb" in texts(picture.draw(pool.panels_of(knobs)))
+    assert "bucket_cap_mb" in text_of(picture.draw(pool.panels_of(knobs)))
 
 
 def test_a_single_record_can_be_drawn(tmp_path):
     figure = picture.draw(pool.panels_of([records.record("ddp")]))
-    assert "n = 1 record" in texts(figure)
-    figures.save(figure, tmp_path, "one")
+    assert "n = 1 record" in text_of(figure)
+    drawing.save(figure, tmp_path, "one")
 
 
-def test_very_many_machines_and_workloads_still_make_one_picture(tmp_path):
-    found = []
-    for i in range(70):
-        record = records.record("ddp", 100.0 + i, seconds=i)
-        record["environment"]["machine"]["cpu_model"] = f"Processor {i:02d}"
-        found.append(record)
+def test_very_many_machines_and_workloads_still_make_one_picture():
+    def other_machine(data: dict) -> None:
+        data["environment"]["machine"]["cpu_model"] = f"Processor {data['run_id'][:15]}"
+
+    found = records.edited(runs(70), other_machine)
     found += [records.record("ddp", batch=8 * i, seconds=1000 + i) for i in range(1, 10)]
     figure = picture.draw(pool.panels_of(found))
     assert len(figure.axes) == picture.MOST_PANELS
-    assert "more rows" in texts(figure)
-    figures.save(figure, tmp_path, "many")
+    assert "more rows" in text_of(figure)
+    assert drawing.svg_of(figure)

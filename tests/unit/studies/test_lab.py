@@ -1,6 +1,5 @@
 """The mistakes made on purpose, as far as they need no second process, and what is said of a lab."""
 
-import io
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,36 +7,47 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench.analysis import tables
 from bench.analysis.certificate import certify
-from bench.analysis.drawing import figures_of, svg_of
-from bench.analysis.suite import suites_of
-from bench.config.options import RunConfig, resolve
+from bench.analysis.comparison import records_of
+from bench.analysis.suite import Suite, suites_of
+from bench.commands.studies import print_result
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.mistakes import INJECTED, MISTAKES
+from bench.mistakes.many_writers import whose
+from bench.mistakes.measures import TOP1
 from bench.modes.base import Topology
-from bench.report import page
-from bench.studies.lab import result as labs
-from bench.studies.lab import study as museum
-from bench.training import script as inject
-from bench.workload.images import load as data
+from bench.report.page import page
+from bench.studies.base import Flags, Study
+from bench.studies.lab.result import LabResult
+from bench.studies.lab.study import LAB
+from bench.training.script import Script
+from bench.workload import load_workload
+from bench.workload.images.digits import Digits
+from bench.workload.loader import Draws, SlowStorage
 from tests import records
+from tests.shown import in_one_line, text_of
 
 IMAGES, RANKS = 103, 2
 
 
-def script(name: str, rank: int = 0, **options) -> inject.Right:
+def script(name: str, rank: int = 0, **options) -> Script:
     """A mistake in a process that has no others: what it draws, and from where, is asked of nobody."""
     usual = {"mode": "ddp", "num_devices": RANKS, "per_device_batch": 10, "epochs": 2, "augment": True, "lr_batch": 80}
     config = resolve(RunConfig(**usual | {"mistake": name} | options), "cpu", 2)
-    place = Topology(rank, rank, RANKS, 1, torch.device("cpu"))
-    return inject.script_of(config, SimpleNamespace(topology=place))
+    return Script(config, SimpleNamespace(topology=topology(rank)), None, name)
+
+
+def topology(rank: int) -> Topology:
+    """Where a rank of two is."""
+    return Topology(rank, rank, RANKS, 1, torch.device("cpu"))
 
 
 def drawn(name: str, rank: int, steps: int) -> np.ndarray:
     """What a rank draws in so many steps: [steps, batch]."""
     made = script(name, rank)
-    return np.stack(list(data.Draws(made.config, made.topology, IMAGES, steps, order=made.order)))
+    return np.stack(list(Draws(made.config, made.topology, IMAGES, steps, order=made.order)))
 
 
 def steps_of_an_epoch(name: str) -> int:
@@ -45,10 +55,11 @@ def steps_of_an_epoch(name: str) -> int:
     return script(name).epoch_images(IMAGES) // (10 * RANKS)
 
 
-def test_every_mistake_has_a_lab_and_a_way_to_be_made():
-    assert list(labs.LABS) == list(MISTAKES) and set(inject.SCRIPTS) == {"none", *INJECTED}
-    assert all(lab.figures[0].moves in ("up", "down") for lab in labs.LABS.values())
-    assert set(museum.WORKLOADS) <= set(MISTAKES)
+def test_every_lab_has_a_primary_measure_with_a_direction_and_overrides_decisions_alone():
+    for mistake in MISTAKES.values():
+        for device in ("cpu", "cuda"):
+            assert mistake.lab.measures_on(device)[0].moves in ("up", "down"), mistake.name
+        assert all(callable(getattr(Script, decision)) for decision in mistake.overrides), mistake.name
 
 
 def test_nothing_is_changed_where_no_mistake_is_made():
@@ -85,21 +96,19 @@ def test_a_shard_that_fills_no_batch_is_refused():
 
 
 def test_the_kth_images_of_all_ranks_get_the_same_crop():
-    digits = data.Digits(8, train=True, augment=True)
+    digits = Digits(8, train=True, augment=True)
     right = [digits.augmentation_seeds(np.arange(r, 40, 2)) for r in (0, 1)]
     assert not np.array_equal(*right)
     script("same-augmentation").prepare_data(digits)
-    made = script("same-augmentation")
-    shares = [
-        np.concatenate(list(data.Draws(made.config, script("none", r).topology, len(digits), 200))) for r in (0, 1)
-    ]
+    config = script("none").config
+    shares = [np.concatenate(list(Draws(config, topology(r), len(digits), 200))) for r in (0, 1)]
     seeds = [digits.augmentation_seeds(draws) for draws in shares]
     assert np.array_equal(*seeds) and len(set(seeds[0].tolist())) == len(seeds[0])  # over several epochs
 
 
 def test_augmentation_behind_a_slow_storage_is_reached():
-    digits = data.Digits(8, train=True, augment=True)
-    slow = data.SlowStorage(digits, 0.0)
+    digits = Digits(8, train=True, augment=True)
+    slow = SlowStorage(digits, 0.0)
     before = slow.augmentation_seeds(np.arange(4))
     script("same-augmentation").prepare_data(slow)
     assert not np.array_equal(before, slow.augmentation_seeds(np.arange(4)))
@@ -113,22 +122,29 @@ def test_the_devices_losses_are_summed_under_dp():
     config = resolve(RunConfig(mode="dp", num_devices=2, per_device_batch=4, mistake="gradient-sum"), "cpu", 2)
     mode = SimpleNamespace(topology=Topology(0, 0, 1, 2, torch.device("cpu")))
     outputs, labels = torch.randn(8, 5), torch.arange(8) % 5
-    wrong, right = (make(config, mode).loss(outputs, labels) for make in (inject.GradientSum, inject.Right))
+    workload = load_workload(config, torch.device("cpu"))
+    wrong, right = (Script(config, mode, workload, name).loss(outputs, labels) for name in ("gradient-sum", "none"))
     assert float(wrong) == pytest.approx(2 * float(right))
 
 
-def test_whose_a_file_is(tmp_path):
+def test_whose_a_file_is():
     ranks = [{"buffers": {"mean": torch.full((3,), float(r)), "count": torch.tensor(4)}} for r in (0, 1)]
 
     def holding(**model) -> str:
-        torch.save({"model": {"count": torch.tensor(4)} | model, "ranks": ranks}, tmp_path / "latest.pt")
-        return inject.whose(tmp_path / "latest.pt")
+        return whose({"model": {"count": torch.tensor(4)} | model, "ranks": ranks})
 
     assert holding(mean=torch.full((3,), 1.0)) == "rank 1"
     assert holding(mean=torch.full((3,), 7.0)) == "no rank"
     assert holding(mean=torch.zeros(3), count=torch.tensor(4)) == "rank 0"
-    (tmp_path / "latest.pt").write_bytes((tmp_path / "latest.pt").read_bytes()[:100])
-    assert inject.whose(tmp_path / "latest.pt") == "unreadable"
+    assert whose(None) == "unreadable"
+
+
+def test_a_truncated_checkpoint_is_unreadable(tmp_path):
+    path = tmp_path / "latest.pt"
+    torch.save({"model": {}, "ranks": []}, path)
+    assert script("many-writers").read_checkpoint(path) == {"model": {}, "ranks": []}
+    path.write_bytes(path.read_bytes()[:100])
+    assert script("many-writers").read_checkpoint(path) is None
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -168,87 +184,96 @@ def test_a_bound_makes_no_mistakes(options):
         (None, {}, "or all"),
         ("host-sync", {"mode": "dp"}, "use MODE=ddp or horovod"),
         ("host-sync", {"item_sync": True}, "ITEM_SYNC"),
-        ("host-sync", {"mistake": "whole-data", "num_devices": 2}, "MISTAKE belongs to single runs"),
+        ("host-sync", {"mistake": "whole-data"}, "MISTAKE belongs to single runs"),
+        ("host-sync", {"num_devices": 1}, "GPUS=2 or more"),
     ],
 )
 def test_a_lab_that_cannot_be_is_refused(name, asked, words):
+    usual = {"mode": "ddp", "num_devices": 2}
     with pytest.raises(UserError, match=words):
-        museum.run(RunConfig(**{"mode": "ddp"} | asked), name, 1, quick=False)
+        list(LAB.plans(Console(quiet=True), RunConfig(**usual | asked), Flags(name=name)))
 
 
 # --- the report, on made-up records -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def suite():
-    """A lab of a sampler without set_epoch."""
-    return suites_of(records.lab_records("no-reshuffle"))[0]
+def lab(name: str, **options) -> Suite:
+    """A lab's suite."""
+    (found,) = suites_of(records.lab_records(name, **options))
+    return found
 
 
-def test_what_decides_comes_first_with_its_interval(suite):
-    result = labs.compare_lab(suite)
-    assert result.answer()[0] == (
-        "% of the second epoch's neighbours that were neighbours in the first: 0.1 → 100.0, +99.9 [+99.9 to +99.9] "
-        "(n = 3 seeds): up, as expected"
-    )
-    assert "no effect shown here" in result.answer()[1]  # of its accuracy
+def result_of(name: str, **options) -> LabResult:
+    """A lab's suite, compared."""
+    return LAB.result(lab(name, **options))
+
+
+def test_the_primary_measure_comes_first_with_its_interval():
+    result = result_of("no-reshuffle")
+    primary, accuracy = result.rows[0], next(row for row in result.rows if row.measure is TOP1)
+    assert primary.measure is MISTAKES["no-reshuffle"].lab.measures[0] and primary.as_expected
+    assert (primary.right, primary.wrong) == (pytest.approx([0.1] * 3), pytest.approx([100.0] * 3))
+    assert (primary.low, primary.high) == (pytest.approx(99.9), pytest.approx(99.9))
+    assert accuracy.direction == "" and accuracy.low < 0 < accuracy.high
+    said = LAB.answer(result)
+    assert said[0].startswith(primary.measure.name) and "as expected" in said[0] and "n = 3 seeds" in said[0]
+    assert "no effect shown" in said[result.rows.index(accuracy)]
 
 
 def test_a_direction_that_was_not_seen_is_said():
-    same = {"data": {"same_neighbours": 0.001}}
-    result = labs.compare_lab(suites_of(records.lab_records("no-reshuffle", wrong=same))[0])
-    assert "no effect shown here, NOT as expected (up)" in result.answer()[0]
+    result = result_of("no-reshuffle", wrong={"data": {"same_neighbours": 0.001}})
+    assert not result.rows[0].as_expected and "NOT as expected (up)" in LAB.answer(result)[0]
 
 
-def test_a_lab_is_fair_but_for_what_it_studies(suite):
-    certificate = labs.compare_lab(suite).certificate
+def test_a_lab_is_fair_but_for_what_it_studies():
+    certificate = result_of("no-reshuffle").certificate
     assert certificate.fair and "mistakes made on purpose" in [fact.name for fact in certificate.inherent]
 
 
 def test_any_other_comparison_with_a_mistake_is_not_fair():
     programs = {mode: options | {"mistake": "gradient-sum"} for mode, options in records.compare_programs().items()
                 if mode in ("ddp", "horovod")}  # fmt: skip
-    suite = records.suite("compare", programs, rounds=2)
-    facts = certify(suite.roles, "compare").differences
+    facts = certify(records_of(records.suite("compare", programs, rounds=2))).differences
     assert [fact.name for fact in facts] == ["mistakes made on purpose"]
 
 
-def test_a_run_that_hung_is_a_result(monkeypatch):
+def test_a_run_that_hung_is_a_result():
     where = [
         {"file": "bench/training/epochs.py", "line": 7 + rank, "function": "f", "collective": True} for rank in (0, 1)
     ]
-    found = records.lab_records("rank0-collective", hung=where)
-    result = labs.compare_lab(suites_of(found)[0])
+    result = result_of("rank0-collective", hung=where)
     assert result.rows[0].sides == ["0", "1"] and result.rows[0].as_expected
-    assert any("s after the command, with TIMEOUT=900" in line for line in result.answer())
-    svg = svg_of(figures_of(result)["lab"])
-    assert "epochs.py:8 (f) in a collective" in svg
-    assert "Failed runs" not in page.page(suites_of(found), [], [])
+    assert any("27.5 s" in line and "TIMEOUT=900" in line for line in LAB.answer(result))
+    assert "epochs.py:8 (f) in a collective" in text_of(LAB.figures(result)["lab"])
+    assert "Failed runs" not in page([lab("rank0-collective", hung=where)], [], [])
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_the_museum_has_a_card_a_mistake_picture_first(name):
+def test_the_museum_has_a_card_per_mistake_picture_first(name):
     where = [None, None] if name == "rank0-collective" else None
-    text = page.page(suites_of(records.lab_records(name, hung=where)), [], [])
+    text = page([lab(name, hung=where)], [], [])
     card = text.partition('<article class="card"')[2].partition("</article>")[0]
     assert card.index("<svg") < card.index(f"<h3>{name}: ") < card.index("Remedy")
-    assert f"make lab GPUS=2 SEEDS=3 NAME={name}" in card and "Made on purpose" in card
+    assert "make lab GPUS=2 SEEDS=3" in card and f"NAME={name}" in card and "Made on purpose" in card
 
 
-def test_the_museum_is_in_its_own_order():
+def test_the_museum_is_in_its_own_order(monkeypatch):
+    monkeypatch.setattr(Study, "figures", lambda self, result: {})
     names = ["lost-remainder", "no-reshuffle", "unsynced-init"]
-    found = [r for i, name in enumerate(names) for r in records.lab_records(name, number=f"000{i + 1}")]
-    text = page.page(suites_of(found), [], [])
+    text = page([lab(name, number=f"000{i}") for i, name in enumerate(names, 1)], [], [])
     places = [text.index(f"<h3>{name}: ") for name in reversed(names)]
     assert places == sorted(places) and text.count("<article") == 3
 
 
 def test_a_single_run_with_a_mistake_is_red_on_the_page():
-    text = page.page([], [records.record("ddp", mistake="whole-data")], [])
-    assert 'class="flag">' in text and "a mistake made on purpose (MISTAKE=whole-data)" in text
+    text = page([], [records.record("ddp", mistake="whole-data")], [])
+    assert 'class="flag">' in text and MISTAKES["whole-data"].warning in text
 
 
-def test_the_console_says_what_a_person_would_see(suite):
-    out = io.StringIO()
-    tables.print_lab_result(Console(file=out, width=200), labs.compare_lab(suite))
-    assert "What a person would see: " in out.getvalue() and "Remedy: call sampler.set_epoch" in out.getvalue()
+def test_the_console_says_what_a_person_would_see():
+    suite, console = lab("no-reshuffle"), Console(width=250)
+    with console.capture() as capture:
+        print_result(console, LAB, suite, LAB.result(suite))
+    mistake, said = MISTAKES["no-reshuffle"], in_one_line(capture.get())
+    measures = [measure.name for measure in mistake.lab.measures]
+    assert all(words in said for words in (mistake.lab.seen, mistake.consequence, mistake.remedy, *measures))

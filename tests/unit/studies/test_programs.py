@@ -1,16 +1,28 @@
-"""bench/studies/programs.py: which configs belong together, and that only what is studied differs between them."""
+"""The programs of every study: which configs belong together, and that only what is studied differs between them."""
 
 import dataclasses
 
 import pytest
 
-from bench.config.modes import MODES
-from bench.config.options import RunConfig, resolve
+from bench.config.modes import MODES, TRAINABLE
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
 from bench.errors import UserError
-from bench.studies import programs as suites
+from bench.mistakes import MISTAKES
+from bench.studies.accuracy import study as accuracy
+from bench.studies.breakdown import study as breakdown
+from bench.studies.compare import study as compare
+from bench.studies.knobs import study as knobs
+from bench.studies.lab import study as lab
+from bench.studies.programs import baselines, in_mode, own_seed, profiled, shown
+from bench.studies.replay import study as replay
+from bench.studies.rounds import order
+from bench.studies.scaling import study as scaling
+from bench.studies.unsynced import study as unsynced
 
 TRAINING = ("channels_last", "precision", "compile")
-LABELS = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
+SWEPT = [mode for mode, info in MODES.items() if info.sweep or info.single]
+OF_A_MODE = {"mode", "launcher", "num_devices", "per_device_batch", "dist_url"}
 
 
 def config(device="cpu", cores=2, **options) -> RunConfig:
@@ -24,124 +36,147 @@ def differing(a: RunConfig, b: RunConfig) -> set[str]:
 
 
 def test_a_comparison_gives_every_mode_the_same():
-    roles = suites.comparison(config(per_device_batch=8, workers=2), suites.WAYS)
-    assert list(roles) == ["single", "dp", "ddp", "horovod", "independent"]
-    for role, other in roles.items():
-        assert differing(roles["ddp"], other) <= LABELS, role
+    found = compare.programs(config(per_device_batch=8, workers=2), TRAINABLE)
+    assert list(found) == ["single", "dp", "ddp", "horovod", "independent"]
+    for label, other in found.items():
+        assert differing(found["ddp"], other) <= OF_A_MODE, label
         assert other.global_batch == 16 and other.workers == 2
 
 
 def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
-    roles = suites.accuracy(config(epochs=2, seed=7), suites.WAYS)
-    assert list(roles) == ["single", "dp", "ddp", "horovod"]  # and not the bound, which trains no model
-    for role in roles.values():
-        assert differing(roles["ddp"], role) <= LABELS and role.epochs == 2
-        assert [suites.own_seed(role, n).seed for n in range(3)] == [7, 8, 9]
-        assert differing(role, suites.own_seed(role, 1)) == {"seed"}
+    found = accuracy.programs(config(epochs=2, seed=7), TRAINABLE)
+    assert list(found) == ["single", "dp", "ddp", "horovod"]  # and not the bound, which trains no model
+    for each in found.values():
+        assert differing(found["ddp"], each) <= OF_A_MODE and each.epochs == 2
+        assert [own_seed(each, n).seed for n in range(3)] == [7, 8, 9]
+        assert differing(each, own_seed(each, 1)) == {"seed"}
 
 
 def test_replicas_that_start_apart_stand_beside_those_that_do_not():
-    roles = suites.unsynced(config(epochs=2, replicas=True), suites.WAYS)
-    assert list(roles) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "horovod", "horovod unsynced", "dp"]
-    assert all(role.replicas and role.epochs == 2 for role in roles.values())
+    found = unsynced.programs(config(epochs=2, replicas=True), TRAINABLE)
+    assert list(found) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "horovod", "horovod unsynced", "dp"]
+    assert all(each.replicas and each.epochs == 2 for each in found.values())
     for mode in ("ddp", "horovod"):
-        assert differing(roles[mode], roles[f"{mode} unsynced"]) == {"init_sync"}
-    assert differing(roles["ddp unsynced"], roles["ddp unsynced own buffers"]) == {"broadcast_buffers"}
-    without = suites.unsynced(config(epochs=2), [mode for mode in suites.WAYS if mode != "horovod"])
+        assert differing(found[mode], found[f"{mode} unsynced"]) == {"init_sync"}
+    assert differing(found["ddp unsynced"], found["ddp unsynced own buffers"]) == {"broadcast_buffers"}
+    without = unsynced.programs(config(epochs=2), [mode for mode in TRAINABLE if mode != "horovod"])
     assert list(without) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "dp"]
 
 
 def test_on_gpus_the_bound_is_left_out():
-    assert "independent" not in suites.comparison(config("cuda", num_devices=4), suites.WAYS)
+    assert "independent" not in compare.programs(config("cuda", num_devices=4), TRAINABLE)
 
 
 def test_options_of_an_engine_go_to_the_modes_that_have_them():
-    roles = suites.comparison(config(bucket_cap_mb=5.0, overlap=False), suites.WAYS)
-    assert [roles[mode].bucket_cap_mb for mode in ("single", "ddp", "horovod")] == [None, 5.0, None]
-    assert [roles[mode].overlap for mode in ("dp", "ddp", "horovod")] == [True, False, False]
+    found = compare.programs(config(bucket_cap_mb=5.0, overlap=False), TRAINABLE)
+    assert [found[mode].bucket_cap_mb for mode in ("single", "ddp", "horovod")] == [None, 5.0, None]
+    assert [found[mode].overlap for mode in ("dp", "ddp", "horovod")] == [True, False, False]
 
 
 def test_tuned_gives_each_engine_its_own_settings():
-    roles = suites.comparison(config(tuned=True), suites.WAYS)
-    for mode, role in roles.items():
+    found = compare.programs(config(tuned=True), TRAINABLE)
+    for mode, each in found.items():
         for name, value in MODES[mode].tuned.items():
-            assert getattr(role, name) == value
-    assert roles["horovod"].gradient_as_bucket_view is False and roles["ddp"].cycle_time_ms is None
+            assert getattr(each, name) == value
+    assert found["horovod"].gradient_as_bucket_view is False and found["ddp"].cycle_time_ms is None
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
     base = config(num_devices=4, per_device_batch=8, cores=2)
-    weak, strong = (suites.scaling(base, suites.WAYS, 4, strong=kind) for kind in (False, True))
+    weak, strong = (scaling.programs(base, TRAINABLE, 4, strong=kind) for kind in (False, True))
     assert next(iter(weak)) == "single 1"
     expected = {f"{mode} {n}" for n in (1, 2, 4) for mode in ("dp", "ddp", "horovod")}
     assert set(weak) == set(strong) == expected | {"single 1", "independent 2", "independent 4"}
-    for roles, batch in ((weak, lambda n: 8 * n), (strong, lambda n: 32)):
-        for role, c in roles.items():
-            n = int(role.split()[1])
-            assert (c.num_devices, c.global_batch, c.threads) == (n, batch(n), n), role
+    for found, batch in ((weak, lambda n: 8 * n), (strong, lambda n: 32)):
+        for label, c in found.items():
+            n = int(label.split()[1])
+            assert (c.num_devices, c.global_batch, c.threads) == (n, batch(n), n), label
 
 
 def test_a_breakdown_has_each_mode_with_and_without_its_exchange():
-    roles = suites.breakdown(config(), suites.WAYS)
-    assert list(roles) == ["single", "dp", "ddp", "horovod", "ddp no_sync", "horovod no_sync"]
-    assert differing(roles["ddp"], roles["ddp no_sync"]) == {"sync"}
-    assert all(c.profile for c in suites.profiled(config(), suites.WAYS).values())
+    found = breakdown.programs(config(), TRAINABLE)
+    assert list(found) == ["single", "dp", "ddp", "horovod", "ddp no_sync", "horovod no_sync"]
+    assert differing(found["ddp"], found["ddp no_sync"]) == {"sync"}
+    assert all(c.profile for c in profiled(config(), TRAINABLE).values())
 
 
-@pytest.mark.parametrize("mode", suites.SWEEPS)
+@pytest.mark.parametrize("mode", SWEPT)
 def test_a_sweep_changes_one_engines_settings_and_says_so_in_the_role(mode):
-    base = suites.in_mode(config(), mode)
-    roles = suites.knobs(base)
-    assert roles.pop(mode) == base
-    for role, c in roles.items():
-        named = dict(word.split("=") for word in role.split()[1:])
-        assert differing(base, c) <= set(named) <= {*MODES[mode].knobs, *TRAINING}, role
-        assert {name: suites.shown(getattr(c, name)) for name in named} == named
+    base = in_mode(config(), mode)
+    found = knobs.programs(base)
+    assert found.pop(mode) == base
+    for label, c in found.items():
+        named = dict(word.split("=") for word in label.split()[1:])
+        assert differing(base, c) <= set(named) <= {*MODES[mode].knobs, *TRAINING}, label
+        assert {name: shown(getattr(c, name)) for name in named} == named
 
 
 def test_a_mode_without_settings_has_no_sweep():
-    with pytest.raises(UserError, match="MODE=independent has no settings to sweep: use MODE=single, dp, ddp, horovod"):
-        suites.knobs(config(mode="independent"))
+    with pytest.raises(UserError, match=r"MODE=independent .*MODE=single"):
+        knobs.programs(config(mode="independent"))
 
 
 def test_without_an_engine_options_of_training_are_swept():
-    roles = suites.knobs(config(mode="single", num_devices=1))
-    assert [role.partition(" ")[2] for role in roles] == [
+    found = knobs.programs(config(mode="single", num_devices=1))
+    assert [label.partition(" ")[2] for label in found] == [
         "", "channels_last=1", "precision=bf16", "channels_last=1 precision=bf16", "compile=1",
         "compile=1 precision=bf16",
     ]  # fmt: skip
-    assert not any(c.compile for c in suites.knobs(config(mode="dp")).values())
+    assert not any(c.compile for c in knobs.programs(config(mode="dp")).values())
 
 
-@pytest.mark.parametrize("name", suites.REPLAYS)
+@pytest.mark.parametrize("name", replay.REPLAYS)
 def test_a_replay_is_fair_once_and_unfair_once(name):
-    base, fair, unfair = suites.replay(config(data="digits", per_device_batch=8), name).values()
-    assert differing(base, fair) <= LABELS and base.global_batch == fair.global_batch
-    assert len(differing(fair, unfair)) == (0 if name == "nothing" else 1)
-    assert (base.mode, fair.mode) == (suites.REPLAYS[name].base, suites.REPLAYS[name].program)
+    base, fair, unfair = replay.programs(config(data="digits", per_device_batch=8), name).values()
+    assert (base.variant, fair.variant, unfair.variant) == replay.VARIANTS
+    assert differing(base, fair) <= {*OF_A_MODE, "variant"} and base.global_batch == fair.global_batch
+    changes = [replay.REPLAYS[name].changes] if name != "nothing" else []
+    assert differing(fair, unfair) == {"variant", *changes}
+    assert (base.mode, fair.mode) == (replay.REPLAYS[name].base, replay.REPLAYS[name].program)
 
 
 def test_a_replay_that_would_change_nothing_is_refused():
-    with pytest.raises(UserError, match="changes nothing with GPUS=1: use GPUS=2 or more"):
-        suites.replay(config(num_devices=1), "batch-grows")
+    with pytest.raises(UserError, match="GPUS=2 or more"):
+        replay.programs(config(num_devices=1), "batch-grows")
     with pytest.raises(UserError, match="synthetic data have none"):
-        suites.replay(config(data="synthetic"), "dp-workers")
+        replay.programs(config(data="synthetic"), "dp-workers")
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_lab_is_right_once_and_wrong_once(name):
+    mistake = MISTAKES[name]
+    loads = {"pretrained": "weights.pt"} if mistake.lab.pretrains else {}
+    right = config(data="digits", **{"epochs": 2} | mistake.lab.workload | loads)
+    programs = lab.programs(right, mistake)
+    assert [each.variant for each in programs.values()] == list(lab.VARIANTS)
+    first, second = programs.values()
+    assert differing(first, right) == {"variant"} and differing(first, second) == {"variant", *mistake.wrong}
 
 
 def test_threads_are_shared_out_evenly_or_the_modes_would_not_get_the_same():
     """Seven cores and two processes: three threads each, so single and dp get six."""
-    roles = suites.comparison(config(threads=7), suites.WAYS)
-    assert {c.threads for c in roles.values()} == {6}
+    found = compare.programs(config(threads=7), TRAINABLE)
+    assert {c.threads for c in found.values()} == {6}
 
 
 def test_a_global_batch_that_cannot_be_shared_out_is_refused():
     with pytest.raises(UserError, match="cannot be shared out to 4 devices"):
-        suites.scaling(config(num_devices=6, per_device_batch=5), suites.WAYS, 6, strong=True)
+        scaling.programs(config(num_devices=6, per_device_batch=5), TRAINABLE, 6, strong=True)
+
+
+def test_the_baselines_of_a_run_do_the_same_work_and_train_nothing():
+    trained = config(mode="horovod", epochs=3, target=0.9, checkpoint=True, track="tensorboard", fault="kill:1:3")
+    one, bound = baselines(trained, "elsewhere")
+    assert (one.mode, one.num_devices, one.global_batch) == ("single", 1, trained.global_batch)
+    assert (bound.mode, bound.num_devices, bound.out) == ("independent", 2, "elsewhere")
+    for each in (one, bound):
+        assert (each.epochs, each.target, each.fault, each.baselines) == (0, None, None, False)
+    assert [each.mode for each in baselines(config(mode="single", num_devices=1), "x")] == ["independent"]
 
 
 def test_every_program_stands_in_every_place_of_a_round():
     names = ["a", "b", "c", "d"]
-    rounds = [suites.order(names, n) for n in range(8)]
+    rounds = [order(names, n) for n in range(8)]
     assert all(sorted(r) == names for r in rounds)
     for name in names:
         assert {r.index(name) for r in rounds} == {0, 1, 2, 3}

@@ -1,22 +1,19 @@
 """Replicas that start apart: the theory of their distance, and what the report makes of a suite of them."""
 
-import io
 import math
 
 import pytest
 import torch
-from rich.console import Console
 
 from bench import formulas
-from bench.analysis import tables
 from bench.analysis.suite import suites_of
 from bench.errors import UserError
 from bench.report import page
 from bench.studies.unsynced import figures as picture
 from bench.studies.unsynced import result as unsynced
+from bench.studies.unsynced.study import MAIN, UNSYNCED
 from tests import records
-from tests.unit.report.test_page import plain
-from tests.unit.studies.test_figures import text_of
+from tests.shown import plain, printed
 
 # --- the theory, against torch's own optimizers -------------------------------------------------------------------
 
@@ -98,41 +95,43 @@ def suite():
 @pytest.fixture(scope="module")
 def result(suite):
     """The same, compared."""
-    return unsynced.compare_unsynced(suite)
+    return UNSYNCED.result(suite)
 
 
-def model(result, role: str, name: str = unsynced.MAIN) -> unsynced.Model:
-    """One model that a role leaves behind."""
-    return next(each for each in result.models if (each.role, each.name) == (role, name))
+def model(result, label: str, name: str = MAIN) -> unsynced.Model:
+    """One model that a program leaves behind."""
+    return next(each for each in result.models if (each.program.label, each.name) == (label, name))
 
 
 def test_every_model_is_compared_with_rank_0_of_the_synchronised_run_of_its_seed(result):
-    bases = {each.role: each.base for each in result.models}
+    bases = {each.program.label: each.base for each in result.models}
     assert bases == {"ddp": None, "ddp unsynced": "ddp", "horovod": None, "horovod unsynced": "horovod", "dp": "ddp"}
     assert model(result, "ddp unsynced").differences == pytest.approx([-3] * 4)
     assert model(result, "ddp unsynced", "rank 1").differences == pytest.approx([-50] * 4)
     assert model(result, "horovod unsynced", "average, statistics anew").differences == pytest.approx([-0.1] * 4)
     assert model(result, "ddp unsynced").p == 2 / 2**4  # all four fell: as far out as four seeds can be
     assert model(result, "horovod unsynced").found.verdict == "equivalent within ±1"
-    assert [each.name for each in result.models if each.role == "dp"] == ["rank 0"]
+    assert [each.name for each in result.models if each.program.label == "dp"] == ["rank 0"]
 
 
 def test_start_and_buffers_are_what_is_studied_and_nothing_else_may_differ(suite):
-    certificate = unsynced.compare_unsynced(suite).certificate
+    certificate = UNSYNCED.result(suite).certificate
     assert certificate.fair, certificate.sentence()
     assert "initial weights" in [fact.name for fact in certificate.inherent]
+
+    def another_start(data):
+        if data["config"]["round"] == 1:
+            data["samples"][0]["initial_weights_sha256"] = "9" * 64
+
     found = records.suite_records("unsynced", records.unsynced_programs(), rounds=3)
-    for each in found:
-        if (each["config"]["role"], each["config"]["round"]) == ("dp", 1):
-            each["samples"][0]["initial_weights_sha256"] = "9" * 64
-    (mixed,) = suites_of(found)
-    result = unsynced.compare_unsynced(mixed)
+    (mixed,) = suites_of(records.edited(found, another_start, "dp"))
+    result = UNSYNCED.result(mixed)
     assert [fact.name for fact in result.certificate.differences] == ["initial weights"]
     assert any("(unfair)" in cell for cell in unsynced.cells(result, model(result, "dp")))
 
 
 def test_the_distances_are_held_against_the_theory(result):
-    apart = {each.role: each for each in result.apart}
+    apart = {each.program.label: each for each in result.apart}
     assert list(apart) == ["ddp", "ddp unsynced", "horovod", "horovod unsynced"]  # dp has one set of weights
     assert apart["ddp"].sentence().startswith("ddp: the replicas were equal after every step (n = 4 runs of 6 steps")
     said = apart["ddp unsynced"].sentence()
@@ -150,22 +149,22 @@ def test_the_distances_are_held_against_the_theory(result):
 def test_a_distance_that_is_not_the_theorys_is_said(change, words):
     programs = records.unsynced_programs()
     change(programs["ddp unsynced"]["replicas"][1])
-    result = unsynced.compare_unsynced(records.suite("unsynced", programs, rounds=2))
-    assert words in next(each for each in result.apart if each.role == "ddp unsynced").sentence()
+    result = UNSYNCED.result(records.suite("unsynced", programs, rounds=2))
+    assert words in next(each for each in result.apart if each.program.label == "ddp unsynced").sentence()
     assert picture.draw(result) and len(unsynced.apart_cells(result.apart[1])) == len(unsynced.APART_HEADS)
 
 
 def test_the_answer_says_where_the_quoted_two_points_appear(result):
-    (said,) = [line for line in result.answer() if line.startswith("The 2 points that are quoted")]
+    (said,) = [line for line in UNSYNCED.answer(result) if line.startswith("The 2 points that are quoted")]
     lost, less = said.split("Lost less than 2 points: ")
     assert "Lost 2 points or more: ddp unsynced, rank 0; ddp unsynced, rank 1; ddp unsynced, average" in lost
     assert less.startswith("horovod unsynced, rank 0; horovod unsynced, rank 1; ") and "dp, rank 0" not in less
 
 
 def test_one_seed_shows_nothing():
-    result = unsynced.compare_unsynced(records.suite("unsynced", records.unsynced_programs(), rounds=1))
+    result = UNSYNCED.result(records.suite("unsynced", records.unsynced_programs(), rounds=1))
     assert {each.found.verdict for each in result.compared} == {"not shown"}
-    assert "Not known: " in " ".join(result.answer())
+    assert "Not known: " in " ".join(UNSYNCED.answer(result))
     assert len(picture.draw_pairs(result).axes) == 3 and picture.draw_ranks(result)
 
 
@@ -174,38 +173,46 @@ def test_runs_that_say_nothing_of_their_replicas_are_refused():
     for options in programs.values():
         del options["replicas"]
     with pytest.raises(UserError, match="was run without REPLICAS=1"):
-        unsynced.compare_unsynced(records.suite("unsynced", programs, rounds=2))
+        UNSYNCED.result(records.suite("unsynced", programs, rounds=2))
 
 
-def test_the_tables_in_the_terminal(result):
-    out = io.StringIO()
-    tables.print_unsynced_result(Console(file=out, width=200), result)
-    said = " ".join(out.getvalue().split())
-    assert "parity certificate: fair" in said and "images/s" not in said
-    for words in ("average, buffers averaged", "−50.00", "different", "equivalent within ±1 point", "× 0.94148",
-                  "Margin, fixed before the runs: ±1 percentage point of top-1"):  # fmt: skip
-        assert words in said, words
+def test_the_tables_have_every_model_and_every_distance(result):
+    models, distances = UNSYNCED.summary(result)
+    cells = {(row[0], row[1]): " | ".join(row) for row in models.rows}
+    assert len(cells) == len(result.models) and "different" in cells["ddp unsynced", MAIN]
+    assert "−50.00" in cells["ddp unsynced", "rank 1"]
+    assert "equivalent within ±1 point" in cells["horovod unsynced", "average, buffers averaged"]
+    assert next(row for row in distances.rows if row[0] == "ddp unsynced")[3] == "× 0.94148"
+    assert "images/s" not in printed(models, distances)
+    assert any("before the runs" in line and "±1" in line for line in UNSYNCED.answer(result))
 
 
-def test_the_pictures_show_every_seed_and_the_theory(result):
+def test_the_theory_is_drawn_as_it_was_computed(result):
     distance, layers = picture.draw(result).axes
-    assert len([line for line in distance.get_lines() if line.get_linewidth() < 0.7]) == 4 * 4
-    assert len([line for line in distance.get_lines() if line.get_marker() == "."]) == 2
+    dots = [line for line in distance.get_lines() if line.get_marker() == "."]
+    apart = [curve for curve in result.apart if curve.most]
+    assert len(dots) == len(apart) and all(
+        line.get_ydata()[0] == pytest.approx(sum(curve.start) / len(curve.start))
+        for line, curve in zip(dots, apart, strict=True)
+    )
     first, *_ = layers.get_lines()
     assert list(first.get_ydata()) == pytest.approx([0.99**step for step in range(7)])
-    (ranks,) = picture.draw_ranks(result).axes
-    assert [text.get_text() for text in ranks.get_yticklabels()][:2] == ["ddp: rank 0", "rank 1"]
-    pairs = picture.draw_pairs(result)
-    assert [axes.get_title(loc="left") for axes in pairs.axes] == ["ddp unsynced", "horovod unsynced", "dp"]
-    for figure in (picture.draw(result), picture.draw_ranks(result), pairs):
-        assert "n = 4 interleaved rounds, each with its own seed" in text_of(figure)
+
+
+def test_each_seeds_line_begins_at_the_synchronised_run_and_ends_at_the_models(result):
+    panels = picture.draw_pairs(result).axes
+    assert [axes.get_title(loc="left") for axes in panels] == ["ddp unsynced", "horovod unsynced", "dp"]
+    base, others = model(result, "ddp"), [each for each in result.compared if each.program.label == "ddp unsynced"]
+    seeds = [list(line.get_ydata()) for line in panels[0].get_lines()[: len(base.top1)]]
+    assert seeds == [list(values) for values in zip(base.top1, *(each.top1 for each in others), strict=True)]
 
 
 def test_the_page_answers_and_says_how_to_repeat_it(suite):
     said = plain(page.page([suite], [], []))
-    assert "What is lost when ranks start from different weights?" in said
-    assert said.index("ddp unsynced, rank 0 against ddp: different") < said.index("Was it fair?")
+    assert UNSYNCED.question in said
+    assert said.index(f"ddp unsynced, {MAIN} against ddp: different") < said.index("Was it fair?")
     assert "On ImageNet: make unsynced-init GPUS=8" in said and "faster" not in said
-    command = page.suite_command(suite)
-    assert command.startswith("make unsynced-init GPUS=2 SEEDS=4 ") and "WEIGHT_DECAY=0.1" in command
-    assert not {"REPLICAS", "INIT_SYNC", "CHECKPOINT", "DATA"} & {word.partition("=")[0] for word in command.split()}
+    command = UNSYNCED.repeat(suite)
+    words = dict(word.split("=") for word in command.split()[2:])
+    assert command.startswith("make unsynced-init ") and (words["GPUS"], words["SEEDS"]) == ("2", "4")
+    assert words["WEIGHT_DECAY"] == "0.1" and not {"REPLICAS", "INIT_SYNC", "CHECKPOINT", "DATA"} & set(words)

@@ -1,4 +1,4 @@
-"""bench/workload/images/models.py: any torchvision classifier, with or without batch norm, fresh or pretrained, frozen."""
+"""bench/workload/images/models.py and freezing.py: torchvision's classifiers, norms, first weights, frozen parts."""
 
 import copy
 import os
@@ -12,11 +12,13 @@ import torch.distributed as dist
 import torchvision.models as tv
 from torch import nn
 
-from bench.config.options import RunConfig, resolve
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.training import checkpoint
+from bench.workload.freezing import freeze_parameters, train_mode
 from bench.workload.images import once
-from bench.workload.images.models import SMALL_IMAGE, ScaleShift, build_model, freeze_parameters, train_mode
+from bench.workload.images.models import SMALL_IMAGE, ScaleShift, build_model
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

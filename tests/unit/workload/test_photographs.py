@@ -1,4 +1,4 @@
-"""bench/workload/images/files.py and what it stands on: sources, decoding, augmentation, held images."""
+"""bench/workload/images/photographs.py and what it stands on: sources, decoding, augmentation, held images."""
 
 import hashlib
 import io
@@ -19,12 +19,10 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from bench.errors import UserError
-from bench.workload.images import decoded_cache as held
-from bench.workload.images import files as images
-from bench.workload.images import once
+from bench.workload.images import decoded_cache, once, photographs
 from bench.workload.images.augment import example_seeds
 from bench.workload.images.decode import Unreadable, decode, quiet
-from bench.workload.images.files import FolderSource, ImageSet, TarSource
+from bench.workload.images.photographs import FolderSource, ImageSet, TarSource
 
 # Three loader workers on a machine of two cores are meant.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -230,7 +228,7 @@ def test_a_tars_index_is_kept_until_the_tar_changes(data, monkeypatch):
     tars = packed(data)
     cache = data.parent / "cache"
     first = TarSource(tars, train=True, cache=cache)
-    images.load_index.cache_clear()  # as in another process
+    photographs.load_index.cache_clear()  # as in another process
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "timm.data.readers.reader_image_in_tar", None)
         again = TarSource(tars, train=True, cache=cache)
@@ -477,7 +475,7 @@ def test_torchs_random_numbers_are_left_alone(data):
     assert torch.equal(batch(dataset, 0, 1)[0], first)
 
 
-# Held images
+# The decoded cache
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -547,9 +545,9 @@ def test_the_estimate_of_the_held_size_is_near(data, tmp_path):
     source = FolderSource(data, True)
     sizes = [Image.open(io.BytesIO(source.read(i))).size for i in range(12)]
     pixels = sum(3 * width * height for width, height in sizes)
-    assert held.hold_size_gib(source) == pytest.approx(pixels / 2**30)
+    assert decoded_cache.hold_size_gib(source) == pytest.approx(pixels / 2**30)
     (data / "train" / "ant" / "0.jpg").write_bytes(b"")
-    assert held.hold_size_gib(source) == pytest.approx(pixels / 2**30, rel=0.1)
+    assert decoded_cache.hold_size_gib(source) == pytest.approx(pixels / 2**30, rel=0.1)
 
 
 def test_a_cache_folder_that_cannot_be_written_to_is_a_users_error(data, tmp_path):

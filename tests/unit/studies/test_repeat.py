@@ -1,0 +1,101 @@
+"""The make command that the page gives for a suite: it parses, and plans the very programs of the suite."""
+
+import dataclasses
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from bench.analysis.suite import suites_of
+from bench.commands import COMMANDS
+from bench.commands.studies import flags_of
+from bench.config.command_line import from_arguments
+from bench.config.options import RunConfig, names, to_dict
+from bench.record.view import Record
+from bench.studies import prepare
+from bench.studies.programs import own_seed
+from bench.studies.registry import STUDIES, study_of
+from tests import records
+
+HERE = "DEVICE=cpu THREADS=4"
+SMALL = f"{HERE} WARMUP=2 STEPS=6"
+
+# What a person could ask, with options that are none of the defaults. Every study is there.
+ASKED = {
+    "compare": f"compare GPUS=2 ROUNDS=2 BATCH=8 LR=0.02 BUCKET_CAP_MB=5.0 {SMALL}",
+    "compare tuned": f"compare GPUS=2 ROUNDS=2 TUNED=1 OVERLAP=0 {SMALL}",
+    "compare alone": f"compare GPUS=1 ROUNDS=2 TUNED=1 MODEL=resnet34 {SMALL}",
+    "replay": f"compare GPUS=2 ROUNDS=2 REPLAY=ddp-barrier {SMALL}",
+    "replay of loaders": f"compare GPUS=2 ROUNDS=2 REPLAY=dp-workers BATCH=4 {SMALL}",
+    "replay of batches": f"compare GPUS=2 ROUNDS=2 REPLAY=batch-grows {SMALL}",
+    "control": f"compare GPUS=2 ROUNDS=2 REPLAY=nothing CHANNELS_LAST=1 {SMALL}",
+    "scaling": f"scaling MAX_GPUS=4 ROUNDS=2 BATCH=8 IMAGE_SIZE=32 {SMALL}",
+    "breakdown": f"breakdown GPUS=3 ROUNDS=2 MOMENTUM=0.5 {SMALL}",
+    "knobs of ddp": f"knobs MODE=ddp GPUS=2 ROUNDS=2 TUNED=1 {SMALL}",
+    "knobs of single": f"knobs MODE=single ROUNDS=2 BATCH=16 {SMALL}",
+    "accuracy": f"accuracy GPUS=2 SEEDS=3 SEED=40 EPOCHS=2 AUGMENT=0 SCHEDULE=constant {HERE}",
+    "unsynced": f"unsynced-init GPUS=3 SEEDS=2 WEIGHT_DECAY=0.1 {HERE}",
+    "lab": f"lab NAME=lr-not-scaled SEEDS=2 SEED=7 {SMALL}",
+    "lab of horovod": f"lab NAME=host-sync MODE=horovod SEEDS=2 LR=0.1 {SMALL}",
+    "lab of a batch": f"lab NAME=no-reshuffle GPUS=3 BATCH=10 CHANNELS_LAST=1 SEEDS=1 {SMALL}",
+    "lab of a hang": f"lab NAME=rank0-collective TIMEOUT=30.0 SEEDS=1 {SMALL}",
+}
+
+
+@pytest.fixture(autouse=True)
+def every_mode_is_installed(monkeypatch):
+    found = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: name))
+    monkeypatch.setattr(prepare, "importlib", found)
+
+
+def plans_of(line: str) -> dict[str, tuple]:
+    """What a line for make plans: study -> (its programs without their labels, its rounds)."""
+    command, *words = line.split()
+    args = COMMANDS[command].parse([re.sub(r"^\w+", lambda name: flag(name[0]), word) for word in words])
+    (study,) = COMMANDS[command].arguments
+    flags, asked = flags_of(study, args), from_arguments(args)
+    plans = study.plans(Console(quiet=True), asked, flags)
+    return {plan.study.name: (plan.programs, flags.rounds) for plan in plans}
+
+
+def flag(variable: str) -> str:
+    """GPUS -> --gpus, as the Makefile does it."""
+    return "--" + variable.lower().replace("_", "-")
+
+
+def suite_of(study: str, programs: dict[str, RunConfig], rounds: int):
+    """The suite that these programs would leave, as far as its records' options go."""
+    made, any_record = [], records.record("single", num_devices=1)
+    for number in range(rounds):
+        labels = {
+            "study": study,
+            "suite": f"{study}-1",
+            "round": number,
+            "out": "results/runs/suite",
+            "baselines": False,
+        }
+        for label, config in programs.items():
+            config = own_seed(config, number) if STUDIES[study].seeded else config
+            config = dataclasses.replace(config, program=label, **labels)
+            made.append(Record(any_record.data | {"config": to_dict(config)}))
+    (suite,) = suites_of(made)
+    return suite
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_the_command_that_repeats_a_suite_plans_its_programs(what):
+    for study, (programs, rounds) in plans_of(ASKED[what]).items():
+        suite = suite_of(study, programs, rounds)
+        line = study_of(suite).repeat(suite)
+        assert line.startswith("make ")
+        again, rounds_again = plans_of(line.removeprefix("make "))[study]
+        assert rounds_again == rounds and list(again) == list(programs), line
+        for label, config in programs.items():
+            differing = {f.name for f in dataclasses.fields(config)
+                         if getattr(config, f.name) != getattr(again[label], f.name)}  # fmt: skip
+            assert differing <= {*names("labels"), "out", "baselines"}, (label, line)
+
+
+def test_every_study_is_asked():
+    assert {name for line in ASKED.values() for name in plans_of(line)} == set(STUDIES)
