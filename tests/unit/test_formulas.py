@@ -35,8 +35,8 @@ def test_ranks_with_unequal_numbers_of_steps_are_an_error():
 
 def test_waiting_costs_throughput(step_times):
     """Ranks that step together are never faster than the same ranks alone; both are bounded by the fastest rank."""
-    together = formulas.throughput_images_per_s(step_times, 96)
-    alone = formulas.independent_throughput_images_per_s(step_times, 96)
+    together = formulas.throughput_per_s(step_times, 96)
+    alone = formulas.independent_throughput_per_s(step_times, 96)
     fastest = 96 * 50 / min(sum(times) for times in step_times)
     assert together <= alone <= fastest
     assert together == pytest.approx(96 * 50 / max(sum(times) for times in step_times))
@@ -45,8 +45,8 @@ def test_waiting_costs_throughput(step_times):
 def test_one_rank_has_one_throughput(step_times):
     one = step_times[:1]
     expected = 32 * 50 / sum(one[0])
-    assert formulas.throughput_images_per_s(one, 32) == pytest.approx(expected)
-    assert formulas.independent_throughput_images_per_s(one, 32) == pytest.approx(expected)
+    assert formulas.throughput_per_s(one, 32) == pytest.approx(expected)
+    assert formulas.independent_throughput_per_s(one, 32) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
@@ -59,6 +59,13 @@ def test_percentile_is_numpys(count, percent):
 def test_scaling_efficiency_of_one_device_is_one():
     assert formulas.scaling_efficiency(123.0, 123.0, 1) == 1
     assert formulas.scaling_efficiency(4 * 123.0, 123.0, 4) == 1
+
+
+def test_the_linear_scaling_rule():
+    """Goyal et al. 2017: 0.1 for 256 images, 3.2 for 8192."""
+    assert formulas.scaled_lr(0.1, 8192, 256) == pytest.approx(3.2)
+    assert formulas.scaled_lr(0.1, 32, 256) == pytest.approx(0.0125)
+    assert formulas.scaled_lr(0.1, 8192, None) == 0.1
 
 
 def test_the_ratio_the_other_way_round_has_the_reciprocal_interval():

@@ -1,23 +1,30 @@
-"""What no import may bring along: torch outside the worker; and that nobody asks which mode it is."""
+"""Who may import whom and what no import may bring along; and that nobody asks which mode it is."""
 
 import ast
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from bench.commands import LINES
+from bench.config.modes import MODES
 from tests.runs import ROOT
 
 BENCH = ROOT / "bench"
-FILES = sorted(p for p in BENCH.rglob("*.py"))
+FILES = sorted(BENCH.rglob("*.py"))
 
-# Who may ask which mode it is, and why. Everywhere else a mode's own file, or the table in bench/modes, answers.
+# Who may name a mode, and why. Everywhere else a mode's own file, or the table in bench/config/modes.py, answers.
 MAY_ASK = {
-    "bench/config/options.py": "single is one device",
-    "bench/studies/programs.py": "single takes the whole batch on its one device",
+    "bench/cli.py": "horovod is a package here, which a command needs",
     "bench/commands/verify.py": "everything is compared with single",
-    "bench/commands/gpu_check.py": "device 0 is the fullest under dp",
+    "bench/studies/breakdown/result.py": "dp is a lane of a timeline here",
+    "bench/studies/programs.py": "a mode is not its own baseline",
+    "bench/studies/unsynced/result.py": "two programs of one mode are compared, whichever it is",
 }
+# Who may have tables by mode: the table itself, each mode's own file, plain scripts of four modes, and the course, in
+# which a picture of ddp is one of ddp.
+MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/selfbench/bare.py", "bench/course/")
 
 # What a machine without torch can load: all but what lives in the worker.
 HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.selfbench", "bench.observe"]
@@ -25,7 +32,10 @@ LIGHT_EXCEPTIONS = [
     "bench.modes.__init__",
     "bench.measure.nvml",
     "bench.measure.environment",
+    "bench.measure.horovod_timeline",
+    "bench.selfbench.benchmark",  # it runs the others as processes
     "bench.training.schedule",
+    "bench.workload.sharding",
 ]
 NO_MODULE = [
     "bench.__main__",  # it runs the command when it is imported
@@ -47,35 +57,123 @@ def within(name: str, rooms) -> bool:
     return any(name == room or name.startswith(f"{room}.") for room in rooms)
 
 
+def run_python(*arguments, folder=ROOT) -> subprocess.CompletedProcess:
+    """A fresh Python, from start to end."""
+    return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+# --- Who may import whom --------------------------------------------------------------------------------------------
+
+LINT = "from importlinter.cli import lint_imports_command as lint; lint()"  # as `make lint` does
+
+
+def test_the_contract_of_floors_is_kept():
+    result = run_python("-c", LINT, "--no-cache")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "0 broken" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "said"),
+    [
+        ("config/options.py", "from bench.commands import base", "floors BROKEN"),
+        ("modes/base.py", "from bench.training import loop", "floors BROKEN"),
+        ("formulas.py", "def late(): from bench import worker", "floors BROKEN"),  # within a function, too
+        ("mistakes/base.py", "import bench.config.modes", "floors BROKEN"),
+        ("config/fields.py", "from bench.config import options", "no circles BROKEN"),
+        ("newcomer.py", "", "bench.newcomer"),  # a room that stands on no floor
+    ],
+)
+def test_an_import_that_is_forbidden_is_found(tmp_path, file, line, said):
+    """The real contract, on a copy that breaks it."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(BENCH, tmp_path / "bench", ignore=shutil.ignore_patterns("__pycache__", "*.lock"))
+    path = tmp_path / "bench" / file
+    path.write_text(f"{path.read_text() if path.exists() else ''}\n{line}\n")
+    result = run_python("-c", LINT, "--no-cache", folder=tmp_path)
+    assert result.returncode != 0 and said in result.stdout, result.stdout
+
+
+# --- What an import brings along ------------------------------------------------------------------------------------
+
+
 def test_only_the_worker_loads_torch():
     """One fresh process imports everything that stands outside the worker, and the worker's own head."""
     light = [n for n in NAMES if not within(n, [*HEAVY_ROOMS, *NO_MODULE]) or n in LIGHT_EXCEPTIONS]
+    assert set(LIGHT_EXCEPTIONS) <= NAMES and set(NO_MODULE) <= NAMES
     modules = ", ".join(sorted(name.removesuffix(".__init__") for name in light))
     code = f"import sys, {modules}; print([m for m in ('torch', 'torchvision', 'horovod') if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = run_python("-c", code)
     assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
 
 
-def asks_for_a_mode(path) -> list[int]:
-    """The lines of a file that compare something called mode, or any value with the name of one."""
-    from bench.config.modes import MODES
+def test_the_commands_are_listed_with_the_standard_library_alone():
+    """make asks for them before anything is installed."""
+    result = run_python("-S", "-m", "bench", "help", "--targets")
+    assert result.returncode == 0, result.stderr
+    words = {line.make + "+course" * ("course" in line.needs) for line in LINES if line.module}
+    assert set(result.stdout.split()) == words
 
+
+# --- Nobody asks which mode it is -----------------------------------------------------------------------------------
+
+
+def asks_for_a_mode(code: str) -> list[int]:
+    """The lines that compare something called mode, or any value with the name of one."""
     lines = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             called = {getattr(side, "id", getattr(side, "attr", None)) for side in sides}
             listed = [element for side in sides for element in getattr(side, "elts", [side])]
-            constants = {element.value for element in listed if isinstance(element, ast.Constant)}
             equals = any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops)
-            if (equals and "mode" in called) or constants & set(MODES):
+            if (equals and "mode" in called) or names_a_mode(listed):
                 lines.append(node.lineno)
+        elif isinstance(node, ast.MatchValue) and names_a_mode([node.value]):
+            lines.append(node.value.lineno)
     return lines
+
+
+def tables_by_mode(code: str) -> list[int]:
+    """The lines of a table whose keys are modes, and of a look into one for a mode that the code names."""
+    lines = []
+    for node in ast.walk(ast.parse(code)):
+        keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
+        called = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+        keys = [*keys, *(node.args[:1] if called == "get" else [])]
+        if names_a_mode(keys) or (called == "dict" and {keyword.arg for keyword in node.keywords} & set(MODES)):
+            lines.append(node.lineno)
+    return lines
+
+
+def names_a_mode(nodes) -> bool:
+    """Whether one of these expressions is the name of a mode, written out."""
+    return bool({node.value for node in nodes if isinstance(node, ast.Constant)} & set(MODES))
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["config.mode == x", "a.mode != b.mode", "if label == 'dp': pass", "kind in ('ddp', 'horovod')",
+     "match kind:\n  case 'single': pass"],
+)  # fmt: skip
+def test_an_asking_is_found(code):
+    assert asks_for_a_mode(code) and not asks_for_a_mode("needs(mode) and MODES[mode].one_process and kind == 'lab'")
+
+
+@pytest.mark.parametrize(
+    "code", ["x = {'ddp': 1}", "y = MODES['dp']", "MODES.get('dp')", "z = dict(single=2)", "f({'horovod': g})[kind]"]
+)
+def test_a_table_by_mode_is_found(code):
+    assert tables_by_mode(code) and not tables_by_mode("x = {'lab': MODES[mode], **dict(rank=1)}['lab']")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_nobody_asks_which_mode_it_is(path):
-    relative = str(path.relative_to(ROOT))
-    if relative.startswith("bench/modes/") or relative in MAY_ASK:
+    relative, code = str(path.relative_to(ROOT)), path.read_text()
+    if relative in MAY_ASK:
+        assert asks_for_a_mode(code), f"{relative} is named as an exception, and is none"
         return
-    assert not asks_for_a_mode(path), f"{relative} asks for a mode: put the answer into bench/modes"
+    if not relative.startswith("bench/modes/"):
+        assert not asks_for_a_mode(code), f"{relative} asks for a mode: put the answer into bench/config/modes.py"
+    if not relative.startswith(MAY_LIST):
+        assert not tables_by_mode(code), f"{relative} has a table by mode: make it a column of bench/config/modes.py"

@@ -1,18 +1,20 @@
 """bench/cli.py as a person meets it: real processes, exit codes, and one clear line on stderr."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
+from bench.commands import LINES
+from bench.commands.base import GROUPS
 from bench.config.modes import MODES
+from bench.studies.registry import STUDIES
 from tests.records import compare_programs, store, suite_records
 from tests.runs import ROOT, bench
 
-COMMANDS = ["run", "compare", "scaling", "breakdown", "knobs", "accuracy", "verify", "gpu-check", "selfbench", "report",
-            "plots", "table", "diff", "pool", "doctor", "notebooks", "site", "jupyter", "release", "grade",
-            "solutions-check", "install-horovod"]  # fmt: skip
+COMMANDS = [line.name for line in LINES if line.module]
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +55,64 @@ def test_help_needs_no_torch(arguments, no_torch):
     assert result.stdout.startswith("usage: bench")
 
 
-def test_help_lists_every_command():
-    stdout = bench("--help").stdout
-    assert all(f"  {command}" in stdout for command in COMMANDS)
+def test_the_table_has_every_command_that_there_is():
+    """A file of bench/commands that can be run, and what a study is called, is a line; no name stands for two."""
+    files = [path for path in (ROOT / "bench" / "commands").glob("*.py") if "\ndef run(" in path.read_text()]
+    assert {path.stem for path in files} == {line.module for line in LINES if line.module}
+    assert {study.command for study in STUDIES.values()} <= set(COMMANDS)
+    assert {line.group for line in LINES} == set(GROUPS) and all(line.help for line in LINES)
+    names = [name for line in LINES for name in {line.name, line.make}]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("form", "heading", "entry", "of_make"),
+    [
+        ([], "^{}$", r"^  bench ([a-z-]+)", False),
+        (["--make"], "^{}$", r"^  make ([a-z-]+)", True),
+        (["--markdown"], r"^\| {} \|", r"`make ([a-z-]+)", True),
+    ],
+    ids=["for the terminal", "for make", "for the README"],
+)
+def test_every_help_lists_every_command_in_its_group(form, heading, entry, of_make):
+    """One table, in three forms; make has some targets that are no command."""
+    groups = "|".join(heading.format(group) for group in GROUPS)
+    _, *sections = re.split(groups, bench("help", *form).stdout, flags=re.MULTILINE)
+    for group, section in zip(GROUPS, sections, strict=True):
+        lines = [line for line in LINES if line.group == group and (of_make or line.module)]
+        names = [line.make if of_make else line.name for line in lines]
+        assert re.findall(entry, section, re.MULTILINE) == names
+        assert all(line.help in section for line in lines)
+
+
+def test_help_is_the_help_of_the_command():
+    assert bench("--help").stdout == bench("-h").stdout == bench("help").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("", "COMMAND"),
-        ("fly", "fly"),
-        ("run --colour red", "--colour"),
+        ("fly", ["unknown command fly", "bench help"]),
+        ("compair --gpus=2", ["unknown command compair", "compare"]),
+        ("run --image-sise=8", ["--image-sise", "IMAGE_SISE=", "--image-size", "IMAGE_SIZE="]),
+        ("compare --gpu 2", ["--gpu", "GPU=", "--gpus", "GPUS="]),
+        ("accuracy --seed-s=3", ["--seed-s", "--seeds"]),
+        ("diff --bounds=5", ["--bounds", "BOUND="]),
+        ("run --colour red", ["--colour", "no such option"]),
+        ("doctor --gpus=2", ["--gpus", "no such option"]),  # of other commands
+        ("run 8", ["8", "not an argument"]),
+        ("clean", ["clean", "make"]),  # a target of make
+    ],
+)
+def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
+    said = refused(bench(*arguments.split(), env=no_torch))
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "bench help"),
         ("run --gpus", "--gpus"),
         ("run --mode fsdp", "unknown MODE=fsdp: choose one of single, dp, ddp, horovod"),
         ("run --gpus 0", "GPUS=0 is too small"),
@@ -108,6 +157,11 @@ def test_help_lists_every_command():
         ("table nowhere", "nowhere is not a folder"),
         ("pool nowhere", "nowhere is not a folder"),
         ("diff nowhere nowhere", "nowhere"),
+        ("diff", "A=… is needed"),
+        ("pool", "FOLDER=… is needed"),
+        ("lab", "NAME="),
+        ("install-horovod --jobs 0", "JOBS=0"),
+        ("install-horovod --timeout soon", "TIMEOUT=soon"),
     ],
 )
 def test_a_bad_request_is_one_line_and_exit_code_2(arguments, words, no_torch, tmp_path):
@@ -208,13 +262,13 @@ def test_doctor_says_what_each_mode_can_do_here():
     assert not result.stderr
     for word in ("machine ", "GPUs ", "torch ", "horovod ", *(f"MODE={mode}" for mode in MODES)):
         assert any(line.startswith(word) for line in result.stdout.splitlines()), result.stdout
-    assert result.code == (1 if "mend: " in result.stdout else 0)
+    assert result.code == (1 if "fix: " in result.stdout else 0)
 
 
 def test_doctor_on_a_machine_whose_torch_is_broken(no_torch):
     result = bench("doctor", env=no_torch)
     assert result.code == 1 and not result.stderr
-    assert "mend: torch does not import" in result.stdout
+    assert "fix: torch does not import" in result.stdout
     assert "no: torch is missing" in result.stdout
 
 

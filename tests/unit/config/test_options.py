@@ -1,27 +1,29 @@
-"""bench/config/options.py: what a person types becomes a config, or one clear sentence."""
+"""bench/config: what a person types becomes a config, or one clear sentence."""
 
 import argparse
 import dataclasses
-import re
 
 import pytest
 
-from bench.config import options as cfg
-from bench.config import rules as checks
+from bench.config import command_line
+from bench.config import options as table
+from bench.config.command_line import add_arguments, from_arguments, make_command
+from bench.config.fields import PARTS, base_type, fits, flag_of, option, variable_of
 from bench.config.modes import MODES
-from bench.config.options import RunConfig
+from bench.config.options import RunConfig, from_dict, names, to_dict, unchecked
+from bench.config.resolve import resolve
 from bench.errors import UserError
-from tests.runs import ROOT, flags
+from tests.runs import flags
 
 FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}
-NUMBERS = [f for f in FIELDS.values() if cfg.base_type(f) in (int, float)]
+NUMBERS = [f for f in FIELDS.values() if base_type(f) in (int, float)]
 
 
 def parse(**options) -> RunConfig:
     """A config from flags, as the command line makes one."""
     parser = argparse.ArgumentParser()
-    cfg.add_arguments(parser)
-    return cfg.from_arguments(parser.parse_args(flags(**options)))
+    add_arguments(parser)
+    return from_arguments(parser.parse_args(flags(**options)))
 
 
 def refused(make, *arguments, **options) -> str:
@@ -47,7 +49,7 @@ def below(f: dataclasses.Field):
 def test_unknown_choice_is_refused_with_the_choices(name):
     f = FIELDS[name]
     message = refused(RunConfig, **{name: "nonsense"})
-    assert f"{checks.variable_of(f)}=nonsense" in message
+    assert f"{variable_of(f)}=nonsense" in message
     assert all(choice in message for choice in f.metadata["choices"])
 
 
@@ -56,33 +58,33 @@ def test_number_outside_its_range_is_refused(name):
     f = FIELDS[name]
     bad = below(f)
     assert bad is not None, f"{name} has no lower bound"
-    assert f"{checks.variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
+    assert f"{variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
 
 
 @pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,5"])
 @pytest.mark.parametrize("name", [f.name for f in NUMBERS])
 def test_text_that_is_no_number_is_refused(name, text):
     f = FIELDS[name]
-    message = refused(parse, **{checks.flag_of(f)[2:]: text})
-    assert message.startswith(f"{checks.variable_of(f)}={text} is not a")
+    message = refused(parse, **{flag_of(f)[2:]: text})
+    assert message.startswith(f"{variable_of(f)}={text} is not a")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
-@pytest.mark.parametrize("name", [f.name for f in NUMBERS if cfg.base_type(f) is float])
+@pytest.mark.parametrize("name", [f.name for f in NUMBERS if base_type(f) is float])
 def test_numbers_that_are_not_finite_are_refused(name, text):
     f = FIELDS[name]
-    assert checks.variable_of(f) in refused(parse, **{checks.flag_of(f)[2:]: text})
+    assert variable_of(f) in refused(parse, **{flag_of(f)[2:]: text})
 
 
-@pytest.mark.parametrize("name", [f.name for f in NUMBERS if cfg.base_type(f) is int])
+@pytest.mark.parametrize("name", [f.name for f in NUMBERS if base_type(f) is int])
 def test_a_fraction_is_no_whole_number(name):
     f = FIELDS[name]
-    assert "is not a whole number" in refused(parse, **{checks.flag_of(f)[2:]: "2.5"})
+    assert "is not a whole number" in refused(parse, **{flag_of(f)[2:]: "2.5"})
 
 
-@pytest.mark.parametrize("name", [f.name for f in FIELDS.values() if cfg.base_type(f) is bool])
+@pytest.mark.parametrize("name", [f.name for f in FIELDS.values() if base_type(f) is bool])
 def test_a_switch_is_read_from_words(name):
-    flag = checks.flag_of(FIELDS[name])[2:]
+    flag = flag_of(FIELDS[name])[2:]
     mode = next((mode for mode, info in MODES.items() if name in info.knobs), "ddp")  # one that has such a thing
     needs = {"evaluate": {"resume": "a-run"}, "checkpoint": {"epochs": "1"}, "replicas": {"epochs": "1"}}.get(name, {})
     for text in ("1", "true", "YES", "on"):
@@ -94,8 +96,8 @@ def test_a_switch_is_read_from_words(name):
 
 def test_a_switch_needs_no_value():
     parser = argparse.ArgumentParser()
-    cfg.add_arguments(parser)
-    assert cfg.from_arguments(parser.parse_args(["--tuned"])).tuned is True
+    add_arguments(parser)
+    assert from_arguments(parser.parse_args(["--tuned"])).tuned is True
 
 
 def test_each_type_is_read_from_text():
@@ -169,7 +171,7 @@ def test_a_whole_batch_that_just_fits_is_taken():
     [("cpu", "resnet18", "digits", 16, 32, 3, 10, True), ("cuda", "resnet50", "synthetic", 224, 64, 20, 100, False)],
 )
 def test_open_options_are_chosen_by_device(device, model, data, image_size, batch, warmup, steps, baselines):
-    config = cfg.resolve(RunConfig(), device, usable_cores=6)
+    config = resolve(RunConfig(), device, usable_cores=6)
     assert (config.model, config.data, config.image_size, config.per_device_batch) == (model, data, image_size, batch)
     assert (config.warmup_steps, config.timed_steps, config.baselines) == (warmup, steps, baselines)
     assert (config.device, config.threads, config.launcher) == (device, 6, "torchrun")
@@ -188,35 +190,35 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "copy_to",
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
-    assert left_open == {"dist_url", "snapshots", "fault", "suite", "role", "round"} | engine | training | by_size
+    assert left_open == {"dist_url", "snapshots", "fault", *names("labels")} | engine | training | by_size
 
 
 def test_what_was_asked_for_stays():
     asked = parse(model="alexnet", batch=5, threads=3, baselines=0, warmup=0, launcher="spawn")
-    config = cfg.resolve(asked, "cpu", usable_cores=8)
+    config = resolve(asked, "cpu", usable_cores=8)
     assert (config.model, config.per_device_batch, config.threads) == ("alexnet", 5, 3)
     assert (config.baselines, config.warmup_steps, config.launcher) == (False, 0, "spawn")
 
 
 @pytest.mark.parametrize(("device", "batch"), [("cpu", 256), ("cuda", 256)])
 def test_tuned_takes_a_larger_batch_unless_one_is_given(device, batch):
-    assert cfg.resolve(RunConfig(tuned=True), device, 2).per_device_batch == batch
-    assert cfg.resolve(RunConfig(tuned=True, per_device_batch=7), device, 2).per_device_batch == 7
+    assert resolve(RunConfig(tuned=True), device, 2).per_device_batch == batch
+    assert resolve(RunConfig(tuned=True, per_device_batch=7), device, 2).per_device_batch == 7
 
 
 def test_the_default_launcher_suits_mode_and_rendezvous():
-    launchers = {mode: cfg.resolve(RunConfig(mode=mode), "cpu", 2).launcher for mode in cfg.MODES}
+    launchers = {mode: resolve(RunConfig(mode=mode), "cpu", 2).launcher for mode in MODES}
     assert launchers == {"single": "in-process", "dp": "in-process", "ddp": "torchrun", "horovod": "horovodrun",
                          "independent": "torchrun"}  # fmt: skip
 
 
 def test_a_file_rendezvous_works_without_naming_the_launcher():
     """The option's own help says that spawn serves file:// alone: so LAUNCHER=auto must find it."""
-    assert cfg.resolve(parse(dist_url="file:///tmp/x"), "cpu", 2).launcher == "spawn"
+    assert resolve(parse(dist_url="file:///tmp/x"), "cpu", 2).launcher == "spawn"
 
 
 def test_a_default_that_makes_the_run_impossible_is_refused():
-    message = refused(cfg.resolve, parse(gpus=50), "cpu", 2)  # 50 × 32 images, and there are 1437
+    message = refused(resolve, parse(gpus=50), "cpu", 2)  # 50 × 32 images, and there are 1437
     assert "BATCH=32" in message and "1437" in message
 
 
@@ -230,38 +232,64 @@ def test_processes_and_global_batch():
 # --- The same names everywhere --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [RunConfig(), cfg.resolve(RunConfig(mode="dp", num_devices=3), "cpu", 2)])
+@pytest.mark.parametrize("config", [RunConfig(), resolve(RunConfig(mode="dp", num_devices=3), "cpu", 2)])
 def test_a_config_survives_its_record(config):
-    assert cfg.from_dict(cfg.to_dict(config)) == config
+    assert from_dict(to_dict(config)) == config
 
 
 def test_an_unknown_name_in_a_config_is_refused():
-    assert "colour" in refused(cfg.from_dict, {"mode": "ddp", "colour": "red"})
+    assert "colour" in refused(from_dict, {"mode": "ddp", "colour": "red"})
 
 
 def test_make_command_names_only_what_differs():
-    assert cfg.make_command(RunConfig()) == "make bench"
+    assert make_command(RunConfig()) == "make bench"
     config = parse(mode="dp", gpus=2, tuned=1, lr=0.1, out="/elsewhere")
-    assert cfg.make_command(config) == "make bench MODE=dp GPUS=2 LR=0.1 TUNED=1"
+    assert make_command(config) == "make bench MODE=dp GPUS=2 LR=0.1 TUNED=1"
 
 
 def test_make_command_makes_the_same_config_again():
-    config = cfg.resolve(parse(mode="ddp", gpus=2, batch=8, tuned=1, baselines=0, snapshots="1,5"), "cpu", 2)
-    words = dict(word.split("=", 1) for word in cfg.make_command(config).split()[2:])
+    config = resolve(parse(mode="ddp", gpus=2, batch=8, tuned=1, baselines=0, snapshots="1,5"), "cpu", 2)
+    words = dict(word.split("=", 1) for word in make_command(config).split()[2:])
     assert parse(**{name.lower(): value for name, value in words.items()}) == config
 
 
-OF_SUITES = ("ROUNDS", "QUICK", "STRICT", "REPLAY", "MAX_GPUS", "SEEDS")  # not options of a run
-
-
-def test_the_makefile_has_every_option_and_no_other():
-    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
-    (listed,) = re.findall(r"^RUN_VARIABLES := (.*)$", makefile, re.MULTILINE)
-    assert sorted(listed.split()) == sorted([*map(checks.variable_of, FIELDS.values()), *OF_SUITES])
-
-
-def test_every_option_says_what_it_is():
+def test_every_option_says_what_it_is_and_of_which_part():
     assert all(f.metadata["help"] for f in FIELDS.values())
+    assert sorted(names(*PARTS)) == sorted(FIELDS) and all(map(names, PARTS))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_option_that_is_added_has_all_that_follows_from_its_part(monkeypatch, part):
+    """One field is enough: its flag, its variable, its place in a record and in the keys of its part alone."""
+
+    @dataclasses.dataclass(frozen=True)
+    class More(RunConfig):
+        made_up: int = option(part, 0, "an option that nobody has thought of")
+
+    for module in (table, command_line):
+        monkeypatch.setattr(module, "RunConfig", More)
+    assert [each for each in PARTS if "made_up" in names(each)] == [part]
+    given = parse(made_up=3)
+    assert given.made_up == 3 and from_dict(to_dict(given)) == given
+    assert ("MADE_UP=3" in make_command(given)) == (part != "labels")  # who repeats a run labels it anew
+
+
+def test_an_option_of_no_part_is_an_error():
+    with pytest.raises(AssertionError, match="colours"):
+        option("colours", None, "of which colour")
+
+
+def test_a_value_is_of_its_options_type():
+    """What a record may hold."""
+    assert all(fits(f, value) for f in FIELDS.values() for value in [getattr(RunConfig(), f.name)])
+    assert fits(FIELDS["lr"], 1) and not fits(FIELDS["lr"], True) and not fits(FIELDS["lr"], "1")
+    assert not fits(FIELDS["num_devices"], 1.0) and not fits(FIELDS["num_devices"], None)
+    assert fits(FIELDS["target"], None) and not fits(FIELDS["sync"], 1)
+
+
+def test_a_record_is_read_whatever_can_be_run_today():
+    config = unchecked({"mode": "single", "num_devices": 4, "colour": "red"})
+    assert (config.mode, config.num_devices, config.lr) == ("single", 4, RunConfig().lr)
 
 
 # --- Training ---------------------------------------------------------------------------------------------------
@@ -270,38 +298,40 @@ def test_every_option_says_what_it_is():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"data": "imagenet"}, "unknown DATA=imagenet"),
-        ({"data": "imagefolder"}, "write DATA=imagefolder:PATH"),
-        ({"data": "digits:/x"}, "digits takes no path"),
-        ({"data": "synthetic", "epochs": 1, "target": 0.9}, "no validation set"),
-        ({"data": "synthetic", "augment": True}, "leave AUGMENT out"),
-        ({"nesterov": True, "optimizer": "adamw"}, "NESTEROV=1"),
-        ({"lr_warmup_steps": 3, "lr_warmup_epochs": 1.0, "epochs": 2}, "say the same twice"),
-        ({"lr_warmup_epochs": 1.0}, "needs EPOCHS"),
-        ({"freeze": "a*", "train_only": "b*"}, "exclude each other"),
-        ({"evaluate": True}, "give RESUME or PRETRAINED"),
-        ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 trains nothing"),
-        ({"resume": "x"}, "give EPOCHS"),
-        ({"resume": "x", "pretrained": "y", "epochs": 1}, "leave PRETRAINED out"),
-        ({"target": 0.9}, "give EPOCHS"),
-        ({"target": 98, "epochs": 1}, "between 0 and 1"),
-        ({"checkpoint": False, "checkpoint_steps": 5, "epochs": 1}, "exclude each other"),
-        ({"mode": "independent", "epochs": 5}, "trains no model"),
-        ({"copy_to": "/a/folder"}, "is not a URL"),
-        ({"checkpoint": True}, "give EPOCHS"),
-        ({"evaluate": True, "resume": "x", "track": "wandb"}, "leave TRACK"),
-        ({"sync": False, "epochs": 1}, "SYNC=0 is a bound on speed"),
-        ({"data": "digits", "skip_bad": True}, "lies in memory and is whole"),
-        ({"mode": "dp", "norm": "sync"}, "use ddp or horovod"),
-        ({"mode": "dp", "compile": True}, "COMPILE=1"),
-        ({"norm": "sync", "sync": False}, "SYNC=0"),
-        ({"precision": "fp16", "compression": "powersgd"}, "use PRECISION=bf16"),
-        ({"mode": "horovod", "adasum": True, "clip_norm": 1.0}, "ADASUM=1"),
+        ({"data": "imagenet"}, "DATA=imagenet digits cifar10"),
+        ({"data": "imagefolder"}, "DATA=imagefolder:PATH"),
+        ({"data": "digits:/x"}, "DATA=digits:/x DATA_DIR"),
+        ({"data": "synthetic", "epochs": 1, "target": 0.9}, "DATA=synthetic TARGET DATA=digits"),
+        ({"data": "synthetic", "augment": True}, "DATA=synthetic AUGMENT"),
+        ({"nesterov": True, "optimizer": "adamw"}, "NESTEROV=1 OPTIMIZER=sgd"),
+        ({"lr_warmup_steps": 3, "lr_warmup_epochs": 1.0, "epochs": 2}, "LR_WARMUP_STEPS LR_WARMUP_EPOCHS"),
+        ({"lr_warmup_epochs": 1.0}, "LR_WARMUP_EPOCHS EPOCHS LR_WARMUP_STEPS"),
+        ({"freeze": "a*", "train_only": "b*"}, "FREEZE TRAIN_ONLY"),
+        ({"evaluate": True}, "EVALUATE=1 RESUME PRETRAINED"),
+        ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 EPOCHS"),
+        ({"resume": "x"}, "RESUME EPOCHS"),
+        ({"resume": "x", "pretrained": "y", "epochs": 1}, "RESUME PRETRAINED"),
+        ({"target": 0.9}, "TARGET EPOCHS"),
+        ({"target": 98, "epochs": 1}, "TARGET=98 0.98"),
+        ({"checkpoint": False, "checkpoint_steps": 5, "epochs": 1}, "CHECKPOINT=0 CHECKPOINT_STEPS"),
+        ({"mode": "independent", "epochs": 5}, "MODE=independent EPOCHS"),
+        ({"copy_to": "/a/folder"}, "COPY_TO=/a/folder s3://"),
+        ({"checkpoint": True}, "CHECKPOINT EPOCHS"),
+        ({"evaluate": True, "resume": "x", "track": "wandb"}, "EVALUATE=1 TRACK"),
+        ({"sync": False, "epochs": 1}, "SYNC=0 EPOCHS"),
+        ({"data": "digits", "skip_bad": True}, "DATA=digits SKIP_BAD"),
+        ({"mode": "dp", "norm": "sync"}, "MODE=dp NORM=sync ddp horovod"),
+        ({"mode": "dp", "compile": True}, "MODE=dp COMPILE=1 ddp horovod"),
+        ({"norm": "sync", "sync": False}, "SYNC=0 NORM=sync"),
+        ({"precision": "fp16", "compression": "powersgd"}, "COMPRESSION=powersgd PRECISION=bf16"),
+        ({"mode": "horovod", "adasum": True, "clip_norm": 1.0}, "ADASUM=1 CLIP_NORM"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_what_training_cannot_do_is_refused(options, words):
-    assert words in refused(RunConfig, **options)
+    """The option and the way out are named."""
+    said = refused(RunConfig, **options)
+    assert all(word in said for word in words.split()), said
 
 
 @pytest.mark.parametrize(
@@ -311,7 +341,7 @@ def test_what_training_cannot_do_is_refused(options, words):
      ("s3://bucket/x", "cpu", 64, 2, True)],
 )  # fmt: skip
 def test_sizes_workers_and_augmentation_follow_from_the_data(data, device, size, workers, augment):
-    config = cfg.resolve(RunConfig(data=data, num_devices=2), device, usable_cores=6)
+    config = resolve(RunConfig(data=data, num_devices=2), device, usable_cores=6)
     assert (config.image_size, config.workers, config.augment) == (size, workers, augment)
 
 

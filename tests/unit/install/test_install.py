@@ -1,6 +1,6 @@
 """Setting up: names of wheels, detection, environments and messages. Nothing is downloaded or built here."""
 
-import argparse
+import dataclasses
 import json
 import os
 import re
@@ -14,7 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.errors import UserError
+from bench import cli
+from bench.commands import COMMANDS, LINES, install_horovod
+from bench.config.fields import flag_of, variable_of
+from bench.config.options import RunConfig
+from bench.errors import BenchError, UserError
 from bench.install import cuda, horovod_build, horovod_status, steps, toolchain
 from bench.install import horovod_install as horovod
 from bench.install import packages as environment
@@ -30,8 +34,14 @@ GUARD = """
 #error C++{} or later compatible compiler is required
 #endif
 """
-INSTALL = "import argparse, sys; from bench.install import horovod_install as h; p = argparse.ArgumentParser();"
-INSTALL += "h.add_arguments(p); h.run(p.parse_args())"
+
+# Stands for Python: prints its arguments, one a line. It can list the commands, as every Python can.
+FAKE_PYTHON = f"""#!/bin/sh
+case "$*" in
+  "-m bench help --targets") PYTHONPATH="{ROOT}" exec "{sys.executable}" "$@" ;;
+esac
+printf '%s\\n' "$@"
+"""
 
 
 def run_make(*arguments, folder=ROOT, env=None):
@@ -43,18 +53,18 @@ def run_make(*arguments, folder=ROOT, env=None):
 
 @pytest.fixture
 def fake_project(tmp_path):
-    """A folder with our Makefile and an environment that says of itself that it is ready."""
+    """A folder with our Makefile and an environment that says of itself that it is ready, for the course, too."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    lock = tmp_path / "bench" / "install" / "requirements.lock"
-    lock.parent.mkdir(parents=True)
+    install = tmp_path / "bench" / "install"
     python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    for path in (lock, tmp_path / "pyproject.toml"):
+    for folder in (install, python.parent):
+        folder.mkdir(parents=True)
+    for path in (install / "requirements.lock", install / "requirements-notebooks.lock", tmp_path / "pyproject.toml"):
         path.touch()
-    # stands for Python: prints its arguments, one a line
-    python.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
-    (tmp_path / ".venv" / ".ready").touch()
+    for stamp in (".ready", ".course"):
+        (tmp_path / ".venv" / stamp).touch()
     return tmp_path
 
 
@@ -158,21 +168,19 @@ def test_no_compiler_is_one_line_with_the_remedy(tmp_path):
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.99.0'\ncuda: Optional[str] = None\n")
     env = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    command = [sys.executable, "-c", INSTALL, "--force"]
+    command = [sys.executable, "-m", "bench", "install-horovod", "--force"]
     result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
-    last = result.stderr.strip().splitlines()[-1]
-    assert result.returncode != 0
-    assert "UserError: no C++ compiler found (g++ or clang++): " in last
+    (last,) = result.stderr.strip().splitlines()
+    assert result.returncode == 2
+    assert last.startswith("bench: no C++ compiler found (g++ or clang++): ")
     assert "everything but MODE=horovod works" in last
     assert "apt-get install g++" in last and last.endswith("then run `bench install-horovod`")
 
 
 def test_torch_missing_is_one_line(monkeypatch):
     monkeypatch.setattr(horovod_status, "torch_version", lambda: None)
-    parser = argparse.ArgumentParser()
-    horovod.add_arguments(parser)
     with pytest.raises(UserError, match="torch is not installed for"):
-        horovod.run(parser.parse_args([]))
+        horovod.install()
 
 
 def test_gpu_kind_follows_the_gpu_and_the_torch(monkeypatch):
@@ -319,7 +327,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-# --- environment.py and the Makefile ------------------------------------------------------------------------
+# --- Packages --------------------------------------------------------------------------------------------
 
 
 def test_requirements_that_are_installed_are_not_asked_for_again(monkeypatch):
@@ -357,17 +365,74 @@ def test_lock_files_agree_and_name_no_host():
     assert not any("://" in text for text in read)
 
 
+def test_a_python_that_is_too_old_is_told_so(capsys, monkeypatch):
+    monkeypatch.setattr(environment, "LOCKED_PYTHONS", (sys.version_info[:2],))
+    assert environment.main(["--check"]) == 0
+    monkeypatch.setattr(environment, "LOCKED_PYTHONS", ((9, 9),))
+    assert environment.main(["--check"]) == 2
+    assert capsys.readouterr().err.startswith("setup: Python 9.9 to 9.9 is needed, and ")
+
+
+@needs_make
+def test_make_says_which_python_it_needs_where_the_commands_cannot_be_listed(fake_project):
+    """The commands' own code is too new for an old Python: what checks it is not."""
+    shutil.rmtree(fake_project / ".venv")
+    old = fake_project / "old"
+    old.write_text('#!/bin/sh\necho "asked: $*" >&2; exit 1\n')
+    old.chmod(0o755)
+    output, code = run_make("bench", f"PYTHON={old}", folder=fake_project)
+    assert code == 2 and output.startswith("asked: -m bench.install.packages --check --venv .venv\n")
+
+
+# --- The Makefile -------------------------------------------------------------------------------------------
+
+
+def words_of(output: str) -> list[str]:
+    """The words of the one command of `bench` that make would run."""
+    assert output.startswith("BENCH_INSTALLS=1 .venv/bin/python -m bench ") and output.count("\n") == 1, output
+    return output.split()[4:]
+
+
+@needs_make
+def test_every_command_is_a_target_of_its_own(fake_project):
+    for line in LINES:
+        if line.module and line.name != "help":
+            output, code = run_make(line.make, folder=fake_project)
+            assert code == 0 and COMMANDS[line.name].make == words_of(output)[0]
+
+
+def test_the_targets_that_are_no_command_are_in_the_table():
+    """The Makefile has recipes for them, and the table has what their help says."""
+    (own,) = re.findall(r"^OWN +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(own.split()) == {line.make for line in LINES if not line.module} | {"help"}
+
+
 @needs_make
 def test_make_passes_what_stands_on_its_command_line(fake_project):
     output, code = run_make("bench", "MODE=ddp", "GPUS=4", "IMAGE_SIZE=32", folder=fake_project)
-    flags = '--mode="$MODE" --gpus="$GPUS" --image-size="$IMAGE_SIZE"'
-    assert (output.strip(), code) == (f".venv/bin/python -m bench run {flags}", 0)
+    name, *flags = words_of(output)
+    assert (name, code) == ("bench", 0)
+    assert sorted(flags) == ['--gpus="$GPUS"', '--image-size="$IMAGE_SIZE"', '--mode="$MODE"']
+
+
+@needs_make
+def test_every_option_of_every_command_can_be_given_to_make(fake_project):
+    flags = [flag_of(f) for f in dataclasses.fields(RunConfig)]
+    flags += [f"--{name}" for line in LINES for name in line.positional]
+    flags = sorted({*flags, *(flag for line in LINES if line.module != "help" for flag in line.flags)})
+    variables = [flag[2:].replace("-", "_").upper() for flag in flags]
+    assert {variable_of(f) for f in dataclasses.fields(RunConfig)} <= set(variables)
+    output, code = run_make("bench", *(f"{name}=1" for name in variables), folder=fake_project)
+    assert code == 0
+    assert sorted(words_of(output)[1:]) == sorted(
+        f'{flag}="${name}"' for flag, name in zip(flags, variables, strict=True)
+    )
 
 
 @needs_make
 def test_make_ignores_the_environment(fake_project):
     output, code = run_make("bench", folder=fake_project, env={"MODE": "horovod", "SEED": "7"})
-    assert code == 0 and output.split() == [".venv/bin/python", "-m", "bench", "run"]
+    assert code == 0 and words_of(output) == ["bench"]
 
 
 @needs_make
@@ -375,24 +440,85 @@ def test_make_passes_any_value_unharmed(fake_project):
     value = """a b;$$(touch x) "q" 'r' & | `id` *"""
     command = ["make", "--no-print-directory", "bench", f"DATA={value}", "LR=-1"]
     lines = subprocess.check_output(command, cwd=fake_project, text=True, env=CLEAN).splitlines()
-    assert lines == ["-m", "bench", "run", "--data=" + value.replace("$$", "$"), "--lr=-1"]
+    assert lines[:3] == ["-m", "bench", "bench"]
+    assert sorted(lines[3:]) == ["--data=" + value.replace("$$", "$"), "--lr=-1"]
     assert not (fake_project / "x").exists()
 
 
 @needs_make
-def test_make_refuses_a_misspelt_variable(fake_project):
-    output, code = run_make("bench", "GPU=4", folder=fake_project)
-    assert code == 2 and "unknown variable GPU" in output
+@pytest.mark.parametrize("arguments", [["bench", "GPU=4"], ["compare", "GPU=4"]])
+def test_a_misspelt_variable_is_refused_by_the_command(fake_project, arguments):
+    """With the real command behind make; nothing is installed before it has read what it was given."""
+    (fake_project / ".venv" / "bin" / "python").write_text(
+        f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" "$@"\n'
+    )
+    command = ["make", "--no-print-directory", *arguments]
+    result = subprocess.run(command, cwd=fake_project, capture_output=True, text=True, env=CLEAN)
+    said = result.stderr.splitlines()[0]
+    assert result.returncode == 2 and not result.stdout
+    assert "GPU=" in said and "GPUS=" in said
 
 
 @needs_make
-def test_only_a_horovod_run_looks_for_horovod(fake_project):
-    assert "install-horovod" in run_make("bench", "MODE=horovod", folder=fake_project)[0]
-    assert "install-horovod" not in run_make("bench", "MODE=ddp", folder=fake_project)[0]
+@pytest.mark.parametrize("target", ["setup", "lint", "clean", "help"])
+def test_a_target_that_is_no_command_takes_no_variable(fake_project, target):
+    output, code = run_make(target, "GPUS=4", folder=fake_project)
+    assert code == 2 and "unknown variable GPUS" in output
+    assert run_make(target, folder=fake_project)[1] == 0
 
 
 @needs_make
-def test_make_help_names_every_target():
-    text = subprocess.check_output(["make", "--no-print-directory", "help"], cwd=ROOT, text=True, env=CLEAN)
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1).split()
-    assert set(re.findall(r"^  make ([a-z-]+) ", text, re.MULTILINE)) == set(phony)
+def test_make_help_is_the_commands_own():
+    command = ["make", "--no-print-directory", "help", f"PYTHON={sys.executable}"]
+    listed = [sys.executable, "-m", "bench", "help", "--make"]
+    texts = [subprocess.check_output(each, cwd=ROOT, text=True, env=CLEAN) for each in (command, listed)]
+    assert texts[0] == texts[1] and "make bench " in texts[0]
+
+
+# --- Horovod, before a command of make that can use it ------------------------------------------------------
+
+
+def provided(monkeypatch, *words, install=lambda: print("installed")) -> None:
+    """What make's command does before it runs."""
+    monkeypatch.setattr(horovod, "install", install)
+    install_horovod.provide(COMMANDS[words[0]].parse(list(words[1:])))
+
+
+@pytest.mark.parametrize(
+    ("words", "looks"),
+    [
+        ("run", False),
+        ("run --mode=ddp", False),
+        ("run --mode=horovod", True),
+        ("knobs --mode=single", False),
+        ("knobs --mode=horovod", True),
+        ("compare", True),
+        ("verify --gpus=2", True),
+    ],
+)
+def test_only_what_can_use_horovod_looks_for_it(monkeypatch, capsys, words, looks):
+    provided(monkeypatch, *words.split())
+    out, err = capsys.readouterr()
+    assert (out, "installed" in err) == ("", looks)  # the command's own output stays its own
+
+
+def test_without_horovod_all_goes_on_but_what_is_of_horovod_alone(monkeypatch, capsys):
+    def install():
+        raise BenchError("it cannot be built")
+
+    provided(monkeypatch, "compare", install=install)
+    assert "it cannot be built" in capsys.readouterr().err
+    with pytest.raises(BenchError):
+        provided(monkeypatch, "run", "--mode=horovod", install=install)
+
+
+def test_only_make_has_a_command_install(monkeypatch, capsys):
+    """`bench` alone installs nothing, unless it is asked to."""
+    looked = []
+    monkeypatch.setattr(install_horovod, "provide", looked.append)
+    monkeypatch.delenv(cli.INSTALLS, raising=False)
+    for looks in (0, 1):
+        assert cli.main(["compare", "--rounds=0"]) == 2  # refused, after that
+        assert len(looked) == looks and cli.INSTALLS not in os.environ  # nor does a command that it starts
+        monkeypatch.setenv(cli.INSTALLS, "1")
+    assert cli.main(["report", "nowhere"]) == 2 and len(looked) == 1  # which needs no Horovod

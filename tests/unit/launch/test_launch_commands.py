@@ -1,6 +1,5 @@
 """bench/launch: each engine's command is a pure function of the config; a request that cannot be met starts nothing."""
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -11,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.config.modes import MODES
-from bench.config.options import RunConfig, resolve
+from bench.config.modes import LAUNCHERS, MODES
+from bench.config.options import RunConfig, to_dict
+from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
 from bench.launch import launcher as launch_run
 from bench.launch import supervise
-from bench.launch.engines import horovodrun, in_process, spawn, torchrun
+from bench.launch.engines import ENGINES
+from bench.launch.hosts import HOSTS
+from bench.launch.node import Node, Placement
 from bench.process.guard import LAUNCHER_PID, error_path
-from bench.process.heartbeat import LAYOUT, PHASES, read_status, status_path
+from bench.process.heartbeat import LAYOUT, PHASES, status_path
 from tests.runs import ROOT
 
 RUN_DIR = Path("/runs/one")
@@ -28,6 +30,17 @@ GONE = 2**22 + 1  # above Linux's largest process id: nobody has it
 def config_of(**options) -> RunConfig:
     """A resolved config of two CPU workers."""
     return resolve(RunConfig(**{"mode": "ddp", "num_devices": 2} | options), "cpu", 4)
+
+
+def command(config: RunConfig, run_dir: Path = RUN_DIR, **place) -> tuple[list[str], dict[str, str]]:
+    """What starts a config's ranks on one node. place: of a Placement; all ranks, where nothing is said."""
+    placement = Placement(**{"ranks": range(config.num_processes)} | place)
+    return ENGINES[config.launcher].command(config, run_dir, placement)
+
+
+def one_node(run_dir: Path, ranks: int = 2) -> Node:
+    """The node of a run that is here alone; none of its processes has been started."""
+    return Node(Placement(range(ranks)), run_dir)
 
 
 @pytest.fixture
@@ -58,21 +71,20 @@ def some_horovod(monkeypatch):
 
 
 def test_every_mode_has_an_engine_for_each_of_its_launchers():
-    from bench.config.modes import LAUNCHERS, MODES
-
-    assert set(launch_run.ENGINES) == set(LAUNCHERS)
+    assert set(ENGINES) == set(LAUNCHERS)
     assert {launcher for info in MODES.values() for launcher in info.launchers} == set(LAUNCHERS)
 
 
 def test_in_process():
-    argv, variables = in_process.command(config_of(mode="dp"), RUN_DIR)
+    argv, variables = command(config_of(mode="dp"))
     assert argv == [sys.executable, "-m", "bench.worker", "/runs/one"]
     assert variables == {"RANK": "0"}
 
 
 def test_torchrun_finds_its_own_port_and_never_restarts():
-    argv, variables = torchrun.command(config_of(num_devices=3), RUN_DIR)
+    argv, variables = command(config_of(num_devices=3))
     assert argv[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert argv[argv.index("--nnodes") + 1] == "1"
     assert argv[argv.index("--nproc-per-node") + 1] == "3"
     assert argv[argv.index("--max-restarts") + 1] == "0"
     assert argv[argv.index("--rdzv-endpoint") + 1] == "127.0.0.1:0"
@@ -84,22 +96,22 @@ def test_torchrun_at_a_given_address():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    argv, _ = torchrun.command(config_of(dist_url=f"tcp://127.0.0.1:{port}"), RUN_DIR)
+    argv, _ = command(config_of(dist_url=f"tcp://127.0.0.1:{port}"))
     assert argv[argv.index("--master-addr") + 1] == "127.0.0.1"
     assert argv[argv.index("--master-port") + 1] == str(port)
     assert "--rdzv-endpoint" not in argv
 
 
 def test_spawn_meets_in_a_file_of_the_run_by_default(tmp_path):
-    argv, variables = spawn.command(config_of(launcher="spawn"), tmp_path)
-    assert argv == [sys.executable, "-m", "bench.launch.engines.spawn", str(tmp_path), "2"]
+    argv, variables = command(config_of(launcher="spawn"), tmp_path)
+    assert argv == [sys.executable, "-m", "bench.launch.engines.spawn_ranks", str(tmp_path), "2"]
     assert variables == {"BENCH_INIT_METHOD": f"file://{tmp_path}/.rendezvous"}
 
 
 def test_spawn_meets_in_an_absolute_file_when_the_folder_is_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("results/x").mkdir(parents=True)
-    _, variables = spawn.command(config_of(launcher="spawn"), Path("results/x"))
+    _, variables = command(config_of(launcher="spawn"), Path("results/x"))
     assert variables["BENCH_INIT_METHOD"] == f"file://{tmp_path}/results/x/.rendezvous"
 
 
@@ -108,12 +120,12 @@ def test_spawn_meets_where_it_is_told(url, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = url.format(port=free.getsockname()[1], folder=tmp_path)
-    _, variables = spawn.command(config_of(launcher="spawn", dist_url=url), RUN_DIR)
+    _, variables = command(config_of(launcher="spawn", dist_url=url))
     assert variables == {"BENCH_INIT_METHOD": url}
 
 
 def test_horovodrun(some_horovod):
-    argv, variables = horovodrun.command(config_of(mode="horovod", num_devices=3, timeout=60.0), RUN_DIR)
+    argv, variables = command(config_of(mode="horovod", num_devices=3, timeout=60.0))
     assert argv[:3] == [sys.executable, "-m", "horovod.runner.launch"]
     assert argv[argv.index("-np") + 1] == "3" and argv[argv.index("-H") + 1] == "localhost:3"
     assert "--gloo" in argv
@@ -123,8 +135,7 @@ def test_horovodrun(some_horovod):
 
 
 def test_options_become_horovods_variables(some_horovod):
-    config = config_of(mode="horovod", fusion_mb=1.5, cycle_time_ms=5.0, autotune=True)
-    _, variables = horovodrun.command(config, RUN_DIR)
+    _, variables = command(config_of(mode="horovod", fusion_mb=1.5, cycle_time_ms=5.0, autotune=True))
     assert variables["HOROVOD_FUSION_THRESHOLD"] == str(3 * 2**19)
     assert (variables["HOROVOD_CYCLE_TIME"], variables["HOROVOD_AUTOTUNE"]) == ("5.0", "1")
 
@@ -132,7 +143,7 @@ def test_options_become_horovods_variables(some_horovod):
 def test_tuned_sets_horovods_cycle(some_horovod):
     tuned = MODES["horovod"].tuned["cycle_time_ms"]
     assert tuned > 1  # Horovod's own
-    _, variables = horovodrun.command(config_of(mode="horovod", tuned=True), RUN_DIR)
+    _, variables = command(config_of(mode="horovod", tuned=True))
     assert float(variables["HOROVOD_CYCLE_TIME"]) == tuned
 
 
@@ -140,60 +151,110 @@ def test_what_the_user_has_set_stays_where_no_option_says_otherwise(some_horovod
     """The record shows options and variables: an option that something else overrides would be a false record."""
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "7")
     monkeypatch.setenv("HOROVOD_GLOO_TIMEOUT_SECONDS", "99")
-    _, variables = horovodrun.command(config_of(mode="horovod"), RUN_DIR)
+    _, variables = command(config_of(mode="horovod"))
     assert "HOROVOD_CYCLE_TIME" not in variables and variables["HOROVOD_GLOO_TIMEOUT_SECONDS"] == "99"
-    _, variables = horovodrun.command(config_of(mode="horovod", cycle_time_ms=3.0), RUN_DIR)
+    _, variables = command(config_of(mode="horovod", cycle_time_ms=3.0))
     assert variables["HOROVOD_CYCLE_TIME"] == "3.0"
 
 
-@pytest.mark.parametrize(("threads", "each"), [(1, "1"), (2, "1"), (4, "2"), (5, "2")])
-def test_threads_are_shared_out_over_processes(threads, each):
-    variables = launch_run.common_variables(config_of(threads=threads), started=1.0)
-    assert variables["OMP_NUM_THREADS"] == variables["MKL_NUM_THREADS"] == each
-    assert launch_run.common_variables(config_of(mode="dp", threads=threads), 1.0)["OMP_NUM_THREADS"] == str(threads)
+def test_a_node_starts_its_own_ranks_and_meets_the_others_at_the_first_node():
+    """Of six ranks on three nodes the second node starts two."""
+    argv, _ = command(config_of(num_devices=6), ranks=range(2, 4), number=1, count=3, main="10.0.0.1")
+    assert (argv[argv.index("--nnodes") + 1], argv[argv.index("--nproc-per-node") + 1]) == ("3", "2")
+    assert argv[argv.index("--rdzv-endpoint") + 1] == "10.0.0.1:0"
 
 
-def test_the_workers_find_bench_and_their_launcher(monkeypatch):
+def test_horovods_ranks_are_those_of_the_node(some_horovod):
+    argv, _ = command(config_of(mode="horovod", num_devices=6), ranks=range(2, 4))
+    assert argv[argv.index("-np") + 1] == "2"
+
+
+def test_this_machine_is_one_node_with_all_ranks():
+    (node,) = HOSTS["local"].nodes(config_of(num_devices=3), RUN_DIR)
+    assert (list(node.placement.ranks), node.placement.number, node.placement.count) == ([0, 1, 2], 0, 1)
+    (node,) = HOSTS["local"].nodes(config_of(mode="dp", num_devices=3), RUN_DIR)
+    assert list(node.placement.ranks) == [0]
+
+
+# --- What the processes are given -----------------------------------------------------------------------------------
+
+SHOW = "import json, os, pathlib; pathlib.Path('seen').write_text(json.dumps(dict(os.environ)))"
+
+
+@pytest.fixture
+def environment_of(monkeypatch, tmp_path):
+    """Makes the environment in which the processes of a config are started: that of a real one."""
+
+    def make(config: RunConfig) -> dict:
+        def show(nodes, start, run_dir, *rest):
+            (node,) = nodes
+            start(node)
+            assert node.wait(30) == 0
+            raise supervise.failed("launcher", None, "enough", run_dir)
+
+        monkeypatch.setattr(ENGINES[config.launcher], "command", lambda *_: ([sys.executable, "-c", SHOW], {}))
+        monkeypatch.setattr(supervise, "run", show)
+        monkeypatch.setenv("BENCH_STARTED_AT", "0")  # put back what launch changes
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(RunFailed):
+            launch_run.launch(config)
+        return json.loads(Path("seen").read_text())
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("mode", "threads", "each"),
+    [("ddp", 1, 1), ("ddp", 2, 1), ("ddp", 4, 2), ("ddp", 5, 2), ("dp", 1, 1), ("dp", 5, 5)],
+)
+def test_threads_are_shared_out_over_processes(environment_of, mode, threads, each):
+    """Whatever the launcher's own default, and what the user's environment says."""
+    variables = environment_of(config_of(mode=mode, threads=threads))
+    assert (variables["OMP_NUM_THREADS"], variables["MKL_NUM_THREADS"]) == (str(each), str(each))
+
+
+def test_the_workers_find_bench_and_their_launcher(environment_of, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/mine")
-    variables = launch_run.common_variables(config_of(), started=1.5)
+    before = time.time()
+    variables = environment_of(config_of())
     assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/mine"
     assert variables[LAUNCHER_PID] == str(os.getpid())
-    assert variables["BENCH_STARTED_AT"] == "1.5"
+    assert before <= float(variables["BENCH_STARTED_AT"]) <= time.time()
 
 
 # --- What cannot be started -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("engine", "launcher"), [(torchrun, "torchrun"), (spawn, "spawn")])
-def test_a_busy_port_is_refused(engine, launcher, busy_port):
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_a_busy_port_is_refused(launcher, busy_port):
     config = config_of(launcher=launcher, dist_url=f"tcp://127.0.0.1:{busy_port}")
     with pytest.raises(UserError, match=f"DIST_URL=tcp://127.0.0.1:{busy_port}.*Address already in use"):
-        engine.command(config, RUN_DIR)
+        command(config)
 
 
 @pytest.mark.parametrize("address", ["203.0.113.1:29500", "no-such-host.invalid:29500", "a..b:29500"])
 def test_an_address_that_is_not_this_machines_is_refused(address):
     with pytest.raises(UserError, match=r"DIST_URL=tcp://"):
-        torchrun.command(config_of(dist_url=f"tcp://{address}"), RUN_DIR)
+        command(config_of(dist_url=f"tcp://{address}"))
 
 
 def test_a_file_of_another_run_is_refused(tmp_path):
     """The addresses in it would be taken for those of this run's ranks."""
     (tmp_path / "meet").write_text("addresses")
     with pytest.raises(UserError, match=r"DIST_URL=file://.*/meet.*"):
-        spawn.command(config_of(launcher="spawn", dist_url=f"file://{tmp_path}/meet"), tmp_path)
+        command(config_of(launcher="spawn", dist_url=f"file://{tmp_path}/meet"), tmp_path)
     assert (tmp_path / "meet").read_text() == "addresses"
 
 
 def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path):
     """All ranks would wait for it until TIMEOUT."""
     with pytest.raises(UserError, match=r"DIST_URL=file://.*/nowhere"):
-        spawn.command(config_of(launcher="spawn", dist_url=f"file://{tmp_path}/nowhere/meet"), tmp_path)
+        command(config_of(launcher="spawn", dist_url=f"file://{tmp_path}/nowhere/meet"), tmp_path)
 
 
 def test_horovod_missing_is_refused_with_the_remedy(no_horovod):
     with pytest.raises(UserError, match=r"MODE=horovod.*bench install-horovod"):
-        horovodrun.command(config_of(mode="horovod"), RUN_DIR)
+        command(config_of(mode="horovod"))
 
 
 def test_what_could_not_start_leaves_no_folder(no_horovod, tmp_path):
@@ -219,7 +280,7 @@ def test_runs_of_the_same_second_do_not_meet(tmp_path):
 
 def launch_with(monkeypatch, tmp_path, happening) -> Path:
     """``launch`` with ``happening(run_dir)`` in the place of processes; it must raise RunFailed. The run's folder."""
-    monkeypatch.setattr(supervise, "run", lambda argv, environment, run_dir, *rest: happening(run_dir))
+    monkeypatch.setattr(supervise, "run", lambda nodes, start, run_dir, *rest: happening(run_dir))
     monkeypatch.setenv("BENCH_STARTED_AT", "0")  # put back what launch changes
     with pytest.raises(RunFailed):
         launch_run.launch(config_of(out=str(tmp_path)))
@@ -242,8 +303,8 @@ def test_a_rank_ended_while_it_wrote_the_record_leaves_no_half_of_it(monkeypatch
     assert sorted(p.name for p in folder.iterdir()) == ["record.json"]
 
 
-def leave_signs(run_dir, rank, phase, step=3):
-    """The last life signs of a rank that is no more."""
+def leave_heartbeat(run_dir, rank, phase, step=3):
+    """The last heartbeat of a rank that is no more."""
     status_path(run_dir, rank).write_bytes(LAYOUT.pack(GONE, PHASES.index(phase), step, 10, 0.5, 1))
 
 
@@ -251,28 +312,28 @@ def leave_error(run_dir, rank, when, message="RuntimeError: Connection closed by
     """The report of a rank that raised."""
     report = {"rank": rank, "time": when, "user_error": False, "message": message, "traceback": f"trace of {rank}"}
     error_path(run_dir, rank).write_text(json.dumps(report))
-    leave_signs(run_dir, rank, "raised")
+    leave_heartbeat(run_dir, rank, "raised")
 
 
 def test_the_killed_rank_is_named_before_those_that_complain_about_it(tmp_path):
     leave_error(tmp_path, 0, when=1.0)
-    leave_signs(tmp_path, 1, "forward")
-    failure = supervise.diagnose(1, tmp_path, 2).failure
+    leave_heartbeat(tmp_path, 1, "forward")
+    failure = supervise.diagnose(1, [one_node(tmp_path)], tmp_path).failure
     assert (failure["rank"], failure["kind"]) == (1, "killed")
 
 
 def test_the_killed_rank_is_named_even_when_the_engine_is_slow_to_end(tmp_path):
     """The others' complaints shorten the run's deadline; when it passes, the first cause is still the killed rank."""
     leave_error(tmp_path, 0, when=1.0)
-    leave_signs(tmp_path, 1, "forward")
-    failure = supervise.hung([read_status(tmp_path, r) for r in range(2)], tmp_path, 60).failure
+    leave_heartbeat(tmp_path, 1, "forward")
+    failure = supervise.hung([one_node(tmp_path)], tmp_path, 60).failure
     assert (failure["rank"], failure["kind"]) == (1, "killed")
 
 
 def test_the_first_error_is_the_cause(tmp_path):
     leave_error(tmp_path, 0, when=2.0)
     leave_error(tmp_path, 1, when=1.0, message="ValueError: first")
-    error = supervise.diagnose(1, tmp_path, 2)
+    error = supervise.diagnose(1, [one_node(tmp_path)], tmp_path)
     assert error.failure == {
         "rank": 1, "kind": "raised", "message": "rank 1 raised ValueError: first", "traceback": "trace of 1",
     }  # fmt: skip
@@ -281,12 +342,12 @@ def test_the_first_error_is_the_cause(tmp_path):
 
 def test_an_engine_that_fails_by_itself_is_quoted(tmp_path):
     (tmp_path / "launcher.log").write_text("some words\nno such option: --x\n")
-    error = supervise.diagnose(2, tmp_path, 2)
+    error = supervise.diagnose(2, [one_node(tmp_path)], tmp_path)
     assert error.failure["kind"] == "launcher" and "code 2: no such option: --x" in error.failure["message"]
 
 
 def test_an_engine_that_fails_silently_is_said_to(tmp_path):
-    assert "it printed nothing" in supervise.diagnose(1, tmp_path, 2).failure["message"]
+    assert "it printed nothing" in supervise.diagnose(1, [one_node(tmp_path)], tmp_path).failure["message"]
 
 
 def test_a_config_crosses_the_boundary_unchanged(tmp_path, monkeypatch):
@@ -298,37 +359,48 @@ def test_a_config_crosses_the_boundary_unchanged(tmp_path, monkeypatch):
         raise supervise.failed("launcher", None, "enough", run_dir)
 
     launch_with(monkeypatch, tmp_path, happening)
-    assert seen == dataclasses.asdict(config_of(out=str(tmp_path)))
+    assert seen == to_dict(config_of(out=str(tmp_path)))
 
 
 BEATING = """
-import sys, time
+import json, sys, time
 from pathlib import Path
 from bench.process.heartbeat import StatusWriter
 status = StatusWriter(Path(sys.argv[1]), 0)
-for _ in range(int(sys.argv[2])):
-    status.phase("validating")
-    time.sleep(0.5)
-time.sleep(float(sys.argv[3]))
+for phase, seconds in json.loads(sys.argv[2]):
+    status.phase(phase)
+    time.sleep(seconds)
 status.phase("done")
 """
+ON, STILL = ("validating", 0.5), ("validating", 60)
 
 
-def beating(tmp_path, beats: int, then_silent_s: float):
-    """A rank that shows progress twice a second for a while, under a TIMEOUT of 3 s."""
-    argv = [sys.executable, "-c", BEATING, str(tmp_path), str(beats), str(then_silent_s)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), LAUNCHER_PID: str(os.getpid())}
-    supervise.run(argv, environment, tmp_path, num_ranks=1, timeout=3.0)
+def beating(tmp_path, *phases: tuple[str, float], **limits):
+    """A rank that is in these phases for so many seconds each, under a TIMEOUT of 3 s where no other is given."""
+    argv = [sys.executable, "-c", BEATING, str(tmp_path), json.dumps(phases)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    node = one_node(tmp_path, ranks=1)
+    supervise.run([node], lambda node: node.start(argv, environment), tmp_path, **{"timeout": 3.0} | limits)
 
 
 def test_a_run_that_goes_on_may_take_longer_than_timeout(tmp_path):
-    started = time.monotonic()
-    beating(tmp_path, beats=9, then_silent_s=0)
+    started, seen = time.monotonic(), []
+    beating(tmp_path, *[ON] * 9, watch=seen.append)
     assert time.monotonic() - started > 4
+    assert {beat.phase for (beat,) in seen if beat} >= {"validating"}
 
 
 def test_a_run_that_stands_still_is_ended(tmp_path):
     started = time.monotonic()
     with pytest.raises(RunFailed, match=r"no progress for 3 s .*TIMEOUT"):
-        beating(tmp_path, beats=2, then_silent_s=60)
+        beating(tmp_path, ON, ON, STILL)
     assert 3 < time.monotonic() - started < 30
+
+
+def test_ranks_may_be_given_longer_to_join(tmp_path):
+    """A machine may come later than another; once all have joined, TIMEOUT alone counts."""
+    joining = ("joining the group", 2.5)
+    beating(tmp_path, joining, timeout=1.0, starting=60.0)
+    for phases, starting in (([joining], 0.0), ([ON, STILL], 60.0)):
+        with pytest.raises(RunFailed, match=r" 1 s .*TIMEOUT"):
+            beating(tmp_path, *phases, timeout=1.0, starting=starting)

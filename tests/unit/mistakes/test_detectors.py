@@ -1,13 +1,12 @@
-"""bench/record/observed.py: each detector on what it must find and on what it must let pass; `bench check` on records."""
+"""bench/mistakes: each detector on what it must find and on what it must let pass; `bench check` on records."""
 
 import json
 
 import pytest
 
-from bench import cli
+from bench import cli, mistakes
 from bench.commands import check
-from bench.mistakes import MISTAKES
-from bench.record import observed as detect
+from bench.mistakes import DETECTED, INJECTED, MISTAKES, Finding
 from tests import records
 from tests.runs import ROOT
 
@@ -57,7 +56,7 @@ WRONG = [
     ("gradient-sum", {"gradient": {"over_mean": 0.5, "same_on_all_ranks": True, "kind": "mean"}}, "divided twice"),
     ("strict-false", {"loads": [[LOAD | {"missing": 62, "unexpected": 62, "prefix": "module."}]]}, "0 of 62 keys"),
     ("strict-false", {"loads": [[LOAD | {"missing": 60, "unexpected": 60}]]}, "2 of 62 keys"),
-    ("local-norm", {"norm": NORM}, "BatchNorm2d × 20 over 4 images a device"),
+    ("local-norm", {"norm": NORM}, "BatchNorm2d × 20 over 4 images per device"),
     ("host-sync", {"host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}]}, "train.py:9 item (1 a step)"),
     ("lost-remainder", {"data": DATA | epochs(never=6)["data"] | {"never_seen": 6}}, "6 of 100 images"),
     ("lost-remainder", epochs(never=16), "16 of 100 images"),
@@ -88,14 +87,16 @@ PASS = {
 
 
 def names(observed: dict) -> list[str]:
-    return [finding.name for finding in detect.find(observed)]
+    """Whose detectors find something."""
+    return [finding.name for finding in mistakes.find(observed)]
 
 
 @pytest.mark.parametrize(("name", "change", "said"), WRONG, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(WRONG)])
 def test_a_mistake_is_found_and_nothing_else(name, change, said):
-    (finding,) = detect.find(RIGHT | change)
+    finding = DETECTED[name].find(RIGHT | change)
+    assert mistakes.find(RIGHT | change) == [finding]
     assert finding.name == name and said in finding.evidence
-    assert finding.consequence and finding.remedy
+    assert finding.title and finding.consequence and finding.remedy
     assert names(change | {"trains": True, "num_devices": 2, "world_size": 2}) == [name]  # with nothing else observed
 
 
@@ -105,33 +106,58 @@ def test_what_is_right_is_let_pass(change):
 
 
 def test_every_mistake_has_a_detector_and_a_case_here():
-    assert {name for name, _, _ in WRONG} == set(detect.DETECTORS) == {*MISTAKES, detect.STARVATION}
-    assert detect.find({}) == []
-    assert set(detect.unobserved({})) == set(detect.DETECTORS) - {"rank0-collective"}
-    assert detect.unobserved(RIGHT) == []
+    assert {name for name, _, _ in WRONG} == set(DETECTED) == {mistake.name for mistake in DETECTED.values()}
+    assert set(INJECTED) < set(MISTAKES) < set(DETECTED)
+    assert set(DETECTED) - set(MISTAKES) == {"loader-starvation"}  # nothing injects it
+    assert mistakes.find({}) == []
+    assert set(mistakes.unobserved({})) == set(DETECTED) - {
+        "rank0-collective"
+    }  # which a run that ended well cannot show
+    assert mistakes.unobserved(RIGHT) == []
+
+
+def test_what_was_not_observed_is_not_found_and_is_said():
+    alone = {name: change for name, change, _ in WRONG if DETECTED[name].needs.split()[:1] == list(change)}
+    assert len(alone) == len(DETECTED) - 1  # a run that hangs is seen by its end alone
+    for name, change in alone.items():
+        seen = {key: value for key, value in RIGHT.items() if key not in change}
+        assert DETECTED[name].find(seen | change) and name not in mistakes.unobserved(seen | change)
+        assert DETECTED[name].find(seen) is None and name in mistakes.unobserved(seen)
+
+
+def test_a_finding_is_said_in_lines():
+    lines = Finding("a-name", "a title", "what shows it", "what comes of it", "what to do").lines()
+    assert lines[0] == "a-name: a title" and len(lines) == 4
+    assert [line.split(":")[1].strip() for line in lines[1:]] == ["what shows it", "what comes of it", "what to do"]
+
+
+def test_a_mistake_is_made_by_its_own_switch_and_says_so():
+    for name, mistake in MISTAKES.items():
+        assert mistake.wrong == ({"mistake": name} if name in INJECTED else mistake.switch) and mistake.wrong
+        assert name in mistake.warning and mistake.title in mistake.warning
 
 
 def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
     committed, refused = check.records_at(ROOT / "results" / "reference")
-    assert not refused
+    assert not refused and len(committed) > 100
     for record in committed:
-        config, expected = record["config"], []
-        side, _, about = (config["role"] or "").partition(": ")
-        if side == "wrong":
-            expected = [about]
-        elif not config["init_sync"]:
+        config, expected = record.config, []
+        if config.variant == "wrong":
+            expected = [name for name in DETECTED if config.program == f"wrong: {name}"]
+            assert expected, record.run_id
+        elif not config.init_sync:
             expected = ["unsynced-init"]
-        elif side == "unfair":
-            waits = config["item_sync"] or config["step_barrier"]
-            slow = config["storage_ms"] and config["workers"] < config["num_devices"]
+        elif config.variant == "unfair":
+            waits = config.item_sync or config.step_barrier
+            slow = config.storage_ms and config.workers < config.num_devices
             expected = ["host-sync"] * waits + ["loader-starvation"] * bool(slow)
-        assert names(detect.observed_of(record)) == expected, record["run_id"]
+        assert names(record.observed) == expected, record.run_id
 
 
-def write(folder, name: str, record: dict):
-    """A record in a folder of its own."""
+def write(folder, name: str, record, **other):
+    """A record in a folder of its own. other: of its parts."""
     (folder / name).mkdir(parents=True)
-    (folder / name / "record.json").write_text(json.dumps(record))
+    (folder / name / "record.json").write_text(json.dumps(record.data | other))
 
 
 def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsys):
@@ -139,8 +165,7 @@ def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsy
     assert cli.main(["check", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "1 record: no finding" in out and "not observed in 1: " in out and "gradient-sum" in out
-    wrong = records.record(seconds=60) | {"observed": {"writers": {"best.pt": [0, 1]}}}
-    write(tmp_path, "wrong", wrong)
+    write(tmp_path, "wrong", records.record(seconds=60), observed={"writers": {"best.pt": [0, 1]}})
     assert cli.main(["check", str(tmp_path)]) == check.FOUND
     out = capsys.readouterr().out
     for text in ("wrong/record.json", "many-writers", "best.pt by ranks 0, 1", MISTAKES["many-writers"].remedy):
@@ -150,8 +175,7 @@ def test_check_says_what_it_found_and_what_it_could_not_look_for(tmp_path, capsy
 
 def test_a_hang_is_read_from_the_record_of_a_run_that_failed(tmp_path, capsys):
     record = records.record(failed="hung")
-    record["failure"]["where"] = [PLACE, OTHER]
-    write(tmp_path, "hung", record)
+    write(tmp_path, "hung", record, failure=record["failure"] | {"where": [PLACE, OTHER]})
     assert cli.main(["check", str(tmp_path)]) == check.FOUND
     assert "rank0-collective" in capsys.readouterr().out
 

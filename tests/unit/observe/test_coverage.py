@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from bench import mistakes
 from bench.observe import coverage as module
 from bench.observe.coverage import coverage, first_steps
-from bench.record import observed as detect
 from bench.workload.sharding import global_batches, shard, steps_of_epochs
 
 EPOCHS = 3
@@ -15,7 +15,7 @@ EPOCHS = 3
 
 def findings(data: dict) -> list[str]:
     """What the detectors say of an observed run that has only this."""
-    return [finding.name for finding in detect.find({"world_size": 2, "data": data})]
+    return [finding.name for finding in mistakes.find({"world_size": 2, "data": data})]
 
 
 def stream(num_images: int, batch: int, ranks: int, seed=1, same: bool = False) -> dict:

@@ -1,4 +1,4 @@
-"""bench/process/heartbeat.py: what a rank writes, the launcher reads."""
+"""bench/process/heartbeat.py: what a rank writes, its node reads."""
 
 import math
 import os
@@ -7,7 +7,7 @@ import struct
 from bench.process.heartbeat import LAYOUT, PHASES, StatusWriter, read_status, status_path
 
 
-def test_a_rank_that_has_not_begun_has_no_life_signs(tmp_path):
+def test_a_rank_that_has_not_begun_has_no_heartbeat(tmp_path):
     assert read_status(tmp_path, 0) is None
     status_path(tmp_path, 0).write_bytes(b"")
     assert read_status(tmp_path, 0) is None
@@ -17,9 +17,9 @@ def test_a_rank_that_has_not_begun_has_no_life_signs(tmp_path):
 
 def test_a_new_rank_is_starting(tmp_path):
     StatusWriter(tmp_path, 3)
-    signs = read_status(tmp_path, 3)
-    assert (signs.pid, signs.phase, signs.step, signs.total_steps) == (os.getpid(), "starting", 0, 0)
-    assert math.isnan(signs.loss)
+    beat = read_status(tmp_path, 3)
+    assert (beat.pid, beat.phase, beat.step, beat.total_steps) == (os.getpid(), "starting", 0, 0)
+    assert math.isnan(beat.loss)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -29,8 +29,8 @@ def test_what_is_written_is_read(tmp_path):
     writer.loss(0.25)
     for phase in PHASES:
         writer.phase(phase)
-        signs = read_status(tmp_path, 1)
-        assert (signs.pid, signs.phase, signs.step, signs.total_steps, signs.loss) == (
+        beat = read_status(tmp_path, 1)
+        assert (beat.pid, beat.phase, beat.step, beat.total_steps, beat.loss) == (
             os.getpid(),
             phase,
             41,

@@ -101,13 +101,6 @@ def test_after_the_last_epoch_the_cosine_stays_at_zero():
     assert ours(2 * STEPS, schedule="cosine")[STEPS:] == [0] * STEPS
 
 
-def test_the_linear_scaling_rule():
-    """Goyal et al. 2017: 0.1 for 256 images, 3.2 for 8192."""
-    assert schedule.scaled_lr(0.1, 8192, 256) == pytest.approx(3.2)
-    assert schedule.scaled_lr(0.1, 32, 256) == pytest.approx(0.0125)
-    assert schedule.scaled_lr(0.1, 8192, None) == 0.1
-
-
 def test_an_unknown_schedule_is_named():
     with pytest.raises(ValueError, match=r"'linear'.*constant, step, cosine, cyclic"):
         ours(schedule="linear")
