@@ -100,25 +100,15 @@ def add_notebooks(folder: Path) -> None:
 def install_lock(python: Path, lock: Path, title: str) -> None:
     """Install exactly what a lock names: with uv, which is several times as fast, or with pip where uv cannot be had or
     fails. Either checks the checksums."""
-    uv = STATE / "requirements-uv.txt"
-    uv.write_text(re.search(r"^uv==.*?(?=^\S|\Z)", LOCK.read_text(), re.MULTILINE | re.DOTALL)[0])
+    uv, wanted = python.with_name("uv"), STATE / "requirements-uv.txt"
+    wanted.write_text(re.search(r"^uv==.*?(?=^\S|\Z)", LOCK.read_text(), re.MULTILINE | re.DOTALL)[0])
     verified = ["--require-hashes", "-r"]
-    got = (python.with_name("uv")).exists() or run_logged(
-        [*pip_install(python), "--retries", "1", *verified, str(uv)], LOG, "fetching uv"
-    ) == 0
-    if got:
-        with_uv = [
-            str(python.with_name("uv")),
-            "pip",
-            "install",
-            "--quiet",
-            "--python",
-            str(python),
-            "--compile-bytecode",
-        ]
-        if run_logged([*with_uv, *verified, str(lock)], LOG, title, env=uv_environment(python)) == 0:
+    with_pip = [*pip_install(python), *verified]
+    with_uv = [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *verified]
+    if uv.exists() or run_logged([*with_pip, str(wanted), "--retries", "1"], LOG, "fetching uv") == 0:
+        if run_logged([*with_uv, str(lock)], LOG, title, env=uv_environment(python)) == 0:
             return
-    step([*pip_install(python), *verified, str(lock)], f"{title} with pip")
+    step([*with_pip, str(lock)], f"{title} with pip")
 
 
 def uv_environment(python: Path) -> dict[str, str]:

@@ -522,3 +522,57 @@ def test_only_make_has_a_command_install(monkeypatch, capsys):
         assert len(looked) == looks and cli.INSTALLS not in os.environ  # nor does a command that it starts
         monkeypatch.setenv(cli.INSTALLS, "1")
     assert cli.main(["report", "nowhere"]) == 2 and len(looked) == 1  # which needs no Horovod
+
+
+# --- The locked packages ------------------------------------------------------------------------------------
+
+# Each says which of them was called with what; the environment's pip may bring uv, and uv may fail.
+PIP = """#!/bin/sh
+case "$*" in
+  *"config list"*) printf "global.index-url='https://packages.test/simple'\\nglobal.cert='/a.pem'\\n"; exit 0 ;;
+esac
+echo "pip $*" >> "{log}"
+case "$*" in *requirements-uv*) {fetch} ;; esac
+"""
+UV = '#!/bin/sh\necho "uv $* from $UV_DEFAULT_INDEX" >> "{log}"\nexit {code}\n'
+
+
+@pytest.fixture
+def calls_of(tmp_path, monkeypatch):
+    """Installs a lock with a made-up pip and uv; gives the calls. fetched: pip can bring uv, which exits with code."""
+
+    def calls(fetched: bool, code: int) -> list[str]:
+        monkeypatch.setattr(environment, "STATE", tmp_path)
+        monkeypatch.setattr(environment, "LOG", tmp_path / "setup.log")
+        uv, log = tmp_path / "bin" / "uv", tmp_path / "calls"
+        uv.parent.mkdir()
+        (tmp_path / "ready-uv").write_text(UV.format(log=log, code=code))
+        (tmp_path / "ready-uv").chmod(0o755)
+        fetch = f"cp {tmp_path / 'ready-uv'} {uv}" if fetched else "exit 1"
+        uv.with_name("python").write_text(PIP.format(log=log, fetch=fetch))
+        uv.with_name("python").chmod(0o755)
+        environment.install_lock(uv.with_name("python"), environment.NOTEBOOKS_LOCK, "installing")
+        return log.read_text().splitlines()
+
+    return calls
+
+
+def test_uv_installs_the_lock_from_the_index_that_pip_was_told_of(calls_of, monkeypatch):
+    monkeypatch.delenv("UV_DEFAULT_INDEX", raising=False)
+    fetching, installing = calls_of(fetched=True, code=0)
+    assert fetching.startswith("pip") and "--require-hashes" in fetching
+    assert installing.startswith("uv pip install") and "--require-hashes" in installing
+    assert str(environment.NOTEBOOKS_LOCK) in installing and installing.endswith("from https://packages.test/simple")
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_where_uv_cannot_be_had_or_fails_pip_installs_the_lock(calls_of, fetched):
+    *_, last = calls_of(fetched, code=2)
+    assert last.startswith("pip") and "--require-hashes" in last and str(environment.NOTEBOOKS_LOCK) in last
+
+
+def test_uv_is_fetched_at_the_version_and_checksums_of_the_lock(calls_of, tmp_path):
+    calls_of(fetched=True, code=0)
+    name, *checksums = (tmp_path / "requirements-uv.txt").read_text().split()
+    assert re.fullmatch(r"uv==[\d.]+", name) and [c for c in checksums if c != "\\"]
+    assert all(re.fullmatch(r"--hash=sha256:\w{64}|\\", c) for c in checksums)
