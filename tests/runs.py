@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from bench.process.guard import LAUNCHER_PID
+from bench.record.read import load
+from bench.record.view import Record
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")
@@ -25,6 +27,8 @@ PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # The smallest run that is one: an 8-pixel ResNet-18 on CPU workers, two steps, no baselines.
 SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0,
          "timeout": 200}  # fmt: skip
+# A quicker network, for what needs no ResNet: of that most of a short run would be arithmetic.
+TINY = {"model": "shufflenet_v2_x0_5"}
 
 # With CI=true a missing Horovod is not skipped over: the test runs, and fails.
 needs_horovod = pytest.mark.skipif(
@@ -59,6 +63,11 @@ class Result:
         """The run's record."""
         path = self.run_dir / "record.json"
         return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def loaded(self) -> Record:
+        """The same as `bench` reads it: checked, and typed."""
+        return load(self.run_dir / "record.json")
 
     @property
     def last_error_line(self) -> str:
@@ -99,9 +108,9 @@ def bench(*arguments, env: dict | None = None, out: Path | None = None, timeout:
     return finish(start(*arguments, env=env), out, timeout)
 
 
-def start_run(out: Path, env: dict | None = None, **options) -> subprocess.Popen:
+def start_run(out: Path, env: dict | None = None, module: str = "bench", **options) -> subprocess.Popen:
     """Start ``bench run`` with SMALL's options and these."""
-    return start("run", *flags(**SMALL | options), "--out", out, env=env)
+    return start("run", *flags(**SMALL | options), "--out", out, env=env, module=module)
 
 
 def run(out: Path, env: dict | None = None, **options) -> Result:

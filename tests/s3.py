@@ -32,7 +32,11 @@ class Request:
     method: str
     path: str  # /bucket/key
     query: str
-    range: tuple[int, int] | None  # the first byte asked for, and the one after the last
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it asks for the bytes of a file."""
+        return self.method == "GET" and "list-type" not in self.query
 
 
 class Server:
@@ -58,11 +62,7 @@ class Server:
 
     def answer(self, environ, start_response):
         """Every request passes here."""
-        header = environ.get("HTTP_RANGE")
-        span = header and tuple(int(n) for n in header.removeprefix("bytes=").split("-"))
-        request = Request(
-            environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"], span and (span[0], span[1] + 1)
-        )
+        request = Request(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"])
         self.requests.append(request)
         answer = self.fault(request)
         if answer:
@@ -71,9 +71,9 @@ class Server:
             return [body]
         return self.app(environ, start_response)
 
-    def reads(self, key: str = "") -> list[tuple[int, int]]:
-        """The ranges that were asked for of the files whose path ends so."""
-        return [r.range for r in self.requests if r.method == "GET" and r.range and r.path.endswith(key)]
+    def reads(self, key: str = "") -> list[str]:
+        """The paths ending so of which the bytes were asked for, in order."""
+        return [r.path for r in self.requests if r.is_read and r.path.endswith(key)]
 
     def close(self) -> None:
         """Stop serving."""

@@ -14,6 +14,7 @@ from bench.errors import BenchError
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
 from tests.multiprocess import other_worker
+from tests.multiprocess.hangs import slow_start
 
 
 def main() -> int:
@@ -21,7 +22,8 @@ def main() -> int:
     mode, out, timeout = sys.argv[1:]
     config = RunConfig(mode=mode, num_devices=2, device="cpu", out=out, timeout=float(timeout))
     try:
-        other_worker.launch(config, __spec__.name)
+        with slow_start():
+            other_worker.launch(config, __spec__.name)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code

@@ -1,87 +1,245 @@
 """Real runs one after the other in the same processes: starting those takes most of a short run's time.
 
-Both sides are here. ``together`` launches, as `bench run` does but for what its ranks do; as a program this is a rank.
-Each run goes through the worker's own door, from its config to the record in its folder; only joining the group is done
-once. What depends on the launch (the launcher, the threads' environment, a rank's log, a failure) needs a launch of its
-own: `tests.runs.run`.
+Both sides are here. ``Ranks`` stands in the place of this machine among the hosts of bench/launch: what is launched, by
+`bench run` or by a study, goes through the launcher as ever, but for its processes, which are there already. As a
+program this is a rank: it lives the worker's life once per run, from the config to the record, and joins and leaves the
+group of each. What depends on how processes start or end has its own: ``has_own_launch`` here, or `tests.runs.run`.
 """
 
-import dataclasses
+import contextlib
+import io
+import itertools
 import json
 import os
-import shutil
+import subprocess
 import sys
+import time
+import traceback
 from pathlib import Path
+from unittest import mock
 
-from bench import worker
-from bench.cli import build_parser
-from bench.config.modes import MODES
-from bench.config.options import RunConfig, from_arguments, from_dict, to_dict
-from bench.launch.launcher import resolve_here
-from bench.modes import load_mode
-from bench.process.guard import Guard
+import psutil
+
+from bench import cli, worker
+from bench.config.options import RunConfig, from_dict
+from bench.errors import UserError
+from bench.launch.hosts import HOSTS, local
+from bench.launch.launcher import common_variables, thread_variables
+from bench.launch.node import Node, Placement
+from bench.process import ending
+from bench.process.guard import LAUNCHER_PID, Guard, error_path
 from bench.process.heartbeat import StatusWriter
-from tests.multiprocess import other_worker
-from tests.runs import SMALL, Result, flags
+from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, SMALL, TINY, Result, flags
+
+TICK_S = 0.01
 
 
-def together(out: Path, runs: dict[str, dict | RunConfig]) -> dict[str, Result]:
-    """What came of each run, by its name; every one ended well, and left what it leaves in ``folder_of(OUT, name)``.
+class Ranks:
+    """Processes that take runs one after the other, of as many ranks as each has; a rank starts when it is needed."""
 
-    runs: name -> options as ``tests.runs.run`` takes them, or a config. All in one process (single, dp), or all of one
-    mode on one number of devices. A run finds what those before it have left.
-    """
-    configs = {name: config_of(options) for name, options in runs.items()}
-    assert not any(c.launcher == "spawn" for c in configs.values())  # it names the worker itself
-    assert len({c.launcher if c.launcher == "in-process" else (c.mode, c.num_devices) for c in configs.values()}) == 1
-    plan = {str(folder_of(out, name)): to_dict(config) for name, config in configs.items()}
-    for folder in plan:
-        Path(folder).mkdir(parents=True)
-    (out / "plan.json").write_text(json.dumps(plan))
-    first = next(iter(configs.values()))
-    other_worker.launch(dataclasses.replace(first, out=str(out / "launch")), __name__)
-    return {name: Result(0, "", "", os.getpid(), folder_of(out, name).parent) for name in runs}
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.processes, self.place, self.lives, self.orders = [], None, 0, 0
+
+    def run(self, out: Path, **options) -> Result:
+        """``bench run`` with SMALL's and TINY's options and these, from start to end: as `tests.runs.run`."""
+        return self.bench("run", *flags(**SMALL | TINY | options), "--out", out, out=out)
+
+    def bench(self, *arguments, out: Path | None = None) -> Result:
+        """One command of `bench`, in this process; what it launches is run by these ranks."""
+        said, complaints = io.StringIO(), io.StringIO()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)}
+        with (
+            mock.patch.dict(HOSTS, {"local": self}),
+            mock.patch.dict(os.environ, environment | PATIENT, clear=True),
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(complaints),
+        ):
+            try:
+                code = cli.main([str(argument) for argument in arguments])
+            except SystemExit as end:
+                code = end.code
+        return Result(code, said.getvalue(), complaints.getvalue(), os.getpid(), out and Path(out))
+
+    def nodes(self, config: RunConfig, run_dir: Path) -> list[Node]:
+        """One node, as a host of bench/launch/hosts gives it."""
+        if self.has_own_launch(config):
+            return local.nodes(config, run_dir)
+        return [Lasting(self, config, run_dir)]
+
+    def has_own_launch(self, config: RunConfig) -> bool:
+        """Whether a run depends on how its processes were started, or may end them."""
+        return config.launcher == "spawn" or bool(config.dist_url or config.fault)
+
+    def order(self, run_dir: Path, num_ranks: int, environment: dict) -> None:
+        """Let the first ``num_ranks`` of them live a run."""
+        if not self.processes:
+            self.place, self.lives, self.orders = self.folder / f"ranks{self.lives}", self.lives + 1, 0
+            self.place.mkdir()
+        while len(self.processes) < num_ranks:
+            self.start(len(self.processes))
+        variables = {k: v for k, v in environment.items() if k.startswith(("BENCH_", "HOROVOD_", "AWS_"))}
+        order = {"run_dir": str(run_dir.resolve()), "num_ranks": num_ranks, "variables": variables}
+        path = self.place / f"{self.orders}.json"
+        path.with_suffix(".new").write_text(json.dumps(order))
+        path.with_suffix(".new").rename(path)
+        self.orders += 1
+
+    def start(self, rank: int) -> None:
+        """Start one of them: the next order is its first."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)} | PATIENT
+        environment |= thread_variables(2) | common_variables(time.time()) | {LAUNCHER_PID: str(os.getpid())}
+        argv = [sys.executable, "-m", __spec__.name, str(self.place), str(rank), str(self.orders)]
+        with (self.place / f"rank{rank}.log").open("ab") as log:
+            self.processes.append(
+                subprocess.Popen(argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether all that were started are still there."""
+        return bool(self.processes) and all(process.poll() is None for process in self.processes)
+
+    def close(self) -> None:
+        """End them."""
+        ending.end([psutil.Process(process.pid) for process in self.processes if process.poll() is None])
+        for process in self.processes:
+            process.wait()
+        self.processes = []
 
 
-def folder_of(out: Path, name: str) -> Path:
-    """The folder of one of the runs."""
-    return out / name / "run"
+class Lasting(Node):
+    """A node whose ranks are there before the run and after it."""
+
+    def __init__(self, owner: Ranks, config: RunConfig, run_dir: Path):
+        super().__init__(Placement(ranks=range(config.num_processes)), run_dir)
+        self.owner, self.meeting = owner, Meeting(config.num_processes) if config.mode == "horovod" else None
+
+    def start(self, argv: list[str], environment: dict) -> None:
+        (self.run_dir / "launcher.log").touch()
+        environment = environment | (self.meeting.variables() if self.meeting else {})
+        self.owner.order(self.run_dir, len(self.placement.ranks), environment)
+
+    def wait(self, seconds: float) -> int | None:
+        until = time.monotonic() + seconds
+        while True:
+            codes = [self.code(rank) for rank in self.placement.ranks]
+            if None not in codes:
+                return max(codes)
+            if not self.owner.alive:
+                return 1
+            if time.monotonic() >= until:
+                return None
+            time.sleep(TICK_S)
+
+    def code(self, rank: int) -> int | None:
+        """How a rank's life in this run ended; None before that."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int(end_path(self.run_dir, rank).read_text())
+        return None
+
+    def end(self) -> None:
+        if self.wait(0) is None or not self.owner.alive:
+            self.owner.close()  # one of them waits for another that will not come
+        if self.meeting:
+            self.meeting.close()
 
 
-def config_of(options: dict | RunConfig) -> RunConfig:
-    """The config of ``bench run`` with SMALL's options and these."""
-    if isinstance(options, dict):
-        options = from_arguments(build_parser().parse_args(["run", *flags(**SMALL | options)]))
-    return resolve_here(options)
+class Meeting:
+    """Where Horovod's ranks meet: its own rendezvous server, with what horovodrun tells every rank of it."""
+
+    def __init__(self, num_ranks: int):
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousServer
+
+        self.server = RendezvousServer()
+        self.port = self.server.start()
+        self.server.init(get_host_assignments(parse_hosts(f"localhost:{num_ranks}"), num_ranks))
+        self.size = num_ranks
+
+    def variables(self) -> dict[str, str]:
+        """For all ranks; that of each is its own number."""
+        from horovod.runner.gloo_run import create_run_env_vars
+
+        sizes = dict.fromkeys(("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"), self.size)
+        one_machine = {"HOROVOD_HOSTNAME": "localhost", "HOROVOD_CROSS_RANK": 0, "HOROVOD_CROSS_SIZE": 1}
+        found = create_run_env_vars("127.0.0.1", ["lo"], self.port) | sizes | one_machine
+        return {name: str(value) for name, value in found.items()}
+
+    def close(self) -> None:
+        """Stop serving."""
+        self.server.stop()
+        self.server._httpd.server_close()  # which ``stop`` leaves open
+
+
+def end_path(run_dir: Path, rank: int) -> Path:
+    """Where a rank says how a run ended for it; the launcher removes it."""
+    return run_dir / f".rank{rank}.ended"
+
+
+# --- A rank ---------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """One rank's life: joined once, it lives the worker's life once a run."""
-    launch_dir, rank = Path(sys.argv[1]), int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0")))
-    with Guard(launch_dir, rank) as guard:
-        guard.status = StatusWriter(launch_dir, rank)
-        plan = json.loads((launch_dir.parents[1] / "plan.json").read_text())
-        configs = {Path(folder): from_dict(options) for folder, options in plan.items()}
-        first = join_once(next(iter(configs.values())))
-        for run_dir, config in configs.items():
-            worker.run(config, run_dir, guard.status)
-            first.barrier()
-        if rank == 0:
-            shutil.copy(run_dir / "record.json", launch_dir)
-        first.leave()
+    """A rank's life: many runs."""
+    place, rank, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    with Guard(place, rank):
+        for number in itertools.count(first):
+            path = place / f"{number}.json"
+            while not path.exists():
+                time.sleep(TICK_S)
+            order = json.loads(path.read_text())
+            if rank < order["num_ranks"]:
+                live(Path(order["run_dir"]), rank, order["num_ranks"], order["variables"])
 
 
-def join_once(config: RunConfig):
-    """The first run's mode, whose group all others find joined; ``leave`` is what its ``close`` was."""
-    from bench.modes import collectives as group  # it imports torch, which the launching side may not need
+def live(run_dir: Path, rank: int, num_ranks: int, variables: dict) -> None:
+    """One run, as ``bench.worker`` lives it, with the variables and the log that its engine would give it."""
+    config = from_dict(json.loads((run_dir / "config.json").read_text()))
+    variables |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+    variables |= {"HOROVOD_RANK": str(rank), "HOROVOD_LOCAL_RANK": str(rank)} if config.mode == "horovod" else {}
+    variables |= {"BENCH_INIT_METHOD": f"file://{run_dir}/.rendezvous"}
+    with mock.patch.dict(os.environ, variables), logged(run_dir / f"rank{rank}.log"):
+        status, code = StatusWriter(run_dir, rank), 0
+        try:
+            worker.run(config, run_dir, status)
+        except Exception as error:
+            code = 2 if isinstance(error, UserError) else 1
+            words = str(error) if code == 2 else f"{type(error).__name__}: {error}"
+            report = {"rank": rank, "time": time.time(), "user_error": code == 2, "message": words,
+                      "traceback": traceback.format_exc()}  # fmt: skip
+            status.phase("raised")
+            error_path(run_dir, rank).write_text(json.dumps(report))
+            leave_group()
+    end_path(run_dir, rank).write_text(str(code))
 
-    Mode = load_mode(config.mode)
-    mode = Mode(config)
-    mode.leave = mode.close
-    if not MODES[config.mode].one_process:
-        Mode.close = lambda self: None
-        group.join = lambda config: mode.topology  # Horovod's init does nothing the second time
-    return mode
+
+def leave_group() -> None:
+    """What a mode's ``close`` has not come to."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    if "horovod.torch" in sys.modules:
+        sys.modules["horovod.torch"].shutdown()
+
+
+@contextlib.contextmanager
+def logged(path: Path):
+    """All output of this process goes to a file."""
+    kept = os.dup(1), os.dup(2)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, old in zip((1, 2), kept, strict=True):
+            os.dup2(old, number)
+            os.close(old)
+        os.close(file)
 
 
 if __name__ == "__main__":

@@ -3,85 +3,35 @@
 import signal
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
 from bench.process.heartbeat import read_status
-from bench.record import write as record
+from bench.record.read import load
 from tests import runs
-from tests.multiprocess import lone_collective
+from tests.multiprocess.broken import ENGINES, EVERY_ENGINE, bad_rank, failure_of
 from tests.runs import finish, left_behind, needs_horovod, run, start_run
 
-ENGINES = {
-    "ddp by torchrun": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
-    "ddp by spawn": {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
-    "horovod": {"mode": "horovod", "gpus": 2},
-    "dp": {"mode": "dp", "gpus": 2},
-}
-EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
-COLLECTIVE_ENGINES = [p for p in EVERY_ENGINE if p.id in ("ddp by torchrun", "horovod")]
-# Longer than six runs take to start at once on a busy machine: a spawned rank gives no sign of life until torch has
-# been imported twice, by its parent and by itself. The waiting is done while the other tests run.
-HANG_TIMEOUT = 150
 GONE_WITHIN = 15.0  # seconds in which the last process of a broken run must have ended; left alone it would go on
-
-
-def bad_rank(name: str) -> int:
-    """The rank that is broken: the last."""
-    return 0 if ENGINES[name]["mode"] == "dp" else 1
-
-
-def failure_of(result, code: int = 1) -> dict:
-    """What a failed run's record says, after what every failed run must keep: one line, a code, a record, no rest."""
-    assert result.code == code, result.stderr
-    assert result.last_error_line.startswith("bench: ")
-    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr, result.stderr
-    assert left_behind(result.pid) == []
-    failed = record.load(result.run_dir / "record.json")
-    assert failed["status"] == "failed" and failed["samples"] == []
-    left = {path.name for path in result.run_dir.iterdir()}
-    assert {name for name in left if not name.endswith(".log")} == {"record.json"}
-    return failed["failure"]
-
-
-@pytest.fixture(scope="module")
-def hanging(tmp_path_factory):
-    """A hanging run of every engine: started with the module, and waited for at its end, for waiting takes no CPU."""
-    started = {}
-    for name, options in ENGINES.items():
-        if options["mode"] != "horovod" or not needs_horovod.args[0]:
-            out = tmp_path_factory.mktemp("hang")
-            fault = f"hang:{bad_rank(name)}:2"
-            started[name] = out, start_run(out, **options, fault=fault, timeout=HANG_TIMEOUT)
-    for name in (p.id for p in COLLECTIVE_ENGINES if p.id in started):
-        out, mode = tmp_path_factory.mktemp("alone"), ENGINES[name]["mode"]
-        started[f"{name}, collective"] = out, runs.start(mode, out, HANG_TIMEOUT, module=lone_collective.__name__)
-    yield started
-    for _, process in started.values():
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
 
 # --- One rank breaks ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EVERY_ENGINE)
-def test_a_rank_that_raises(name, hanging, tmp_path):
+def test_a_rank_that_raises(name, tmp_path):
     rank = bad_rank(name)
     result = run(tmp_path, **ENGINES[name], fault=f"raise:{rank}:2")
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "raised")
     assert f"rank {rank} raised RuntimeError: broken on purpose" in result.last_error_line
     assert f"rank{rank}.log" in result.last_error_line
-    assert "break_on_purpose" in failure["traceback"] and "broken on purpose" in failure["traceback"]
+    assert "inject_fault" in failure["traceback"] and "broken on purpose" in failure["traceback"]
     assert "broken on purpose" in (result.run_dir / f"rank{rank}.log").read_text()
 
 
 @pytest.mark.parametrize("name", EVERY_ENGINE)
-def test_a_rank_that_is_killed(name, hanging, tmp_path):
+def test_a_rank_that_is_killed(name, tmp_path):
     """And nobody is left behind, the loader's workers of torchrun's ranks among them."""
     rank, workers = bad_rank(name), 2 if name == "ddp by torchrun" else 0
     result = run(tmp_path, **ENGINES[name], workers=workers, fault=f"kill:{rank}:2")
@@ -108,7 +58,7 @@ def refused(result, *words: str) -> None:
 def test_an_unknown_model(name, tmp_path):
     """Only the worker knows torchvision's names; its answer is the user's error all the same. (With torchrun and
     Horovod: a data set that is not there, in test_data_kinds.py, and ADASUM in test_knobs.py.)"""
-    refused(run(tmp_path, **ENGINES[name], model="resnet81"), "unknown MODEL=resnet81", "did you mean resnet18")
+    refused(run(tmp_path, **ENGINES[name] | {"model": "resnet81"}), "unknown MODEL=resnet81", "did you mean resnet18")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
@@ -234,52 +184,4 @@ def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk):
     assert result.stderr.count("\n") == 1, result.stderr
     assert not list(out.glob("*/record.json.tmp"))
     for path in out.glob("*/record.json"):
-        assert record.load(path)["status"] == "failed"
-
-
-# --- One rank hangs: last, for these have been waiting since the first test -----------------------------------------
-
-
-@pytest.mark.parametrize("name", EVERY_ENGINE)
-def test_a_rank_that_hangs(name, hanging):
-    out, process = hanging[name]
-    result = finish(process, out, timeout=HANG_TIMEOUT + 120)
-    rank, failure = bad_rank(name), failure_of(result)
-    assert (failure["rank"], failure["kind"]) == (rank, "hung")
-    assert f"rank {rank}: step 3 of 3, waiting for data" in result.last_error_line
-    assert "TIMEOUT" in result.last_error_line
-    if name != "dp":
-        assert f"rank {rank} hangs and the others wait for it" in result.last_error_line
-    assert "break_on_purpose" in failure["traceback"]  # where it hangs, from the rank's own stacks
-    place = failure["where"][rank]
-    assert (place["file"], place["function"], place["collective"]) == (
-        "bench/training/loop.py",
-        "break_on_purpose",
-        False,
-    )
-    assert f"at bench/training/loop.py:{place['line']} (break_on_purpose)" in result.last_error_line
-    assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
-
-
-@pytest.mark.parametrize("name", COLLECTIVE_ENGINES)
-def test_a_collective_that_rank_0_enters_alone(name, hanging):
-    out, process = hanging[f"{name}, collective"]
-    result = finish(process, out, timeout=HANG_TIMEOUT + 120)
-    failure = failure_of(result)
-    places = [line_of("rank 0 waits here"), line_of("rank 1 waits here")]
-    file = "tests/multiprocess/lone_collective.py"
-    assert failure["where"] == [
-        {"file": file, "line": places[0], "function": "count_hits", "collective": True},
-        {"file": file, "line": places[1], "function": "agree", "collective": True},
-    ]
-    assert failure["kind"] == "hung" and failure["message"] == (
-        f"no progress for {HANG_TIMEOUT} s (TIMEOUT): rank 0 in a collective at {file}:{places[0]} (count_hits), "
-        f"rank 1 in another at {file}:{places[1]} (agree): not all ranks entered it"
-    )
-
-
-def line_of(words: str) -> int:
-    """The number of the one line of lone_collective.py with these words."""
-    lines = Path(lone_collective.__file__).read_text().splitlines()
-    (number,) = [number for number, line in enumerate(lines, start=1) if words in line]
-    return number
+        assert load(path).status == "failed"

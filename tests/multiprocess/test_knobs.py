@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from tests.multiprocess.several_runs import together
-from tests.runs import needs_horovod, run
+from tests.runs import TINY, needs_horovod, run
 
-COMMON = {"norm": "none", "warmup": 3, "steps": 4, "seed": 3, "threads": 2, "gpus": 2, "snapshots": "7"}
+# A ResNet, without a norm: compression is seen where weights move (test_modes.py). PowerSGD begins at the third step.
+COMMON = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "gpus": 2,
+          "snapshots": "4"}  # fmt: skip
 DDP, HOROVOD = {"mode": "ddp"}, {"mode": "horovod"}
 PLANS = {
     "ddp": {
@@ -26,15 +27,15 @@ EITHER = ["ddp", pytest.param("horovod", marks=needs_horovod)]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """``runs(mode)``: the runs of a mode's plan, by name, out of one launch."""
+def runs(tmp_path_factory, ranks):
+    """``runs(mode, name)``: a run of a mode's plan, made when it is first asked for."""
     done = {}
 
-    def get(mode):
-        if mode not in done:
-            plan = {name: COMMON | options for name, options in PLANS[mode].items()}
-            done[mode] = together(tmp_path_factory.mktemp(mode), plan)
-        return done[mode]
+    def get(mode, name):
+        if (mode, name) not in done:
+            done[mode, name] = ranks.run(tmp_path_factory.mktemp(mode), **COMMON | PLANS[mode][name])
+        assert done[mode, name].code == 0, done[mode, name].stderr
+        return done[mode, name]
 
     return get
 
@@ -42,12 +43,12 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(runs):
     """A plain run of two DDP ranks."""
-    return runs("ddp")["plain"]
+    return runs("ddp", "plain")
 
 
 def weights(result) -> np.ndarray:
     """All parameters of rank 0 after the last step."""
-    saved = np.load(result.run_dir / "rank0-step7.npz")
+    saved = np.load(result.run_dir / "rank0-step4.npz")
     return np.concatenate([saved[name].ravel() for name in sorted(saved)])
 
 
@@ -66,7 +67,7 @@ def facts(result) -> list[dict]:
     ],
 )
 def test_compression_is_lossy_recorded_and_keeps_replicas_equal(runs, plain, mode, compression, least, most):
-    result = runs(mode)[compression]
+    result = runs(mode, compression)
     apart = np.abs(weights(result) - weights(plain)).max()
     assert least < apart < most
     assert {f["compression"] for f in facts(result)} == {compression}
@@ -75,19 +76,19 @@ def test_compression_is_lossy_recorded_and_keeps_replicas_equal(runs, plain, mod
 
 @pytest.mark.parametrize("mode", EITHER)
 def test_without_sync_nothing_is_exchanged(runs, plain, mode):
-    result = runs(mode)["no sync"]
+    result = runs(mode, "no sync")
     assert np.abs(weights(result) - weights(plain)).max() > 1e-4
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 2  # the replicas drift apart
     assert {f["gradient"] for f in facts(result)} == {"each process its own"}
 
 
 def test_the_unfair_switches_are_felt_and_recorded(runs):
-    result = runs("ddp")["unfair"]
+    result = runs("ddp", "unfair")
     assert all(f["step_barrier"] and f["item_sync"] for f in facts(result))
 
 
-def test_simulated_storage_is_waited_for(tmp_path):
-    result = run(tmp_path, mode="single", gpus=1, storage_ms=5)
+def test_simulated_storage_is_waited_for(tmp_path, ranks):
+    result = ranks.run(tmp_path, mode="single", gpus=1, storage_ms=5)
     assert result.code == 0, result.stderr
     assert min(result.record["samples"][0]["data_wait_s"]) >= 0.005 * 6  # SMALL's six images a step
 
@@ -105,15 +106,24 @@ def test_phases_fill_the_step(plain):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (DDP | {"fusion_mb": 1}, "FUSION_MB is an option of MODE=horovod, not of ddp"),
-        (HOROVOD | {"compression": "powersgd"}, "MODE=horovod has no COMPRESSION=powersgd"),
-        (HOROVOD | {"adasum": 1}, "ADASUM=1 needs a Horovod built with MPI"),
-        (DDP | {"overlap": 0, "compression": "fp16"}, "leave COMPRESSION out"),
-        ({"mode": "dp", "sync": 0}, "SYNC is an option of MODE=ddp and horovod, not of dp"),
+        (DDP | {"fusion_mb": 1}, ["FUSION_MB", "MODE=horovod, not of ddp"]),
+        (HOROVOD | {"compression": "powersgd"}, ["MODE=horovod has no COMPRESSION=powersgd"]),
+        (DDP | {"overlap": 0, "compression": "fp16"}, ["leave COMPRESSION out"]),
+        ({"mode": "dp", "sync": 0}, ["SYNC", "MODE=ddp and horovod, not of dp"]),
     ],
     ids=lambda o: str(o)[:30],
 )
-def test_an_option_that_cannot_be_had_is_one_clear_line(tmp_path, options, says):
-    result = run(tmp_path, gpus=2, **options)
-    assert result.code == 2
-    assert says in result.last_error_line
+def test_an_option_that_cannot_be_had_is_one_clear_line(tmp_path, ranks, options, says):
+    refused(ranks.run(tmp_path, gpus=2, **options), says)
+
+
+@needs_horovod
+def test_what_only_the_ranks_can_know_is_one_clear_line_too(tmp_path):
+    """Horovod's ranks refuse it, and its launcher ends; what is said is theirs."""
+    refused(run(tmp_path, **HOROVOD | TINY, gpus=2, adasum=1), ["ADASUM=1 needs a Horovod built with MPI"])
+
+
+def refused(result, words: list[str]) -> None:
+    """Exit code 2, and one line with these words."""
+    assert result.code == 2 and result.stderr.count("\n") == 1, result.stderr
+    assert all(word in result.last_error_line for word in words), result.stderr

@@ -2,14 +2,13 @@
 
 import pytest
 
+from bench import mistakes
 from bench.commands import check
-from bench.record import observed as detect
-from bench.record import write as record
 from tests import runs
-from tests.runs import needs_horovod
+from tests.runs import TINY, needs_horovod
 
 # The smallest training that has epochs: the digits' 1437 images in 23 steps.
-TRAINING = {"model": "shufflenet_v2_x0_5", "gpus": 2, "batch": 32, "warmup": 4, "steps": None, "watch": 1}
+TRAINING = TINY | {"gpus": 2, "batch": 32, "warmup": 4, "steps": None, "watch": 1}
 RIGHT = {
     "ddp": {"mode": "ddp", "epochs": 2, "accumulate": 2, "batch": 16, "lr_batch": 32, "loss_guard": 5, "clip_norm": 1},
     "dp": {"mode": "dp", "steps": 2},
@@ -19,16 +18,16 @@ RIGHT = {
 
 
 @pytest.fixture(scope="module")
-def observed(tmp_path_factory):
+def observed(tmp_path_factory, ranks):
     """A function: the result of a run with WATCH=1 and what was observed; each is run once."""
     known = {}
 
     def run(name: str, **options):
         if name not in known:
-            known[name] = runs.run(tmp_path_factory.mktemp(name), **TRAINING | options)
+            known[name] = ranks.run(tmp_path_factory.mktemp(name), **TRAINING | options)
         result = known[name]
         assert result.code == 0, result.stderr
-        return result, detect.observed_of(record.load(result.run_dir / "record.json"))
+        return result, result.loaded.observed
 
     return run
 
@@ -36,14 +35,14 @@ def observed(tmp_path_factory):
 @pytest.mark.parametrize("name", ["ddp", "dp", pytest.param("horovod", marks=needs_horovod), "independent"])
 def test_a_right_run_has_no_finding(observed, name):
     result, seen = observed(name, **RIGHT[name])
-    assert detect.find(seen) == []
+    assert mistakes.find(seen) == []
     assert "known mistakes found: 0" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("record: ")
 
 
 def test_a_watched_training_is_observed_in_every_part(observed):
     _, seen = observed("ddp", **RIGHT["ddp"])
-    assert detect.unobserved(seen) == ["same-augmentation"]
+    assert mistakes.unobserved(seen) == ["same-augmentation"]
     data = seen["data"]
     assert [epoch["draws"] for epoch in data["epochs"]] == [23 * 64, 22 * 64]  # 1437 images end within a step
     assert data["never_seen"] == 0 and data["shared_in_a_step"] == 0 and data["same_neighbours"] < 0.02
@@ -57,15 +56,15 @@ def test_a_watched_training_is_observed_in_every_part(observed):
 def test_replicas_that_drift_are_told_from_a_bound(observed):
     _, seen = observed("independent", **RIGHT["independent"])
     assert len(set(seen["start"]["parameters"])) == 2 and not seen["exchanges"]
-    assert [f.name for f in detect.find(seen | {"exchanges": True})] == ["unsynced-init"]
+    assert [f.name for f in mistakes.find(seen | {"exchanges": True})] == ["unsynced-init"]
 
 
 def test_what_is_wrong_on_purpose_is_found_and_said(observed):
     wrong = {"mode": "ddp", "launcher": "spawn", "epochs": 1, "batch": 7, "init_sync": 0, "item_sync": 1}
     result, seen = observed("wrong", **wrong)
     names = ["unsynced-init", "local-norm", "host-sync"]
-    assert [finding.name for finding in detect.find(seen)] == names
+    assert [finding.name for finding in mistakes.find(seen)] == names
     assert "known mistakes found: 3" in result.stdout
-    assert seen["host_syncs"][0]["where"].startswith("train.py:") and seen["host_syncs"][0]["per_step"] == 1
+    assert seen["host_syncs"][0]["where"].startswith("loop.py:") and seen["host_syncs"][0]["per_step"] == 1
     checked = runs.bench("check", result.out)
     assert checked.code == check.FOUND and all(name in checked.stdout for name in names)

@@ -4,10 +4,9 @@ import itertools
 
 import pytest
 
-from bench.record import write as record
+from bench.record.view import Record
 from bench.studies.breakdown.timeline_figure import hidden_share
-from tests.multiprocess.several_runs import together
-from tests.runs import needs_horovod, run
+from tests.runs import needs_horovod
 
 RUNS = {
     "single": {"mode": "single", "gpus": 1},
@@ -22,31 +21,24 @@ PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
 
 
 @pytest.fixture(scope="module")
-def profiled(tmp_path_factory):
-    """``profiled(name)``: the record of a profiled run, made when it is first asked for: those of one process by one
-    launch, DDP's by another, and Horovod's by `bench run`, for its timeline is asked for by the launcher."""
+def profiled(tmp_path_factory, ranks):
+    """``profiled(name)``: the record of a profiled run, made when it is first asked for. Horovod's has processes of its
+    own, for its timeline is asked for by the launcher."""
     done = {}
 
-    def get(name: str) -> dict:
+    def get(name: str) -> Record:
         if name not in done:
-            folder, options = tmp_path_factory.mktemp("run"), {"profile": 1, "image_size": 16}
-            if name == "horovod":
-                results = {name: run(folder, **options, **RUNS[name])}
-            else:
-                of_ddp = [n for n in RUNS if RUNS[n]["mode"] == "ddp"]
-                names = of_ddp if name in of_ddp else ["single", "dp"]
-                results = together(folder, {n: options | RUNS[n] for n in names})
-            for n, result in results.items():
-                assert result.code == 0, result.stderr
-                assert not [path.name for path in result.run_dir.glob(".*")]  # nothing is left beside the record
-                done[n] = record.load(result.run_dir / "record.json")
+            result = ranks.run(tmp_path_factory.mktemp("run"), profile=1, image_size=16, **RUNS[name])
+            assert result.code == 0, result.stderr
+            assert not [path.name for path in result.run_dir.glob(".*")]  # nothing is left beside the record
+            done[name] = result.loaded
         return done[name]
 
     return get
 
 
-def timelines(content: dict) -> list[dict]:
-    return [part["timeline"] for part in content["samples"]]
+def timelines(record: Record) -> list[dict]:
+    return [part.timeline for part in record.samples]
 
 
 def lane(timeline: dict, name: str) -> list[dict]:
@@ -59,9 +51,9 @@ def row(name: str):
 
 @pytest.mark.parametrize("name", [row(name) for name in RUNS])
 def test_every_rank_shows_phases_and_computation(profiled, name):
-    content = profiled(name)
-    assert len(timelines(content)) == (2 if RUNS[name]["mode"] in ("ddp", "horovod") else 1)
-    for timeline in timelines(content):
+    record = profiled(name)
+    assert len(timelines(record)) == (2 if RUNS[name]["mode"] in ("ddp", "horovod") else 1)
+    for timeline in timelines(record):
         assert [span["name"] for span in lane(timeline, "phase")] == PHASES
         busy = sum(span["end_s"] - span["start_s"] for span in lane(timeline, "compute"))
         assert busy > 0.1 * timeline["step_s"]
@@ -72,12 +64,11 @@ def test_every_rank_shows_phases_and_computation(profiled, name):
 
 @pytest.mark.parametrize("name", [row(name) for name in ("ddp", "ddp, overlap off", "ddp, fp16", "horovod")])
 def test_every_gradient_is_sent_once_on_every_rank(profiled, name):
-    content = profiled(name)
-    for part in content["samples"]:
-        sent = [span for span in lane(part["timeline"], "communication") if span["name"] != "buffers"]
-        assert sum(span["bytes"] for span in sent) == 4 * part["facts"]["parameters"]
+    for part in profiled(name).samples:
+        sent = [span for span in lane(part.timeline, "communication") if span["name"] != "buffers"]
+        assert sum(span["bytes"] for span in sent) == 4 * part.facts["parameters"]
         assert all(0 < span["start_s"] < span["end_s"] for span in sent)
-        last = next(span for span in lane(part["timeline"], "phase") if span["name"] == "optimizer")
+        last = next(span for span in lane(part.timeline, "phase") if span["name"] == "optimizer")
         assert max(span["end_s"] for span in sent) <= last["start_s"] + 0.01  # nobody steps before all is there
 
 

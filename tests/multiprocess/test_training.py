@@ -1,9 +1,8 @@
 """Training by epochs: checkpoints, resume, the load/save matrix, faults, guards, freezing.
 
-What needs no launch of its own comes out of one launch a mode (several_runs.py).
+What needs no launch of its own shares its processes (several_runs.py).
 """
 
-import io
 import itertools
 import json
 import math
@@ -11,110 +10,102 @@ import math
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
+import torchvision
+from torch import nn
 
-from bench.analysis import tables
-from bench.record import write as record
-from tests.multiprocess.several_runs import folder_of, together
-from tests.runs import needs_horovod, run
+from tests.runs import TINY, needs_horovod, run
 
-# Six steps an epoch of 1437 digits; a checkpoint in the middle of each. The kill comes after the one at step 8. The
-# model is a small one with batch norm: of a ResNet-18 most of the time would be arithmetic.
-EPOCHS = {"epochs": 2, "checkpoint_steps": 4, "model": "shufflenet_v2_x0_5", "image_size": 8, "warmup": 1, "lr": 0.02,
-          "schedule": "cosine", "lr_warmup_steps": 2, "weight_decay": 1e-4, "seed": 3, "track": "none",
-          "target": 0.05}  # fmt: skip
+# Six steps an epoch of 1437 digits; a checkpoint in the middle of each. The kill comes after the one at step 8.
+EPOCHS = TINY | {"epochs": 2, "checkpoint_steps": 4, "image_size": 8, "warmup": 1, "lr": 0.02, "schedule": "cosine",
+                 "lr_warmup_steps": 2, "weight_decay": 1e-4, "seed": 3, "track": "none", "target": 0.05}  # fmt: skip
 MODES = {
     "single": {"mode": "single", "gpus": 1, "batch": 240},
     "dp": {"mode": "dp", "gpus": 2, "batch": 120},
     "ddp": {"mode": "ddp", "gpus": 2, "batch": 120},
     "horovod": {"mode": "horovod", "gpus": 2, "batch": 120},
 }
-SHORT = {"model": EPOCHS["model"]}
-STEPS = {"norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0, "lr": 0.05}
+LOADING = {"single": 1, "dp": 3, "ddp": 3, "horovod": 3}  # mode -> devices where it reads what others have saved
+# A ResNet: of a smaller network without norms whole layers stand still in so few steps.
+STEPS = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0,
+         "lr": 0.05}  # fmt: skip
+DROPOUT = {"model": "squeezenet1_1", "image_size": 24, "seed": 3, "lr": 0.01}
+ASTRAY = {"epochs": 1, "lr": 1e30, "norm": "none"}
 TIMES = ("elapsed_s", "validate_s")
 EVERY_MODE = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in MODES]
-INSTALLED = [name for name in MODES if name != "horovod" or not needs_horovod.args[0]]
 SEVERAL = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in ("ddp", "horovod")]
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """``killed(mode)``: two epochs, of which SIGKILL left nine steps and what was on the disk by then."""
+def runs(tmp_path_factory, ranks):
+    """``runs(mode, name)``: a run that ended as it should, made when it is first asked for."""
     done = {}
 
-    def get(name):
-        if name not in done:
-            rank = 0 if name in ("single", "dp") else 1
-            done[name] = run(tmp_path_factory.mktemp(f"{name}-killed"), **EPOCHS, **MODES[name], fault=f"kill:{rank}:9")
-            assert done[name].code == 1 and "killed" in done[name].last_error_line, done[name].stderr
-        return done[name]
+    def get(mode: str, name: str):
+        if (mode, name) not in done:
+            options = MODES[mode] | options_of(mode, name, lambda *which: get(*which).run_dir)
+            done[mode, name] = ranks.run(tmp_path_factory.mktemp(mode), **options)
+        result = done[mode, name]
+        assert result.code == (1 if name == "killed" else 0), result.stderr
+        return result
 
     return get
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, killed):
-    """``runs(mode)``: name -> a run that ended well; single and dp, which are one process each, share theirs."""
-    done = {}
-
-    def get(name):
-        if name not in done and name in ("single", "dp"):
-            out = tmp_path_factory.mktemp("one-process")
-            found = together(out, plan_of("single", killed, out) | {f"dp {k}": v for k, v in plan_of("dp").items()})
-            done["dp"] = {key.removeprefix("dp "): result for key, result in found.items() if key.startswith("dp ")}
-            done["single"] = {key: result for key, result in found.items() if not key.startswith("dp ")}
-        elif name not in done:
-            best = get("single")["whole"].run_dir / "best.pt"
-            done[name] = together(tmp_path_factory.mktemp(name), plan_of(name, killed, best=best))
-        return done[name]
-
-    return get
-
-
-def plan_of(name: str, killed=None, out=None, best=None) -> dict[str, dict]:
-    """What is asked of a mode, by name. dp, which has no ranks, is asked for less; OUT: of single, which has more."""
-    mode, long = MODES[name], EPOCHS | MODES[name]
-    plan = {
-        "whole": long,  # two epochs without a break
-        "thirds": STEPS | mode | {"batch": 18 // mode["gpus"] // 3, "accumulate": 3, "snapshots": "4"},
-        "fp16": mode | SHORT | {"batch": 12, "steps": 12, "precision": "fp16", "allow_slow": 1},
-    }
-    if name == "dp":
-        return plan
-    plan |= {
-        "resumed": long | {"resume": killed(name).run_dir},
-        "guarded": mode | SHORT | {"batch": 96, "epochs": 1, "lr": 1e4, "momentum": 0.0, "loss_guard": 2},
-        "clipped": STEPS | mode | {"batch": 6, "clip_norm": 0.01, "snapshots": "1,2,3,4"},
-    }
-    if name != "single":
-        norms = {"batch": 12, "accumulate": 2, "norm": "sync", "channels_last": 1, "steps": 1, "optimizer": "adamw"}
-        frozen = {"epochs": 1, "checkpoint_steps": None, "pretrained": best, "train_only": "fc*,stage4.3.*",
-                  "track": "tensorboard"}  # fmt: skip
-        return plan | {"norms": mode | norms, "frozen": long | frozen}
-    dropout = {"mode": "single", "model": "squeezenet1_1", "image_size": 24, "batch": 480, "seed": 3, "lr": 0.01}
-    astray = mode | SHORT | {"epochs": 1, "lr": 1e30, "norm": "none"}
-    ruined = {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None, "resume": folder_of(out, "whole")}
-    return plan | {
-        "at once": STEPS | mode | {"batch": 18, "snapshots": "4"},
-        "ruined": long | ruined,
-        "dropout": dropout | {"epochs": 2},
-        "dropout, half": dropout | {"epochs": 1},
-        "dropout, resumed": dropout | {"epochs": 2, "resume": folder_of(out, "dropout, half")},
-        "astray": astray,
-        "astray, guarded": astray | {"loss_guard": 3},
-    }
+def options_of(mode: str, name: str, folder) -> dict:
+    """What is asked of a run besides its mode. folder: (mode, name) -> the folder of such a run."""
+    gpus = MODES[mode]["gpus"]
+    match name.split(" saved by "):
+        case ["whole"]:  # two epochs without a break
+            return EPOCHS
+        case ["killed"]:  # of which SIGKILL left nine steps and what was on the disk by then
+            return EPOCHS | {"fault": f"kill:{gpus - 1}:9"}
+        case ["resumed"]:
+            return EPOCHS | {"resume": folder(mode, "killed")}
+        case ["ruined"]:
+            return EPOCHS | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None,
+                             "resume": folder(mode, "whole")}  # fmt: skip
+        case ["evaluated", saver]:
+            return {"gpus": LOADING[mode], "batch": 7, "evaluate": 1, "threads": 3, "resume": folder(saver, "whole")}
+        case ["gone on", saver]:
+            return EPOCHS | {"gpus": 3, "batch": 60, "epochs": 3, "resume": folder(saver, "whole")}
+        case ["frozen", saver]:
+            return EPOCHS | {"epochs": 1, "checkpoint_steps": None, "train_only": "fc*,stage4.3.*",
+                             "track": "tensorboard", "pretrained": folder(saver, "whole") / "best.pt"}  # fmt: skip
+        case ["norms"]:
+            return {"batch": 12, "accumulate": 2, "norm": "sync", "channels_last": 1, "steps": 1, "optimizer": "adamw"}
+        case ["at once"]:
+            return STEPS | {"batch": 18, "snapshots": "4"}
+        case ["thirds"]:
+            return STEPS | {"batch": 18 // gpus // 3, "accumulate": 3, "snapshots": "4"}
+        case ["clipped"]:
+            return STEPS | {"batch": 6, "clip_norm": 0.01, "snapshots": "1,2,3,4"}
+        case ["fp16"]:
+            return {"batch": 12, "steps": 12, "precision": "fp16", "allow_slow": 1}
+        case ["guarded"]:
+            return {"batch": 96, "epochs": 1, "lr": 1e4, "momentum": 0.0, "loss_guard": 2}
+        case ["astray"]:
+            return ASTRAY
+        case ["astray, guarded"]:
+            return ASTRAY | {"loss_guard": 3}
+        case ["dropout"]:
+            return DROPOUT | {"batch": 480, "epochs": 2}
+        case ["dropout, half"]:
+            return DROPOUT | {"batch": 480, "epochs": 1}
+        case ["dropout, resumed"]:
+            return DROPOUT | {"batch": 480, "epochs": 2, "resume": folder(mode, "dropout, half")}
+    raise ValueError(name)
 
 
 @pytest.fixture(scope="module")
 def trained(runs):
     """``trained(mode)``: two epochs without a break."""
-    return lambda name: runs(name)["whole"]
+    return lambda name: runs(name, "whole")
 
 
 @pytest.fixture(scope="module")
 def resumed(runs):
     """``resumed(mode)``: the same, killed at step 9 and gone on with from what was on the disk."""
-    return lambda name: runs(name)["resumed"]
+    return lambda name: runs(name, "resumed")
 
 
 def checkpoint(result, name="latest.pt") -> dict:
@@ -162,7 +153,7 @@ def test_a_resumed_run_says_where_it_went_on(name, resumed):
 
 def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(runs):
     """A learning rate that ruins the weights: no epoch of the resumed run is better."""
-    before, result = runs("single")["whole"], runs("single")["ruined"]
+    before, result = runs("single", "whole"), runs("single", "ruined")
     assert result.record["accuracy"]["best_top1"] == before.record["accuracy"]["best_top1"]
     assert checkpoint(result, "best.pt")["step"] == checkpoint(before, "best.pt")["step"]
     assert any(
@@ -172,9 +163,10 @@ def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(runs):
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_norms_over_all_ranks_in_channels_last_and_in_passes(runs, name):
-    result = runs(name)["norms"]
+    result = runs(name, "norms")
     parts = result.record["samples"]
-    assert {part["facts"]["norm"] for part in parts} == {"ReducedBatchNorm2d × 20"}
+    norms = [part for part in torchvision.models.get_model(TINY["model"]).modules() if isinstance(part, nn.BatchNorm2d)]
+    assert {part["facts"]["norm"] for part in parts} == {f"ReducedBatchNorm2d × {len(norms)}"}
     assert all(part["facts"]["memory_format"].startswith("channels_last") for part in parts)
     assert len({part["final_weights_sha256"] for part in parts}) == 1
     assert any("ReducedBatchNorm2d, this bench's own" in note for note in result.record["topology"]["notes"])
@@ -183,13 +175,13 @@ def test_norms_over_all_ranks_in_channels_last_and_in_passes(runs, name):
 def test_random_numbers_go_on_where_they_were(runs):
     """Dropout: with other random numbers the weights would be others."""
     names = ("dropout", "dropout, resumed", "dropout, half")
-    whole, after, half = (runs("single")[name].record["samples"][0]["final_weights_sha256"] for name in names)
+    whole, after, half = (runs("single", name).record["samples"][0]["final_weights_sha256"] for name in names)
     assert whole == after != half
 
 
 @needs_horovod
-def test_another_world_size_may_go_on_and_what_changes_is_said(trained, elsewhere):
-    result = elsewhere("ddp")["gone on from horovod"]
+def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
+    result = runs("ddp", "gone on saved by horovod")
     notes = "\n".join(result.record["topology"]["notes"])
     assert "resumed with 3 processes, begun with 2" in notes and "global batch is 180, it was 240" in notes
     assert "mode horovod → ddp" in notes and "epochs 2 → 3" in notes
@@ -206,8 +198,8 @@ def test_another_world_size_may_go_on_and_what_changes_is_said(trained, elsewher
         ({"epochs": 3, "model": "resnet18"}, "does not fit this model: missing conv1.weight"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, trained, options, words):
-    result = run(tmp_path, **EPOCHS | MODES["single"] | options, resume=trained("single").run_dir)
+def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, ranks, trained, options, words):
+    result = ranks.run(tmp_path, **EPOCHS | MODES["single"] | options, resume=trained("single").run_dir)
     assert result.code == 2 and words in result.last_error_line and not result.run_dirs, result.stderr
 
 
@@ -250,29 +242,6 @@ def test_the_modes_train_alike(trained):
 
 # --- Saved in one mode, loaded in another ---------------------------------------------------------------------------
 
-LOADING = {"single": 1, "dp": 3, "ddp": 3, "horovod": 3}  # mode -> devices
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory, trained):
-    """``elsewhere(mode)``: by name, what a mode did on other devices with what every mode has saved. One launch for all
-    of one process, and one each for ddp and horovod."""
-    done = {}
-
-    def get(name):
-        names = ("single", "dp") if name in ("single", "dp") else (name,)
-        if names not in done:
-            plan = {f"{saved} by {mode}": {"mode": mode, "gpus": LOADING[mode], "batch": 7, "evaluate": 1, "threads": 3,
-                                           "model": EPOCHS["model"], "resume": trained(saved).run_dir}
-                    for mode in names for saved in INSTALLED}  # fmt: skip
-            if name == "ddp" and "horovod" in INSTALLED:
-                more = {"gpus": 3, "batch": 60, "epochs": 3, "resume": trained("horovod").run_dir}
-                plan["gone on from horovod"] = EPOCHS | MODES["ddp"] | more
-            done[names] = together(tmp_path_factory.mktemp("elsewhere"), plan)
-        return done[names]
-
-    return get
-
 
 def same_accuracy(evaluation: dict, before: dict) -> None:
     """An evaluation found exactly what the run that saved the checkpoint found after its last epoch."""
@@ -284,14 +253,14 @@ def same_accuracy(evaluation: dict, before: dict) -> None:
 
 @pytest.mark.parametrize("saved", EVERY_MODE)
 @pytest.mark.parametrize("loaded", EVERY_MODE)
-def test_what_one_mode_saved_another_validates_exactly(trained, elsewhere, saved, loaded):
+def test_what_one_mode_saved_another_validates_exactly(runs, trained, saved, loaded):
     """360 images do not divide by three ranks of batches of seven: none is counted twice, none left out."""
-    same_accuracy(elsewhere(loaded)[f"{saved} by {loaded}"].record, trained(saved).record)
+    same_accuracy(runs(loaded, f"evaluated saved by {saved}").record, trained(saved).record)
 
 
 def test_a_run_that_only_evaluates(tmp_path, trained):
-    """As a person asks for it; the ranks of the test before this one do the same, several times in one launch."""
-    result = run(tmp_path, mode="dp", gpus=3, batch=7, model=EPOCHS["model"], evaluate=1, resume=trained("ddp").run_dir)
+    """As a person asks for it, with a launch of its own."""
+    result = run(tmp_path, mode="dp", gpus=3, batch=7, model=TINY["model"], evaluate=1, resume=trained("ddp").run_dir)
     assert result.code == 0, result.stderr
     same_accuracy(result.record, trained("ddp").record)
 
@@ -315,7 +284,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk):
 @pytest.mark.parametrize("name", ["single", *SEVERAL])
 def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(runs, name):
     """The first step is taken with a mad learning rate; no loss after it is acceptable."""
-    result = runs(name)["guarded"]
+    result = runs(name, "guarded")
     steps = math.ceil(1437 / 96 / MODES[name]["gpus"])
     assert rows(result)[0]["skipped_steps"] >= steps - 2
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
@@ -325,11 +294,9 @@ def test_an_exploding_loss_is_skipped_by_all_ranks_and_counted(runs, name):
 @pytest.mark.parametrize("name", ["astray", "astray, guarded"])
 def test_a_loss_that_is_not_finite_is_recorded_as_none(runs, name):
     """The training has gone astray; its record is whole and says so."""
-    result = runs("single")[name]
+    result = runs("single", name)
     (row,) = rows(result)
-    console = Console(file=io.StringIO(), width=200)
-    tables.print_run(console, record.load(result.run_dir / "record.json"), [])
-    assert row["loss"] is None and "loss not finite" in console.file.getvalue()
+    assert row["loss"] is None and "loss not finite" in " ".join(result.stdout.split())
     if "guarded" in name:
         assert row["skipped_steps"] == 5 and row["train_loss"] > 0  # that of the one step that was taken
         assert any("5 steps were skipped" in note for note in result.record["topology"]["notes"])
@@ -346,7 +313,7 @@ def snapshots(result, *steps: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", ["single", *SEVERAL])
 def test_clipping_bounds_the_update(runs, name):
-    vectors = snapshots(runs(name)["clipped"], 1, 2, 3, 4)
+    vectors = snapshots(runs(name, "clipped"), 1, 2, 3, 4)
     for before, after in itertools.pairwise(vectors):
         assert np.linalg.norm(after - before) == pytest.approx(0.05 * 0.01, rel=1e-3)
 
@@ -354,7 +321,7 @@ def test_clipping_bounds_the_update(runs, name):
 @pytest.mark.parametrize("name", EVERY_MODE)
 def test_passes_of_a_third_are_one_batch(runs, name):
     """Of one process that takes each batch of 18 at once."""
-    (whole,), thirds = snapshots(runs("single")["at once"], 4), runs(name)["thirds"]
+    (whole,), thirds = snapshots(runs("single", "at once"), 4), runs(name, "thirds")
     assert np.abs(snapshots(thirds, 4)[0] - whole).max() < 1e-5
     assert thirds.record["topology"]["global_batch"] == 18
     assert set(thirds.record["samples"][0]["phase_time_s"]) > {"passes before"}
@@ -362,7 +329,7 @@ def test_passes_of_a_third_are_one_batch(runs, name):
 
 @pytest.mark.parametrize("name", EVERY_MODE)
 def test_fp16_scales_the_loss_and_keeps_replicas_equal(runs, name):
-    parts = runs(name)["fp16"].record["samples"]
+    parts = runs(name, "fp16").record["samples"]
     assert {(p["facts"]["autocast"], p["facts"]["loss_scaling"]) for p in parts} == {("float16", True)}
     assert len({p["final_weights_sha256"] for p in parts}) == 1
     assert parts[0]["final_weights_sha256"] != parts[0]["initial_weights_sha256"]
@@ -373,7 +340,7 @@ def test_fp16_scales_the_loss_and_keeps_replicas_equal(runs, name):
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_frozen_parameters_and_their_statistics_stay(runs, name):
-    before, result = runs("single")["whole"], runs(name)["frozen"]
+    before, result = runs("single", "whole"), runs(name, "frozen saved by single")
     old, new = checkpoint(before, "best.pt")["model"], checkpoint(result)["model"]
     moved = {key for key in old if not torch.equal(old[key], new[key])}
     assert moved and all(key.startswith(("fc.", "stage4.3.")) for key in moved)
@@ -385,7 +352,7 @@ def test_frozen_parameters_and_their_statistics_stay(runs, name):
 
 
 def test_rank_0_alone_tells_the_tracker(runs):
-    result = runs("ddp")["frozen"]
+    result = runs("ddp", "frozen saved by single")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (file,) = result.run_dir.rglob("events.out.tfevents*")

@@ -141,3 +141,14 @@ def test_a_gradient_that_is_infinite_on_one_rank_is_skipped_by_all(results, engi
 def test_scaled_and_clipped_steps_are_those_of_one_process(results, engine):
     for options, run in results(engine)["scaled"].items():
         assert run["apart"] <= (FP16 if "fp16" in options else EXACT), options
+
+
+# --- Adam under Horovod ---------------------------------------------------------------------------------------------
+
+
+@needs_horovod
+def test_broadcasting_a_fresh_adams_state_breaks_it(results):
+    """The trap that bench/modes/horovod.py stays out of: `broadcast_optimizer_state` takes a hidden step of its own."""
+    apart = results(("horovod", 3))["adam"]
+    assert apart["plain"] <= 1e-6
+    assert apart["broadcast"] > 1e-3

@@ -1,47 +1,48 @@
 """`bench unsynced-init` as a person runs it, and REPLICAS=1 of single runs, at the smallest size."""
 
-import json
-
 import pytest
 
 from bench.formulas import replica_distance_factors
-from tests.runs import bench, flags, needs_horovod, run
+from bench.record.read import find_records
+from bench.record.view import Record
+from tests.runs import flags, needs_horovod
 
-SIZE = {"device": "cpu", "model": "shufflenet_v2_x0_5", "image_size": 32, "epochs": 1}
+SIZE = {"device": "cpu", "model": "shufflenet_v2_x0_5", "image_size": 8, "epochs": 1}
 ALIKE = ("ddp", "horovod")
 APART = ("ddp unsynced", "ddp unsynced own buffers", "horovod unsynced")
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory):
-    """One seed of all programs, six steps each: what was said, the suite's folder, and role -> record."""
+def suite(tmp_path_factory, ranks):
+    """One seed of all programs, six steps each: what was said, the suite's folder, and program -> record."""
     out = tmp_path_factory.mktemp("unsynced")
-    result = bench("unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out, timeout=560)
+    result = ranks.bench("unsynced-init", *flags(**SIZE, batch=120, seeds=1, seed=3), "--out", out, out=out)
     assert result.code == 0, result.stderr
     (folder,) = out.iterdir()
-    records = [json.loads(path.read_text()) for path in folder.rglob("record.json")]
-    return result, folder, {record["config"]["role"]: record for record in records}
+    records, refused = find_records(folder)
+    assert not refused
+    return result, folder, {record.program: record for record in records}
 
 
-def replicas(record: dict) -> dict:
+def replicas(record: Record) -> dict:
     """What a record says of its replicas; rank 0's part alone has it."""
-    mine, *others = record["samples"]
-    assert not any("replicas" in part for part in others)
-    return mine["replicas"]
+    mine, *others = record.samples
+    assert not any(part.replicas for part in others)
+    return mine.replicas
 
 
 @needs_horovod
 def test_replicas_made_equal_stay_equal_and_the_others_keep_their_distance(suite):
     _, _, records = suite
     assert set(records) == {*ALIKE, *APART, "dp"}
-    for role in ALIKE:
-        assert replicas(records[role])["distance"] == [0.0] * 7, role
-    starts = {replicas(records[role])["distance"][0] for role in APART}
+    for program in ALIKE:
+        assert replicas(records[program])["distance"] == [0.0] * 7, program
+    starts = {replicas(records[program])["distance"][0] for program in APART}
     assert len(starts) == 1 and min(starts) > 1  # the same two ranks' weights in every program
-    for role in APART:
-        seen = replicas(records[role])
+    for program in APART:
+        seen = replicas(records[program])
         assert seen["steps"] == list(range(7)) and seen["theory"] == [1.0] * 7
-        assert seen["distance"] == pytest.approx([seen["distance"][0]] * 7, rel=1e-4), role
+        assert seen["distance"] == pytest.approx([seen["distance"][0]] * 7, rel=1e-4), program
         assert list(seen["by_layer"]) == ["conv1", "stage2", "stage3", "stage4", "conv5", "fc"]
     assert replicas(records["dp"])["distance"] == [] and len(replicas(records["dp"])["ranks_top1"][-1]) == 1
 
@@ -49,25 +50,25 @@ def test_replicas_made_equal_stay_equal_and_the_others_keep_their_distance(suite
 @needs_horovod
 def test_every_rank_is_judged_alone_on_the_whole_validation_set(suite):
     _, _, records = suite
-    for role in (*ALIKE, *APART):
-        seen = replicas(records[role])
+    for program in (*ALIKE, *APART):
+        seen = replicas(records[program])
         assert [len(ranks) for ranks in seen["ranks_top1"]] == [2] == [len(ranks) for ranks in seen["ranks_loss"]]
         hits = [360 * top1 for top1 in seen["ranks_top1"][0]]
         assert hits == pytest.approx([round(x) for x in hits], abs=1e-6)
         assert set(seen["average"]) == {"averaged_buffers", "estimated_statistics"}
-    for role in (*ALIKE, "dp"):  # the model that validation shares out is rank 0's
-        assert replicas(records[role])["ranks_top1"][-1][0] == pytest.approx(records[role]["accuracy"]["top1"])
+    for program in (*ALIKE, "dp"):  # the model that validation shares out is rank 0's
+        assert replicas(records[program])["ranks_top1"][-1][0] == pytest.approx(records[program].top1)
     first, second = replicas(records["ddp unsynced"])["ranks_loss"][0]
     assert first != second
-    assert any("a mixture of models" in note for note in records["ddp unsynced"]["topology"]["notes"])
+    assert any("a mixture of models" in note for note in records["ddp unsynced"].notes)
 
 
 @needs_horovod
 def test_the_command_says_what_held_and_leaves_pictures_and_a_page(suite):
     result, folder, _ = suite
     said = " ".join(result.stdout.split())
-    assert said.index("margin, fixed now: ±1 percentage point of top-1") < said.index("round 1 of 1")
-    assert "parity certificate: fair" in said and "inherent: initial weights" in said
+    assert said.index("margin, fixed in advance: ±1 percentage point of top-1") < said.index("round 1 of 1")
+    assert "parity certificate: fair" in said and "inherent: initial weights" in said, result.stdout
     assert "ddp: the replicas were equal after every step (n = 1 run of 6 steps)" in said
     assert "as the theory says (constant; the largest deviation of any step is" in said
     names = {
@@ -78,16 +79,17 @@ def test_the_command_says_what_held_and_leaves_pictures_and_a_page(suite):
     assert not list(folder.rglob("*.pt"))
 
 
-def test_three_replicas_come_together_as_the_theory_says(tmp_path):
+def test_three_replicas_come_together_as_the_theory_says(tmp_path, ranks):
     """With decay, without momentum and without batch norm: nothing to estimate anew."""
     recipe = {"gpus": 3, "batch": 80, "init_sync": 0, "replicas": 1, "norm": "group", "checkpoint": 0, "seed": 4}
-    result = run(tmp_path, **SIZE | recipe, mode="ddp", lr=0.1, weight_decay=0.5, momentum=0, lr_warmup_steps=3)
+    recipe |= {"lr": 0.1, "weight_decay": 0.5, "momentum": 0, "lr_warmup_steps": 3}
+    result = ranks.run(tmp_path, **SIZE | recipe, mode="ddp")
     assert result.code == 0, result.stderr
-    seen = replicas(result.record)
+    seen = replicas(result.loaded)
     expected = replica_distance_factors(seen["lr"][1:], "sgd", 0.5, 0.0, False)
     assert len(set(seen["lr"])) > 3 and expected[-1] < 0.85  # a warm-up, and a decay that is seen
     assert seen["theory"] == pytest.approx(expected, rel=1e-5)
     assert [x / seen["distance"][0] for x in seen["distance"]] == pytest.approx(expected, rel=1e-4)
     assert list(seen["average"]) == ["averaged_buffers"] and len(seen["ranks_top1"][0]) == 3
-    hashes = [part["initial_weights_sha256"] for part in result.record["samples"]]
+    hashes = [part.initial_weights_sha256 for part in result.loaded.samples]
     assert len(set(hashes)) == 3

@@ -254,6 +254,31 @@ def train_scaled(mode) -> dict:
             "apart": largest(mode, weights, flat(alone.parameters()))}  # fmt: skip
 
 
+# --- Adam under Horovod ---------------------------------------------------------------------------------------------
+
+
+def train_adam(mode, broadcast: bool) -> float:
+    """How far an Adam wrapped by Horovod ends from one process on the joined batch. broadcast: with
+    ``broadcast_optimizer_state`` where tutorials call it, on the fresh wrapped optimizer."""
+    import horovod.torch as hvd
+
+    model, alone = network(norm=False), network(norm=False)
+    reference = torch.optim.Adam(alone.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Average)
+    if broadcast:
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    for batch in joined(mode.topology.world_size):
+        for net, its, (images, labels) in (
+            (model, optimizer, share(batch, mode.topology)),
+            (alone, reference, batch),
+        ):
+            its.zero_grad()
+            nn.functional.cross_entropy(net(images), labels).backward()
+            its.step()
+    return largest(mode, flat(model.parameters()), flat(alone.parameters()))
+
+
 # --------------------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +291,8 @@ def main() -> None:
         result["norms"][norm] = train_norms(asked(mode, norm=norm))
     for options in SCALING:
         result["scaled"][text(options)] = train_scaled(asked(mode, accumulate=2, **options))
+    if name == "horovod":
+        result["adam"] = {which: train_adam(mode, which == "broadcast") for which in ("plain", "broadcast")}
     exchanges = count_exchanges(mode)
     for options in ACCUMULATING[name]:
         for passes in (1, PASSES):

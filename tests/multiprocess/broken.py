@@ -1,0 +1,31 @@
+"""What the tests of broken runs share: every engine with its options, and what each failed run must leave."""
+
+import pytest
+
+from tests.runs import TINY, left_behind, needs_horovod
+
+ENGINES = {
+    "ddp by torchrun": TINY | {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
+    "ddp by spawn": TINY | {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
+    "horovod": TINY | {"mode": "horovod", "gpus": 2},
+    "dp": TINY | {"mode": "dp", "gpus": 2},
+}
+EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
+
+
+def bad_rank(name: str) -> int:
+    """The rank that is broken: the last."""
+    return 0 if ENGINES[name]["mode"] == "dp" else 1
+
+
+def failure_of(result, code: int = 1) -> dict:
+    """What a failed run's record says, after what every failed run must keep: one line, a code, a record, no rest."""
+    assert result.code == code, result.stderr
+    assert result.last_error_line.startswith("bench: ")
+    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr, result.stderr
+    assert left_behind(result.pid) == []
+    failed = result.loaded
+    assert failed.status == "failed" and failed.samples == []
+    left = {path.name for path in result.run_dir.iterdir()}
+    assert {name for name in left if not name.endswith(".log")} == {"record.json"}
+    return failed.failure
