@@ -105,10 +105,9 @@ def install_lock(python: Path, lock: Path, title: str) -> None:
     verified = ["--require-hashes", "-r"]
     with_pip = [*pip_install(python), *verified]
     with_uv = [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *verified]
-    if uv.exists() or run_logged([*with_pip, str(wanted), "--retries", "1"], LOG, "fetching uv") == 0:
-        if run_logged([*with_uv, str(lock)], LOG, title, env=uv_environment(python)) == 0:
-            return
-    step([*with_pip, str(lock)], f"{title} with pip")
+    fetched = uv.exists() or run_logged([*with_pip, str(wanted), "--retries", "1"], LOG, "fetching uv") == 0
+    if not fetched or run_logged([*with_uv, str(lock)], LOG, title, env=uv_environment(python)) != 0:
+        step([*with_pip, str(lock)], f"{title} with pip")
 
 
 def uv_environment(python: Path) -> dict[str, str]:
