@@ -8,7 +8,8 @@ import zipfile
 
 import pytest
 
-from bench.course.exercises import cells
+from bench.course.exercises import cells, nbgrading, release
+from bench.errors import UserError
 from tests.exercises.conftest import SAMPLE
 from tests.runs import bench
 
@@ -31,16 +32,18 @@ def test_what_lies_there(handed_out):
     assert "| 00_sample | 3 | 4 |" in (handed_out / "README.md").read_text()
 
 
-def test_answers_are_never_replaced(handed_out):
-    again = ["release", "--sets", SAMPLE, "--out", handed_out]
-    assert bench(*again).code == 0
+def test_answers_are_never_replaced(handed_out, blank, monkeypatch):
+    """nbgrader makes the same copy again, so here it makes none."""
+    monkeypatch.setattr(nbgrading, "make_release", lambda problem_sets, course: None)
+    monkeypatch.setattr(nbgrading, "released", lambda course, name: blank)
     path = handed_out / "00_sample" / "00_sample.ipynb"
-    made = path.read_text()
-    path.write_text(made.replace("Your answer here", "I work here"))
-    result = bench(*again)
-    assert result.code == 2 and "has been edited and is not replaced" in result.stderr
+    assert release.run(None, str(SAMPLE), str(handed_out)) == 0
+    assert path.read_text() == blank and len(list(handed_out.glob("*.whl"))) == 1
+    path.write_text(blank.replace("Your answer here", "I work here"))
+    with pytest.raises(UserError, match="has been edited and is not replaced"):
+        release.run(None, str(SAMPLE), str(handed_out))
     assert "I work here" in path.read_text()
-    path.write_text(made)
+    path.write_text(blank)
 
 
 def test_the_wheel_alone_is_enough(handed_out, solved, tmp_path):

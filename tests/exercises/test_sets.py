@@ -1,8 +1,10 @@
 """Every problem set's round trip: the students' copy shows nothing, its blank scores zero, its solution full.
 
-The blank and the solution of a set are run in one process without Jupyter; `make solutions-check` does the same by
-nbgrader, for all sets.
+The solution and the blank of a set are run in one process without Jupyter; `make solutions-check` does the same by
+nbgrader, for all sets. The blank's ranks are one (``alone``): an answer that is not there fails on every rank alike.
 """
+
+import json
 
 import pytest
 
@@ -10,6 +12,13 @@ from bench.course import chapters
 from bench.course.exercises import nbgrading, plain, release, submissions, text
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
+CELL_LIMIT_S = 200  # a cell takes seconds; this machine may be busy
+ALONE = """\
+from bench import course
+from tests.exercises import alone
+
+course.run_on_ranks = alone.run_on_ranks
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +40,28 @@ def test_the_form_of_a_set(path):
     assert 3 <= len(problem_set.tasks) <= 5 and 8 <= problem_set.points <= 12
 
 
+def on_one_rank(notebook: str) -> str:
+    """A notebook whose functions run on one rank."""
+    notebook = json.loads(notebook)
+    notebook["cells"].insert(0, {"cell_type": "code", "id": "alone", "metadata": {}, "source": ALONE})
+    return json.dumps(notebook)
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_the_round_trip_of_a_set(path, copies, tmp_path):
+def test_the_round_trip_of_a_set(path, copies, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the nets are tiny, and ``alone`` forks a process without threads
     problem_set = text.read(path)
     blank = nbgrading.released(copies, path.stem)
     release.check(problem_set, blank)
     solved = chapters.written(problem_set.notebook)
     (tmp_path / "copy.ipynb").write_text(blank)
     with_hidden_tests = submissions.merged(solved, submissions.cells_of(tmp_path / "copy.ipynb"))
-    (tmp_path / "blank.ipynb").write_text(with_hidden_tests)
+    (tmp_path / "blank.ipynb").write_text(on_one_rank(with_hidden_tests))
     (tmp_path / "solved.ipynb").write_text(solved)
     tests = [test for task in problem_set.tasks for test in task.tests]
-    of_blank, of_solved = plain.run([tmp_path / "blank.ipynb", tmp_path / "solved.ipynb"])
+    of_solved, of_blank = plain.run([tmp_path / "solved.ipynb", tmp_path / "blank.ipynb"], CELL_LIMIT_S)
     wrong = {test: result["error"] for test, result in of_solved.items() if result["error"]}
     assert not wrong and set(tests) <= set(of_solved), "the solution does not score full"
-    assert not [test for test in tests if not of_blank[test]["error"]], "a blank scores"
+    errors = {test: of_blank[test]["error"] for test in tests}
+    assert all(errors.values()), "a blank scores"
+    assert all("NotImplementedError" in error for error in errors.values()), f"not for want of an answer: {errors}"

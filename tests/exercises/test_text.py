@@ -6,6 +6,7 @@ from bench.course.exercises import text
 from bench.errors import UserError
 from tests.exercises.conftest import SAMPLE
 
+pytestmark = pytest.mark.quick
 SOUND = (SAMPLE / "00_sample.md").read_text()
 
 
@@ -26,7 +27,7 @@ def test_only_answers_may_be_changed(sample):
     assert sum(one.solution for one in settings) == sum(one.grade for one in settings) == 3
 
 
-def test_secrets_are_what_stands_in_solutions_and_hidden_tests_alone(sample):
+def test_secrets_are_what_is_in_solutions_and_hidden_tests_alone(sample):
     secrets = text.secrets_of(sample)
     assert 'answers = {"times": 2}' in secrets and "dist.all_reduce(number)" in secrets
     assert "import torch.distributed as dist" not in secrets  # a given cell has this line, too
@@ -37,16 +38,16 @@ def test_secrets_are_what_stands_in_solutions_and_hidden_tests_alone(sample):
     [
         ("(2 points)", "(3 points)", "Task 2 says 3 points, its tests 2"),
         ("(2 points)", "", "the heading of Task 2 names no points"),
-        ("## Task 2", "## Task 4", "Task 4 stands where Task 2 belongs"),
+        ("## Task 2", "## Task 4", "Task 4 is where Task 2 belongs"),
         (' tags=["test"] points=2', ' tags=["test"]', "cell s00-task2-test: a test needs points=…"),
         (' tags=["test"] points=2', ' tags=["test"] points=0', "a test needs points=…"),
-        (' tags=["test"] points=2', "", "stands alone, or in a cell of the wrong kind"),
+        (' tags=["test"] points=2', "", "is alone, or in a cell of the wrong kind"),
         ('python tags=["answer"]', 'python tags=["anwser"]', "a cell is given (no tag), an answer, or a test"),
         ('python tags=["answer"]', 'python tags=["answer"] points=1', "only a test has points"),
-        ('python tags=["answer"]', "python", "the mark BEGIN SOLUTION stands alone, or in a cell of the wrong kind"),
+        ('python tags=["answer"]', "python", "the mark BEGIN SOLUTION is alone, or in a cell of the wrong kind"),
         ("    ### END SOLUTION\n", "", "an answer needs ### BEGIN SOLUTION and ### END SOLUTION"),
-        ("### END HIDDEN TESTS\n", "", "the mark BEGIN HIDDEN TESTS stands alone"),
-        ("## Task 1 (1 point)", "", "it stands before the first heading"),
+        ("### END HIDDEN TESTS\n", "", "the mark BEGIN HIDDEN TESTS"),
+        ("## Task 1 (1 point)", "", "it is before the first heading"),
         ("# Problem set 0: A sample", "## Task 1 (1 point)", "a set begins with its title"),
     ],
 )

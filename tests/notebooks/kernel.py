@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from bench.course import chapters
-from bench.course import shell as commands
 from bench.course.notebook import kernel_command
+from bench.course.shell import MARKS, marked_with
 from tests.runs import PATIENT
 
 LIMIT_S = 200  # for one cell, on a busy machine
@@ -39,7 +39,7 @@ class Kernel:
         self.temporary.mkdir()
         self.variables = {
             **os.environ, **PATIENT, "PYTHONPATH": chapters.pythonpath(), "TMPDIR": str(self.temporary),
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1", **commands.marked_with(self.mark), **variables,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1", **marked_with(self.mark), **variables,
         }  # fmt: skip
 
     def __enter__(self) -> "Kernel":
@@ -87,7 +87,7 @@ class Kernel:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if self.mark in process.environ().get(commands.MARKS, "").split() and process.pid != self.pid:
+                if self.mark in process.environ().get(MARKS, "").split() and process.pid != self.pid:
                     found.append(" ".join(process.cmdline()))
         return found
 

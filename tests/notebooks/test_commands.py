@@ -1,5 +1,6 @@
 """Commands from a notebook: live output, errors that fail, limits that hold, and nothing left."""
 
+import functools
 import os
 import shlex
 import shutil
@@ -12,9 +13,10 @@ import time
 import psutil
 import pytest
 
-from bench.course import shell as commands
+from bench.course.output import MOST_LINES
 from bench.course.shell import MARKS, bench, shell
 from bench.errors import RunFailed, UserError
+from bench.process import ending
 from tests.runs import ROOT, descendants
 
 
@@ -28,7 +30,7 @@ def temporary(tmp_path, monkeypatch):
 
 def test_a_run_returns_its_record_and_prints_the_line_for_a_terminal(temporary, capsys):
     record = bench(MODE="ddp", GPUS=2, DEVICE="cpu", MODEL="resnet18", IMAGE_SIZE=8, BATCH=6, WARMUP=1, STEPS=2)
-    assert record["status"] == "ok" and record["config"]["mode"] == "ddp" and record["config"]["timed_steps"] == 2
+    assert record.ok and record.config.mode == "ddp" and record.config.timed_steps == 2
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("$ make bench BASELINES=0 MODE=ddp GPUS=2") and rest
     assert str(temporary) not in "".join(rest), "its folder is gone when the cell has ended"
@@ -97,7 +99,7 @@ def test_a_program_that_is_not_there():
 def test_too_many_lines_are_cut(capfd):
     shell("seq 2000")
     printed = capfd.readouterr().out.splitlines()
-    assert len(printed) == 1 + commands.MOST_LINES + 1 and printed[-1].startswith("… more than")
+    assert len(printed) == 1 + MOST_LINES + 1 and printed[-1].startswith("… more than")
 
 
 def test_a_command_is_over_when_it_has_ended_itself(capfd):
@@ -127,7 +129,8 @@ def carriers(mark: str) -> list[str]:
 
 
 def test_a_command_has_a_limit_and_leaves_nobody(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(commands, "GRACE_S", 0.5)
+    for name in ("end", "end_session"):
+        monkeypatch.setattr(ending, name, functools.partial(getattr(ending, name), grace_s=0.5))
     mark = f"of-this-test-{os.getpid()}"
     monkeypatch.setenv(MARKS, mark)
     program = tmp_path / "program.py"

@@ -9,7 +9,6 @@ from bench.course import output, ranks, start
 from bench.course.output import MOST_LINES, RankOutput
 from bench.course.ranks import run_on_ranks
 from bench.errors import RunFailed, UserError
-from bench.process.guard import LAUNCHER_PID
 from tests.notebooks.kernel import Kernel
 from tests.runs import descendants, needs_horovod, wait_for
 
@@ -49,9 +48,11 @@ CELLS = {
         def alone():
             import os
             names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
-            return [os.environ[name] for name in names], dist.is_initialized(), np.random.rand()
-        (first, joined, a), (second, _, b) = course.run_on_ranks(alone, 2, engine="bare")
-        first, second, joined, a == b
+            guarded = os.environ["BENCH_LAUNCHER_PID"]
+            return [os.environ[name] for name in names], dist.is_initialized(), np.random.rand(), guarded
+        (first, joined, a, by), (second, _, b, _) = course.run_on_ranks(alone, 2, engine="bare")
+        import os
+        first, second, joined, a == b, by == str(os.getpid())
     """,
     "raises": """
         def broken(x):
@@ -159,9 +160,9 @@ def test_every_line_names_its_rank(said):
 
 
 def test_bare_ranks_have_the_variables_and_no_group(said):
-    assert said["bare"].shown[0]["text/plain"] == (
-        "(['0', '0', '2', '127.0.0.1'], ['1', '1', '2', '127.0.0.1'], False, False)"
-    ), "the last: NumPy's random numbers are not the same on both"
+    assert " ".join(said["bare"].shown[0]["text/plain"].split()) == (
+        "(['0', '0', '2', '127.0.0.1'], ['1', '1', '2', '127.0.0.1'], False, False, True)"
+    ), "then: NumPy's random numbers are not the same on both; a rank ends with this kernel"
 
 
 def test_an_exception_names_rank_and_line(said):
@@ -306,10 +307,6 @@ def test_a_call_that_cannot_work(arguments, options, words):
     with pytest.raises(UserError) as caught:
         run_on_ranks(rank_of_two, *arguments, **options)
     assert words in str(caught.value)
-
-
-def test_ranks_report_to_this_process():
-    assert ranks.common_variables(2)[LAUNCHER_PID] == str(os.getpid())
 
 
 def test_how_a_rank_ended_is_told_for_every_rank(tmp_path):

@@ -10,6 +10,8 @@ from bench.course.source import source
 from bench.errors import UserError
 from tests.runs import ROOT
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_modes_lesson_is_the_docstring_of_its_file(mode):
@@ -35,7 +37,7 @@ def test_a_decorator_belongs_to_its_function():
 
 
 def test_a_constant_and_a_package():
-    assert source("bench.course.records", "KINDS").text.startswith("KINDS = (")
+    assert source("bench.course.records", "REFERENCE").text.startswith("REFERENCE = ")
     assert source("bench.config.modes").place == "# bench/config/modes.py, line 1"
 
 
@@ -45,7 +47,7 @@ def test_a_constant_and_a_package():
         (("bench.nothing",), "there is no module bench.nothing"),
         (("bench.modes.dp", "Nothing"), "there is no Nothing in bench.modes.dp"),
         (("bench.modes.dp", "Mode.nothing"), "there is no Mode.nothing"),
-        (("bench.course.records", "KINDS.nothing"), "there is no KINDS.nothing"),
+        (("bench.course.records", "REFERENCE.nothing"), "there is no REFERENCE.nothing"),
         (("tests.notebooks.__init__",), "has no docstring"),
     ],
 )
@@ -54,15 +56,27 @@ def test_what_there_is_not(arguments, words):
         source(*arguments)
 
 
-@pytest.mark.parametrize("kind", ["compare", "weak", "breakdown", "knobs", "accuracy", "unsynced", "lab"])
-def test_a_committed_suite_names_its_machine(kind):
-    found = records.references(kind)
-    assert found and all(suite.kind == kind and suite.device == "cpu" for suite in found)
-    assert records.reference(kind) is found[-1]
+@pytest.mark.parametrize("study", ["compare", "replay", "weak", "breakdown", "knobs", "accuracy", "unsynced", "lab"])
+def test_a_committed_suite_names_its_machine(study):
+    found = records.references(study)
+    assert found and all(suite.study == study and suite.device == "cpu" for suite in found)
+    assert records.reference(study) is found[-1] and records.reference(study, which=0) is found[0]
     assert "torch" in records.machine(found[-1].first) and found[-1].machine == records.machine(found[-1].first)
 
 
-def test_a_kind_that_there_is_not():
+def test_of_several_suites_one_is_found_by_what_it_is_about():
+    replay, lab = records.reference("replay", about="dp-workers"), records.reference("lab", about="local-norm")
+    assert [replay.of_variant(name).config.workers for name in ("fair", "unfair")] == [2, 1]
+    assert "wrong: local-norm" in lab.programs and records.reference("lab", about="no-such-mistake") is None
+
+
+def test_a_suite_is_compared_and_drawn_as_its_study_does_it():
+    suite = records.reference("compare")
+    assert records.compared(suite).pair("single", "ddp").comparison.n == suite.n
+    assert {"ratios", "throughput"} <= set(records.pictures(suite))
+
+
+def test_a_study_that_there_is_not():
     with pytest.raises(UserError, match="no suite is called 'comparison'"):
         records.reference("comparison")
 

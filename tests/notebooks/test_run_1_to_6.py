@@ -1,0 +1,12 @@
+"""Chapters 1 to 6, executed; the others are in test_run_7_to_13.py, for another process at the same time."""
+
+import pytest
+
+from tests.notebooks.executed import assert_it_runs, each_of
+
+pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
+
+
+@each_of(1, 6)
+def test_it_runs_from_top_to_bottom(path, tmp_path):
+    assert_it_runs(path, tmp_path)

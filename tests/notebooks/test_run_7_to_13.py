@@ -1,0 +1,12 @@
+"""The chapters from 7 on, executed; the others are in test_run_1_to_6.py, for another process at the same time."""
+
+import pytest
+
+from tests.notebooks.executed import assert_it_runs, each_of
+
+pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
+
+
+@each_of(7, 99)
+def test_it_runs_from_top_to_bottom(path, tmp_path):
+    assert_it_runs(path, tmp_path)
