@@ -55,7 +55,7 @@ class Mode(base.Mode):
             static_graph=config.static_graph and config.sync and config.accumulate == 1,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
-            init_sync=config.init_sync,  # 0: no weights are broadcast, and nothing complains
+            init_sync=config.init_sync,  # 0: no weights are broadcast, and no error says so
         )
         state, self.hook = (None, sum_over_ranks) if self.sums_gradients else communication_hook(config)
         hook = self.hook

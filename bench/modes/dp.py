@@ -133,7 +133,7 @@ class CpuDataParallel(nn.Module):
         return replicas
 
     def parallel_apply(self, replicas: list[nn.Module], chunks: list[torch.Tensor]) -> list[torch.Tensor]:
-        """One thread a replica. Gradient mode and autocast belong to a thread, so they are handed over."""
+        """One thread per replica. Gradient mode and autocast belong to a thread, so they are handed over."""
         grad = torch.is_grad_enabled()
 
         def apply(replica, chunk):

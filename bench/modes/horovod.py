@@ -52,7 +52,7 @@ class Mode(base.Mode):
         return sync_batch_norm.synchronise(self, model, hvd.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        if self.config.init_sync:  # a line that is easily forgotten: nothing complains
+        if self.config.init_sync:  # a line that is easily forgotten: no error says so
             hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model
 

@@ -103,11 +103,11 @@ def device_memory(
     bars = [(f"{mode}  device {i}" if i == 0 else f"device {i}", parts)
             for mode, devices in counted.items() for i, parts in enumerate(devices)]  # fmt: skip
     setting = f"{name or type(model).__name__}, {image_shape[1]} px, {per_device_batch} images per device"
-    numbers = {0: "no optimizer state", 1: "1 number of optimizer state a weight (SGD with momentum)",
-               2: "2 numbers of optimizer state a weight (Adam)"}  # fmt: skip
+    numbers = {0: "no optimizer state", 1: "1 number of optimizer state per weight (SGD with momentum)",
+               2: "2 numbers of optimizer state per weight (Adam)"}  # fmt: skip
     note = (
         f"Computed from the model's sizes, not measured: {setting}, fp32, "
-        f"{numbers.get(state_per_weight, f'{state_per_weight} numbers of optimizer state a weight')}. "
+        f"{numbers.get(state_per_weight, f'{state_per_weight} numbers of optimizer state per weight')}. "
         "What one step needs, not all of it at one moment. A real device holds the libraries' and the allocator's "
         "memory besides."
     )

@@ -9,7 +9,7 @@ BAR_ROW = 0.5  # inches
 def draw(result):
     """Every pair of programs: ratio of throughput, right of 1 where the second is faster."""
     bounds = [program.label for program in result.suite.programs.values() if program.is_bound]
-    more = (f"{' and '.join(bounds)}: the bound without communication, not a way to train.",) if bounds else ()
+    more = (f"{' and '.join(bounds)}: the upper bound without communication, not a way to train.",) if bounds else ()
     return ratio_figure.draw_pairs(result, result.pairs, "How much faster? Every pair, every round", more)
 
 

@@ -1,7 +1,7 @@
 """Weak and strong scaling: throughput, speedup and efficiency against the number of devices, with intervals.
 
 The bound is measured: as many independent processes that exchange nothing. Where a machine has fewer cores than
-workers, the bound falls away from the ideal line, and that gap is the machine's, not a mode's.
+workers, the upper bound falls away from the ideal line, and that gap is the machine's, not a mode's.
 """
 
 import math
@@ -25,7 +25,9 @@ def draw(result):
     fixed = "batch per device fixed" if weak else "global batch fixed"
     key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
     key += "rounds; one without its cap extends beyond the axis."
-    bound_key = "Dotted: the bound, as many independent processes that exchange nothing; hatched: what this machine "
+    bound_key = (
+        "Dotted: the upper bound, as many independent processes that exchange nothing; hatched: what this machine "
+    )
     more = (key, bound_key + "itself takes, whatever the mode.") if bounds else (key,)
     paper = style.canvas(suite, f"{suite.study.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
     panels = style.axes_on(paper, 3, sharex=True)
@@ -61,7 +63,7 @@ def aside(lines: dict, mode: str, count: int) -> float:
 
 
 def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], value) -> None:
-    """One panel: the ideal, the bound with the gap below the ideal, and a line per mode."""
+    """One panel: the ideal, the upper bound with the gap below the ideal, and a line per mode."""
     base = result.suite.programs[result.base]
     one = value(result, base)[0]
     ideal = [one if value is efficiency else one * count for count in counts]
