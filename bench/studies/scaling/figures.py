@@ -25,10 +25,8 @@ def draw(result):
     fixed = "batch per device fixed" if weak else "global batch fixed"
     key = f"Speedup and efficiency against `{result.base}`, {fixed}. Bars: 95 % intervals over the "
     key += "rounds; one without its cap extends beyond the axis."
-    bound_key = (
-        "Dotted: the upper bound, as many independent processes that exchange nothing; hatched: what this machine "
-    )
-    more = (key, bound_key + "itself takes, whatever the mode.") if bounds else (key,)
+    bound_key = "Dotted: the upper bound, as many independent processes that exchange nothing; hatched: what this "
+    more = (key, bound_key + "machine itself takes, whatever the mode.") if bounds else (key,)
     paper = style.canvas(suite, f"{suite.study.capitalize()} scaling", 3 * PANEL + 0.9, result.certificate, more)
     panels = style.axes_on(paper, 3, sharex=True)
     counts = sorted({count for points in lines.values() for count in points})
