@@ -128,8 +128,10 @@ def without_horovod(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def left_behind(pid: int, within: float = 0.0) -> list[str]:
-    """What is left, after ``within`` seconds, of the run that ``bench`` process ``pid`` launched: command lines."""
+def left_behind(pid: int, within: float = 5.0) -> list[str]:
+    """What is left, after ``within`` seconds, of the run that ``bench`` process ``pid`` launched: command lines.
+
+    Python's own resource tracker ends by itself a moment after the process that it serves, so there is some time."""
     deadline = time.monotonic() + within
     while (left := descendants(pid)) and time.monotonic() < deadline:
         time.sleep(0.2)
