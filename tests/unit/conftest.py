@@ -1,4 +1,4 @@
-"""The unit tests are the inner loop of a developer, `make test QUICK=1`, but for the files that start many processes."""
+"""The unit tests are a developer's inner loop, `make test QUICK=1`, but for the files that start many processes."""
 
 from pathlib import Path
 
