@@ -1,5 +1,5 @@
 """Getting what a run needs onto this machine: the environment, and a Horovod that fits the installed torch.
 
-`environment.py` is what `make` calls first, on a bare Python. `horovod.py` is `bench install-horovod`.
+`packages.py` is what `make` calls first, on a bare Python. `horovod_install.py` is `bench install-horovod`.
 Nothing here imports torch.
 """

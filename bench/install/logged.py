@@ -1,6 +1,6 @@
 """Run a long command: output into a log file, one line of progress on the screen, a time limit, no orphans.
 
-Standard library only: `environment.py` uses it before anything is installed.
+Standard library only: `packages.py` uses it before anything is installed.
 """
 
 from __future__ import annotations

@@ -113,11 +113,11 @@ def install_lock(python: Path, lock: Path, title: str) -> None:
 def uv_environment(python: Path) -> dict[str, str]:
     """The environment for uv, which reads no settings of pip: the package indexes that pip is told of."""
     done = subprocess.run([str(python), "-m", "pip", "config", "list"], capture_output=True, text=True)
-    settings = {}
-    for key, value in re.findall(r"^(?:global|install|:env:)\.(\S+)='(.*)'$", done.stdout, re.MULTILINE):
-        settings[key] = value.replace("\\n", " ")
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
-    told = {names[key]: value for key, value in settings.items() if key in names}
+    told = {}
+    for key, values in re.findall(r"^(?:global|install|:env:)\.(\S+)='(.*)'$", done.stdout, re.MULTILINE):
+        if key in names:
+            told[names[key]] = ("," if key == "find-links" else " ").join(re.split(r"\\n| ", values))
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_HTTP_TIMEOUT": "120", **told, **os.environ}
 
 
