@@ -13,6 +13,8 @@ import pytest
 from bench.record.read import find_records
 from tests.runs import PATIENT, ROOT
 
+pytestmark = pytest.mark.slow
+
 # Every file that is added, and every line: file -> (the text before which the line goes, the line).
 FILES = {
     "modes/sharded.py": '''

@@ -23,6 +23,8 @@ from bench.process.guard import LAUNCHER_PID, error_path
 from bench.process.heartbeat import LAYOUT, PHASES, status_path
 from tests.runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 RUN_DIR = Path("/runs/one")
 GONE = 2**22 + 1  # above Linux's largest process id: nobody has it
 

@@ -12,6 +12,8 @@ import pytest
 from bench.measure import memory
 from bench.measure import memory_sources as probes
 
+pytestmark = pytest.mark.slow
+
 CPU = SimpleNamespace(type="cpu", index=None)  # all that the sampler asks of a torch.device
 linux = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="needs Linux's smaps_rollup")
 

@@ -14,6 +14,8 @@ from bench.studies.registry import STUDIES, study_of
 from tests import records
 from tests.shown import in_one_line, plain
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "link", "br"}
 
 

@@ -26,6 +26,8 @@ from bench.training import trackers
 from bench.training.trackers import KINDS, open_tracker
 from tests.runs import ROOT
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {"mode": "ddp", "num_devices": 4, "lr": 0.05, "bucket_cap_mb": None}
 
 # What each script begins with: `run` is a tracked run, `services` the processes that it started.
