@@ -29,6 +29,11 @@ def save(figure, folder: Path, name: str) -> list[Path]:
     return [Path(folder) / file for file in contents]
 
 
+def save_all(figures: dict, folder: Path) -> list[Path]:
+    """Write a suite's figures (name -> figure) into ``folder``/pictures, each as SVG and PNG; returns their paths."""
+    return [path for name, figure in figures.items() for path in save(figure, folder / "pictures", name)]
+
+
 def rendered(figure, kind: str) -> bytes:
     """A picture without the date and the version that would make two files of the same picture differ."""
     import io

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from bench.config.fields import PROGRAM, WORK
 from bench.config.modes import MODES
@@ -78,6 +79,11 @@ class Suite:
     def first(self) -> Record:
         """Any good record: machine, device and workload are the same in all."""
         return self.records[0]
+
+    @property
+    def folder(self) -> Path:
+        """Where its records' folders are."""
+        return Path(self.first.folder).parent
 
     @property
     def device(self) -> str:

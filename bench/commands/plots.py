@@ -25,8 +25,8 @@ def run(args) -> int:
         except UserError as error:
             refused.append(str(error))
             continue
-        for name, figure in drawn.items():
-            print(drawing.save(figure, Path(suite.first.folder).parent / "pictures", name)[0])
+        for path in drawing.save_all(drawn, suite.folder)[::2]:  # the SVG of each
+            print(path)
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     return 0

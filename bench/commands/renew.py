@@ -48,13 +48,9 @@ def write() -> Iterator[Path]:
 
 
 def draw() -> Iterator[Path]:
-    """Draw the committed pictures again; those that were drawn before are drawn, and no others."""
-    for folder in sorted(path for path in manual.REFERENCE.iterdir() if path.is_dir()):
-        for suite in reference_page.read(folder)[0]:
-            place = Path(suite.first.folder).parent / "pictures"
-            study = study_of(suite)
-            for name, figure in study.figures(study.result(suite)).items() if place.is_dir() else ():
-                before = [(place / f"{name}.{kind}") for kind in ("svg", "png")]
-                old = [path.read_bytes() if path.exists() else b"" for path in before]
-                drawing.save(figure, place, name)
-                yield from (path for path, bytes_ in zip(before, old, strict=True) if path.read_bytes() != bytes_)
+    """Draw the committed pictures again, of the suites that have some."""
+    for suite in [suite for folder in manual.reference_folders() for suite in reference_page.read(folder)[0]]:
+        study, before = study_of(suite), {path: path.read_bytes() for path in (suite.folder / "pictures").glob("*")}
+        if before:
+            drawn = drawing.save_all(study.figures(study.result(suite)), suite.folder)
+            yield from (path for path in drawn if path.read_bytes() != before.get(path))

@@ -74,8 +74,7 @@ def finish(console, folders: list[Path], strict: bool = False) -> int:
         if strict:
             refuse_unfair(console, result, folder)
         print_result(console, study, suite, result)
-        for name, figure in study.figures(result).items():
-            drawing.save(figure, folder / "pictures", name)
+        drawing.save_all(study.figures(result), folder)
         found.append(suite)
         refused += bad
     path = page.write_page(found, [], refused, folders[0] / "report.html")

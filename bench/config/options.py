@@ -210,7 +210,8 @@ class RunConfig:
 
 
 # What every option is when it is not given.
-UNSET = {f.name: f.default for f in dataclasses.fields(RunConfig)}
+FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}
+UNSET = {name: f.default for name, f in FIELDS.items()}
 
 
 def names(*parts: str) -> list[str]:

@@ -1,13 +1,12 @@
 """Records from files: read, migrated, and checked against their schema and their own samples."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
 
 from bench.config.fields import fits
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, unchecked
+from bench.config.options import FIELDS, unchecked
 from bench.errors import UserError
 from bench.record.migrate import migrate
 from bench.record.schema import BadRecord, check
@@ -51,9 +50,9 @@ def find_records(folder: Path) -> tuple[list[Record], list[str]]:
 
 def check_config(record: dict, where) -> None:
     """Raise BadRecord when ``config`` is not one: an option is missing, unknown or of the wrong type."""
-    config, fields = record["config"], {f.name: f for f in dataclasses.fields(RunConfig)}
-    wrong = list(fields.keys() ^ config.keys())
-    wrong += [name for name, value in config.items() if name in fields and not fits(fields[name], value)]
+    config = record["config"]
+    wrong = list(FIELDS.keys() ^ config.keys())
+    wrong += [name for name, value in config.items() if name in FIELDS and not fits(FIELDS[name], value)]
     if wrong or config["mode"] not in MODES:
         raise BadRecord(f"{where}: not a valid record: config/{min(wrong, default='mode')} is not an option's value")
 

@@ -6,14 +6,13 @@ their units: ``step_time_s_median`` is ``summary.step_time_s.median``. A value t
 (NA), never 0. CSV and Parquet hold every column; Markdown holds those that fit a page.
 """
 
-import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from bench import files, formulas
 from bench.config.fields import base_type
-from bench.config.options import RunConfig, names
+from bench.config.options import FIELDS, names
 from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.record.describe import MEMORY_ORDER
@@ -23,7 +22,6 @@ FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
 SOURCES = (*MEMORY_ORDER, "rss_hwm")
 LABELS = ("run_id", *names("labels"))  # first in every table
-FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}
 
 METRICS = {f"accuracy.{metric.key}": float for info in WORKLOADS.values() for metric in info.metrics}
 # After the labels, by their place in the record. Those of config come from RunConfig, between these two groups.

@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.config.data_sets import DATA_SETS
 from bench.config.fields import PARTS, base_type, variable_of
 from bench.config.modes import MODES
-from bench.config.options import KNOBS, RunConfig
+from bench.config.options import FIELDS, KNOBS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
 from bench.report import markdown, reference_page
@@ -31,14 +31,19 @@ def documents(blocks: dict[str, Callable[[], str]]) -> Iterator[tuple[Path, str]
     made = {name: make() for name, make in (BLOCKS | blocks).items()}
     for path in [PROJECT / "README.md", *sorted((PROJECT / "tutorials" / "manual").glob("*.md"))]:
         yield path, markdown.with_blocks(path.read_text(), made)
-    for folder in sorted(path for path in REFERENCE.iterdir() if path.is_dir()):
+    for folder in reference_folders():
         yield folder / "README.md", reference_page.page(folder)
+
+
+def reference_folders() -> list[Path]:
+    """The folders of committed records, one per machine."""
+    return sorted(path for path in REFERENCE.iterdir() if path.is_dir())
 
 
 def options(part: str) -> str:
     """The options of a part: variable, default, and what it is."""
     rows = []
-    for f in dataclasses.fields(RunConfig):
+    for f in FIELDS.values():
         if f.metadata["part"] == part:
             rows.append([f"`{variable_of(f)}`", default_of(f), " ".join([f.metadata["help"], *more(f)])])
     says = PARTS[part]
@@ -67,10 +72,9 @@ def more(f: dataclasses.Field) -> Iterator[str]:
 
 def modes() -> str:
     """The modes: what each is, who starts it, and the options that it alone has."""
-    fields = {f.name: f for f in dataclasses.fields(RunConfig)}
     rows = []
     for name, info in MODES.items():
-        own = ", ".join(f"`{variable_of(fields[knob])}`" for knob in info.knobs)
+        own = ", ".join(f"`{variable_of(FIELDS[knob])}`" for knob in info.knobs)
         rows.append([f"`{name}`", info.summary, " or ".join(info.launchers), own])
     head = [("`MODE`", False), ("what it is", False), ("started by", False), ("its own options", False)]
     return markdown.table(head, rows)
@@ -90,10 +94,9 @@ def data_sets() -> str:
 
 def mistakes() -> str:
     """The known mistakes: how each is made on purpose, what comes of it, and what to do."""
-    fields = {f.name: f for f in dataclasses.fields(RunConfig)}
     rows = []
     for mistake in DETECTED.values():
-        switch = " ".join(f"`{variable_of(fields[k])}={int(v) if v is False or v is True else v}`"
+        switch = " ".join(f"`{variable_of(FIELDS[k])}={int(v) if v is False or v is True else v}`"
                           for k, v in mistake.wrong.items())  # fmt: skip
         made = switch if mistake.lab else "not: it is detected alone"
         rows.append([f"`{mistake.name}`", mistake.title, made, mistake.consequence, mistake.remedy])

@@ -18,7 +18,7 @@ from bench.report import markdown
 from bench.report.page import place_of, runs_grid, subject
 from bench.studies.registry import study_of
 
-NOTES = "NOTES.md"  # beside the records, by hand: who ran them, when, and what else is to be known of them
+NOTES = "NOTES.md"  # next to the records, by hand: who ran them, when, and what else is to be known of them
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def section(folder: Path, suite: Suite) -> str:
     """One suite: question, answer, tables, pictures, and how to repeat it."""
     study = study_of(suite)
     lines = [f"## {study.heading_of(suite)}\n", f"*{study.question_of(suite)}*\n"]
-    place = Path(suite.first.folder).parent.name
+    place = suite.folder.name
     try:
         result = study.result(suite)
     except UserError as error:
@@ -99,12 +99,11 @@ def claim(folder: Path, study: str, picture: str) -> str:
     its pictures."""
     suite = max((suite for suite in read(folder)[0] if suite.study == study), key=lambda suite: suite.id)
     found = study_of(suite)
-    place = Path(suite.first.folder).parent
     result = found.result(suite)
     best, *others = result.ranking()
     lines = [f"- {result.pair(other, best).sentence()}" for other in others]
     lines += ["", f"{'; '.join(standing(suite))}. `{found.repeat(suite)}`", ""]
-    path = os.path.relpath(place / "pictures" / f"{picture}.png", PROJECT)
+    path = os.path.relpath(suite.folder / "pictures" / f"{picture}.png", PROJECT)
     return "\n".join([*lines, f"![{found.heading}: {picture}]({path})"]) + "\n"
 
 

@@ -1,7 +1,6 @@
 """The committed records: they are read, they are fair, and the known effects are in them."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ def the_one(suites, study: str, about: str = ""):
 
 def test_pictures_lie_beside_every_suite(suites):
     for suite in suites.values():
-        pictures = Path(suite.first.folder).parent / "pictures"
+        pictures = suite.folder / "pictures"
         assert {path.suffix for path in pictures.iterdir()} == {".svg", ".png"}, suite.id
 
 
