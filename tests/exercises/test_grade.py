@@ -10,7 +10,7 @@ from bench.errors import BenchError, UserError
 from tests.exercises.conftest import SAMPLE, edited
 from tests.runs import bench, left_behind
 
-CELL_LIMIT_S = 30
+CELL_LIMIT_S = 15
 
 WRONG = {
     "task1_answer": "def global_batch(per_device_batch, num_devices):\n    return 64",  # what the visible test asks for

@@ -1,7 +1,8 @@
 """Every problem set's round trip: the students' copy shows nothing, its blank scores zero, its solution full.
 
-The solution and the blank of a set are run in one process without Jupyter; `make solutions-check` does the same by
-nbgrader, for all sets. The blank's ranks are one (``alone``): an answer that is not there fails on every rank alike.
+The solution and the blank of a set are run in one process without Jupyter, which forks their ranks (forked.py);
+`make solutions-check` does the same by nbgrader, on fresh processes. The blank's ranks are one: an answer that is not
+there fails on every rank alike.
 """
 
 import json
@@ -13,12 +14,7 @@ from bench.course.exercises import nbgrading, plain, release, submissions, text
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
 CELL_LIMIT_S = 200  # a cell takes seconds; this machine may be busy
-ALONE = """\
-from bench import course
-from tests.exercises import alone
-
-course.run_on_ranks = alone.run_on_ranks
-"""
+FORKED = "from bench import course\nfrom tests.exercises import forked\ncourse.run_on_ranks = forked."
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +36,24 @@ def test_the_form_of_a_set(path):
     assert 3 <= len(problem_set.tasks) <= 5 and 8 <= problem_set.points <= 12
 
 
-def on_one_rank(notebook: str) -> str:
-    """A notebook whose functions run on one rank."""
+def forking(notebook: str, road: str) -> str:
+    """A notebook whose functions run by a function of forked.py."""
     notebook = json.loads(notebook)
-    notebook["cells"].insert(0, {"cell_type": "code", "id": "alone", "metadata": {}, "source": ALONE})
+    notebook["cells"].insert(0, {"cell_type": "code", "id": "forked", "metadata": {}, "source": FORKED + road})
     return json.dumps(notebook)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_round_trip_of_a_set(path, copies, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the nets are tiny, and ``alone`` forks a process without threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the nets are tiny, and a process without threads is forked
     problem_set = text.read(path)
     blank = nbgrading.released(copies, path.stem)
     release.check(problem_set, blank)
     solved = chapters.written(problem_set.notebook)
     (tmp_path / "copy.ipynb").write_text(blank)
     with_hidden_tests = submissions.merged(solved, submissions.cells_of(tmp_path / "copy.ipynb"))
-    (tmp_path / "blank.ipynb").write_text(on_one_rank(with_hidden_tests))
-    (tmp_path / "solved.ipynb").write_text(solved)
+    (tmp_path / "blank.ipynb").write_text(forking(with_hidden_tests, "alone"))
+    (tmp_path / "solved.ipynb").write_text(forking(solved, "run_on_ranks"))
     tests = [test for task in problem_set.tasks for test in task.tests]
     of_solved, of_blank = plain.run([tmp_path / "solved.ipynb", tmp_path / "blank.ipynb"], CELL_LIMIT_S)
     wrong = {test: result["error"] for test, result in of_solved.items() if result["error"]}

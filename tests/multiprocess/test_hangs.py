@@ -10,7 +10,7 @@ from tests.multiprocess.broken import ENGINES, EVERY_ENGINE, bad_rank, failure_o
 from tests.runs import finish, needs_horovod, start_run
 
 COLLECTIVE_ENGINES = [p for p in EVERY_ENGINE if p.id in ("ddp by torchrun", "horovod")]
-HANG_TIMEOUT = 60  # longer than any phase of these runs takes on a busy machine
+HANG_TIMEOUT = 30  # longer than any phase of these runs takes on a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,88 @@
+"""Stand-ins for ``course.run_on_ranks`` whose ranks are forked from the process that runs the cells.
+
+There torch is imported already, so a call takes a fraction of a second. Fresh processes have tests of their own, and
+`make solutions-check` runs every set on them.
+"""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+
+import numpy
+
+from bench.course.rank import ENGINES
+from bench.errors import RunFailed
+from bench.launch.ports import free_port
+from tests.meeting import Meeting
+
+FORK = multiprocessing.get_context("fork")
+
+
+def run_on_ranks(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> list:
+    """The results by rank."""
+    return forked(function, num_ranks, arguments, engine, options.get("timeout", 60.0))
+
+
+def alone(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> None:
+    """On one rank of one, which is enough to see that an answer is missing: the function gets as far as the answer, and
+    that raises. Raises RunFailed also when nothing is raised: there is no result to be had."""
+    forked(function, 1, arguments, engine, options.get("timeout", 60.0))
+    raise RunFailed("nothing was raised")
+
+
+def forked(function: Callable, num_ranks: int, arguments: tuple, engine: str, timeout: float) -> list:
+    """Raises RunFailed with what a rank raises, or when one is gone, or not back within ``timeout`` seconds."""
+    deadline, results, ends, processes = time.monotonic() + timeout, {}, {}, []
+    address = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    meeting = Meeting(num_ranks) if engine == "horovod" else None
+    try:
+        for rank in range(num_ranks):
+            reading, writing = FORK.Pipe(duplex=False)
+            own = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+            if meeting:
+                own |= {f"HOROVOD_{name}": str(rank) for name in own} | meeting.variables()
+            processes.append(FORK.Process(target=live, args=(writing, address | own, function, arguments, engine)))
+            processes[-1].start()
+            writing.close()
+            ends[reading] = rank
+        while ends:
+            ready = wait(list(ends), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise RunFailed(f"ranks {sorted(ends.values())} are not back within {timeout:g} s")
+            for end in ready:
+                rank = ends.pop(end)
+                results[rank] = received(end, rank)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+        if meeting:
+            meeting.close()
+    return [results[rank] for rank in range(num_ranks)]
+
+
+def received(end: Connection, rank: int):
+    """What a rank returned. Raises RunFailed."""
+    with end:
+        try:
+            error, result = end.recv()
+        except EOFError:
+            raise RunFailed(f"rank {rank} ended before the function returned") from None
+    if error:
+        raise RunFailed(f"rank {rank} raised {error}")
+    return result
+
+
+def live(writing: Connection, variables: dict[str, str], function: Callable, arguments: tuple, engine: str) -> None:
+    """A rank: joins, calls, sends, leaves."""
+    os.environ.update(variables)
+    numpy.random.seed()  # Python's own random numbers differ in a copy, numpy's would not
+    join, leave = ENGINES[engine]
+    try:
+        join()
+        writing.send((None, function(*arguments)))
+        leave()
+    except BaseException as error:
+        writing.send((f"{type(error).__name__}: {error}", None))
