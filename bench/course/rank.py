@@ -1,5 +1,6 @@
 """One rank of ``run_on_ranks``: joins the others, calls the function, leaves its result."""
 
+import gc
 import linecache
 import os
 import pickle
@@ -13,6 +14,7 @@ from bench.process.heartbeat import StatusWriter
 
 def main() -> None:
     """``python -m bench.course.rank RUN_DIR``, with a rank in the environment."""
+    gc.disable()  # until torch is there: see bench/worker.py
     live(Path(sys.argv[1]), int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
 
 
@@ -26,6 +28,8 @@ def live(run_dir: Path, rank: int) -> None:
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
         join, leave = ENGINES[engine]
         join()
+        gc.freeze()
+        gc.enable()
         guard.status.phase("running")
         result = function(*arguments)
         guard.status.phase("collecting results")

@@ -17,10 +17,9 @@ def main() -> int:
     """Returns 0 when every rank has ended well, else 1 as soon as one has not; the launcher ends the others."""
     run_dir, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
     if sys.platform == "linux":
-        gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
+        gc.disable()  # until the ranks have joined: see bench/worker.py
         import torch.distributed  # noqa: F401  before the ranks, for all of them
 
-        gc.freeze()  # the ranks' collector leaves alone what the import made
         return watch(fork, run_dir, num_ranks)
     return watch(run, run_dir, num_ranks)
 
@@ -47,7 +46,6 @@ def fork(run_dir: Path, rank: int) -> int:
 
         from bench.course import rank as program
 
-        gc.enable()
         numpy.random.seed()  # Python's own random numbers differ in a copy, numpy's would not
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
         program.live(run_dir, rank)

@@ -6,6 +6,7 @@ There torch is imported already, so a call takes a fraction of a second. Fresh p
 
 import multiprocessing
 import os
+import pickle
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -67,7 +68,7 @@ def received(end: Connection, rank: int):
     """What a rank returned. Raises RunFailed."""
     with end:
         try:
-            error, result = end.recv()
+            error, result = pickle.loads(end.recv_bytes())
         except EOFError:
             raise RunFailed(f"rank {rank} ended before the function returned") from None
     if error:
@@ -82,7 +83,8 @@ def live(writing: Connection, variables: dict[str, str], function: Callable, arg
     join, leave = ENGINES[engine]
     try:
         join()
-        writing.send((None, function(*arguments)))
+        said = None, function(*arguments)
         leave()
     except BaseException as error:
-        writing.send((f"{type(error).__name__}: {error}", None))
+        said = f"{type(error).__name__}: {error}", None
+    writing.send_bytes(pickle.dumps(said))  # ``send`` would leave a tensor in memory that ends with this process
