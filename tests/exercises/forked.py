@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 
+import cloudpickle
 import numpy
 
 from bench.course.rank import ENGINES
@@ -83,8 +84,8 @@ def live(writing: Connection, variables: dict[str, str], function: Callable, arg
     join, leave = ENGINES[engine]
     try:
         join()
-        said = None, function(*arguments)
+        said = cloudpickle.dumps((None, function(*arguments)))
         leave()
     except BaseException as error:
-        said = f"{type(error).__name__}: {error}", None
-    writing.send_bytes(pickle.dumps(said))  # ``send`` would leave a tensor in memory that ends with this process
+        said = pickle.dumps((f"{type(error).__name__}: {error}", None))
+    writing.send_bytes(said)  # ``send`` would leave a tensor in memory that ends with this process
