@@ -105,7 +105,7 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
 
 def of_bound(fact: Fact) -> Fact:
     """A line of a certificate in which the bound differs because it is the bound."""
-    return dataclasses.replace(fact, status="inherent", why="the bound exchanges nothing: it is no way to train")
+    return dataclasses.replace(fact, status="inherent", why="the upper bound exchanges nothing: it is no way to train")
 
 
 def records_of(suite: Suite) -> dict[str, list]:

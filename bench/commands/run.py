@@ -77,8 +77,8 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
         console.print(f"note: {note}", highlight=False, markup=False)
     if others:
         console.print(
-            "note: single is one process with all the threads on the same global batch; independent is the bound "
-            "without communication. One run each, no interval."
+            "note: single is one process with all the threads on the same global batch; independent is the upper "
+            "bound, without communication. One run each, no interval."
         )
     for sentence in disturbances(record, others):
         console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)

@@ -34,7 +34,7 @@ KEY = (
     "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
     "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers.",
     "That communication overlaps with computation is no proof that it cost nothing: "
-    "the bound is the run without exchange (no_sync).",
+    "the upper bound is the run without exchange (no_sync).",
 )
 
 
@@ -184,7 +184,7 @@ def words(record: Record) -> str:
     parts = parts_ms(record)
     if known:
         each = ", ".join(f"{100 * share:.0f} % (rank {rank})" for rank, share in list(known.items())[:MOST_RANKS])
-        text += f"; of communication, {each} overlaps with computation: no proof that it is free, no_sync is the bound"
+        text += f"; of communication, {each} overlaps with computation: no proof that it is free (upper bound: no_sync)"
     elif parts:
         share = 100 * sum(parts.values()) / sum(lengths)
         text += f"; scatter, replicate and gather take {share:.2g} %: {parts_words(parts)}"

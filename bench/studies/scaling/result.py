@@ -54,6 +54,6 @@ def answer(result: Result) -> list[str]:
     return [
         f"{program.label}: speedup ×{with_span(*speedup(result, program), '.2f')}, "
         f"efficiency {with_span(*efficiency(result, program), '.0f')} %"
-        + (" (the bound: no communication)" if program.is_bound else "")
+        + (" (upper bound: no communication)" if program.is_bound else "")
         for program in there
     ]

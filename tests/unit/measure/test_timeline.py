@@ -413,7 +413,7 @@ def test_a_panel_a_mode():
     assert "single: 320 ms; no communication" in written
     assert "scatter, replicate and gather take 4.4 %" in written
     assert "81 % (rank 0)" in written and "0: 1 MiB" in written  # 130 of 160 ms
-    assert "no proof that it is free, no_sync is the bound" in written
+    assert "no proof that it is free (upper bound: no_sync)" in written
     assert "the first 4 of 6 ranks are drawn" in written and "rank 3" in written and "rank 4" not in written
     assert "no communication was seen" in written  # Horovod's file could not be read
 
