@@ -1,6 +1,7 @@
 """The `bench` command: finds the command in the table, runs it, and turns an error into one line and an exit code."""
 
 import difflib
+import io
 import os
 import signal
 import sys
@@ -9,12 +10,16 @@ from bench.commands import COMMANDS
 from bench.commands.base import Command
 from bench.errors import BenchError, UserError
 
+INTERRUPTED = 128 + signal.SIGINT
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; returns the exit code. A user's error is one line on standard error."""
     words = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # a terminal or a file that is not UTF-8 shows ? for what it has not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         if words and words[0] in ("-h", "--help"):
             words = ["help", *words[1:]]
@@ -26,7 +31,9 @@ def main(argv: list[str] | None = None) -> int:
             provide(args)
         return command.run(args)
     except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        if error.exit_code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
+        print(f"bench: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # `bench report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,8 +42,18 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("bench: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+
+
+def printable(text: str) -> str:
+    """A text as one line that does nothing to a terminal.
+
+    >>> printable("a\\x1b[31mb\\n c")
+    'a?[31mb c'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def command_of(words: list[str]) -> Command:

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -34,7 +35,7 @@ def run(args) -> int:
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(status())}")
-    problems = find_problems(gpus, torch)
+    problems = find_problems(gpus, torch) + shared_memory()
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
     for problem in problems:
@@ -42,6 +43,15 @@ def run(args) -> int:
     if not problems:
         console.print("nothing to fix")
     return 1 if problems else 0
+
+
+def shared_memory(folder: Path = Path("/dev/shm"), least_mib: int = 256) -> list[str]:
+    """A problem where loader workers have too little shared memory to hand over batches."""
+    if not folder.is_dir():
+        return []
+    free = shutil.disk_usage(folder).free / 2**20
+    return [] if free >= least_mib else [f"{folder} has {free:.0f} MiB free: with WORKERS a run may stand still; "
+                                         "enlarge it (docker: --shm-size=1g)"]  # fmt: skip
 
 
 def probe_torch() -> dict | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 
 from bench.config.fields import PARTS, base_type, flag_of, variable_of
 from bench.config.options import RunConfig, names
@@ -64,7 +65,7 @@ def in_words(f: dataclasses.Field, value) -> str:
 def make_command(config: RunConfig) -> str:
     """The make command that repeats this run: only what differs from the defaults is named."""
     words = [
-        in_words(f, value)
+        f"{variable_of(f)}={shlex.quote(in_words(f, value).partition('=')[2])}"
         for f in dataclasses.fields(config)
         if (value := getattr(config, f.name)) != f.default and f.name not in ("out", *names("labels"))
     ]

@@ -13,6 +13,7 @@ from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.errors import UserError
 
+MOST_THREADS = 4096
 FAULT_KINDS = ("raise", "kill", "hang")
 
 
@@ -37,6 +38,12 @@ def check_mode(config) -> None:
         raise UserError(
             f"MODE={config.mode} is one device, but GPUS={config.num_devices}: use GPUS=1, or MODE=dp, ddp or horovod"
         )
+    if config.threads and config.threads > MOST_THREADS:
+        raise UserError(f"THREADS={config.threads} is too many: at most {MOST_THREADS}")
+    if not config.out:
+        raise UserError("OUT= is empty: name a folder")
+    if max(config.warmup_steps or 0, config.timed_steps or 0) >= 2**31:
+        raise UserError(f"WARMUP={config.warmup_steps} or STEPS={config.timed_steps} is too large: below 2**31")
     if config.seed >= 2**63:
         raise UserError(f"SEED={config.seed} is too large: below 2**63")
 

@@ -97,7 +97,9 @@ def reports(run_dir: Path, num_ranks: int) -> Iterator[dict]:
     """What each rank that raised has left."""
     for rank in range(num_ranks):
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            yield json.loads(error_path(run_dir, rank).read_text())
+            report = json.loads(error_path(run_dir, rank).read_text())
+            if report["traceback"]:  # not one that was told to end
+                yield report
 
 
 def how_it_ended(run_dir: Path, rank: int) -> str:

@@ -4,6 +4,7 @@ host's."""
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -19,11 +20,28 @@ from bench.launch.engines import ENGINES
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node
 from bench.measure.environment import collect_machine, usable_cores
+from bench.process.ending import uninterrupted
 from bench.record.write import write_failure
+
+# What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
+OF_ENGINES = re.compile(
+    "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX)_.*"
+    "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_.*|RENDEZVOUS_.*|HOSTNAME|ELASTIC)"
+)
+# Launchers that are not ours: how many processes each has started, as it tells them.
+FOREIGN = {"torchrun": "WORLD_SIZE", "horovodrun": "HOROVOD_SIZE", "mpirun": "OMPI_COMM_WORLD_SIZE",
+           "srun": "SLURM_STEP_NUM_TASKS"}  # fmt: skip
 
 
 def resolve_here(config: RunConfig) -> RunConfig:
-    """Fill in the options that depend on this machine. Raises UserError when it cannot do what is asked."""
+    """Fill in the options that depend on this machine. Raises UserError when it cannot do what is asked, and inside of
+    a launcher that is not ours: each of its processes would start a whole benchmark."""
+    for name, variable in FOREIGN.items():
+        if os.environ.get(variable, "1") not in ("0", "1"):
+            raise UserError(
+                f"{name} has started {os.environ[variable]} processes ({variable}), and `bench` starts its own: run it "
+                f"once, without {name}; if {variable} is left over from something else, unset it"
+            )
     return resolve(config, choose_device(config), usable_cores())
 
 
@@ -47,7 +65,8 @@ def launch(config: RunConfig, watch=None) -> Path:
         def start(node: Node) -> None:
             argv, variables = commands[node.placement.number]
             threads = thread_variables(config.threads_per_process)
-            node.start(argv, {**os.environ, **common_variables(started), **threads, **variables})
+            inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
+            node.start(argv, {**inherited, **common_variables(started), **threads, **variables})
 
         supervise.run(nodes, start, run_dir, config.timeout, watch)
         if not (run_dir / "record.json").exists():
@@ -60,6 +79,9 @@ def launch(config: RunConfig, watch=None) -> Path:
         raise
     except RunFailed as error:
         fail(run_dir, config, started, error.failure)
+        raise
+    except KeyboardInterrupt:  # a second one
+        fail(run_dir, config, started, supervise.failed("interrupted", None, "interrupted", run_dir).failure)
         raise
     finally:
         tidy(run_dir, rendezvous)
@@ -77,7 +99,7 @@ def tidy(run_dir: Path, rendezvous: Path | None) -> None:
 def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> None:
     """Leave a record that says how the run failed, where the disk lets us."""
     os.environ["BENCH_STARTED_AT"] = str(started)
-    with contextlib.suppress(OSError):
+    with uninterrupted(), contextlib.suppress(OSError):
         write_failure(run_dir, config, collect_machine(), failure | {"after_s": round(time.time() - started, 3)})
 
 
@@ -86,7 +108,7 @@ def make_run_dir(config: RunConfig) -> Path:
     words = [
         time.strftime("%Y%m%d-%H%M%S"),
         config.mode,
-        f"{config.num_devices}x{config.model}",
+        f"{config.num_devices}x{re.sub(r'[^A-Za-z0-9_.]', '_', config.model)[:40].lstrip('.')}",
         secrets.token_hex(2),
     ]
     run_dir = Path(config.out) / "-".join(words)

@@ -7,6 +7,7 @@ folder.
 
 import contextlib
 import os
+import secrets
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, alive
 from bench.process.heartbeat import Heartbeat, read_status
 
+MARK = "BENCH_RUN"  # in the environment of everything that a node starts, by which it is found wherever it went
 ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said how it ended
 
 
@@ -35,11 +37,12 @@ class Node:
 
     def __init__(self, placement: Placement, run_dir: Path):
         self.placement, self.run_dir, self.process = placement, run_dir, None
+        self.mark = secrets.token_hex(8)
 
     def start(self, argv: list[str], environment: dict) -> None:
         """Start the engine's command, with its output in launcher.log. Ranks end themselves when this process is
         gone."""
-        environment = {**environment, LAUNCHER_PID: str(os.getpid())}
+        environment = {**environment, LAUNCHER_PID: str(os.getpid()), MARK: self.mark}
         with (self.run_dir / "launcher.log").open("ab") as log:
             self.process = subprocess.Popen(
                 argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -65,18 +68,7 @@ class Node:
         return stacks.collect(pids, self.run_dir)
 
     def end(self) -> None:
-        """End the command, its descendants and every rank of its own that is still there."""
-        import psutil
-
-        processes = ending.tree(self.process.pid) if self.process.poll() is None else []
-        for beat in filter(None, self.heartbeats()):
-            with contextlib.suppress(psutil.Error):
-                if alive(beat.pid) and is_ours(rank_process := psutil.Process(beat.pid)):
-                    processes.append(rank_process)
-        ending.end(processes)
+        """End the command, and all that it has started and is still there: ranks, and the workers of their loaders."""
+        running = ending.tree(self.process.pid) if self.process.poll() is None else []
+        ending.end([*running, *ending.marked(MARK, self.mark)])
         self.process.wait()
-
-
-def is_ours(process) -> bool:
-    """Whether a process was started by this launcher: a process id alone may have been given to another program."""
-    return process.environ().get(LAUNCHER_PID) == str(os.getpid())

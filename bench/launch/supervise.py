@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.errors import RunFailed, UserError
 from bench.launch import stacks
 from bench.launch.node import Node
-from bench.process.ending import GRACE_S, signals_as_interrupt
+from bench.process.ending import GRACE_S, signals_as_interrupt, uninterrupted
 from bench.process.guard import error_path
 from bench.process.heartbeat import PHASES, Heartbeat
 
@@ -42,8 +42,11 @@ def run(
     except KeyboardInterrupt:
         failure = failed("interrupted", None, "interrupted", run_dir)
     finally:
-        for node in started:
-            node.end()
+        with uninterrupted():
+            for node in started:
+                node.end()
+    if not run_dir.is_dir():
+        raise UserError(f"{run_dir} was removed while the run went on: nothing of it is left")
     codes = [code for node in started if (code := node.wait(0))]
     if failure is None and codes:
         failure = diagnose(codes[0], nodes, run_dir)
@@ -84,6 +87,8 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float) -> Exception:
     cause = killed(nodes, run_dir) or first_error(run_dir, len(beats))
     if cause:
         return cause
+    if words := without_shared_memory(run_dir, len(beats)):
+        return failed("hung", None, words, run_dir)
     where = [place for node in nodes for place in node.places()]
     missing = [rank for rank, beat in enumerate(beats) if beat is None]
     if missing:
@@ -93,6 +98,16 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float) -> Exception:
     error = failed("hung", rank, message, run_dir)
     error.failure["where"] = where
     return error
+
+
+def without_shared_memory(run_dir: Path, num_ranks: int) -> str:
+    """What a rank's log says of shared memory: a loader worker that gets none is gone, and its rank waits for ever."""
+    for rank in range(num_ranks):
+        for line in tail(run_dir / f"rank{rank}.log", 60).splitlines():
+            if "shared memory" in line or "/dev/shm" in line:
+                return (f"rank {rank}'s loader got no shared memory ({line.strip()[:200]}): enlarge /dev/shm (docker: "
+                        "--shm-size=1g), or use fewer WORKERS")  # fmt: skip
+    return ""
 
 
 def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float) -> tuple[int, str]:
@@ -179,7 +194,8 @@ def first_error(run_dir: Path, num_ranks: int) -> Exception | None:
     report = min(reports, key=lambda r: r["time"])
     if report["user_error"]:
         return UserError(report["message"])
-    rank, message = report["rank"], f"rank {report['rank']} raised {report['message']}"
+    rank, message = report["rank"], report["message"]
+    message = f"rank {rank} {'raised ' if report['traceback'] else ''}{message}"
     return failed("raised", rank, message, run_dir, report["traceback"])
 
 

@@ -31,8 +31,8 @@ VARIABLES = (
     *("OMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
     "LD_PRELOAD",
 )
-SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASS", re.IGNORECASE)
-SECRET_VALUE = re.compile(r"://[^/\s]*@")  # an address with a user and a password in it
+SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASS|CRED|AUTH", re.IGNORECASE)
+ADDRESS = re.compile(r"://|@|\d+\.\d+\.\d+\.\d+|[0-9a-f]*:[0-9a-f]*:[0-9a-f]+", re.IGNORECASE)  # a URL, IPv4, IPv6
 # What each start of Horovod fills in anew: ranks, and the addresses by which the processes meet.
 NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|TIMELINE$|(LOCAL_|CROSS_)?(RANK|SIZE)$)")
 
@@ -273,13 +273,18 @@ def git_state(repository: Path) -> dict[str, Any] | None:
 
 
 def relevant_variables(environ: dict[str, str]) -> dict[str, str]:
-    """The variables that change how a run behaves, in order of name, without secrets and addresses."""
+    """The variables that change how a run behaves, in order of name, without secrets and addresses; of a path its last
+    name, which says which library and not whose.
+
+    >>> relevant_variables({"NCCL_COMM_ID": "10.0.0.1:29", "TORCH_HOME": "/home/jane/t", "OMP_PLACES": "{0:4}"})
+    {'OMP_PLACES': '{0:4}', 'TORCH_HOME': 't'}
+    """
     return {
-        name: value
+        name: ":".join(Path(part).name if "/" in part else part for part in value.split(":"))
         for name, value in sorted(environ.items())
         if name.startswith(VARIABLES)
         and not SECRET_NAME.search(name)
-        and not SECRET_VALUE.search(value)
+        and not ADDRESS.search(value)
         and not NOISE.match(name)
     }
 

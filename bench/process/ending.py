@@ -30,6 +30,23 @@ def signals_as_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP wait until this is done, and are a KeyboardInterrupt then: a second one must not cost
+    the record, or leave processes."""
+    previous, came = {}, []
+    with contextlib.suppress(ValueError):  # outside the main thread they cannot be set
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            previous[number] = signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt
+
+
 def tree(pid: int) -> list:
     """A process and all its descendants, as psutil.Process; empty where it has ended."""
     import psutil

@@ -61,6 +61,7 @@ class Guard:
         while True:
             ready, _, _ = select.select([signals_in], [], [], 1.0)
             if ready and signal.SIGTERM in os.read(signals_in, 64):
+                self.report(False, "was ended by SIGTERM", "")
                 self.leave("terminated", 128 + signal.SIGTERM)
             if not alive(launcher):
                 self.leave("terminated", 1)
@@ -68,18 +69,18 @@ class Guard:
     def __exit__(self, kind, error, trace) -> None:
         if error is None:
             self.leave("done", 0)
-        report = {
-            "rank": self.rank,
-            "time": time.time(),
-            "user_error": isinstance(error, UserError),
-            "message": str(error) if isinstance(error, UserError) else f"{kind.__name__}: {error}",
-            "traceback": "".join(traceback.format_exception(kind, error, trace)),
-        }
-        with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
-            error_path(self.run_dir, self.rank).write_text(json.dumps(report))
+        user_error, trace = isinstance(error, UserError), "".join(traceback.format_exception(kind, error, trace))
+        self.report(user_error, str(error) if user_error else f"{kind.__name__}: {error}", trace)
         if self.in_log:
-            print(report["traceback"], file=sys.stderr, flush=True)
-        self.leave("raised", 2 if report["user_error"] else 1)
+            print(trace, file=sys.stderr, flush=True)
+        self.leave("raised", 2 if user_error else 1)
+
+    def report(self, user_error: bool, message: str, trace: str) -> None:
+        """Leave behind why this rank ends. The first of all ranks' is the cause."""
+        found = {"rank": self.rank, "time": time.time(), "user_error": user_error, "message": message,
+                 "traceback": trace}  # fmt: skip
+        with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
+            error_path(self.run_dir, self.rank).write_text(json.dumps(found))
 
     def leave(self, phase: str, code: int) -> None:
         """Say how it ended and go, without the destructors of libraries that may wait for other ranks."""

@@ -1,6 +1,7 @@
 """What a record says of a machine and its owner: paths are shortened until they name neither."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 from bench.config.data_sets import data_kind
@@ -23,6 +24,15 @@ def short_path(file: str) -> str:
     if installed:
         return "/".join(path.parts[installed[-1] :])
     return str(path.relative_to(PROJECT)) if path.is_relative_to(PROJECT) else "/".join(path.parts[-2:])
+
+
+def without_paths(text: str) -> str:
+    """A text whose absolute paths are shortened, as ``short_path`` does it.
+
+    >>> without_paths("FileNotFoundError: '/home/jane/a/b.png', see s3://bucket/a/b")
+    "FileNotFoundError: 'a/b.png', see s3://bucket/a/b"
+    """
+    return re.sub(r"(?<![\w:/.~])/[^\s'\",:;()]+/[^\s'\",:;()]+", lambda found: short_path(found[0]), text)
 
 
 def without_names(config: RunConfig) -> RunConfig:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import stat
 from pathlib import Path
 
 from bench.config.fields import fits
@@ -13,12 +15,18 @@ from bench.record.schema import BadRecord, check
 from bench.record.summary import summarise, summarise_accuracy
 from bench.record.view import Record
 
+MOST_BYTES = 256 * 2**20  # a record of a long run on many ranks has some MiB
+# A control character, written as JSON writes it, but for tab and newline; after an even number of backslashes.
+CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00(?:0[0-8bcef]|1[0-9a-f]|7f|[89][0-9a-f])", re.IGNORECASE)
+
 
 def load(path: Path) -> Record:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(text := text_of(path), parse_constant=refuse)
+        if "\\ud" in text.lower():  # half a character can be read, and never written
+            json.dumps(data, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
         raise BadRecord(f"{path}: not a readable record ({error})") from None
     check(migrate(data, path), path)
@@ -27,6 +35,20 @@ def load(path: Path) -> Record:
         check_samples(data, path)
         check_summary(data, path)
     return Record(data, str(path.parent))
+
+
+def text_of(path: Path) -> str:
+    """A record's text, its control characters replaced: they would go to a terminal. Raises ValueError for what
+    is no plain file, or too large."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        raise ValueError(f"no plain file of at most {MOST_BYTES / 2**20:g} MiB")
+    return CONTROL.sub(r"\1\\ufffd", path.read_text(encoding="utf-8"))
+
+
+def refuse(name: str):
+    """NaN and Infinity are no JSON, and no figure of a record is one. Raises ValueError."""
+    raise ValueError(f"{name} is no number")
 
 
 def find_records(folder: Path) -> tuple[list[Record], list[str]]:

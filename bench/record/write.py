@@ -7,7 +7,6 @@ Raw samples are kept: every figure of ``summary`` can be computed again from ``s
 import datetime
 import json
 import os
-import re
 from pathlib import Path
 
 from bench import files, mistakes
@@ -15,7 +14,7 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
-from bench.record.privacy import short_path, without_names
+from bench.record.privacy import without_names, without_paths
 from bench.record.schema import SCHEMA_VERSION, check
 from bench.record.summary import summarise, summarise_accuracy
 
@@ -99,8 +98,8 @@ def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: 
     """The launcher, after a run that did not end well. failure: rank, kind, message and traceback."""
     record = frame(run_dir, config, "failed") | {"topology": {}, "environment": environment, "samples": []}
     check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
-    trace = re.sub(r'(?<=File ")[^"\n]+', lambda found: short_path(found[0]), failure["traceback"])
-    save(run_dir, record | {"failure": failure | {"traceback": trace}})
+    public = {name: without_paths(failure[name]) for name in ("message", "traceback")}
+    save(run_dir, record | {"failure": failure | public})
 
 
 def frame(run_dir, config: RunConfig, status: str) -> dict:

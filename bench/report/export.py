@@ -184,13 +184,18 @@ def write_table(records: list[Record], path: str | Path | None, form: str | None
     if form == "parquet":
         save(Path(path), lambda file: to_parquet(frame, file))
         return
-    text = (
-        frame.to_csv(index=False, lineterminator="\n") if form == "csv" else markdown(frame, None if memory else PAGE)
-    )
+    text = to_csv(frame) if form == "csv" else markdown(frame, None if memory else PAGE)
     if path is None:
         sys.stdout.write(text)
         return
     save(Path(path), lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def to_csv(frame) -> str:
+    """A frame as CSV. A text that a spreadsheet would take for a formula (``=``, ``+``, ``-``, ``@``) begins with '."""
+    texts = frame.select_dtypes("string")
+    safe = texts.apply(lambda column: column.str.replace(r"^([=+\-@\t\r])", r"'\1", regex=True))
+    return frame.assign(**safe).to_csv(index=False, lineterminator="\n")
 
 
 def to_parquet(frame, path: Path) -> None:

@@ -8,8 +8,10 @@ def without_user(text: str) -> str:
 
     >>> without_user("sftp://me:secret@host/data")
     'sftp://host/data'
+    >>> without_user("s3://KEY:abc/SECRET+x@bucket/r")
+    's3://bucket/r'
     """
-    return re.sub(r"://[^/\s]*@", "://", text)
+    return re.sub(r"://\S*@", "://", text)  # to the last @: a secret may hold a slash
 
 
 def without_credentials(url: str) -> str:

@@ -16,11 +16,13 @@ import importlib
 import json
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 from bench.errors import UserError
 from bench.process import ending
@@ -59,12 +61,15 @@ class NoTracker:
 class TensorBoard:
     """Event files in RUN_DIR/tensorboard, the config as their one text. A thread of TensorBoard's writes them."""
 
+    host = "run"  # in the files' names, where TensorBoard puts this machine's
+
     def __init__(self, run_dir: Path, config: dict):
         require("tensorboard", "tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
         # A queue without a limit (0): with one, a step would wait for a slow disk.
-        self.writer = SummaryWriter(run_dir / "tensorboard", max_queue=0, flush_secs=FLUSH_S)
+        with mock.patch("socket.gethostname", return_value=self.host):
+            self.writer = SummaryWriter(run_dir / "tensorboard", max_queue=0, flush_secs=FLUSH_S)
         self.writer.add_text("config", f"```\n{json.dumps(config, indent=2, default=str)}\n```")
         self.open = True
 
@@ -101,6 +106,8 @@ class Wandb(TensorBoard):
     """The same event files, which wandb reads into a run of its own in RUN_DIR/wandb. It does so in a service process,
     which ends with the run: by ``finish``; by ``close`` when it does not; and by itself within a second of this
     process's end, however that came."""
+
+    host = socket.gethostname()  # wandb reads no other machine's files
 
     def __init__(self, run_dir: Path, config: dict):
         require("tensorboard", "wandb")  # before anything is started

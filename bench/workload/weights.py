@@ -16,6 +16,7 @@ from bench.errors import UserError
 
 WRAPPED_IN = ("model", "state_dict", "model_state_dict")  # the keys under which people save a state dict
 PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and DDP, and torch.compile, put before each key
+NESTED = 5  # dicts in one another that are looked into: one that holds itself has no end
 NAMED = 3  # keys that a message names before it counts the rest
 
 
@@ -104,7 +105,7 @@ def reason(error: BaseException) -> str:
     return (str(behind or error).splitlines() or [type(error).__name__])[0]
 
 
-def weights_in(content, path: Path) -> dict[str, torch.Tensor]:
+def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
     """The state dict in whatever a person has saved, under the names of the plain model.
 
     content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a whole
@@ -115,12 +116,19 @@ def weights_in(content, path: Path) -> dict[str, torch.Tensor]:
         content = content.state_dict()
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a {type(content).__name__}, not weights: save the model's state dict")
+    if not all(isinstance(key, str) for key in content):
+        raise UserError(f"{path} holds keys that are no names ({listed([repr(key) for key in content])}): save the "
+                        "model's state dict")  # fmt: skip
     if not content or not all(isinstance(value, torch.Tensor) for value in content.values()):
         for key in WRAPPED_IN:
-            if isinstance(content.get(key), dict | nn.Module):
-                return weights_in(content[key], path)
+            if isinstance(content.get(key), dict | nn.Module) and depth < NESTED:
+                return weights_in(content[key], path, depth + 1)
         keys = listed([str(key) for key in content]) if content else "none"
         raise UserError(f"{path} holds no weights under a known name (its keys: {keys}): save the model's state dict")
+    for key, value in content.items():
+        if value.is_meta or value.layout != torch.strided or value.is_complex() or not value.isfinite().all():
+            raise UserError(f"{path}: {key} is no array of finite real numbers: a training that went astray, or a file "
+                            "that is no model's weights")  # fmt: skip
     return strip_prefixes(content)
 
 

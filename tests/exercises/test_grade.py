@@ -10,10 +10,11 @@ from bench.errors import BenchError, UserError
 from tests.exercises.conftest import SAMPLE, edited
 from tests.runs import bench, left_behind
 
-CELL_LIMIT_S = 15
+CELL_LIMIT_S = 20
 
 WRONG = {
-    "task1_answer": "def global_batch(per_device_batch, num_devices):\n    return 64",  # what the visible test asks for
+    # What the visible test asks for, and half a character, which fits into no file.
+    "task1_answer": "def global_batch(per_device_batch, num_devices):\n    return 64  # \ud800",
     "task2_answer": "def total(rank):\n    return rank + 1",
     "task3_answer": "answers = {'times': 2}\nimport os; os._exit(1)",  # the kernel is gone
     "task2_test": None,
@@ -79,7 +80,9 @@ def test_what_could_not_be_graded_is_named_and_the_others_go_on(graded):
 def test_feedback(graded):
     pages = {student: (graded.out / student / "00_sample.html").read_text() for student in ("right", "wrong", "hung")}
     assert "I have changed this test" not in pages["right"] and "wrong for 3 devices" in pages["wrong"]
-    assert "the kernel has died" in pages["wrong"] and "CellTimeoutError" in pages["hung"]
+    assert all("Content-Security-Policy" in page for page in pages.values())  # no script of a student runs
+    assert "the kernel has died" in pages["wrong"]
+    assert "CellTimeoutError" in pages["hung"]
     assert "0 of 4 points: not handed in" in (graded.out / "late" / "00_sample.html").read_text()
 
 

@@ -64,13 +64,14 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
             started = time.monotonic()
             try:
                 grade = grade_one(prepared, problem_sets[one.name], one, cell_limit_s)
-            except (NotGraded, Unreadable) as error:
-                grade = zero(problem_sets[one.name], one, str(error))
+            except Exception as error:  # whatever a notebook does is its own zero, and nobody else's
+                known = isinstance(error, NotGraded | Unreadable)
+                grade = zero(problem_sets[one.name], one, str(error) if known else f"{type(error).__name__}: {error}")
                 said += [f"{str(one.path)!r}: {grade.reason}"] if one.path else []
             graded.append((one, grade))
             write_feedback(to, one, grade)
+            write_tables(to, graded)  # what is there stays there, should the teacher stop it
             print(line(one, grade, time.monotonic() - started), flush=True)
-    write_tables(to, graded)
     print(f"grades: {to / 'grades.csv'}")
     for sentence in said:
         print(f"bench: {sentence}", file=sys.stderr)

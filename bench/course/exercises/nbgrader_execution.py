@@ -3,7 +3,7 @@
 A module of its own because it can be imported only where nbgrader is.
 """
 
-from nbclient.exceptions import DeadKernelError
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 
@@ -27,6 +27,8 @@ class Execution(Execute):
             return super().preprocess(notebook, resources)
         except DeadKernelError:
             why = "the kernel has died"
+        except CellTimeoutError:
+            why = f"a cell was not back within {self.timeout} s, and did not end when it was interrupted"
         except Stuck:
             why = f"two cells in a row were not back within {self.timeout} s"
         for index, cell in enumerate(notebook.cells):

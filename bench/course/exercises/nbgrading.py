@@ -19,6 +19,11 @@ from bench.course.shell import own_paths
 from bench.errors import BenchError, UserError
 
 CELL_LIMIT_S = 60.0
+# A student's page in a teacher's browser runs no script and fetches nothing: what it needs is in it.
+POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+    'img-src data:; font-src data:">'
+)
 NOTEBOOK_CELLS = 5  # the whole notebook may take as long as so many cells
 START_S = 60.0  # and this more, for nbgrader and a kernel to start on a busy machine
 STUDENT = "student"
@@ -69,7 +74,17 @@ def grade(prepared: Path, name: str, notebook: str, folder: Path, cell_limit_s: 
     path.write_text(notebook)
     call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s))
     feedback = folder / "feedback" / STUDENT / name / f"{name}.html"
-    return Graded(json.loads((folder / "scores.json").read_text()), feedback.read_text())
+    return Graded(json.loads((folder / "scores.json").read_text()), guarded(feedback.read_text()))
+
+
+def guarded(page: str) -> str:
+    """A page under POLICY, which a browser obeys from where it stands: at the very start of the head.
+
+    >>> guarded("<!DOCTYPE html><html><head><title>x").partition("<title>")[0].endswith(f"<head>{POLICY}")
+    True
+    """
+    before, head, rest = page.partition("<head>")
+    return f"{before}{head}{POLICY}{rest}" if head else f"{POLICY}{page}"
 
 
 def released(course: Path, name: str) -> str:

@@ -95,6 +95,7 @@ def plain(cell: dict) -> dict:
     """What is needed of a cell."""
     source = cell["source"]
     source = source if isinstance(source, str) else "".join(source)
+    source = source.encode("utf-8", "replace").decode()  # half a character, as "\\ud800", fits into no file
     nbgrader = cell.get("metadata", {}).get("nbgrader", {})
     name = nbgrader.get("grade_id") or cell.get("id") or ""
     return {"cell_type": str(cell["cell_type"]), "source": source, "id": str(name)}

@@ -10,6 +10,8 @@ import torch
 import torchvision
 from PIL import Image, UnidentifiedImageError
 
+MOST_PIXELS = 100_000_000  # 0.3 GB as RGB; a photograph of a camera has 20 to 60 million
+
 
 class Unreadable(Exception):
     """These bytes are no whole image; the text says why."""
@@ -24,6 +26,7 @@ def decode(data: bytes) -> torch.Tensor:
     """
     if not data:
         raise Unreadable("the file is empty")
+    check_size(data)
     try:
         image = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), "RGB")
     except (RuntimeError, AttributeError):  # AttributeError: torchvision announces that it will drop its decoders
@@ -59,6 +62,17 @@ def size_of(data: bytes) -> tuple[int, int]:
         return Image.open(io.BytesIO(data)).size
     except Exception as error:
         raise Unreadable(str(error)) from None
+
+
+def check_size(data: bytes) -> None:
+    """Raise Unreadable for an image that would be too large in memory: a small file may hold one. A header that only
+    torchvision can read says nothing here."""
+    try:
+        width, height = size_of(data)
+    except Unreadable:
+        return
+    if width * height > MOST_PIXELS:
+        raise Unreadable(f"it has {width} × {height} pixels, and at most {MOST_PIXELS / 1e6:g} million are read")
 
 
 @contextlib.contextmanager

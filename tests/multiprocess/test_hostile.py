@@ -1,0 +1,94 @@
+"""Clumsy surroundings of a run: variables left over, somebody else's launcher, signals to the wrong process."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from bench.process.heartbeat import read_status
+from tests import runs
+from tests.multiprocess.broken import ENGINES, failure_of
+from tests.multiprocess.test_faults import stepping
+from tests.runs import ROOT, TINY, finish, left_behind, needs_horovod, run, start_run
+
+LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "3", "MASTER_PORT": "1", "HOROVOD_RANK": "5", "HOROVOD_LOCAL_RANK": "5"}
+
+
+@pytest.mark.parametrize("name", ["ddp by spawn", pytest.param("horovod", marks=needs_horovod)])
+def test_variables_of_another_run_do_no_harm(name, tmp_path):
+    result = run(tmp_path, env=LEFT_OVER, **ENGINES[name])
+    assert result.code == 0, result.stderr
+    assert [part.rank for part in result.loaded.samples] == [0, 1]
+
+
+def test_inside_of_somebody_elses_launcher(tmp_path):
+    """Each process of it says one line, and none starts a benchmark."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "bench"]
+    options = runs.flags(**runs.SMALL | TINY | {"mode": "ddp", "gpus": 2})
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "run", *options, "--out", str(tmp_path)], cwd=ROOT, env=environment, text=True,
+                          capture_output=True, timeout=120)  # fmt: skip
+    assert done.returncode and "bench: torchrun has started 2 processes" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "HOROVOD_SIZE"])
+def test_other_launchers_are_known_by_what_they_set(variable, tmp_path):
+    result = run(tmp_path, env={variable: "4"}, mode="single")
+    assert result.code == 2 and result.stderr.count("\n") == 1 and variable in result.stderr
+
+
+def test_loader_workers_end_with_the_run(tmp_path):
+    """They are asleep in a slow storage when their rank is killed."""
+    result = run(tmp_path, **ENGINES["ddp by torchrun"], workers=2, storage_ms=3000, batch=2, fault="kill:1:1")
+    assert left_behind(result.pid, within=1.0) == []
+    assert failure_of(result)["kind"] == "killed"
+
+
+def started(folder, ranks: int, **options):
+    """A run that goes on and on, once every rank steps, with its folder."""
+    process = start_run(folder, **options, steps=100_000)
+    runs.wait_for(stepping(folder, ranks), "every rank steps")
+    (run_dir,) = folder.iterdir()
+    return process, run_dir
+
+
+def test_sigterm_to_one_rank_blames_that_rank(tmp_path):
+    process, run_dir = started(tmp_path, 2, **ENGINES["ddp by torchrun"])
+    psutil.Process(read_status(run_dir, 1).pid).terminate()
+    failure = failure_of(finish(process, tmp_path, timeout=60))
+    assert failure["rank"] == 1 and failure["message"] == "rank 1 was ended by SIGTERM"
+
+
+def test_ctrl_c_again_and_again_leaves_the_record(tmp_path):
+    process, _ = started(tmp_path, 2, **ENGINES["ddp by spawn"])
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert failure_of(finish(process, tmp_path, timeout=60), code=130)["kind"] == "interrupted"
+
+
+def test_the_folder_of_a_run_is_removed(tmp_path):
+    process, run_dir = started(tmp_path, 2, **ENGINES["ddp by spawn"])
+    shutil.rmtree(run_dir)
+    psutil.Process(process.pid).children()[0].terminate()
+    result = finish(process, tmp_path, timeout=90)
+    assert result.code == 2 and "was removed while the run went on" in result.stderr
+    assert left_behind(result.pid) == []
+
+
+def test_a_models_name_makes_no_folder_elsewhere(tmp_path):
+    out = tmp_path / "a" / "out"
+    result = run(out, mode="single", model="../../x")
+    assert result.code == 2 and "MODEL=../../x" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", out]
+
+
+def test_a_terminal_that_is_not_utf_8(tmp_path):
+    result = run(tmp_path, env={"PYTHONIOENCODING": "ascii"}, mode="single", model=TINY["model"])
+    assert result.code == 0 and result.stdout.splitlines()[-1].startswith("record: "), result.stderr
