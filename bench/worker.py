@@ -199,6 +199,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     steps = last - first + PROFILED_STEPS * config.profile
     loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen, trainer.script.order)
     status.total(last)
+    trainer.progress.start(first, last, epochs.num_images)
     stream = plain_errors(observer.batches(loader))
     memory = MemorySampler(mode.topology.devices, cpu_replicas=mode.topology.devices_per_process > 1)
     memory.start()

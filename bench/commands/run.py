@@ -10,6 +10,7 @@ from bench.analysis import tables
 from bench.commands.check import print_findings
 from bench.config.command_line import from_arguments
 from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import disturbances, machine_line
@@ -43,8 +44,9 @@ def run(args) -> int:
 
 
 def run_live(console: Console, config: RunConfig) -> Path:
-    """Launch one config under a progress bar."""
-    with LiveProgress(config, console, config.mode) as watch:
+    """Launch one config and show how it goes on, each epoch as soon as it has ended."""
+    workload = workload_of(config)
+    with LiveProgress(config, console, config.mode, lambda row: epoch_line(row, workload)) as watch:
         return launch(config, watch)
 
 
@@ -86,16 +88,22 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
 
 
 def print_accuracy(console: Console, record: Record) -> None:
-    """One line per epoch, and the time to the target where one was given."""
-    labels = {"train_loss": "training loss", "loss": "loss", **{m.key: m.label for m in record.workload.metrics}}
-    for row in record.epochs:
-        values = [(label, row[key]) for key, label in labels.items() if key in row]
-        parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
-        skipped = [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
-        took = [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} {record.workload.units}"]
-        head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
-        console.print(f"{head}: {', '.join(parts + skipped + took)}")
+    """What a validation alone gave (epochs were shown as they ended), and the time to the target if there is one."""
+    for row in record.epochs if record.config.evaluate else ():
+        console.print(epoch_line(row, record.workload))
     if "target" in record.accuracy:
         seconds = record.accuracy["time_to_accuracy_s"]
         reached = "not reached" if seconds is None else f"reached after {seconds:.1f} s of training and validation"
         console.print(f"{record.workload.metrics[0].label} {record.accuracy['target']:g}: {reached}")
+
+
+def epoch_line(row: dict, workload) -> str:
+    """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``units``."""
+    labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
+    labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
+    values = [(label, row[key]) for key, label in labels.items() if key in row]
+    parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
+    parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
+    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} {workload.units}"]
+    head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
+    return f"{head}: {', '.join(parts)}"

@@ -165,6 +165,9 @@ class RunConfig:
     trust: bool = option("files", False, "read a weights file that can execute code (pickle)")
 
     # besides the steps
+    print_every: int | None = option(
+        "besides", None, "a line of progress every so many steps (default: every 5 s and 20th of the steps)", minimum=1
+    )
     evaluate: bool = option("besides", False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
     target: float | None = option(
         "besides", None, "measure the time to this top-1 accuracy, as in 0.98", exclusive_minimum=0, trains=True

@@ -27,8 +27,8 @@ class RankOutput:
         self.lines = [0] * num_ranks
         self.quiet, self.files = quiet, files or {}
 
-    def show(self, beats: object = None) -> None:
-        """Print the whole lines that have come since the last call. beats: what ``supervise`` gives to who watches.
+    def show(self, beats: object = None, rows: object = None) -> None:
+        """Print the whole lines that have come since the last call. beats, rows: what ``supervise`` gives to a watch.
 
         Raises RunFailed when a rank prints without end.
         """

@@ -48,8 +48,9 @@ def resolve_here(config: RunConfig) -> RunConfig:
 def launch(config: RunConfig, watch=None) -> Path:
     """Run a resolved config in fresh processes and return the path of its record.
 
-    watch: called a few times a second with the heartbeat of every rank (None where a rank has none yet). Raises
-    UserError when the run cannot start, RunFailed when it does not end well; then its record says so.
+    watch: called a few times a second with the heartbeat of every rank (None where a rank has none yet), and the rows
+    of the epochs that have ended. Raises UserError when the run cannot start, RunFailed when it does not end well; then
+    its record says so.
     """
     started = time.time()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from

@@ -6,6 +6,7 @@ folder.
 """
 
 import contextlib
+import json
 import os
 import secrets
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from bench.launch import stacks
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, alive
-from bench.process.heartbeat import Heartbeat, read_status
+from bench.process.heartbeat import Heartbeat, epochs_path, read_status
 
 MARK = "BENCH_RUN"  # in the environment of everything that a node starts, by which it is found wherever it went
 ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said how it ended
@@ -57,6 +58,12 @@ class Node:
     def heartbeats(self) -> list[Heartbeat | None]:
         """What each of its ranks last said of itself; None where it has not begun to write."""
         return [read_status(self.run_dir, rank) for rank in self.placement.ranks]
+
+    def epochs(self) -> list[dict]:
+        """The rows of the epochs that have ended, as far as rank 0 is here."""
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            return [json.loads(row) for row in epochs_path(self.run_dir).read_text().splitlines()]
+        return []
 
     def gone(self) -> list[bool]:
         """Which of its ranks have ended without having said why: killed, or crashed."""

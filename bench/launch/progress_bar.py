@@ -1,4 +1,4 @@
-"""The progress bar: drawn by the launching process from rank 0's heartbeat."""
+"""How a run goes on, for whoever started it: a bar in a terminal, lines anywhere else, from the ranks' heartbeats."""
 
 import math
 import time
@@ -8,13 +8,21 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
+from bench.process.heartbeat import Heartbeat
+
+BAR_S = 0.5  # between two drawings of the bar
+LINE_S = 5.0  # between two lines, and a twentieth of the steps
+LINES = 20
 
 
 class LiveProgress:
-    """Give ``watch`` to ``launch``: it draws rank 0's steps with its rate and loss, twice a second."""
+    """Give ``watch`` to ``launch``: it shows rank 0's step, epoch, rate, loss, and the time left.
 
-    def __init__(self, config: RunConfig, console: Console, title: str):
-        self.config = config
+    row: turns an epoch's row into the line to print as soon as the epoch has ended; None prints none.
+    """
+
+    def __init__(self, config: RunConfig, console: Console, title: str, row=None):
+        self.config, self.console, self.title, self.row = config, console, title, row
         columns = [
             TextColumn("{task.description}"),
             BarColumn(24),
@@ -23,8 +31,7 @@ class LiveProgress:
         ]
         self.progress = Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
         self.task = self.progress.add_task(title, total=None, says="starting")
-        self.first = None  # (time, step) from which the rate is taken
-        self.drawn_at = 0.0
+        self.shown_at, self.shown, self.rows = time.monotonic(), 0, 0
 
     def __enter__(self):
         self.progress.start()
@@ -33,18 +40,43 @@ class LiveProgress:
     def __exit__(self, *_):
         self.progress.stop()
 
-    def watch(self, beats: list) -> None:
-        """beats: one ``Heartbeat`` or None per rank."""
+    def watch(self, beats: list, rows: list[dict]) -> None:
+        """beats: one ``Heartbeat`` or None per rank. rows: of the epochs that have ended."""
+        for row in rows[self.rows :] if self.row else ():
+            self.console.print(self.row(row), highlight=False, markup=False)
+        self.rows = len(rows)
         rank0, now = beats[0], time.monotonic()
-        if rank0 is None or now < self.drawn_at + 0.5:
+        if rank0 is None:
             return
-        self.drawn_at = now
-        says = rank0.phase
-        if rank0.step and self.first is None:
-            self.first = (now, rank0.step)
-        elif self.first and rank0.step > self.first[1]:
-            rate = (rank0.step - self.first[1]) * self.config.global_batch / (now - self.first[0])
-            says = f"step {rank0.step + 1}/{rank0.total_steps}  {rate:.0f} {workload_of(self.config).units}/s"
-            says += "" if math.isnan(rank0.loss) else f"  loss {rank0.loss:.3f}"
-        self.progress.update(self.task, total=rank0.total_steps or None, completed=rank0.step, says=says)
-        self.progress.refresh()
+        if self.console.is_terminal:
+            if now - self.shown_at >= BAR_S:
+                self.shown_at = now
+                self.progress.update(
+                    self.task, total=rank0.total_steps or None, completed=rank0.step, says=self.says(rank0)
+                )
+                self.progress.refresh()
+        elif self.is_due(rank0, now):
+            self.shown_at, self.shown = now, rank0.step
+            self.console.print(f"{self.title}: {self.says(rank0)}", highlight=False, markup=False)
+
+    def is_due(self, beat: Heartbeat, now: float) -> bool:
+        """Whether a line is to be printed."""
+        if not beat.window.rate:
+            return False
+        if every := self.config.print_every:
+            return beat.step // every > self.shown // every
+        return now - self.shown_at >= LINE_S and (beat.step - self.shown) * LINES >= beat.total_steps
+
+    def says(self, beat: Heartbeat) -> str:
+        """Step, epoch, rate, loss, wait, learning rate, and the time left."""
+        window = beat.window
+        if not window.rate:
+            return beat.phase
+        left = (beat.total_steps - beat.step) * self.config.global_batch / window.rate
+        parts = [f"step {beat.step} of {beat.total_steps}"]
+        parts += [f"epoch {window.epoch} of {self.config.epochs}"] if window.epoch else []
+        parts += [f"{window.rate:.3g} {workload_of(self.config).units}/s"]
+        parts += [] if math.isnan(beat.loss) else [f"loss {beat.loss:.3f}"]
+        parts += [f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"]
+        parts += [f"{int(left // 60)}:{int(left % 60):02d} left"] if beat.step < beat.total_steps else []
+        return ", ".join(parts)

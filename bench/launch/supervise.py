@@ -27,7 +27,8 @@ def run(
     """Start every node's command, watch the ranks, and return when all have ended well.
 
     start: starts one node's command. timeout: seconds without progress. starting: seconds until every rank has joined
-    the group, where that may take longer. watch: called a few times a second with every rank's heartbeat.
+    the group, where that may take longer. watch: called a few times a second, and at
+    the end, with every rank's heartbeat and the rows of the epochs so far.
 
     Raises UserError when a rank found the request impossible, RunFailed (with ``.failure``) when a rank raised, was
     killed or hung, when the launcher failed, or on Ctrl-C. Whatever happens, no process of the run is left.
@@ -60,11 +61,11 @@ def wait(nodes: list[Node], run_dir: Path, timeout: float, watch, starting: floa
     progress, moved, broken = None, time.monotonic(), math.inf
     while True:
         codes = [node.wait(TICK_S / len(nodes)) for node in nodes]
-        if None not in codes or any(codes):
-            return None
         beats = heartbeats(nodes)
         if watch:
-            watch(beats)
+            watch(beats, nodes[0].epochs())
+        if None not in codes or any(codes):
+            return None
         counts = [beat and beat.beats for beat in beats]
         if counts != progress:
             progress, moved = counts, time.monotonic()

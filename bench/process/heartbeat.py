@@ -11,11 +11,27 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
           "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "running",
           "collecting results", "done", "raised", "terminated")  # fmt: skip
-LAYOUT = struct.Struct("<qqqqdq")  # pid, phase, step, total steps, loss, beats
+LAYOUT = struct.Struct("<qqqqdqqdddd")  # pid, phase, step, total steps, loss, beats; then a Window
+WINDOW_AT = 48
+
+
+class Window(NamedTuple):
+    """What the last second or so of training was like. epoch: from 1, or 0 without epochs. rate: units per second over
+    all processes. data_wait: share of the time. memory_gib: of the process, or its GPU."""
+
+    epoch: int = 0
+    rate: float = 0.0
+    data_wait: float = 0.0
+    lr: float = 0.0
+    memory_gib: float = 0.0
+
+
+NO_WINDOW = Window()
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class Heartbeat:
     total_steps: int
     loss: float
     beats: int = 0  # grows with every phase that begins: a rank that goes on shows it here
+    window: Window = NO_WINDOW
 
 
 def status_path(run_dir: Path, rank: int) -> Path:
@@ -43,7 +60,7 @@ class StatusWriter:
         path.write_bytes(bytes(LAYOUT.size))
         with path.open("r+b") as file:
             self.map = mmap.mmap(file.fileno(), LAYOUT.size)
-        LAYOUT.pack_into(self.map, 0, os.getpid(), 0, 0, 0, float("nan"), 0)
+        LAYOUT.pack_into(self.map, 0, os.getpid(), 0, 0, 0, float("nan"), 0, *NO_WINDOW)
         self.beats = 0
         self.codes = {phase: code for code, phase in enumerate(PHASES)}
 
@@ -65,11 +82,20 @@ class StatusWriter:
         """Tell the newest loss that is known without waiting for the device."""
         struct.pack_into("<d", self.map, 32, loss)
 
+    def window(self, window: Window) -> None:
+        """Tell what the last second or so was like."""
+        struct.pack_into("<qdddd", self.map, WINDOW_AT, *window)
+
+
+def epochs_path(run_dir: Path) -> Path:
+    """Where rank 0 writes each epoch's row as soon as it is known: a line of JSON each."""
+    return Path(run_dir) / ".rank0.epochs"
+
 
 def read_status(run_dir: Path, rank: int) -> Heartbeat | None:
     """The node's side. None while the rank has not begun to write."""
     with contextlib.suppress(FileNotFoundError, struct.error):
-        pid, phase, step, total, loss, beats = LAYOUT.unpack(status_path(run_dir, rank).read_bytes())
+        pid, phase, step, total, loss, beats, *window = LAYOUT.unpack(status_path(run_dir, rank).read_bytes())
         if pid:
-            return Heartbeat(pid, PHASES[phase], step, total, loss, beats)
+            return Heartbeat(pid, PHASES[phase], step, total, loss, beats, Window(*window))
     return None

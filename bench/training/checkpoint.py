@@ -13,6 +13,7 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     step         steps taken
     images_seen  images trained on, over all ranks
     loss_sum     of the steps of the epoch that has begun, a mean over ranks; loss_steps: how many those are
+    counts       of the epoch that has begun, over all ranks: losses, hits, examples (not in older files)
     skipped_steps  steps that the loss guard or the scaler left out
     elapsed_s    seconds of training and validation, over all runs up to here
     accuracy     one row per epoch, as in the record

@@ -5,6 +5,7 @@ steps themselves are bench/training/loop.py's.
 """
 
 import itertools
+import json
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from torch import nn
 
 from bench.config.options import RunConfig, names, to_dict, unchecked
 from bench.errors import UserError
+from bench.process.heartbeat import epochs_path
 from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import LATEST
@@ -90,6 +92,9 @@ class Epochs:
         row = {"epoch": len(self.rows) + 1, "steps": trainer.step, "images_seen": trainer.images_seen,
                "train_loss": finite(self.mean_loss_sum() / max(1, trainer.loss_steps)),
                "lr": trainer.lr_of(trainer.images_seen - self.config.global_batch)}  # fmt: skip
+        trained = means(trainer, trainer.mode.reduce(trainer.counts, "sum"))
+        row |= {f"train_{metric.key}": trained[metric.key] for metric in trainer.workload.info.metrics}
+        trainer.counts.zero_()
         trainer.loss_sum.zero_()
         trainer.loss_steps = 0
         trained_s = self.elapsed_s()
@@ -101,6 +106,10 @@ class Epochs:
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
         best = row.get("top1", -1.0) > self.best_top1 and row["loss"] is not None
         self.rows.append(row)
+        if trainer.mode.topology.rank == 0:
+            with epochs_path(trainer.run_dir).open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        trainer.progress.resume(trainer.step)
         if self.tracker:
             known = {f"epoch/{name}": float(value) for name, value in row.items() if value is not None}
             self.tracker.log(trainer.step, known)
@@ -125,9 +134,9 @@ class Epochs:
         mine = to_cpu({"buffers": dict(model.named_buffers()), "rng": get_rng(trainer.mode.topology.devices)})
         mine["skipped_images"] = sorted(trainer.skipped_images)
         ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
-        loss_sum = self.mean_loss_sum()
+        loss_sum, counts = self.mean_loss_sum(), trainer.mode.reduce(trainer.counts, "sum")
         latest = trainer.run_dir / LATEST
-        trainer.script.save(latest, self.state() | {"loss_sum": loss_sum, "ranks": ranks})
+        trainer.script.save(latest, self.state() | {"loss_sum": loss_sum, "counts": to_cpu(counts), "ranks": ranks})
         if best and trainer.mode.topology.rank == 0:
             checkpoint.keep_best(latest, trainer.run_dir / BEST)
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
@@ -168,6 +177,8 @@ class Epochs:
         trainer.step, trainer.images_seen = state["step"], state["images_seen"]
         trainer.skipped_steps, trainer.loss_steps = state["skipped_steps"], state["loss_steps"]
         trainer.loss_sum.fill_(state["loss_sum"])
+        if rank == 0 and "counts" in state:  # those of all ranks, once; older checkpoints have none
+            trainer.counts.copy_(state["counts"])
         self.elapsed_before_s, self.rows = state["elapsed_s"], list(state["accuracy"])
         same = state["world_size"] == trainer.mode.topology.world_size
         if same:
@@ -290,8 +301,7 @@ def count(trainer: Trainer, batches: Iterable) -> torch.Tensor:
         with trainer.autocast:
             outputs = model(workload.prepare(inputs)).float()
         if targets is not None:
-            targets = targets.to(trainer.device)
-            counts += torch.cat([workload.count(outputs, targets), counts.new_full((1,), len(targets))])
+            counts += trainer.counted(outputs, targets.to(trainer.device))
     train_mode(model)
     return counts
 

@@ -19,6 +19,7 @@ from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
 from bench.process.heartbeat import StatusWriter
+from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
 
 
@@ -91,12 +92,15 @@ class Trainer:
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
         self.on_loss = None  # called with (step, loss) whenever a loss is known
         self.after_step = []  # called between two steps, in the time of neither
+        self.progress = Progress(config, status, self.device)
         self.step = 0
         self.images_seen = 0  # over all processes
         self.skipped_steps = 0
         self.skipped_images = set()  # names of those that this process could not read
         self.loss_sum = torch.zeros((), device=self.device)  # of the epoch's steps that were not skipped
         self.loss_steps = 0  # how many those are
+        # Of the epoch so far, as a validation counts: the sum of losses, that of each metric, the examples.
+        self.counts = torch.zeros(2 + len(self.workload.info.metrics), device=self.device) if config.epochs else None
 
     def train_steps(self, batches, count: int) -> None:
         """Take ``count`` steps from an iterator of (inputs [b, …], targets [b, …], unreadable names), never waiting for
@@ -118,10 +122,12 @@ class Trainer:
             known = self.peek.offer(loss)
             if known is not None:
                 self.status.loss(known)
+                self.progress.loss = known
                 if self.on_loss:
                     self.on_loss(self.step, known)
             self.step += 1
             self.images_seen += self.config.global_batch
+            self.progress.step_done(self.step, waited, self.optimizer.param_groups[0]["lr"], self.images_seen)
             if self.step in self.snapshots:
                 self.save_snapshot()
             for look in self.after_step:
@@ -149,6 +155,8 @@ class Trainer:
                 with self.autocast:
                     outputs = self.model(some)  # [b / passes, …]
                     loss = self.script.loss(outputs, theirs) / passes
+                if self.counts is not None:  # on the device: no wait
+                    self.counts += self.counted(outputs.detach().float(), theirs)
                 if last:
                     self.begin("backward", after="forward")
                 self.scaler.scale(loss).backward()
@@ -161,6 +169,12 @@ class Trainer:
             self.loss_steps += 1
         self.clock.phase_done("optimizer")
         return total
+
+    @torch.no_grad()
+    def counted(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """[2 + metrics]: the sum of the losses, that of each metric, and the examples."""
+        counts = self.workload.count(outputs, targets)
+        return torch.cat([counts, counts.new_full((1,), len(targets))])
 
     def update(self, loss: torch.Tensor) -> bool:
         """The optimizer's step with final gradients, unless the guard or the scaler finds that it would do harm. What

@@ -190,7 +190,9 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "copy_to",
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
-    assert left_open == {"dist_url", "snapshots", "fault", *names("labels")} | engine | training | by_size
+    assert (
+        left_open == {"dist_url", "snapshots", "fault", "print_every", *names("labels")} | engine | training | by_size
+    )
 
 
 def test_what_was_asked_for_stays():

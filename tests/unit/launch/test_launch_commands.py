@@ -20,7 +20,7 @@ from bench.launch.engines import ENGINES
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node, Placement
 from bench.process.guard import LAUNCHER_PID, error_path
-from bench.process.heartbeat import LAYOUT, PHASES, status_path
+from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -307,7 +307,7 @@ def test_a_rank_ended_while_it_wrote_the_record_leaves_no_half_of_it(monkeypatch
 
 def leave_heartbeat(run_dir, rank, phase, step=3):
     """The last heartbeat of a rank that is no more."""
-    status_path(run_dir, rank).write_bytes(LAYOUT.pack(GONE, PHASES.index(phase), step, 10, 0.5, 1))
+    status_path(run_dir, rank).write_bytes(LAYOUT.pack(GONE, PHASES.index(phase), step, 10, 0.5, 1, *NO_WINDOW))
 
 
 def leave_error(run_dir, rank, when, message="RuntimeError: Connection closed by peer"):
@@ -387,7 +387,7 @@ def beating(tmp_path, *phases: tuple[str, float], **limits):
 
 def test_a_run_that_goes_on_may_take_longer_than_timeout(tmp_path):
     started, seen = time.monotonic(), []
-    beating(tmp_path, *[ON] * 9, watch=seen.append)
+    beating(tmp_path, *[ON] * 9, watch=lambda beats, rows: seen.append(beats))
     assert time.monotonic() - started > 4
     assert {beat.phase for (beat,) in seen if beat} >= {"validating"}
 

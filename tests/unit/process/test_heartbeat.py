@@ -4,7 +4,7 @@ import math
 import os
 import struct
 
-from bench.process.heartbeat import LAYOUT, PHASES, StatusWriter, read_status, status_path
+from bench.process.heartbeat import LAYOUT, PHASES, StatusWriter, Window, read_status, status_path
 
 
 def test_a_rank_that_has_not_begun_has_no_heartbeat(tmp_path):
@@ -63,7 +63,8 @@ def test_the_writers_offsets_are_the_layouts(tmp_path):
     writer.step(3)
     writer.total(4)
     writer.loss(5.0)
-    assert struct.unpack(LAYOUT.format, bytes(writer.map)) == (os.getpid(), 2, 3, 4, 5.0, 1)
+    writer.window(Window(6, 7.0, 8.0, 9.0, 10.0))
+    assert struct.unpack(LAYOUT.format, bytes(writer.map)) == (os.getpid(), 2, 3, 4, 5.0, 1, 6, 7.0, 8.0, 9.0, 10.0)
 
 
 def test_phases_that_end_a_life_come_last():

@@ -1,0 +1,80 @@
+"""What a rank tells while it trains: numbers in its heartbeat, and lines in its own log, by which a slow rank is found.
+
+Nothing here waits for the device: the loss is the newest that is known, and times are the host's.
+"""
+
+import time
+
+import torch
+
+from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
+from bench.process.heartbeat import StatusWriter, Window
+
+WINDOW_S = 1.0  # the least time between two rates
+LINE_S = 5.0  # between two lines, and a twentieth of the steps
+LINES = 20
+
+
+class Progress:
+    """Counts the steps of one rank. loss: the newest that is known; the trainer sets it."""
+
+    def __init__(self, config: RunConfig, status: StatusWriter, device: torch.device):
+        self.config, self.status, self.device = config, status, device
+        self.units, self.loss = workload_of(config).units, None
+        self.start(0, 0, 0)
+
+    def start(self, step: int, total: int, epoch_images: int) -> None:
+        """Training begins after ``step`` steps of ``total``; an epoch trains on so many images, over all devices."""
+        self.total, self.epoch_images = total, epoch_images if self.config.epochs else 0
+        self.told_at, self.told = time.perf_counter(), step
+        self.resume(step)
+
+    def resume(self, step: int) -> None:
+        """Something else came after this step, as a validation: it is no part of a rate."""
+        self.since, self.first, self.waited = time.perf_counter(), step, 0.0
+
+    def step_done(self, step: int, waited_s: float, lr: float, images_seen: int) -> None:
+        """``step`` steps are done, the last of them after ``waited_s`` seconds for its batch."""
+        self.waited += waited_s
+        took = (now := time.perf_counter()) - self.since
+        due = self.is_due(step, now)
+        if took < WINDOW_S and not due:
+            return
+        done = max(1, step - self.first)
+        rate, wait = done * self.config.global_batch / max(took, 1e-9), self.waited / max(took, 1e-9)
+        epoch = 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
+        window = Window(epoch, rate, wait, lr, self.memory_gib())
+        self.status.window(window)
+        if due:
+            print(line(step, self.total, window, self.loss, self.units), flush=True)
+            self.told_at, self.told = now, step
+        self.resume(step)
+
+    def is_due(self, step: int, now: float) -> bool:
+        """Whether a line is to be written after this step."""
+        if self.config.print_every:
+            return step % self.config.print_every == 0
+        return now - self.told_at >= LINE_S and (step - self.told) * LINES >= self.total
+
+    def memory_gib(self) -> float:
+        """Of this process: what its GPU's allocator holds, or its resident memory."""
+        if self.device.type == "cuda":
+            return torch.cuda.memory_reserved(self.device) / 2**30
+        import psutil
+
+        return psutil.Process().memory_info().rss / 2**30
+
+
+def line(step: int, total: int, window: Window, loss: float | None, units: str) -> str:
+    """One line of progress.
+
+    >>> line(20, 100, Window(2, 187.0, 0.031, 0.05, 0.68), 1.2345, "images")
+    'step 20 of 100, epoch 2, 187 images/s, loss 1.234, waiting for data 3 %, lr 0.05, 0.68 GiB'
+    """
+    parts = [f"step {step} of {total}", *([f"epoch {window.epoch}"] if window.epoch else []),
+             f"{window.rate:.3g} {units}/s" if window.rate < 100 else f"{window.rate:.0f} {units}/s",
+             *([f"loss {loss:.3f}"] if loss is not None and loss == loss else []),
+             f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}",
+             f"{window.memory_gib:.2f} GiB"]  # fmt: skip
+    return ", ".join(parts)

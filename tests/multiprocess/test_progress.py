@@ -1,0 +1,51 @@
+"""How a run goes on can be read while it does: lines outside a terminal, each rank's own log, each epoch at once."""
+
+import re
+import time
+
+import pytest
+
+from tests.runs import TINY, finish, needs_horovod, run, start_run
+
+EPOCHS = TINY | {"gpus": 2, "batch": 120, "image_size": 8, "epochs": 2, "print_every": 2}  # six steps an epoch
+RANK_LINE = re.compile(
+    r"step (\d+) of 12, epoch (\d), [\d.e+]+ images/s(, loss [\d.]+)?, waiting for data \d+ %, lr [\d.e-]+, [\d.]+ GiB"
+)
+
+
+@pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=needs_horovod)])
+def test_lines_epochs_and_every_ranks_log(mode, tmp_path):
+    result = run(tmp_path, mode=mode, **EPOCHS)
+    assert result.code == 0, result.stderr
+    said = result.stdout.splitlines()
+    assert any(re.match(rf"{mode}: step \d+ of 12, epoch 1 of 2, .* left$", line) for line in said), said
+    epochs = [number for number, line in enumerate(said) if line.startswith("epoch ")]
+    table = next(number for number, line in enumerate(said) if line.startswith("CPU only"))
+    assert len(epochs) == 2 and max(epochs) < table
+    for rank in range(2):
+        lines = [RANK_LINE.fullmatch(line) for line in (result.run_dir / f"rank{rank}.log").read_text().splitlines()]
+        found = [(int(line[1]), int(line[2])) for line in lines if line]
+        assert found == [(2, 1), (4, 1), (6, 1), (8, 2), (10, 2), (12, 2)]
+    rows = result.loaded.epochs
+    assert all(0 <= row["train_top1"] <= row["train_top5"] <= 1 for row in rows)
+    assert all(f"training top-1 {row['train_top1']:.4f}" in result.stdout for row in rows)
+
+
+def test_an_epoch_is_printed_when_it_ends_and_not_with_the_table(tmp_path):
+    process = start_run(tmp_path, mode="single", **EPOCHS | {"gpus": 1, "epochs": 50})
+    try:
+        first = next(line for line in process.stdout if line.startswith("epoch 1"))
+        time.sleep(0.5)
+        assert process.poll() is None and "training top-1" in first
+    finally:
+        process.terminate()
+        finish(process, tmp_path, timeout=60)
+
+
+def test_training_metrics_are_those_of_one_process(tmp_path, ranks):
+    """Without norms all modes compute the same; so do the counts over their ranks."""
+    options = EPOCHS | {"model": "resnet18", "norm": "none", "epochs": 1, "lr": 1e-4, "print_every": None}
+    one = ranks.run(tmp_path / "one", mode="single", **options | {"gpus": 1, "batch": 240})
+    two = ranks.run(tmp_path / "two", mode="ddp", **options)
+    (alone,), (both,) = one.loaded.epochs, two.loaded.epochs
+    assert both["train_top1"] == pytest.approx(alone["train_top1"], abs=0.01)
