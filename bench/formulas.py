@@ -386,3 +386,15 @@ def union(intervals: list[tuple[float, float]], gap: float = 0.0) -> list[tuple[
         else:
             merged.append((start, end))
     return merged
+
+
+def others_cpu_share(machine_cpu_s: float, own_cpu_s: list[float], cores: int, wall_s: float) -> float:
+    """The share of a machine's CPU that processes other than the run's took, from 0 to 1.
+
+    machine_cpu_s: CPU seconds of all processes in ``wall_s`` seconds on ``cores`` cores. own_cpu_s: those of each rank.
+    A launcher's own, which sleeps, counts among the others.
+
+    >>> others_cpu_share(18.0, [5.0, 5.0], cores=2, wall_s=10.0)
+    0.4
+    """
+    return max(0.0, machine_cpu_s - sum(own_cpu_s)) / (cores * wall_s)

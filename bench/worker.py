@@ -186,6 +186,7 @@ def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
 def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     """Warm up, train and time; then what was measured: times, memory, and which images it was."""
     from bench.measure.facts import collect_facts
+    from bench.measure.load import Load
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
     from bench.observe.probes import hash_of
@@ -203,10 +204,13 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     stream = plain_errors(observer.batches(loader))
     memory = MemorySampler(mode.topology.devices, cpu_replicas=mode.topology.devices_per_process > 1)
     memory.start()
+    load = None  # of this machine, while steps are timed
 
     def start_timing() -> None:
+        nonlocal load
         observer.timing_starts()
         memory.mark("timed")
+        load = Load()
         mode.barrier()  # all ranks enter the timed steps together
         moments["first_timed_step"] = time.time()
         trainer.clock.start()
@@ -223,6 +227,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         "data_wait_s": list(clock.data_wait_s),
         "phase_time_s": clock.phase_time_s(),
     }
+    times["load"] = load.stop() | {"local_rank": mode.topology.local_rank}
     memory.mark("end")
     moments["last_timed_step"] = time.time()
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}

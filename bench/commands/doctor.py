@@ -11,7 +11,9 @@ from rich.console import Console
 from bench.config.modes import MODES
 from bench.install.horovod_status import Status, status
 from bench.measure.environment import collect_machine
+from bench.measure.load import others_now
 from bench.measure.nvml import visible_gpus, why_no_gpu
+from bench.record.describe import OTHERS
 
 TORCH_PROBE = """
 import json, torch, torch.distributed as dist
@@ -32,10 +34,14 @@ def run(args) -> int:
         f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {facts['ram_gib']:.1f} GiB, "
         f"Python {python}"
     )
+    others = others_now()
+    console.print(f"load     other processes take {100 * others:.0f} % of the CPU now")
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(status())}")
     problems = find_problems(gpus, torch) + shared_memory()
+    if others > OTHERS:
+        problems.append(f"other processes take {100 * others:.0f} % of the CPU: what is measured now is theirs, too")
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
     for problem in problems:

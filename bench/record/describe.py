@@ -5,6 +5,7 @@ from bench.record.summary import throughput_of
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
+OTHERS = 0.1  # of the CPU: what an idle desktop takes is 1 to 3 %
 DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
@@ -88,10 +89,24 @@ def ratio(record: Record, base: Record) -> str:
     return f"{by_all:.2f}" + (" ?" if (by_all - 1) * (by_median - 1) < 0 else "")
 
 
+def disturbed(records: list[Record]) -> list[str]:
+    """Which programs ran while other processes took the CPU: a sentence each, with the largest share."""
+    worst = {}
+    for record in records:
+        share = record.data["summary"].get("others_cpu_share") or 0.0
+        if share > OTHERS:
+            name = record.program or record.config.mode
+            worst[name] = max(share, worst.get(name, 0.0))
+    return [
+        f"{name} was disturbed: other processes took {100 * share:.0f} % of the CPU during its timed steps"
+        for name, share in worst.items()
+    ]
+
+
 def disturbances(record: Record, others: list[Record]) -> list[str]:
     """What must be known before the figures of single runs are compared: whose mean was moved by a few long steps, and
     whose order the medians turn round."""
-    found = []
+    found = disturbed([record, *others])
     for each in filter(lambda each: each.ok, [record, *others]):
         mean_over_median = median_throughput(each) / each.throughput
         if mean_over_median > DISTURBED:

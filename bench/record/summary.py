@@ -25,9 +25,25 @@ def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
             for part in parts
             for device in part["devices"]
         ],
+        **({"others_cpu_share": others_cpu_share(parts)} if "load" in parts[0] else {}),
         "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in parts)
         - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
     }
+
+
+def others_cpu_share(parts: list[dict]) -> float:
+    """The share of the CPU that other processes took during the timed steps, on the machine where it is largest."""
+    nodes = []
+    for part in parts:
+        if part["load"]["local_rank"] == 0 or not nodes:
+            nodes.append([])
+        nodes[-1].append(part["load"])
+    return max(
+        formulas.others_cpu_share(
+            node[0]["machine_cpu_s"], [load["own_cpu_s"] for load in node], node[0]["cores"], node[0]["wall_s"]
+        )
+        for node in nodes
+    )
 
 
 def summarise_accuracy(metrics: list[str], target: float | None, rows: list[dict]) -> dict:

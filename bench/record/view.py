@@ -31,6 +31,7 @@ class Sample:
     timeline: dict | None = None  # of a profiled step
     replicas: dict | None = None  # of rank 0: distances between the replicas, accuracy of each
     lab: dict = field(default_factory=dict)  # what a mistake noted
+    load: dict | None = None  # CPU of this rank and of its machine during the timed steps (bench/measure/load.py)
 
 
 FIELDS = tuple(Sample.__dataclass_fields__)

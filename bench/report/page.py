@@ -145,7 +145,12 @@ def notes(suite: Suite) -> list[str]:
         found.append(f"{len(suite.left_out)} runs of rounds that are not whole are left out of every figure.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
         found.append(f"{len(failed)} runs failed: see below.")
-    return [*found, *study_of(suite).notes(suite), *dict.fromkeys(suite.first.notes)]
+    return [
+        *found,
+        *describe.disturbed(suite.records),
+        *study_of(suite).notes(suite),
+        *dict.fromkeys(suite.first.notes),
+    ]
 
 
 def picture(suite: Suite, name: str, figure) -> dict:

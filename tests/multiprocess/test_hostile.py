@@ -10,6 +10,8 @@ import time
 import psutil
 import pytest
 
+from bench.commands import doctor
+from bench.launch import supervise
 from bench.process.heartbeat import read_status
 from tests import runs
 from tests.multiprocess.broken import ENGINES, failure_of
@@ -92,3 +94,21 @@ def test_a_models_name_makes_no_folder_elsewhere(tmp_path):
 def test_a_terminal_that_is_not_utf_8(tmp_path):
     result = run(tmp_path, env={"PYTHONIOENCODING": "ascii"}, mode="single", model=TINY["model"])
     assert result.code == 0 and result.stdout.splitlines()[-1].startswith("record: "), result.stderr
+
+
+def test_a_loader_without_shared_memory_is_said(tmp_path):
+    """What the rank's log says of it is in the one line, with what to do."""
+    run_dir = tmp_path
+    (run_dir / "rank0.log").write_text("fine\n")
+    (run_dir / "rank1.log").write_text(
+        "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: ENOSPC\n"
+    )
+    said = supervise.without_shared_memory(run_dir, 2)
+    assert "rank 1's loader got no shared memory" in said and "--shm-size" in said and "ENOSPC" in said
+    (run_dir / "rank1.log").write_text("fine\n")
+    assert supervise.without_shared_memory(run_dir, 2) == ""
+
+
+def test_the_doctor_looks_at_shared_memory(tmp_path):
+    assert doctor.shared_memory(tmp_path, least_mib=10**12)[0].startswith(f"{tmp_path} has ")
+    assert doctor.shared_memory(tmp_path / "none") == []

@@ -1,0 +1,67 @@
+"""How busy this machine was with other things while steps were timed: CPU of others, steal, switches, page faults.
+
+A rank knows its own CPU time, with that of its loader's workers; the machine knows all that was spent. The difference
+is what others took. Nothing here is sampled while steps are timed: counters are read before and after.
+"""
+
+import contextlib
+import os
+import resource
+import time
+from pathlib import Path
+
+import psutil
+
+PRESSURE = Path("/proc/pressure/cpu")
+
+
+class Load:
+    """Counters from its construction until ``stop``."""
+
+    def __init__(self):
+        self.began, self.before = time.perf_counter(), counters()
+
+    def stop(self) -> dict:
+        """What they grew by. own_cpu_s: of this process and those that it started. machine_cpu_s: of all processes on
+        this machine; steal_s: what its host gave to others. pressure_s: how long some process waited for a core (PSI);
+        None where the kernel does not count it. Seconds of one core, but for wall_s."""
+        grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
+        own = max(0.0, grown["own_cpu_s"])  # a worker that has ended in between takes its own with it
+        return grown | {"own_cpu_s": own, "wall_s": time.perf_counter() - self.began, "cores": psutil.cpu_count()}
+
+
+def counters() -> dict[str, float | None]:
+    """All of them, now."""
+    used, machine = resource.getrusage(resource.RUSAGE_SELF), psutil.cpu_times()
+    return {
+        "own_cpu_s": used.ru_utime + used.ru_stime + sum(map(cpu_s, psutil.Process().children(recursive=True))),
+        "involuntary_switches": used.ru_nivcsw,
+        "page_faults": used.ru_majflt,
+        "machine_cpu_s": machine.user + machine.system + getattr(machine, "nice", 0.0) + getattr(machine, "irq", 0.0)
+        + getattr(machine, "softirq", 0.0),
+        "steal_s": getattr(machine, "steal", None),
+        "pressure_s": pressure_s(),
+    }  # fmt: skip
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds of another process; 0 when it has ended."""
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return times.user + times.system
+    return 0.0
+
+
+def pressure_s() -> float | None:
+    """Seconds since the start of this machine in which some process waited for a core."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
+    return None
+
+
+def others_now(seconds: float = 1.0) -> float:
+    """The share of this machine's CPU that other processes take, watched for so long from a process that sleeps."""
+    load = Load()
+    time.sleep(seconds)
+    found = load.stop()
+    return max(0.0, found["machine_cpu_s"] - found["own_cpu_s"]) / (found["wall_s"] * (os.cpu_count() or 1))
