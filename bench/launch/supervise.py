@@ -6,6 +6,7 @@ Whatever happens, the whole process tree of every node is ended. Nodes are asked
 import contextlib
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from bench.process.guard import error_path
 from bench.process.heartbeat import PHASES, Heartbeat
 
 TICK_S = 0.2
+# As torch says it: an allocation that fails, a worker that dies of it.
+NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
 JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
 
 
@@ -27,8 +30,8 @@ def run(
     """Start every node's command, watch the ranks, and return when all have ended well.
 
     start: starts one node's command. timeout: seconds without progress. starting: seconds until every rank has joined
-    the group, where that may take longer. watch: called a few times a second, and at
-    the end, with every rank's heartbeat and the rows of the epochs so far.
+    the group, where that may take longer. watch: called a few times a second, and at the
+    end, with every rank's heartbeat and the rows of the epochs so far.
 
     Raises UserError when a rank found the request impossible, RunFailed (with ``.failure``) when a rank raised, was
     killed or hung, when the launcher failed, or on Ctrl-C. Whatever happens, no process of the run is left.
@@ -105,7 +108,7 @@ def without_shared_memory(run_dir: Path, num_ranks: int) -> str:
     """What a rank's log says of shared memory: a loader worker that gets none is gone, and its rank waits for ever."""
     for rank in range(num_ranks):
         for line in tail(run_dir / f"rank{rank}.log", 60).splitlines():
-            if "shared memory" in line or "/dev/shm" in line:
+            if NO_SHARED_MEMORY.search(line):
                 return (f"rank {rank}'s loader got no shared memory ({line.strip()[:200]}): enlarge /dev/shm (docker: "
                         "--shm-size=1g), or use fewer WORKERS")  # fmt: skip
     return ""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from bench.config.command_line import make_command
 from bench.config.modes import MODES, ModeInfo
 from bench.config.options import RunConfig, unchecked
 from bench.config.workloads import Metric, WorkloadInfo
@@ -79,8 +80,8 @@ class Record(Mapping):
 
     @property
     def command(self) -> str:
-        """The make command that repeats it."""
-        return self.data["command"]
+        """The make command that repeats it, made from its options: what the file says may be anybody's text."""
+        return make_command(self.config)
 
     @cached_property
     def config(self) -> RunConfig:

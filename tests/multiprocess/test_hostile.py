@@ -105,7 +105,7 @@ def test_a_loader_without_shared_memory_is_said(tmp_path):
     )
     said = supervise.without_shared_memory(run_dir, 2)
     assert "rank 1's loader got no shared memory" in said and "--shm-size" in said and "ENOSPC" in said
-    (run_dir / "rank1.log").write_text("fine\n")
+    (run_dir / "rank1.log").write_text("NCCL INFO opened /dev/shm/nccl-1 as shared memory\n")
     assert supervise.without_shared_memory(run_dir, 2) == ""
 
 
