@@ -202,7 +202,10 @@ def test_nothing_is_left_outside_the_runs_folder(trained, name):
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_a_run_that_ends_well_warns_of_nothing(trained, name):
     """What stands in a rank's log is read when something is wrong: it must not be there every time."""
-    logs = {path.name: path.read_text() for path in trained(name).run_dir.glob("rank*.log")}
+    logs = {
+        path.name: re.sub(r"(?m)^step \d+ of 5, .* GiB\n", "", path.read_text())  # how it went on: on a slow machine
+        for path in trained(name).run_dir.glob("rank*.log")
+    }
     if (
         "profiled" in name
     ):  # torch's profiler says in a form of its own when it begins and ends, and that no GPU is there
