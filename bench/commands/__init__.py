@@ -60,6 +60,9 @@ LINES = [
                 "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [8]"},
                 "--only": {"metavar": "ONLY", "help": "one part: loop, overhead, horovod, bound, startup, input"}}),
 
+    Command("watch", "look at results", "how a run goes on that somebody else has started, rank by rank",
+            "OUT=folder", "watch", positional=FOLDER, flags={
+                "--once": ON_OFF | {"metavar": "ONCE", "help": "show it once"}}),
     Command("report", "look at results", "a table of the records, and one self-contained page", "OUT=folder", "report",
             positional=FOLDER, flags={
                 "--html": {"metavar": "FILE", "nargs": "?", "const": "", "help": "write the page [in FOLDER]"}}),
