@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.multiprocess.test_faults import stepping
-from tests.runs import TINY, bench, finish, needs_horovod, run, start_run, wait_for
+from tests.runs import TINY, bench, finish, needs_horovod, start_run, wait_for
 
 EPOCHS = TINY | {"gpus": 2, "batch": 120, "image_size": 8, "epochs": 2, "print_every": 2}  # six steps an epoch
 RANK_LINE = re.compile(
@@ -15,8 +15,8 @@ RANK_LINE = re.compile(
 
 
 @pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=needs_horovod)])
-def test_lines_epochs_and_every_ranks_log(mode, tmp_path):
-    result = run(tmp_path, mode=mode, **EPOCHS)
+def test_lines_epochs_and_every_ranks_log(mode, tmp_path, ranks):
+    result = ranks.run(tmp_path, mode=mode, **EPOCHS)
     assert result.code == 0, result.stderr
     said = result.stdout.splitlines()
     assert any(re.match(rf"{mode}: step \d+ of 12, epoch 1, .* left$", line) for line in said), said
