@@ -45,7 +45,7 @@ def print_grid(console: Console, grid: Grid) -> None:
 
 
 def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
-    """One row per run; with ``base``, a column with the ratio of its throughput to that one's."""
+    """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
     units = records[0].workload.units
     head = [("mode", False), ("devices", True), ("processes\n× threads", True), ("global\nbatch", True),
             (f"{units}/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True),
@@ -53,7 +53,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is None:
         return Grid(head, [describe.row(record) for record in records])
     rows = [[*describe.row(record), describe.ratio(record, base)] for record in records]
-    return Grid([*head, ("× this\nrun", True)], rows)
+    return Grid([*head, ("× this run,\nmedian step", True)], rows)
 
 
 def programs_grid(suite, caption: str) -> Grid:

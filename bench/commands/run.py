@@ -80,7 +80,8 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
     if others:
         console.print(
             "note: single is one process with all the threads on the same global batch; independent is the upper "
-            "bound, without communication. One run each, no interval."
+            f"bound, without communication. × this run is by the median steps, {record.workload.units}/s is over all "
+            "steps. One run each, no interval."
         )
     for sentence in disturbances(record, others):
         console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)

@@ -1,7 +1,5 @@
 """A record in words: its machine, its devices, its row of a table."""
 
-from bench import formulas
-from bench.record.summary import throughput_of
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
@@ -70,23 +68,29 @@ def row(record: Record) -> list[str]:
 # --- single runs compared ---------------------------------------------------------------------------------
 
 
-def median_throughput(record: Record) -> float:
-    """Examples per second, were every timed step the median one."""
-    times = formulas.median_steps([part.step_time_s for part in record.samples], record.mode.baseline)
-    return throughput_of(record.config.mode)(times, record.global_batch)
-
-
 def ratios(record: Record, base: Record) -> tuple[float, float]:
     """A run's throughput over another's: over all timed steps, and were every step the median one."""
-    return record.throughput / base.throughput, median_throughput(record) / median_throughput(base)
+    return record.throughput / base.throughput, record.median_throughput / base.median_throughput
 
 
 def ratio(record: Record, base: Record) -> str:
-    """Throughput as a multiple of the base's; with a question mark where the median steps say otherwise."""
+    """Throughput as a multiple of the base's, by the median steps: one long step cannot move it. With a question mark
+    where the means say that the other one is faster."""
     if not (record.ok and base.ok):
         return ""
+    return f"{ratios(record, base)[1]:.2f}" + (" ?" if contradiction(record, base) else "")
+
+
+def contradiction(record: Record, base: Record) -> str:
+    """A sentence where means and medians disagree about which of two runs is faster; empty where they agree."""
     by_all, by_median = ratios(record, base)
-    return f"{by_all:.2f}" + (" ?" if (by_all - 1) * (by_median - 1) < 0 else "")
+    if (by_all - 1) * (by_median - 1) >= 0:
+        return ""
+    a, b = record.program, base.program
+    return (
+        f"which of {a} and {b} is faster cannot be said from these runs: {a} is at {by_all:.2f} times {b} over all "
+        f"steps, and at {by_median:.2f} by the median steps"
+    )
 
 
 def disturbed(records: list[Record]) -> list[str]:
@@ -108,7 +112,7 @@ def disturbances(record: Record, others: list[Record]) -> list[str]:
     whose order the medians turn round."""
     found = disturbed([record, *others])
     for each in filter(lambda each: each.ok, [record, *others]):
-        mean_over_median = median_throughput(each) / each.throughput
+        mean_over_median = each.median_throughput / each.throughput
         if mean_over_median > DISTURBED:
             longest = max(max(part.step_time_s) for part in each.samples)
             found.append(
@@ -116,13 +120,5 @@ def disturbances(record: Record, others: list[Record]) -> list[str]:
                 f"longest took {longest:.2f} s), and {each.workload.units}/s is of the mean: run it again before you "
                 "compare"
             )
-    for other in others:
-        if record.ok and other.ok:
-            by_all, by_median = ratios(other, record)
-            a, b = other.config.mode, record.config.mode
-            if (by_all - 1) * (by_median - 1) < 0:
-                found.append(
-                    f"which of {a} and {b} is faster cannot be said from these runs: {a} is at {by_all:.2f} times {b} "
-                    f"over all steps, and at {by_median:.2f} by the median steps"
-                )
-    return found
+    said = [contradiction(other, record) for other in others if record.ok and other.ok]
+    return found + [sentence for sentence in said if sentence]

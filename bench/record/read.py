@@ -93,14 +93,18 @@ def check_samples(record: dict, where) -> None:
 
 
 def check_summary(record: dict, where) -> None:
-    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited."""
+    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited. Figures
+    that a record is too old to have are filled in from its samples."""
     config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
     if global_batch != config.global_batch:
         raise BadRecord(
             f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
         )
-    for name, value in summarise(config.mode, global_batch, record["samples"]).items():
-        if name != "command_to_first_timed_step_s" and not agree(value, record["summary"].get(name)):
+    follows, summary = summarise(config.mode, global_batch, record["samples"]), record["summary"]
+    summary.setdefault("median_throughput_per_s", follows["median_throughput_per_s"])  # older records lack these two
+    summary["step_time_s"].setdefault("mean", follows["step_time_s"]["mean"])
+    for name, value in follows.items():
+        if name != "command_to_first_timed_step_s" and not agree(value, summary.get(name)):
             raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")
     if accuracy := record.get("accuracy"):
         metrics = [metric["key"] for metric in record["workload"]["metrics"]]

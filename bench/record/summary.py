@@ -1,6 +1,7 @@
 """The figures of a record that follow from its samples. They can be computed again from them at any time."""
 
 import os
+import statistics
 
 from bench import formulas
 from bench.config.modes import MODES
@@ -11,10 +12,13 @@ def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
     times = [part["step_time_s"] for part in parts]
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
+    middle = formulas.median_steps(times, MODES[mode].baseline)
     return {
         "throughput_per_s": throughput_of(mode)(times, global_batch),
+        "median_throughput_per_s": throughput_of(mode)(middle, global_batch),
         "step_time_s": {
             "n": len(steps),
+            "mean": statistics.fmean(steps),
             "median": formulas.percentile(steps, 50),
             "p5": formulas.percentile(steps, 5),
             "p95": formulas.percentile(steps, 95),

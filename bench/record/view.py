@@ -173,8 +173,13 @@ class Record(Mapping):
         return self.data["summary"].get("throughput_per_s")
 
     @property
+    def median_throughput(self) -> float:
+        """Examples per second, were every timed step the median one: one long step does not move it."""
+        return self.data["summary"]["median_throughput_per_s"]
+
+    @property
     def step_time(self) -> dict[str, float]:
-        """Seconds of a step, its slowest rank's: n, median, p5, p95."""
+        """Seconds of a step, its slowest rank's: n, mean, median, p5, p95."""
         return self.data["summary"]["step_time_s"]
 
     @property

@@ -29,6 +29,7 @@ PROVENANCE = {
     },
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
     "throughput_per_s": "examples of all timed steps over the slowest rank's time for them",
+    "median_throughput_per_s": "throughput_per_s, were every timed step the median one: one long step does not move it",
     "independent_throughput_per_s": "sum over processes of own examples over own time: none waits",
     "others_cpu_share": "CPU time of all processes of a machine during the timed steps, less that of the ranks and "
     "their loader workers, over cores times wall time; the operating system's counters, read before and after",
@@ -174,6 +175,7 @@ def provenance_of(config: RunConfig) -> dict:
         "data_wait_s": PROVENANCE["data_wait_s"],
         "others_cpu_share": PROVENANCE["others_cpu_share"],
         "throughput_per_s": PROVENANCE[f"{independent}throughput_per_s"],
+        "median_throughput_per_s": PROVENANCE["median_throughput_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
         **({"top1": PROVENANCE["top1"]} if config.epochs else {}),
         **({"replicas": PROVENANCE["replicas"]} if config.replicas else {}),

@@ -6,10 +6,12 @@ from rich.console import Console
 
 from bench.analysis import tables
 from bench.analysis.comparison import compare_suite
+from bench.analysis.suite import suites_of
 from bench.commands.run import print_run
 from bench.record.describe import memory_cell
 from bench.record.summary import summarise
 from bench.record.view import Record
+from bench.studies.registry import study_of
 from tests import records
 
 
@@ -49,7 +51,7 @@ def test_a_ratio_that_one_long_step_turned_round_says_so(ddp):
     """As seen: single at 615 ms per step, but for one of 3.25 s and a half, printed as slower than ddp at 1,075 ms."""
     single = run("single", 0.615, 6.5, num_devices=1, batch=128)
     text = printed(ddp, [single])
-    assert "0.89 ?" in text
+    assert "1.75 ?" in text and "× this run is by the median steps, images/s is over all steps" in text
     assert "single was disturbed: its mean step is 1.96 × its median step" in text and "6.50 s" in text
     assert "which of single and ddp is faster cannot be said" in text and "at 1.75 by the median steps" in text
 
@@ -57,6 +59,25 @@ def test_a_ratio_that_one_long_step_turned_round_says_so(ddp):
 def test_a_disturbed_run_is_named_where_the_order_stays_what_it_was(ddp):
     text = printed(ddp, [run("single", 0.615, 3.25, num_devices=1, batch=128)])
     assert "single was disturbed" in text and "cannot be said" not in text and " ?" not in text
+
+
+def test_the_ratio_of_two_runs_is_not_moved_by_one_long_step(ddp):
+    """Two modes that take as long; one of ten steps of one takes ten times as long, and halves its mean throughput."""
+    long = run("single", 1.075, 10.75, num_devices=1, batch=128)
+    grid = tables.runs_grid([ddp, long], ddp)
+    assert long.throughput / ddp.throughput == pytest.approx(10 / 19)
+    assert [row[-1] for row in grid.rows] == ["1.00", "1.00"] and "median" in grid.head[-1][0]
+
+
+def test_one_round_whose_means_and_medians_disagree_says_so(ddp):
+    found = [run("single", 0.615, 6.5, num_devices=1, batch=128), ddp]
+    labels = [{"study": "compare", "suite": "compare-1", "program": r.config.mode, "round": 0} for r in found]
+    for each, label in zip(found, labels, strict=True):
+        each.data["config"] |= label
+    (suite,) = suites_of([Record(each.data) for each in found])
+    study = study_of(suite)
+    said = " ".join(study.answer(study.result(suite)))
+    assert "in one round: no interval" in said and "which of ddp and single is faster cannot be said" in said
 
 
 def test_quiet_runs_have_no_warning(ddp):

@@ -61,9 +61,11 @@ def test_the_summary_follows_from_the_samples(good):
     summary = good["summary"]
     assert summary["throughput_per_s"] == formulas.throughput_per_s(times, 6)
     assert summary["step_time_s"] == {
-        "n": 3, "median": formulas.percentile(steps, 50), "p5": formulas.percentile(steps, 5),
-        "p95": formulas.percentile(steps, 95),
+        "n": 3, "mean": pytest.approx(sum(steps) / 3), "median": formulas.percentile(steps, 50),
+        "p5": formulas.percentile(steps, 5), "p95": formulas.percentile(steps, 95),
     }  # fmt: skip
+    median_s = sorted(steps)[1]
+    assert summary["median_throughput_per_s"] == pytest.approx(6 / median_s)
     assert 0 < summary["command_to_first_timed_step_s"] < 120
 
 
@@ -126,6 +128,9 @@ def as_of(version: int, record: Record) -> dict:
     old = copy.deepcopy(record.data) | {"schema_version": version}
     for name in ("summary", "provenance"):
         old[name] = {"throughput_images_per_s" if k == "throughput_per_s" else k: v for k, v in old[name].items()}
+        old[name].pop("median_throughput_per_s", None)
+    if old["summary"]:
+        del old["summary"]["step_time_s"]["mean"]
     old["config"]["role"] = old["config"].pop("program")
     for added in (added for number, added in ADDED.items() if number > version):
         for name in added.get("parts", ()):
@@ -351,6 +356,7 @@ def test_a_record_that_breaks_the_schema_is_not_written(with_old, good):
 
 EDITS = {
     "summary/step_time_s": lambda r: r["summary"]["step_time_s"].update(median=0.001),
+    "summary/median_throughput_per_s": lambda r: r["summary"].update(median_throughput_per_s=1e6),
     "summary/throughput_per_s": lambda r: r["summary"].update(throughput_per_s=1e6),
     "summary/peak_memory_gib": lambda r: r["summary"]["peak_memory_gib"][0].update(pss=0.1),
     "topology/global_batch": lambda r: r["topology"].update(global_batch=999),
