@@ -35,9 +35,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """A suite compared by throughput. base: a label. pairs: the base against every other program first, then the others
-    among themselves. outliers: label -> the rounds that lie far from the program's others; they are in every figure all
-    the same."""
+    """A suite compared by throughput. base: a label. pairs: those that are judged, the base against every other program
+    first, then, where the question is of all, the others among themselves. outliers: label -> the rounds that lie far
+    from the program's others; they are in every figure all the same."""
 
     suite: Suite
     base: str
@@ -54,6 +54,20 @@ class Result:
                 return Pair(a, b, compare(self.suite.programs[a], self.suite.programs[b]), pair.certificate)
         raise KeyError((a, b))
 
+    def holding(self) -> list[bool]:
+        """Of each of its pairs whether the verdict holds when all of them are judged together."""
+        return stats.hold_together([pair.comparison for pair in self.pairs])
+
+    def together(self) -> str:
+        """How many of the verdicts hold when all pairs are judged together, in words; empty for a single pair."""
+        judged = list(zip(self.pairs, self.holding(), strict=True))
+        alone = [pair for pair, holds in judged if not holds and pair.comparison.verdict in stats.VERDICTS]
+        count = len(alone) + sum(holds for _, holds in judged)
+        if not count or len(judged) < 2:
+            return ""
+        named = f", but for {', '.join(f'{pair.b} / {pair.a}' for pair in alone)}" if alone else ""
+        return f"all {len(judged)} pairs judged together (Holm): {count - len(alone)} of {count} verdicts hold{named}"
+
     def ranking(self) -> list[str]:
         """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""
         ways = [p.label for p in self.suite.programs.values() if not p.is_bound and p.config.sync]
@@ -69,8 +83,10 @@ class Result:
         return lines or [f"{best} alone was run: nothing to compare"]
 
 
-def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None) -> Result:
-    """Compare the programs of a suite. base: a label; the first one otherwise.
+def compare_suite(
+    suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None, all_pairs: bool = True
+) -> Result:
+    """Compare the programs of a suite. base: a label; the first one otherwise. all_pairs: not only those with the base.
 
     Raises UserError when the suite has no whole round, and when its records are of different workloads (the message
     names what differs).
@@ -79,7 +95,8 @@ def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None 
     require_one_workload(suite, rules)
     base = base or next(iter(suite.programs))
     order = [base, *(label for label in suite.programs if label != base)]
-    pairs = [compare_pair(suite, a, b, rules) for a, b in itertools.combinations(order, 2)]
+    judged = itertools.combinations(order, 2) if all_pairs else itertools.product([base], order[1:])
+    pairs = [compare_pair(suite, a, b, rules) for a, b in judged]
     outliers = {p.label: [suite.rounds[i] for i in stats.outliers(p.throughputs)] for p in suite.programs.values()}
     ways = {p.label: p.records for p in suite.programs.values() if not p.is_bound} or records_of(suite)
     return Result(

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench.analysis import words
+from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
 from bench.record import describe
 from bench.record.view import Record
@@ -100,21 +100,22 @@ def comparison_grid(result) -> Grid:
     return Grid(head, rows)
 
 
-def pairs_grid(result, all_pairs: bool) -> Grid:
-    """The comparisons with their intervals: all pairs, or those with the base."""
+def pairs_grid(result) -> Grid:
+    """The pairs that are judged, each with its interval, and whether its verdict holds when all are judged together."""
     head = [("pair", False), ("ratio", True), ("95 % interval", True), ("Hodges–Lehmann", True),
-            ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False)]  # fmt: skip
+            ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False),
+            ("holds together", False)]  # fmt: skip
     rows = []
-    for pair in result.pairs:
+    for pair, holds in zip(result.pairs, result.holding(), strict=True):
         found = pair.comparison
-        if all_pairs or pair.a == result.base:
-            flag = " (not a fair comparison)" if pair.flagged else ""
-            rows.append([
-                f"{pair.b} / {pair.a}", f"{found.ratio:.3f}", words.span(found.low, found.high),
-                f"{found.hl_ratio:.3f}", words.span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n),
-                found.verdict + flag,
-            ])  # fmt: skip
-    return Grid(head, rows, "Ratio of throughput, paired by round")
+        flag = " (not a fair comparison)" if pair.flagged else ""
+        rows.append([
+            f"{pair.b} / {pair.a}", f"{found.ratio:.3f}", words.span(found.low, found.high),
+            f"{found.hl_ratio:.3f}", words.span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n),
+            found.verdict + flag, "yes" if holds else "no" if found.verdict in stats.VERDICTS else "",
+        ])  # fmt: skip
+    many = f". Holds together: also when all {len(rows)} are judged at once (Holm)" if len(rows) > 1 else ""
+    return Grid(head, rows, f"Ratio of throughput, paired by round{many}")
 
 
 def certificate_grids(certificate: Certificate) -> list[Grid]:

@@ -91,6 +91,8 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
     tables.print_certificate(console, result.certificate)
     for grid in study.summary(result):
         tables.print_grid(console, grid)
+    if said := getattr(result, "together", str)():
+        console.print(said, highlight=False)
     for label, rounds in getattr(result, "outliers", {}).items():
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
