@@ -320,6 +320,20 @@ def hodges_lehmann_shift(a: list[float], b: list[float], depth: int) -> tuple[fl
     return (estimate, differences[depth - 1], differences[-depth]) if depth else (estimate, None, None)
 
 
+def confidence_per_look(confidence: float, looks: int) -> float:
+    """The confidence of each interval of a sequence, so that all ``looks`` of them hold together at ``confidence``.
+
+    Each look may miss with probability (1 - confidence) / looks: together they miss at most as often as the sum
+    (Bonferroni's inequality), whenever and for whatever reason one stops after a look. These are repeated confidence
+    intervals (Jennison and Turnbull, Journal of the Royal Statistical Society B 51 (1989), 305-361), with the
+    simplest choice of their level. It is conservative, since looks at growing data agree more often than by chance.
+
+    >>> round(confidence_per_look(0.95, 5), 6), confidence_per_look(0.95, 1)
+    (0.99, 0.95)
+    """
+    return 1 - (1 - confidence) / looks if looks > 1 else confidence
+
+
 def holm(p: list[float]) -> list[float]:
     """p values that are judged together, adjusted by Holm's step-down method; in the order in which they are given.
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import math
 from dataclasses import dataclass
 
+from bench import formulas
 from bench.analysis import stats
 from bench.analysis.certificate import NOTHING_VARIES, Certificate, Fact, Rules, certify
 from bench.analysis.suite import Program, Suite
@@ -15,12 +17,14 @@ OF_BOUND = ("gradient", "initial weights")
 
 @dataclass(frozen=True)
 class Pair:
-    """Program b against program a, by their labels, with the certificate of these two alone."""
+    """Program b against program a, by their labels, with the certificate of these two alone. settled: of a suite that
+    went on until there were verdicts, the look from which on this pair has its own; None where it has none."""
 
     a: str
     b: str
     comparison: stats.Comparison
     certificate: Certificate
+    settled: int | None = None
 
     @property
     def flagged(self) -> bool:
@@ -51,7 +55,8 @@ class Result:
             if (pair.a, pair.b) == (a, b):
                 return pair
             if (pair.a, pair.b) == (b, a):
-                return Pair(a, b, compare(self.suite.programs[a], self.suite.programs[b]), pair.certificate)
+                found = compare(self.suite.programs[a], self.suite.programs[b])
+                return Pair(a, b, found, pair.certificate, pair.settled)
         raise KeyError((a, b))
 
     def holding(self) -> list[bool]:
@@ -67,6 +72,16 @@ class Result:
             return ""
         named = f", but for {', '.join(f'{pair.b} / {pair.a}' for pair in alone)}" if alone else ""
         return f"all {len(judged)} pairs judged together (Holm): {count - len(alone)} of {count} verdicts hold{named}"
+
+    def rounds_needed(self) -> str:
+        """Of a suite that went on until there were verdicts, after how many rounds each pair had its own."""
+        if not self.suite.looks:
+            return ""
+        groups = {}
+        for pair in sorted(self.pairs, key=lambda pair: pair.settled or math.inf):
+            groups.setdefault(pair.settled, []).append(f"{pair.b} / {pair.a}")
+        said = [f"{f'{n} rounds' if n else 'none'}: {', '.join(pairs)}" for n, pairs in groups.items()]
+        return f"rounds until the verdict: {'; '.join(said)}"
 
     def ranking(self) -> list[str]:
         """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""
@@ -106,7 +121,18 @@ def compare_suite(
 
 def compare(a: Program, b: Program) -> stats.Comparison:
     """Program b against program a, round by round."""
-    return stats.compare_rounds(a.throughputs, b.throughputs)
+    return stats.compare_rounds(a.throughputs, b.throughputs, looks=len(b.first.looks) or 1)
+
+
+def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
+    """The look from which on a pair has a verdict; the last one is after the last round. None where it has none."""
+    rounds, looks, since = found.n, b.first.looks, None
+    level = formulas.confidence_per_look(found.confidence, len(looks) or 1)
+    for n in [*(n for n in looks if n < rounds), rounds]:
+        _, low, high = stats.interval(a.throughputs[:n], b.throughputs[:n], level)
+        word = stats.verdict(low, high, found.tie_margin)
+        since = (since or n) if word in stats.VERDICTS else None
+    return since
 
 
 def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
@@ -117,7 +143,8 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
         facts = [of_bound(fact) if fact.name in OF_BOUND and fact.status == "differs" else fact
                  for fact in certificate.facts]  # fmt: skip
         certificate = Certificate(facts)
-    return Pair(a, b, compare(one, other), certificate)
+    found = compare(one, other)
+    return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
 
 
 def of_bound(fact: Fact) -> Fact:

@@ -43,7 +43,7 @@ class Comparison:
     verdict: str  # faster | slower | tie | too noisy | no interval
     rounds_needed: int | None  # only when too noisy
     tie_margin: float
-    confidence: float
+    confidence: float  # over all looks, where the rounds went on until there was a verdict
 
     def sentence(self, name_a: str, name_b: str) -> str:
         """The verdict in words, with its numbers."""
@@ -72,25 +72,36 @@ class Equivalence:
         return self.verdict.startswith("equivalent")
 
 
-def compare_rounds(a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95) -> Comparison:
+def compare_rounds(
+    a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95, looks: int = 1
+) -> Comparison:
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
     The interval is Student's t on d; the signed-rank interval and the sign-flip p are given with it as checks that need
-    no normal noise, only noise symmetric about its centre. Raises ValueError on unequal lengths, no round at all, a
+    no normal noise, only noise symmetric about its centre. looks: how often the verdict may have been looked at, by a
+    plan, before the rounds were ended by what was seen; intervals and p values are then such that they hold over all
+    looks (``formulas.confidence_per_look``). Raises ValueError on unequal lengths, no round at all, a
     value that is not positive and finite, tie_margin <= 0, or a confidence outside (0, 1).
     """
     check(a, b, tie_margin, confidence)
     n, d = len(a), [math.log(y / x) for x, y in zip(a, b, strict=True)]
-    ratio, low, high = math.exp(statistics.fmean(d)), None, None
-    if n > 1:
-        ratio, low, high = formulas.log_ratio_interval(a, b, t_quantile(n - 1, confidence))
-    depth, _ = signed_rank_depth(n, confidence)
+    level = formulas.confidence_per_look(confidence, looks)
+    ratio, low, high = interval(a, b, level)
+    depth, _ = signed_rank_depth(n, level)
     hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
     word = verdict(low, high, tie_margin)
+    p = [min(1.0, looks * x) for x in (sign_flip_p(d), *student_p(d, tie_margin))]
     return Comparison(
-        n, ratio, low, high, *hl, sign_flip_p(d), *student_p(d, tie_margin), word,
-        rounds_needed(d, tie_margin, confidence) if word == "too noisy" else None, tie_margin, confidence,
+        n, ratio, low, high, *hl, *p, word,
+        rounds_needed(d, tie_margin, level) if word == "too noisy" else None, tie_margin, confidence,
     )  # fmt: skip
+
+
+def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float | None, float | None]:
+    """The ratio b/a over paired rounds with Student's interval; one round has none."""
+    if len(a) == 1:
+        return b[0] / a[0], None, None
+    return formulas.log_ratio_interval(a, b, t_quantile(len(a) - 1, confidence))
 
 
 def check(a: list[float], b: list[float], tie_margin: float, confidence: float) -> None:

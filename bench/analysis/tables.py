@@ -105,6 +105,7 @@ def pairs_grid(result) -> Grid:
     head = [("pair", False), ("ratio", True), ("95 % interval", True), ("Hodges–Lehmann", True),
             ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False),
             ("holds together", False)]  # fmt: skip
+    head += [("verdict after", True)] if result.suite.looks else []
     rows = []
     for pair, holds in zip(result.pairs, result.holding(), strict=True):
         found = pair.comparison
@@ -114,6 +115,7 @@ def pairs_grid(result) -> Grid:
             f"{found.hl_ratio:.3f}", words.span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n),
             found.verdict + flag, "yes" if holds else "no" if found.verdict in stats.VERDICTS else "",
         ])  # fmt: skip
+        rows[-1] += [f"{pair.settled} rounds" if pair.settled else ""] if result.suite.looks else []
     many = f". Holds together: also when all {len(rows)} are judged at once (Holm)" if len(rows) > 1 else ""
     return Grid(head, rows, f"Ratio of throughput, paired by round{many}")
 

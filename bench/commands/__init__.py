@@ -8,6 +8,7 @@ from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
 from bench.studies.base import Study
 from bench.studies.registry import STUDIES
+from bench.studies.sequential import MAX_MINUTES
 
 HOROVOD, COURSE = ("horovod",), ("course",)
 FOLDER = {"out": {"metavar": "FOLDER", "help": "folder of records [results/runs]"}}
@@ -20,7 +21,10 @@ LIMIT = {"--timeout": {"metavar": "SECONDS", "default": "60", "help": "limit of 
 
 def of_study(study: Study) -> Command:
     """The command of a study."""
-    number = {"--rounds": {"metavar": "ROUNDS", "help": f"interleaved rounds [{study.rounds}]"}}
+    auto = "; auto: until every pair has a verdict" if study.auto else ""
+    number = {"--rounds": {"metavar": "ROUNDS", "help": f"interleaved rounds{auto} [{study.rounds}]"}}
+    if study.auto:
+        number["--max-minutes"] = {"metavar": "MAX_MINUTES", "help": f"limit of ROUNDS=auto [{MAX_MINUTES:g}]"}
     if study.seeded:
         number = {"--seeds": {"metavar": "SEEDS", "help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
     return Command(

@@ -190,6 +190,12 @@ class RunConfig:
     program: str | None = option("labels", None, "label: the program of its suite")
     variant: str | None = option("labels", None, "label: the part of the program in its suite, as in right, wrong")
     round: int | None = option("labels", None, "label: the round of its suite", minimum=0)
+    looks: str | None = option(
+        "labels", None, "label: the rounds after which its suite was to end if every pair had a verdict, as in 4,8,16"
+    )
+    limit_minutes: float | None = option(
+        "labels", None, "label: after which time its suite was to end, whatever it had shown", exclusive_minimum=0
+    )
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
@@ -221,7 +227,7 @@ def names(*parts: str) -> list[str]:
     """The options of these parts, in the order of RunConfig's fields.
 
     >>> names("labels")
-    ['study', 'suite', 'program', 'variant', 'round']
+    ['study', 'suite', 'program', 'variant', 'round', 'looks', 'limit_minutes']
     """
     return [f.name for f in dataclasses.fields(RunConfig) if f.metadata["part"] in parts]
 

@@ -14,6 +14,7 @@ from bench.config.modes import MODES
 from bench.errors import UserError
 
 MOST_THREADS = 4096
+LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
 FAULT_KINDS = ("raise", "kill", "hang")
 
 
@@ -29,6 +30,8 @@ def check(config, knobs: set[str]) -> None:
         parse_fault(config.fault, config.num_processes)
     if config.snapshots:
         parse_snapshots(config.snapshots)
+    if config.looks and not re.fullmatch(LOOKS, config.looks):
+        raise UserError(f"LOOKS={config.looks}: write rounds, as in 4,8,16")
 
 
 def check_mode(config) -> None:

@@ -94,6 +94,11 @@ class Record(Mapping):
         return MODES[self.config.mode]
 
     @property
+    def looks(self) -> list[int]:
+        """The rounds after which its suite was looked at, by the plan; none where the number of rounds was fixed."""
+        return [int(number) for number in (self.config.looks or "").split(",") if number]
+
+    @property
     def program(self) -> str:
         """What it is in its suite; its mode where nothing else was said."""
         return self.config.program or self.config.mode

@@ -22,9 +22,8 @@ from bench.config.options import UNSET, names, to_dict
 from bench.errors import UserError
 from bench.record.read import find_records
 from bench.record.view import Record
-from bench.report.difference import label, threads_of, usable
+from bench.report.difference import confidence_of, label, threads_of, usable
 
-CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
 # Options of the work that are given in another form, or do not change it: the global batch represents the batch per
@@ -102,7 +101,7 @@ class Group:
         """Student's 95 % interval of that mean; None for one record."""
         if self.n < 2:
             return None
-        quantile = stats.t_quantile(self.n - 1, CONFIDENCE)
+        quantile = stats.t_quantile(self.n - 1, confidence_of(self.records))
         _, low, high = formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)
         return low, high
 

@@ -1,7 +1,7 @@
 """Weak or strong scaling compared: speedup and efficiency against the number of devices, with intervals."""
 
 from bench import formulas
-from bench.analysis import stats
+from bench.analysis import comparison, stats
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
 from bench.analysis.words import with_span
@@ -32,7 +32,7 @@ def speedup(result: Result, program: Program) -> tuple:
     """Throughput over the base's, paired by round: (ratio, low, high)."""
     if program.label == result.base:
         return 1.0, None, None
-    both = stats.compare_rounds(result.suite.programs[result.base].throughputs, program.throughputs)
+    both = comparison.compare(result.suite.programs[result.base], program)
     return both.ratio, both.low, both.high
 
 

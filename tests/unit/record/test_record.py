@@ -116,6 +116,7 @@ def test_an_unknown_schema_version_is_refused(tmp_path, good, version):
 
 # What was added with each version: parts of a record, parts of a rank's sample, options.
 ADDED = {
+    6: {"options": ("looks", "limit_minutes")},
     5: {"parts": ("workload", "nodes"), "options": ("study", "variant")},
     4: {"parts": ("observed",), "options": ("mistake", "watch", "lr_batch")},
     3: {"options": ("epochs", "augment", "checkpoint", "track", "resume", "evaluate")},
@@ -127,11 +128,13 @@ def as_of(version: int, record: Record) -> dict:
     """The content of a record as a program of that schema version would have written it."""
     old = copy.deepcopy(record.data) | {"schema_version": version}
     for name in ("summary", "provenance"):
-        old[name] = {"throughput_images_per_s" if k == "throughput_per_s" else k: v for k, v in old[name].items()}
         old[name].pop("median_throughput_per_s", None)
     if old["summary"]:
         del old["summary"]["step_time_s"]["mean"]
-    old["config"]["role"] = old["config"].pop("program")
+    for name in ("summary", "provenance") if version < 5 else ():
+        old[name] = {"throughput_images_per_s" if k == "throughput_per_s" else k: v for k, v in old[name].items()}
+    if version < 5:
+        old["config"]["role"] = old["config"].pop("program")
     for added in (added for number, added in ADDED.items() if number > version):
         for name in added.get("parts", ()):
             old.pop(name, None)
@@ -143,7 +146,7 @@ def as_of(version: int, record: Record) -> dict:
     return old
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     """What it measured stays as it is; its labels and figures have the names of today; reading changes no file."""
     (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
@@ -153,14 +156,14 @@ def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     record = load(path)
     assert record["schema_version"] == SCHEMA_VERSION and path.read_text() == before
     assert record["samples"] == old["samples"] and record["topology"] == old["topology"]
-    assert record.throughput == old["summary"]["throughput_images_per_s"]
+    assert record.throughput == old["summary"]["throughput_images_per_s" if version < 5 else "throughput_per_s"]
     assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
     assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
     labels = [getattr(record.config, name) for name in names("labels")]
-    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5)
+    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 2
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_an_option_that_did_not_exist_had_its_default(tmp_path, version):
     (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
     config = load(write(tmp_path, as_of(version, now))).config
@@ -176,7 +179,7 @@ def test_the_programs_of_an_old_suite_are_told_by_their_variant(tmp_path):
         assert load(write(tmp_path, as_of(4, now))).config.variant == variant
 
 
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [3, 4, 5])
 def test_old_records_of_failed_runs_and_of_trainings_are_migrated(tmp_path, version):
     failed = load(write(tmp_path, as_of(version, records.record("ddp", failed="killed"))))
     assert failed.failure["kind"] == "killed" and failed["nodes"] == [] and failed.throughput is None
