@@ -50,7 +50,7 @@ class Sequence:
         if done in LOOKS and not self.open_after(done):
             return True
         if done < LOOKS[-1] and now - self.began + self.longest_s > self.limit_s:
-            self.say(f"MAX_MINUTES={self.limit_s / 60:g} leaves no time for another round: {done} rounds it is")
+            self.say(f"MAX_MINUTES={self.limit_s / 60:g} leaves no time for another round after round {done}")
             return True
         return done == LOOKS[-1]
 

@@ -135,7 +135,7 @@ def test_it_says_beforehand_how_long_it_may_take_and_at_each_look_what_is_open()
     found = Simulated(alternating, minutes=30)
     assert found.said[0] == "one round took 60 s: it will take 30 min at most"
     assert found.said[1] == "look after 4 rounds: 1 of 3 pairs have a verdict, but 2 / 0, 2 / 1"
-    assert found.rounds == 30 and found.said[-1] == "MAX_MINUTES=30 leaves no time for another round: 30 rounds it is"
+    assert found.rounds == 30 and found.said[-1] == "MAX_MINUTES=30 leaves no time for another round after round 30"
 
 
 def test_it_ends_after_the_last_look_and_one_round_may_take_longer_than_the_limit():
