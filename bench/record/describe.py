@@ -4,6 +4,11 @@ from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 OTHERS = 0.1  # of the CPU: what an idle desktop takes is 1 to 3 %
+# What disturbs a run: a figure of its summary, from where on it does, and what is said of it.
+DISTURBING = {
+    "others_cpu_share": (OTHERS, "other processes took {:.0%} of the CPU"),
+    "steal_share": (0.05, "the machine's host gave {:.0%} of the CPU to others (steal)"),
+}
 DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
@@ -94,17 +99,45 @@ def contradiction(record: Record, base: Record) -> str:
 
 
 def disturbed(records: list[Record]) -> list[str]:
-    """Which programs ran while other processes took the CPU: a sentence each, with the largest share."""
+    """Which programs were disturbed, and by what: a sentence each, with the largest share of its records."""
     worst = {}
     for record in records:
-        share = record.data["summary"].get("others_cpu_share") or 0.0
-        if share > OTHERS:
-            name = record.program or record.config.mode
-            worst[name] = max(share, worst.get(name, 0.0))
-    return [
-        f"{name} was disturbed: other processes took {100 * share:.0f} % of the CPU during its timed steps"
-        for name, share in worst.items()
-    ]
+        for figure, share in disturbances_of(record).items():
+            found = worst.setdefault(record.program, {})
+            found[figure] = max(share, found.get(figure, 0.0))
+    return [f"{name} was disturbed: {in_words(found)} during its timed steps" for name, found in worst.items()]
+
+
+def disturbances_of(record: Record) -> dict[str, float]:
+    """The figures of a record that say that it was disturbed; none where it was not, or where nothing was measured."""
+    figures = {name: record["summary"].get(name) or 0.0 for name in DISTURBING}
+    return {name: value for name, value in figures.items() if value > DISTURBING[name][0]}
+
+
+def in_words(found: dict[str, float]) -> str:
+    """What disturbed a run.
+
+    >>> in_words({"others_cpu_share": 0.41, "steal_share": 0.1})
+    "other processes took 41 % of the CPU and the machine's host gave 10 % of the CPU to others (steal)"
+    """
+    return " and ".join(DISTURBING[name][1].format(value).replace("%", " %") for name, value in found.items())
+
+
+def how_quiet(records: list[Record]) -> tuple[bool, str]:
+    """Whether records may be shown as a reference, and a sentence: how many were disturbed and at most how much, or
+    that nothing was; and of how many it is not known, which were taken before it was measured."""
+    worst, count = {}, 0
+    for record in records:
+        found = disturbances_of(record)
+        count += bool(found)
+        worst |= {name: max(value, worst.get(name, 0.0)) for name, value in found.items()}
+    known = sum("others_cpu_share" in record["summary"] for record in records)
+    if not known:
+        return True, "Whether other processes disturbed it was not measured."
+    unknown = f"; {len(records) - known} runs are of before that was measured" if known < len(records) else ""
+    if worst:
+        return False, f"{count} of {len(records)} runs were disturbed: in the worst {in_words(worst)}{unknown}."
+    return True, f"None of {known} runs was disturbed by other processes{unknown}."
 
 
 def disturbances(record: Record, others: list[Record]) -> list[str]:

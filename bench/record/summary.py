@@ -29,9 +29,23 @@ def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
             for part in parts
             for device in part["devices"]
         ],
-        **({"others_cpu_share": others_cpu_share(parts)} if "load" in parts[0] else {}),
+        **disturbance(parts),
         "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in parts)
         - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
+    }
+
+
+def disturbance(parts: list[dict]) -> dict:
+    """How much other things than the run had of its machines during the timed steps, as far as it was measured.
+
+    others_cpu_share: of the CPU, other processes on the machine where that is largest. steal_share: of the CPU, what
+    the host of a virtual machine gave to others.
+    """
+    loads = [part["load"] for part in parts if "load" in part]
+    steal = [load["steal_s"] / (load["cores"] * load["wall_s"]) for load in loads if load.get("steal_s") is not None]
+    return {
+        **({"others_cpu_share": others_cpu_share(parts)} if "load" in parts[0] else {}),
+        **({"steal_share": max(steal)} if steal else {}),
     }
 
 

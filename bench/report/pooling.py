@@ -20,6 +20,7 @@ from bench.analysis.tables import Grid
 from bench.config.fields import WORK
 from bench.config.options import UNSET, names, to_dict
 from bench.errors import UserError
+from bench.record.describe import disturbances_of
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report.difference import confidence_of, label, threads_of, usable
@@ -218,6 +219,10 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     said = [f"refused: {sentence}" for sentence in refused] + said
     left = len(records) - len(good)
     said += [f"note: {left} failed or profiled runs are left out"] if left else []
+    disturbed = sum(bool(disturbances_of(record)) for record in good)
+    said += (
+        [f"note: {disturbed} of {len(good)} runs were disturbed by others, and count all the same"] if disturbed else []
+    )
     if not good:
         raise UserError("; ".join([f"no record below {folder} can be pooled", *said]))
     return good, said
