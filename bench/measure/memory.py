@@ -84,8 +84,8 @@ class MemorySampler:
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
-        None}, energy_j (or None), sample_interval_s (the pause after the last sample), sample_cost_s (median CPU time
-        of one), notes.
+        None}, energy_j (or None), processes (those seen on a GPU), sample_interval_s (the pause after the last
+        sample), sample_cost_s (median CPU time of one), notes.
         """
         if self._report is None:
             self._end_thread()
@@ -181,6 +181,7 @@ class _Trace:
             "marks": dict(marks),
             "peak_memory_gib": peaks,
             "energy_j": self._energy_between(),
+            **({"processes": seen} if (seen := self._guard("processes", [])) else {}),
             **rate,
             "notes": self.notes,
         }

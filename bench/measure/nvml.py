@@ -21,6 +21,9 @@ from types import ModuleType
 from typing import Any
 
 GIB = 2**30
+# Reasons for which a clock is held down, as bits (nvml.h): hardware slowdown, heat by software and by hardware, power
+# brake. A power cap is not among them: a board at its limit of power is at work.
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,19 @@ class NvmlDevice:
     def power_w(self) -> float | None:
         """Power drawn by the board, in watts."""
         return self._ask("power", lambda: self._lib.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
+
+    def processes(self) -> list[int] | None:
+        """The ids of all processes that compute on the GPU; in a container they may be the host's numbers."""
+        rows = self._ask("process", lambda: self._list_processes(self._handle))
+        return None if rows is None else sorted({row.pid for row in rows})
+
+    def sm_clock_mhz(self) -> int | None:
+        """The clock of the multiprocessors now, in MHz."""
+        return self._ask("clock", lambda: self._lib.nvmlDeviceGetClockInfo(self._handle, self._lib.NVML_CLOCK_SM))
+
+    def throttle_reasons(self) -> int | None:
+        """Why the clock is below the highest now, as the bits of nvml.h; ``SLOWED`` are those that disturb."""
+        return self._ask("throttle", lambda: self._lib.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
 
     def energy_j(self) -> float | None:
         """Energy drawn since the driver was loaded, in joules (from Volta on)."""

@@ -1,5 +1,7 @@
 """A record in words: its machine, its devices, its row of a table."""
 
+import statistics
+
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
@@ -8,7 +10,10 @@ OTHERS = 0.1  # of the CPU: what an idle desktop takes is 1 to 3 %
 DISTURBING = {
     "others_cpu_share": (OTHERS, "other processes took {:.0%} of the CPU"),
     "steal_share": (0.05, "the machine's host gave {:.0%} of the CPU to others (steal)"),
+    "foreign_gpu_processes": (0, "{:.0f} processes of others were on a GPU"),
+    "gpu_slowed_share": (0.1, "a GPU's clock was held down by heat or power supply in {:.0%} of the samples"),
 }
+CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
 DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
@@ -105,7 +110,26 @@ def disturbed(records: list[Record]) -> list[str]:
         for figure, share in disturbances_of(record).items():
             found = worst.setdefault(record.program, {})
             found[figure] = max(share, found.get(figure, 0.0))
-    return [f"{name} was disturbed: {in_words(found)} during its timed steps" for name, found in worst.items()]
+    said = [f"{name} was disturbed: {in_words(found)} during its timed steps" for name, found in worst.items()]
+    return said + clocks_apart(records)
+
+
+def clocks_apart(records: list[Record]) -> list[str]:
+    """A sentence where the machine's clock was not the same in all runs, as far as it could be read."""
+    found = [mhz for record in records if record.ok and (mhz := clock_mhz(record))]
+    if not found or max(found) <= CLOCKS * min(found):
+        return []
+    what = "GPUs'" if records[0].on_gpu else "CPU's"
+    return [f"the {what} clock was between {min(found):.0f} and {max(found):.0f} MHz: runs are not of one speed"]
+
+
+def clock_mhz(record: Record) -> float | None:
+    """The clock of a run: of its GPUs the median over all samples; of a CPU the fastest core's at the end of the timed
+    steps; None where it was not read."""
+    if record.on_gpu:
+        columns = [device["timeline"].get("sm_clock_mhz", []) for part in record.samples for device in part.devices]
+        return statistics.median(mhz) if (mhz := [x for column in columns for x in column if x]) else None
+    return max(((part.load or {}).get("cpu_mhz") or 0.0 for part in record.samples), default=0.0) or None
 
 
 def disturbances_of(record: Record) -> dict[str, float]:

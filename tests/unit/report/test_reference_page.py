@@ -6,8 +6,10 @@ from bench.analysis.suite import suites_of
 from bench.commands import renew
 from bench.course import records as course_records
 from bench.errors import UserError
+from bench.measure.load import Load, cpu_mhz
 from bench.record.describe import disturbed, how_quiet
 from bench.record.read import load
+from bench.record.summary import summarise
 from bench.report import reference_page
 from bench.report.page import page
 from bench.report.pooling import pool
@@ -72,6 +74,40 @@ def test_time_that_the_host_takes_is_told_where_it_matters(tmp_path):
     assert "gave 8 % of the CPU to others (steal)" in text
     (path, *_) = sorted(records.store(tmp_path, stolen).rglob("record.json"))
     assert load(path)["summary"]["steal_share"] == pytest.approx(0.08)
+
+
+def test_others_on_a_gpu_a_clock_held_down_and_clocks_apart_are_told():
+    made = records.suite_records("compare", records.compare_programs(), rounds=2, device="cuda")
+
+    def seen(data: dict) -> None:
+        for part in data["samples"]:
+            for device in part["devices"]:
+                n = len(device["timeline"]["time_s"])
+                mhz = 1980 if data["config"]["round"] else 1400
+                device["timeline"] |= {"throttle_reasons": [0x40] * n, "sm_clock_mhz": [mhz] * n}
+                device |= {"processes": [part["pid"], 77, 78]}
+        mode, global_batch = data["config"]["mode"], data["topology"]["global_batch"]
+        data["summary"] = summarise(mode, global_batch, data["samples"])
+
+    said = disturbed(records.edited(made, seen))
+    assert said[0] == (
+        "single was disturbed: 2 processes of others were on a GPU and a GPU's clock was held down by heat or power "
+        "supply in 100 % of the samples during its timed steps"
+    )
+    assert said[-1] == "the GPUs' clock was between 1400 and 1980 MHz: runs are not of one speed"
+    assert disturbed(made) == []
+
+
+def test_the_clock_of_a_cpu_is_read_where_there_is_one(monkeypatch):
+    load = Load().stop()
+    assert load["cpu_mhz"] is None or load["cpu_mhz"] > 0
+    monkeypatch.setattr("psutil.cpu_freq", lambda percpu: None)
+    assert cpu_mhz() is None
+    quick, slow = (records.loaded(suite_records(n, 0.0)[:5], 0.0) for n in (1, 2))
+    for record in quick + slow:
+        record.data["samples"][0]["load"]["cpu_mhz"] = 3000.0 if record in quick else 2500.0
+    assert disturbed(quick + slow) == ["the CPU's clock was between 2500 and 3000 MHz: runs are not of one speed"]
+    assert disturbed(quick) == []
 
 
 def test_renew_names_what_is_no_reference(folder, monkeypatch, capsys):
