@@ -135,6 +135,9 @@ class RunConfig:
         "measuring", None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0
     )
     timed_steps: int | None = option("measuring", None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
+    val_batch: int | None = option(
+        "measuring", None, "images per device per forward pass of a validation (BATCH)", minimum=1, trains=True
+    )
     profile: bool = option("measuring", False, "torch.profiler around one more step: its timeline goes into the record")
     watch: bool = option(
         "measuring", False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps"

@@ -92,6 +92,8 @@ def check_training(config) -> None:
         raise UserError("LR_WARMUP_STEPS and LR_WARMUP_EPOCHS say the same twice: leave one of them out")
     if config.lr_warmup_epochs and not config.epochs:
         raise UserError("LR_WARMUP_EPOCHS needs EPOCHS: without epochs use LR_WARMUP_STEPS")
+    if config.val_batch and not (config.epochs or config.evaluate):
+        raise UserError("VAL_BATCH is the batch of a validation: give EPOCHS or EVALUATE=1, or leave it out")
     if config.freeze and config.train_only:
         raise UserError("FREEZE and TRAIN_ONLY exclude each other: leave one of them out")
     if config.evaluate and not (config.resume or config.pretrained):

@@ -57,6 +57,9 @@ class Mode(base.Mode):
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module
 
+    def judged(self, model: nn.Module) -> nn.Module:
+        return model  # all devices judge, each its chunk
+
 
 class DataParallel(nn.DataParallel):
     """``nn.DataParallel`` whose replicas compute in the precision that the caller's autocast has.

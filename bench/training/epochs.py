@@ -261,9 +261,9 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     """The mean loss and the workload's metrics over a held-out set: each process counts its share, and the COUNTS are
     summed over the ranks.
 
-    A share is never padded, so no example counts twice, whatever the sizes. It runs on the plain model, for shares may
-    differ by a batch and DDP's forward is a collective. Batch norm's statistics may differ by rank; the model that is
-    validated is one, rank 0's, as a checkpoint would hold it.
+    A share is never padded, so no example counts twice, whatever the sizes. It runs on every device: on what the mode
+    says a validation calls (``Mode.judged``). Batch norm's statistics may differ by rank; the model that is validated
+    is one, rank 0's, as a checkpoint would hold it.
     """
     trainer.status.phase("validating")
     mode, model = trainer.mode, trainer.mode.unwrap(trainer.model)
@@ -294,7 +294,7 @@ def means(trainer: Trainer, counts: torch.Tensor) -> dict:
 def count(trainer: Trainer, batches: Iterable) -> torch.Tensor:
     """[2 + metrics]: the sum of the losses, that of each metric, and the examples, of this process's model on
     batches."""
-    workload, model = trainer.workload, trainer.mode.unwrap(trainer.model)
+    workload, model = trainer.workload, trainer.mode.judged(trainer.model)
     model.eval()
     counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
     for inputs, targets in forwards(trainer, batches):

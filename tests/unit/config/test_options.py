@@ -187,6 +187,7 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "checkpoint_steps",
         "resume",
         "target",
+        "val_batch",
         "copy_to",
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
@@ -313,6 +314,7 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 EPOCHS"),
         ({"resume": "x"}, "RESUME EPOCHS"),
         ({"resume": "x", "pretrained": "y", "epochs": 1}, "RESUME PRETRAINED"),
+        ({"val_batch": 8}, "VAL_BATCH EPOCHS EVALUATE=1"),
         ({"target": 0.9}, "TARGET EPOCHS"),
         ({"target": 98, "epochs": 1}, "TARGET=98 0.98"),
         ({"checkpoint": False, "checkpoint_steps": 5, "epochs": 1}, "CHECKPOINT=0 CHECKPOINT_STEPS"),
