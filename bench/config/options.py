@@ -19,7 +19,6 @@ from bench.errors import UserError
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("constant", "step", "cosine", "cyclic")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
@@ -78,7 +77,10 @@ class RunConfig:
     nesterov: bool = option("recipe", False, "sgd with Nesterov's momentum")
     weight_decay: float = option("recipe", 0.0, "weight decay", minimum=0)
     optimizer: str = option("recipe", "sgd", "the optimizer", choices=OPTIMIZERS)
-    schedule: str = option("recipe", "constant", "learning-rate schedule", choices=SCHEDULES)
+    schedule: str = option(
+        "recipe", "constant", f"learning-rate schedule: {', '.join(rules.SCHEDULES)}; step:30,60,80 drops after these "
+        "epochs",
+    )  # fmt: skip
     schedule_epochs: float = option(
         "recipe", 30.0, "step: epochs between two drops; cyclic: epochs per cycle", exclusive_minimum=0
     )

@@ -15,6 +15,7 @@ from bench.errors import UserError
 
 MOST_THREADS = 4096
 LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
+SCHEDULES = ("constant", "step", "cosine", "cyclic")
 FAULT_KINDS = ("raise", "kill", "hang")
 
 
@@ -86,6 +87,8 @@ def check_data(config) -> None:
 
 def check_training(config) -> None:
     """Options of training that exclude or need each other."""
+    if parse_schedule(config.schedule)[1] and config.schedule_epochs != type(config).schedule_epochs:
+        raise UserError(f"SCHEDULE={config.schedule} names its epochs: leave SCHEDULE_EPOCHS out")
     if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
         raise UserError("NESTEROV=1 is a form of sgd with momentum: use OPTIMIZER=sgd and MOMENTUM above 0")
     if config.lr_warmup_steps and config.lr_warmup_epochs:
@@ -207,3 +210,25 @@ def parse_snapshots(text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
     return [int(step) for step in text.split(",")]
+
+
+def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:
+    """The name of a schedule, and the epochs after which its rate drops where it names them. Raise UserError for
+    anything else.
+
+    >>> parse_schedule("cosine"), parse_schedule("step:30,60,80")
+    (('cosine', ()), ('step', (30, 60, 80)))
+    """
+    name, colon, epochs = text.partition(":")
+    if name not in SCHEDULES:
+        raise UserError(f"unknown SCHEDULE={text}: choose one of {', '.join(SCHEDULES)}, or step:30,60,80")
+    if not colon:
+        return name, ()
+    if name != "step":
+        raise UserError(f"SCHEDULE={text}: only step takes epochs, as in step:30,60,80")
+    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", epochs):
+        raise UserError(f"SCHEDULE={text}: write whole epochs from 1 on with commas between, as in step:30,60,80")
+    drops = tuple(int(epoch) for epoch in epochs.split(","))
+    if list(drops) != sorted(set(drops)):
+        raise UserError(f"SCHEDULE={text}: write each epoch once, the earliest first")
+    return name, drops

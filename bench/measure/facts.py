@@ -53,9 +53,11 @@ def memory_format(model: nn.Module, images_last: bool) -> str:
 
 def schedule_of(config) -> str:
     """The learning rate's way in words: "cosine, warm-up over 5 epochs"."""
-    settings = {"step": f" × {config.schedule_factor:g} every {config.schedule_epochs:g} epochs",
+    name, _, drops = config.schedule.partition(":")
+    after = f"after epochs {drops.replace(',', ', ')}" if drops else f"every {config.schedule_epochs:g} epochs"
+    settings = {"step": f" × {config.schedule_factor:g} {after}",
                 "cyclic": f" {config.schedule_factor:g} to 1 every {config.schedule_epochs:g} epochs"}  # fmt: skip
-    text = config.schedule + settings.get(config.schedule, "")
+    text = name + settings.get(name, "")
     if config.lr_warmup_steps:
         return f"{text}, warm-up over {config.lr_warmup_steps} steps"
     return text + (f", warm-up over {config.lr_warmup_epochs:g} epochs" if config.lr_warmup_epochs else "")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig
-from bench.config.rules import parse_fault, parse_snapshots
+from bench.config.rules import parse_fault, parse_schedule, parse_snapshots
 from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
@@ -42,12 +42,14 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
     if warmup > epochs * num_images:
         raise UserError("LR_WARMUP_STEPS is longer than the run: the learning rate would never get to LR")
+    schedule, drops = parse_schedule(config.schedule)
     lr_of = functools.partial(
         learning_rate,
         lr=scaled_lr(config.lr, config.global_batch, config.lr_batch),
         images_per_epoch=num_images,
         epochs=epochs,
-        schedule=config.schedule,
+        schedule=schedule,
+        drops=drops,
         schedule_epochs=config.schedule_epochs,
         schedule_factor=config.schedule_factor,
         lr_warmup_images=warmup,

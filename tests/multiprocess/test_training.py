@@ -65,7 +65,13 @@ def options_of(mode: str, name: str, folder) -> dict:
             return EPOCHS | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None,
                              "resume": folder(mode, "whole")}  # fmt: skip
         case ["evaluated", saver]:
-            return {"gpus": LOADING[mode], "val_batch": 7, "evaluate": 1, "threads": 3, "resume": folder(saver, "whole")}
+            return {
+                "gpus": LOADING[mode],
+                "val_batch": 7,
+                "evaluate": 1,
+                "threads": 3,
+                "resume": folder(saver, "whole"),
+            }
         case ["gone on", saver]:
             return EPOCHS | {"gpus": 3, "batch": 60, "epochs": 3, "resume": folder(saver, "whole")}
         case ["frozen", saver]:

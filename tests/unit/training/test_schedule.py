@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from bench.config.options import RunConfig
 from bench.training import schedule
+from bench.training.loop import learning_rates
 
 LR, BATCH, STEPS_PER_EPOCH, EPOCHS = 0.4, 32, 7, 6
 STEPS = STEPS_PER_EPOCH * EPOCHS
@@ -40,6 +42,19 @@ def test_constant_is_constant():
 def test_step_is_torchs_steplr(epochs, factor):
     expected = torchs(lambda o: lr_scheduler.StepLR(o, epochs * STEPS_PER_EPOCH, gamma=factor))
     assert ours(schedule="step", schedule_epochs=epochs, schedule_factor=factor) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("drops", "factor"), [((1, 2, 5), 0.1), ((3,), 0.5), ((4, 60), 0.2)])
+def test_drops_are_torchs_multisteplr(drops, factor):
+    expected = torchs(lambda o: lr_scheduler.MultiStepLR(o, [drop * STEPS_PER_EPOCH for drop in drops], gamma=factor))
+    assert ours(schedule="step", drops=drops, schedule_factor=factor) == pytest.approx(expected)
+
+
+def test_the_option_reaches_the_rate_of_a_step():
+    config = RunConfig(schedule="step:2,3", schedule_factor=0.5, epochs=6, per_device_batch=10, warmup_steps=0,
+                       timed_steps=1)  # fmt: skip
+    lr_of = learning_rates(config, num_images=100)
+    assert [lr_of(images) for images in (0, 190, 200, 290, 300, 590)] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125]
 
 
 def test_cosine_is_torchs_cosineannealinglr():
