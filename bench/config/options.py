@@ -184,6 +184,9 @@ class RunConfig:
     checkpoint_steps: int | None = option(
         "besides", None, "and a checkpoint every this many steps", minimum=1, trains=True
     )
+    keep: str | None = option(
+        "besides", None, "keep the epochs' own checkpoints, too: 'all', or the newest n", trains=True
+    )
     track: str = option("besides", "none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True)
     copy_to: str | None = option(
         "besides", None, "URL to which the run's folder is copied at the end", path=True, trains=True

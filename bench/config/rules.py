@@ -114,6 +114,10 @@ def check_training(config) -> None:
         )
     if config.checkpoint is False and config.checkpoint_steps:
         raise UserError("CHECKPOINT=0 and CHECKPOINT_STEPS exclude each other: leave one of them out")
+    if config.keep is not None:
+        parse_keep(config.keep)
+        if config.checkpoint is False or not config.epochs:
+            raise UserError(f"KEEP={config.keep} keeps checkpoints of epochs: give EPOCHS, and leave CHECKPOINT=0 out")
     if config.resume and config.pretrained:
         raise UserError("RESUME brings its own weights: leave PRETRAINED out")
     if config.resume and not (config.epochs or config.evaluate):
@@ -210,6 +214,15 @@ def parse_snapshots(text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
     return [int(step) for step in text.split(",")]
+
+
+def parse_keep(text: str) -> int | None:
+    """``3`` -> 3, ``all`` -> None: how many of the epochs' checkpoints are kept. Raise UserError for anything else."""
+    if text == "all":
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise UserError(f"KEEP={text}: write all, or how many epochs' checkpoints to keep, as in 3")
+    return int(text)
 
 
 def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:

@@ -15,17 +15,16 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig, names, to_dict, unchecked
+from bench.config.rules import parse_keep
 from bench.errors import UserError
 from bench.process.heartbeat import epochs_path
 from bench.record.privacy import without_names
 from bench.training import checkpoint
-from bench.training.checkpoint import LATEST
+from bench.training.checkpoint import BEST, LATEST
 from bench.training.loop import Trainer
 from bench.workload.freezing import train_mode
 from bench.workload.loader import plain_errors
 from bench.workload.sharding import steps_of_epochs
-
-BEST = "best.pt"
 
 
 class Epochs:
@@ -114,7 +113,7 @@ class Epochs:
             known = {f"epoch/{name}": float(value) for name, value in row.items() if value is not None}
             self.tracker.log(trainer.step, known)
         if self.config.checkpoint:
-            self.write_checkpoint(best)
+            self.write_checkpoint(ends_epoch=True, best=best)
 
     def mean_loss_sum(self) -> float:
         """The sum of the epoch's losses so far, a mean over the ranks."""
@@ -126,8 +125,9 @@ class Epochs:
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 
-    def write_checkpoint(self, best: bool = False) -> None:
-        """Rank 0 writes RUN_DIR/latest.pt whole or not at all; ``best``: it becomes best.pt, too."""
+    def write_checkpoint(self, ends_epoch: bool = False, best: bool = False) -> None:
+        """Rank 0 writes RUN_DIR/latest.pt whole or not at all; ``best``: it becomes best.pt, too, and at the end of an
+        epoch that epoch's own, as KEEP says."""
         trainer = self.trainer
         trainer.status.phase("writing a checkpoint")
         model = trainer.mode.unwrap(trainer.model)
@@ -137,8 +137,11 @@ class Epochs:
         loss_sum, counts = self.mean_loss_sum(), trainer.mode.reduce(trainer.counts, "sum")
         latest = trainer.run_dir / LATEST
         trainer.script.save(latest, self.state() | {"loss_sum": loss_sum, "counts": to_cpu(counts), "ranks": ranks})
-        if best and trainer.mode.topology.rank == 0:
-            checkpoint.keep_best(latest, trainer.run_dir / BEST)
+        if trainer.mode.topology.rank == 0:
+            if best:
+                checkpoint.keep(latest, trainer.run_dir / BEST)
+            if ends_epoch and self.config.keep:
+                checkpoint.keep_epoch(latest, len(self.rows), parse_keep(self.config.keep))
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
 
     def state(self) -> dict:
@@ -187,8 +190,8 @@ class Epochs:
             self.rng = state["ranks"][rank]["rng"]
         if rank == 0:
             trainer.skipped_images.update(name for part in state["ranks"] for name in part["skipped_images"])
-            if (path.parent / BEST).exists():  # until this run has a better one
-                checkpoint.keep_best(path.parent / BEST, trainer.run_dir / BEST)
+            if best := checkpoint.best_of(path, self.rows):  # until this run has a better one
+                checkpoint.keep(best, trainer.run_dir / BEST)
         self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def check_resumable(self, state: dict, path: Path) -> None:

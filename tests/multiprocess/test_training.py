@@ -65,13 +65,8 @@ def options_of(mode: str, name: str, folder) -> dict:
             return EPOCHS | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None,
                              "resume": folder(mode, "whole")}  # fmt: skip
         case ["evaluated", saver]:
-            return {
-                "gpus": LOADING[mode],
-                "val_batch": 7,
-                "evaluate": 1,
-                "threads": 3,
-                "resume": folder(saver, "whole"),
-            }
+            asked = {"gpus": LOADING[mode], "val_batch": 7, "threads": 3}
+            return asked | {"evaluate": 1, "resume": folder(saver, "whole")}
         case ["gone on", saver]:
             return EPOCHS | {"gpus": 3, "batch": 60, "epochs": 3, "resume": folder(saver, "whole")}
         case ["frozen", saver]:
@@ -93,6 +88,10 @@ def options_of(mode: str, name: str, folder) -> dict:
             return ASTRAY
         case ["astray, guarded"]:
             return ASTRAY | {"loss_guard": 3}
+        case ["kept"]:
+            return DROPOUT | {"batch": 480, "epochs": 3, "keep": 2, "checkpoint_steps": 2}
+        case ["gone back"]:
+            return DROPOUT | {"batch": 480, "epochs": 3, "resume": folder(mode, "kept") / "epoch2.pt"}
         case ["dropout"]:
             return DROPOUT | {"batch": 480, "epochs": 2}
         case ["dropout, half"]:
@@ -183,6 +182,16 @@ def test_random_numbers_go_on_where_they_were(runs):
     names = ("dropout", "dropout, resumed", "dropout, half")
     whole, after, half = (runs("single", name).record["samples"][0]["final_weights_sha256"] for name in names)
     assert whole == after != half
+
+
+def test_an_epochs_own_checkpoint_is_one_to_go_back_to(runs):
+    """The newest two of three are kept, each as the run was then; the third epoch comes out as it did."""
+    kept, again = runs("single", "kept"), runs("single", "gone back")
+    names = sorted(path.name for path in kept.run_dir.glob("*.pt"))
+    assert names == ["best.pt", "epoch2.pt", "epoch3.pt", "latest.pt"]
+    assert [checkpoint(kept, f"epoch{epoch}.pt")["step"] for epoch in (2, 3)] == [6, 9]
+    assert rows(again) == rows(kept) and not list(again.run_dir.glob("epoch*.pt"))
+    assert largest_difference(checkpoint(again)["model"], checkpoint(kept)["model"]) == 0.0
 
 
 @needs_horovod

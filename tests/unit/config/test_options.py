@@ -188,6 +188,7 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "resume",
         "target",
         "val_batch",
+        "keep",
         "copy_to",
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
@@ -314,6 +315,10 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 EPOCHS"),
         ({"resume": "x"}, "RESUME EPOCHS"),
         ({"resume": "x", "pretrained": "y", "epochs": 1}, "RESUME PRETRAINED"),
+        ({"keep": "all"}, "KEEP=all EPOCHS"),
+        ({"keep": "2", "epochs": 2, "checkpoint": False}, "KEEP=2 CHECKPOINT=0"),
+        ({"keep": "0", "epochs": 2}, "KEEP=0 all as in 3"),
+        ({"keep": "best", "epochs": 2}, "KEEP=best all as in 3"),
         ({"schedule": "linear"}, "SCHEDULE=linear constant step cosine cyclic step:30,60,80"),
         ({"schedule": "cosine:30"}, "SCHEDULE=cosine:30 only step"),
         ({"schedule": "step:"}, "SCHEDULE=step: whole epochs"),
