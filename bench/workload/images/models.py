@@ -126,7 +126,7 @@ def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
 
 
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
-    """Load PRETRAINED, a file or torchvision's own weights; return sentences about what stayed fresh.
+    """Load PRETRAINED, a file or torchvision's own weights; return sentences about what was taken and what not.
 
     A head for another number of classes stays fresh, and so does a small stem's convolution where the file's is 7x7.
     Everything else must fit; with EVALUATE, which trains nothing afterwards, these two must as well.
@@ -135,15 +135,20 @@ def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
     a broadcast needs them too, and the mode is not asked for here it is. The price is that a forgotten broadcast shows
     in the weights only where ranks still differ: in a fresh head. Where nothing stays fresh it does no harm.
     """
+    notes = []
     if config.pretrained == "torchvision":
         path, weights = torchvisions_weights(model, config.model)
     else:
         path = Path(config.pretrained).expanduser()
-        weights = files.weights_in(files.read(path, config.trust), path)
+        content = files.read(path, config.trust)
+        weights = files.weights_in(content, path)
+        taken, *others = files.places_in(content) or [""]
+        if others:
+            notes.append(f"{path.name} has weights under {files.listed([taken, *others])}: those of {taken} were taken")
     if config.evaluate:
-        return files.load_weights(model, weights, path)
+        return notes + files.load_weights(model, weights, path)
     small_stem = ("conv1.weight",) if config.image_size < SMALL_IMAGE else ()
-    return files.load_weights(model, weights, path, new_head=True, fresh=small_stem)
+    return notes + files.load_weights(model, weights, path, new_head=True, fresh=small_stem)
 
 
 def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, torch.Tensor]]:

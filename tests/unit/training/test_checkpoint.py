@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 import torchvision.models as tv
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from bench.errors import BenchError, UserError
 from bench.training import checkpoint
-from bench.workload.weights import head_of, load_weights, read, weights_in
+from bench.workload.weights import head_of, load_weights, places_in, read, weights_in
 from tests.runs import ROOT
 
 
@@ -370,6 +371,10 @@ FORMS = {
     "under state_dict": lambda wrapped: {"epoch": 3, "state_dict": wrapped.state_dict()},
     "under model": lambda wrapped: {"model": wrapped.state_dict(), "args": {"lr": 0.1}},
     "under model_state_dict": lambda wrapped: {"model_state_dict": wrapped.state_dict(), "loss": 0.5},
+    "under weights": lambda wrapped: {"epoch": 3, "weights": wrapped.state_dict()},
+    "under params": lambda wrapped: {"params": wrapped.state_dict(), "model": "resnet50"},
+    "under ema": lambda wrapped: {"ema": AveragedModel(wrapped).state_dict(), "model": {"name": "resnet50"}},
+    "under model_ema": lambda wrapped: {"model_ema": wrapped.state_dict(), "params": {"lr": 0.1}},
     "nested": lambda wrapped: {"model": {"state_dict": wrapped.state_dict(), "step": 1}},
     "parameters": lambda wrapped: dict(wrapped.named_parameters()) | dict(wrapped.named_buffers()),
     "whole module": lambda wrapped: wrapped,
@@ -403,6 +408,13 @@ def test_a_checkpoint_of_the_bench_holds_weights_too(tmp_path):
     checkpoint.save(tmp_path / "a.pt", state)
     found = weights_in(read(tmp_path / "a.pt"), tmp_path / "a.pt")
     assert same(found, state["model"])
+
+
+def test_the_model_is_taken_before_its_average():
+    model, average = network().state_dict(), network().state_dict()
+    content = {"ema": average, "state_dict": model, "epoch": 3}
+    assert same(weights_in(content, "x.pt"), model) and places_in(content) == ["state_dict", "ema"]
+    assert places_in(model) == [] and places_in({"model": {"lr": 0.1}}) == []
 
 
 def test_a_prefix_that_not_all_keys_carry_is_a_name():

@@ -171,6 +171,14 @@ def test_pretrained_weights_are_loaded(weights_file, capsys):
     assert capsys.readouterr().out == ""  # nothing to say: everything was taken
 
 
+def test_of_several_weights_in_a_file_it_is_said_which_were_taken(tmp_path):
+    path, state, average = tmp_path / "w.pt", build(seed=5).state_dict(), build(seed=6).state_dict()
+    torch.save({"epoch": 90, "model_ema": average, "model": state}, path)
+    notes = []
+    assert differ(build(pretrained=str(path), say=notes.append).state_dict(), state) == set()
+    assert notes == ["w.pt has weights under model, model_ema: those of model were taken"]
+
+
 def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):
     path, state = weights_file
     notes = []
