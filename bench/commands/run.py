@@ -1,5 +1,6 @@
 """`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from bench.commands.check import print_findings
 from bench.config.command_line import from_arguments
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
+from bench.errors import BenchError
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import disturbances, machine_line
@@ -22,25 +24,40 @@ from bench.studies.programs import baselines
 
 
 def run(args) -> int:
-    """Run it, print a table, and the record's path as the last line."""
+    """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever
+    happens."""
     config = resolve_here(from_arguments(args))
     console = tables.terminal()
     announce(console, config)
     if config.copy_to:
         remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
-    path = run_live(console, config)
-    others = []
-    if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
-        others = [load(run_live(console, each)) for each in baselines(config, str(path.parent / "baselines"))]
-    print_run(console, load(path), others)
-    if config.watch:
-        print_findings(load(path))
+    path, others = None, []
+    try:
+        path = run_live(console, config)
+        if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
+            others = [load(run_live(console, each)) for each in baselines(config, str(path.parent / "baselines"))]
+        print_run(console, load(path), others)
+        if config.watch:
+            print_findings(load(path))
+    except Exception as error:
+        copy_what_is_there(config, path.parent if path else getattr(error, "run_dir", None))
+        raise
     try:
         if config.copy_to:
             print(f"copied to: {stage.copy_back(path.parent, config.copy_to, config.timeout)}")
     finally:
         print(f"record: {path}", flush=True)
     return 0
+
+
+def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
+    """After a failure: COPY_TO gets what the run has left. That this fails as well is said, and raises nothing: the
+    failure itself is what the exit code tells."""
+    if config.copy_to and run_dir:
+        try:
+            print(f"copied to: {stage.copy_back(run_dir, config.copy_to, config.timeout)}", flush=True)
+        except (BenchError, OSError) as error:
+            print(f"bench: not copied: {error}", file=sys.stderr)
 
 
 def run_live(console: Console, config: RunConfig) -> Path:

@@ -50,7 +50,7 @@ def launch(config: RunConfig, watch=None) -> Path:
 
     watch: called a few times a second with the heartbeat of every rank (None where a rank has none yet), and the rows
     of the epochs that have ended. Raises UserError when the run cannot start, RunFailed when it does not end well; then
-    its record says so.
+    its record says so, and the error has its folder (``run_dir``).
     """
     started = time.time()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from
@@ -75,11 +75,13 @@ def launch(config: RunConfig, watch=None) -> Path:
     except UserError as error:
         if any(run_dir.glob("*.pt")):  # it trained, until it met an image that cannot be read, say
             fail(run_dir, config, started, {"rank": None, "kind": "raised", "message": str(error), "traceback": ""})
+            error.run_dir = run_dir
         else:
             shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
         raise
     except RunFailed as error:
         fail(run_dir, config, started, error.failure)
+        error.run_dir = run_dir
         raise
     except KeyboardInterrupt:  # a second one
         fail(run_dir, config, started, supervise.failed("interrupted", None, "interrupted", run_dir).failure)
