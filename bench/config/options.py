@@ -44,6 +44,10 @@ class RunConfig:
         "model", "batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch norm "
         "becomes a scale and a shift; 'sync': over the global batch", choices=NORMS,
     )  # fmt: skip
+    bn_momentum: float | None = option(
+        "model", None, "momentum of batch norm's running statistics: the newest batch's share (0.1)",
+        exclusive_minimum=0,
+    )  # fmt: skip
     pretrained: str | None = option("model", None, "start from these weights: a file, or 'torchvision'", path=True)
     freeze: str | None = option("model", None, "do not train parameters of these names, as in conv1*,layer1*")
     train_only: str | None = option("model", None, "train no parameters but those of these names, as in fc*")
@@ -77,6 +81,7 @@ class RunConfig:
     nesterov: bool = option("recipe", False, "sgd with Nesterov's momentum")
     weight_decay: float = option("recipe", 0.0, "weight decay", minimum=0)
     optimizer: str = option("recipe", "sgd", "the optimizer", choices=OPTIMIZERS)
+    fused: bool = option("recipe", False, "torch's fused optimizer: the whole step in few kernels")
     schedule: str = option(
         "recipe", "constant", f"learning-rate schedule: {', '.join(rules.SCHEDULES)}; step:30,60,80 drops after these "
         "epochs",

@@ -89,6 +89,12 @@ def check_training(config) -> None:
     """Options of training that exclude or need each other."""
     if parse_schedule(config.schedule)[1] and config.schedule_epochs != type(config).schedule_epochs:
         raise UserError(f"SCHEDULE={config.schedule} names its epochs: leave SCHEDULE_EPOCHS out")
+    if config.bn_momentum and config.bn_momentum > 1:
+        raise UserError(f"BN_MOMENTUM={config.bn_momentum:g} is the newest batch's share: at most 1, as in 0.1")
+    if config.bn_momentum and config.norm not in ("batch", "sync"):
+        raise UserError(
+            f"BN_MOMENTUM is of batch norm, and NORM={config.norm} has none: leave it out, or use NORM=batch"
+        )
     if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
         raise UserError("NESTEROV=1 is a form of sgd with momentum: use OPTIMIZER=sgd and MOMENTUM above 0")
     if config.lr_warmup_steps and config.lr_warmup_epochs:

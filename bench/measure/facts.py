@@ -29,6 +29,7 @@ def collect_facts(config, mode, trainer) -> dict:
         "momentum": group.get("momentum"),
         "nesterov": group.get("nesterov"),
         "weight_decay": group["weight_decay"],
+        "fused": bool(group.get("fused")),
         "schedule": schedule_of(config),
         "accumulate": config.accumulate,
         "clip_norm": config.clip_norm,

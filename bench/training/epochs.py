@@ -249,8 +249,10 @@ def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
     """
     optimizer = trainer.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    try:
-        trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state)
+    try:  # FUSED decides on which device an optimizer counts its steps
+        groups = [theirs | {"fused": own.get("fused")} for theirs, own in
+                  zip(state["param_groups"], settings, strict=True)]  # fmt: skip
+        trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state | {"param_groups": groups})
     except (ValueError, KeyError) as error:
         raise UserError(
             f"RESUME: the optimizer's state in {path} does not fit ({error}): was FREEZE another?"

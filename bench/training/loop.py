@@ -24,12 +24,24 @@ from bench.training.schedule import learning_rate
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The config's optimizer over the model's parameters that are trained."""
+    """The config's optimizer over the model's parameters that are trained. Raises UserError when FUSED=1 cannot be."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **options)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer](parameters, **options)
+        options |= {"momentum": config.momentum, "nesterov": config.nesterov}
+    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+    if not config.fused:
+        return make(parameters, **options)
+    tried = parameters[0].detach().new_zeros(1).requires_grad_()
+    tried.grad = torch.zeros_like(tried)
+    try:
+        make([tried], fused=True, **options).step()
+    except (RuntimeError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(
+            f"FUSED=1: torch has no fused {config.optimizer} for this device ({why}): leave it out"
+        ) from None
+    return make(parameters, fused=True, **options)
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:

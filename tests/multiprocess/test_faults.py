@@ -59,7 +59,7 @@ def test_what_a_broken_run_leaves_is_copied_back(tmp_path):
 
 @pytest.mark.parametrize("failed", ["a-run-that-failed", None])
 def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, failed):
-    """It is said, and what the run failed of goes on as it was raised. Of a run that left nothing, nothing is copied."""
+    """It is said, and raises nothing. Of a run that left nothing, nothing is copied."""
     folder = failed and tmp_path / failed
     if folder:
         folder.mkdir()

@@ -116,10 +116,11 @@ def test_what_is_recorded_of_ddps_buffers(results):
     assert said["sync=0", str(PASSES)] == "each rank's own"
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("name", "devices"), [("single", 1), ("dp", 2), ("dp", 3)])
-def test_one_process_accumulates_as_well(name, devices):
+def test_one_process_accumulates_as_well(name, devices, fused):
     mode = load_mode(name)(RunConfig(mode=name, num_devices=devices, device="cpu", threads=devices))
-    run = training_modes.train_passes(asked(mode, accumulate=PASSES))
+    run = training_modes.train_passes(asked(mode, accumulate=PASSES, fused=fused))
     assert run["apart"] <= EXACT and run["moved"] > 10 * FP16
 
 

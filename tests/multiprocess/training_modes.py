@@ -23,18 +23,18 @@ STEPS = 4
 PASSES = 3  # of a step, where gradients are accumulated
 PER_RANK = 6  # images of a pass
 RESET = {"norm": "batch", "accumulate": 1, "static_graph": False, "gradient_as_bucket_view": False, "overlap": True,
-         "compression": "none", "sync": True}  # fmt: skip
+         "compression": "none", "sync": True, "fused": False}  # fmt: skip
 BAD_STEP = 1  # in which the last rank's gradient is not finite
 
 # What each mode is asked to accumulate under. fp16 on the wire rounds; without exchange every rank is alone.
 ACCUMULATING = {
-    "ddp": [{}, {"static_graph": True, "gradient_as_bucket_view": True}, {"overlap": False},
+    "ddp": [{}, {"fused": True}, {"static_graph": True, "gradient_as_bucket_view": True}, {"overlap": False},
             {"compression": "fp16"}, {"sync": False}],
-    "horovod": [{}, {"overlap": False}, {"compression": "fp16"}, {"sync": False}],
+    "horovod": [{}, {"fused": True}, {"overlap": False}, {"compression": "fp16"}, {"sync": False}],
     "single": [{}],
     "dp": [{}],
 }  # fmt: skip
-SCALING = [{}, {"compression": "fp16"}, {"overlap": False}]
+SCALING = [{}, {"fused": True}, {"compression": "fp16"}, {"overlap": False}]
 
 
 def network(norm: bool, seed: int = 0) -> nn.Module:
@@ -87,7 +87,8 @@ def backward(mode, model, images, labels, scale=None) -> torch.Tensor:
 def wrapped(mode, model, lr: float = 0.1):
     """Model and optimizer as the loop uses them."""
     model = mode.wrap_model(model)
-    return model, mode.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9), model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, fused=mode.config.fused)
+    return model, mode.wrap_optimizer(optimizer, model)
 
 
 def flat(tensors) -> torch.Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
@@ -51,6 +52,8 @@ def build_model(config: RunConfig, num_classes: int, rank: int, say: Callable[[s
         use_small_stem(model)
     if config.norm in OTHER_NORMS:
         replace_norms(model, OTHER_NORMS[config.norm])
+    if config.bn_momentum:
+        set_momentum(model, config)
     if not isinstance(model, tv.ResNet):  # a ResNet takes any size
         try_size(model, config)
     if config.pretrained:
@@ -123,6 +126,16 @@ def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
         for name, child in module.named_children():
             if isinstance(child, nn.BatchNorm2d):
                 setattr(module, name, layer(child.num_features))
+
+
+def set_momentum(model: nn.Module, config: RunConfig) -> None:
+    """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times a step, each time by a k-th of
+    the images. Raises UserError for an architecture without batch norm."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        raise UserError(f"BN_MOMENTUM is of batch norm, and MODEL={config.model} has none: leave it out")
+    for norm in norms:
+        norm.momentum = config.bn_momentum
 
 
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:

@@ -188,6 +188,7 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "resume",
         "target",
         "val_batch",
+        "bn_momentum",
         "keep",
         "copy_to",
     }  # fmt: skip  None: without
@@ -315,6 +316,8 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 EPOCHS"),
         ({"resume": "x"}, "RESUME EPOCHS"),
         ({"resume": "x", "pretrained": "y", "epochs": 1}, "RESUME PRETRAINED"),
+        ({"bn_momentum": 1.5}, "BN_MOMENTUM=1.5 at most 1"),
+        ({"bn_momentum": 0.01, "norm": "group"}, "BN_MOMENTUM NORM=group NORM=batch"),
         ({"keep": "all"}, "KEEP=all EPOCHS"),
         ({"keep": "2", "epochs": 2, "checkpoint": False}, "KEEP=2 CHECKPOINT=0"),
         ({"keep": "0", "epochs": 2}, "KEEP=0 all as in 3"),

@@ -1,6 +1,7 @@
 """bench/workload/images/models.py and freezing.py: torchvision's classifiers, norms, first weights, frozen parts."""
 
 import copy
+import functools
 import os
 import re
 import socket
@@ -15,6 +16,7 @@ from torch import nn
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
+from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
 from bench.training import checkpoint
 from bench.workload.freezing import freeze_parameters, train_mode
 from bench.workload.images import once
@@ -155,6 +157,15 @@ def test_sync_norms_are_the_modes_work(norm):
 def differ(a: dict, b: dict) -> set[str]:
     """The modules in which two state dicts of one model differ, by the first part of their names."""
     return {key.partition(".")[0] for key in a if not torch.equal(a[key], b[key])}
+
+
+def test_the_momentum_of_every_batch_norm_can_be_set():
+    norms = [m for m in build(bn_momentum=0.01).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(norms) == 20 and {norm.momentum for norm in norms} == {0.01}
+    synced = replace_norms(build(bn_momentum=0.01), functools.partial(ReducedBatchNorm2d, None))
+    assert {m.momentum for m in synced.modules() if isinstance(m, nn.BatchNorm2d)} == {0.01}
+    with pytest.raises(UserError, match=r"BN_MOMENTUM .* MODEL=alexnet has none"):
+        build("alexnet", 64, bn_momentum=0.01)
 
 
 @pytest.fixture(scope="module")
