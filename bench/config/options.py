@@ -34,7 +34,10 @@ class RunConfig:
 
     # mode: which pattern, on how many of which devices
     mode: str = option("mode", "ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
-    num_devices: int = option("mode", 1, "GPUs to use; on a machine without GPUs, CPU workers", flag="gpus", minimum=1)
+    num_devices: int = option(
+        "mode", 1, "how many GPUs: the first visible ones; on a machine without GPUs, CPU workers. Or which GPUs, by "
+        "nvidia-smi's number or UUID: 0,1 or GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
+    )  # fmt: skip
     device: str = option("mode", "auto", "auto: GPUs where there are any", choices=DEVICES)
     share_gpu: bool = option("mode", False, "all ranks on ONE GPU, over Gloo: for learning, not for speed")
 
@@ -163,6 +166,9 @@ class RunConfig:
     )
     allow_slow: bool = option(
         "resources", False, "run a precision for which this CPU has no instructions (6 to 40 times slower)"
+    )
+    gpu_ids: str | None = option(
+        "resources", None, "the GPUs that GPUS names, as in 0,1 or 3, or UUIDs", flag="gpus", within="num_devices"
     )
     dist_url: str | None = option("resources", None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
 

@@ -40,8 +40,11 @@ def check_mode(config) -> None:
     most = MODES[config.mode].max_devices
     if most and config.num_devices > most:
         raise UserError(
-            f"MODE={config.mode} is one device, but GPUS={config.num_devices}: use GPUS=1, or MODE=dp, ddp or horovod"
+            f"MODE={config.mode} is one device, but GPUS={config.gpu_ids or config.num_devices}: use "
+            "GPUS=1, or MODE=dp, ddp or horovod"
         )
+    if config.gpu_ids:
+        check_gpu_ids(config)
     if config.threads and config.threads > MOST_THREADS:
         raise UserError(f"THREADS={config.threads} is too many: at most {MOST_THREADS}")
     if not config.out:
@@ -50,6 +53,41 @@ def check_mode(config) -> None:
         raise UserError(f"WARMUP={config.warmup_steps} or STEPS={config.timed_steps} is too large: below 2**31")
     if config.seed >= 2**63:
         raise UserError(f"SEED={config.seed} is too large: below 2**63")
+
+
+def check_gpu_ids(config) -> None:
+    """GPUS=0,1 names GPUs: each once, and they are used."""
+    ids = parse_gpu_ids(config.gpu_ids)
+    if config.device == "cpu":
+        raise UserError(f"GPUS={config.gpu_ids} names GPUs, and DEVICE=cpu uses none: use GPUS={len(ids)}")
+    if config.share_gpu:
+        raise UserError(
+            f"GPUS={config.gpu_ids}: with SHARE_GPU=1 GPUS is the number of ranks on the first visible GPU: write "
+            "GPUS=2, and choose that GPU with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def parse_gpu_ids(text: str) -> list[str]:
+    """The GPUs that a value of GPUS names, empty where it is something else, as a number. Raises UserError for a list
+    that cannot be one.
+
+    >>> parse_gpu_ids("0, 1"), parse_gpu_ids("3,"), parse_gpu_ids("GPU-3f2a"), parse_gpu_ids("2")
+    (['0', '1'], ['3'], ['GPU-3f2a'], [])
+    """
+    if "," not in text and not text.startswith(("GPU-", "MIG-")):
+        return []
+    ids = [entry.strip() for entry in text.removesuffix(",").split(",")]
+    if any(entry.startswith("MIG-") for entry in ids):
+        raise UserError(f"GPUS={text} names a MIG slice, which is not supported: name whole GPUs")
+    if not all(re.fullmatch(r"[0-9]+|GPU-[0-9a-fA-F-]+", entry) for entry in ids):
+        raise UserError(
+            f"GPUS={text} is not a whole number, and no list of GPUs: numbers as nvidia-smi prints them, or UUIDs, "
+            "as in 0,1 or GPU-3f2a"
+        )
+    ids = [str(int(entry)) if entry.isdecimal() else entry for entry in ids]
+    if twice := [entry for entry in ids if ids.count(entry) > 1]:
+        raise UserError(f"GPUS={text} names {twice[0]} twice")
+    return ids
 
 
 def check_data(config) -> None:

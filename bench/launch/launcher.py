@@ -15,7 +15,7 @@ from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.launch import supervise
-from bench.launch.devices import choose_device
+from bench.launch.devices import choose_device, device_variables
 from bench.launch.engines import ENGINES
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node
@@ -54,6 +54,7 @@ def launch(config: RunConfig, watch=None) -> Path:
     """
     started = time.time()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from
+    devices = device_variables(config)
     run_dir = make_run_dir(config)
     rendezvous = None  # a file:// one, once it is known to be ours
     try:
@@ -67,7 +68,7 @@ def launch(config: RunConfig, watch=None) -> Path:
             argv, variables = commands[node.placement.number]
             threads = thread_variables(config.threads_per_process)
             inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
-            node.start(argv, {**inherited, **common_variables(started), **threads, **variables})
+            node.start(argv, {**inherited, **common_variables(started), **threads, **devices, **variables})
 
         supervise.run(nodes, start, run_dir, config.timeout, watch)
         if not (run_dir / "record.json").exists():

@@ -50,7 +50,7 @@ def nvml_state() -> tuple[str | None, str | None]:
 
 def visible_gpus() -> list[Gpu]:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process; empty without a driver. Never raises."""
-    every = _every_gpu()
+    every = every_gpu()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     return every if wanted is None else _select(every, wanted)
 
@@ -62,7 +62,7 @@ def why_no_gpu() -> str | None:
     _, reason = nvml_state()
     if reason is not None:
         return reason
-    count, wanted = len(_every_gpu()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    count, wanted = len(every_gpu()), os.environ.get("CUDA_VISIBLE_DEVICES")
     if count == 0:
         return "The NVIDIA driver runs, and lists no GPU that this process may use."
     if wanted and wanted.strip().startswith("MIG-"):
@@ -70,7 +70,7 @@ def why_no_gpu() -> str | None:
     return f"CUDA_VISIBLE_DEVICES={wanted!r} hides all {count} GPUs of this machine."
 
 
-def _every_gpu() -> list[Gpu]:
+def every_gpu() -> list[Gpu]:
     """All GPUs in NVML's order, leaving out those that the driver refuses to open (lost, or not permitted)."""
     lib, _ = _connect()
     if lib is None:

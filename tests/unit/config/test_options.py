@@ -61,7 +61,7 @@ def test_number_outside_its_range_is_refused(name):
     assert f"{variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
 
 
-@pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,5"])
+@pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,x"])
 @pytest.mark.parametrize("name", [f.name for f in NUMBERS])
 def test_text_that_is_no_number_is_refused(name, text):
     f = FIELDS[name]
@@ -194,7 +194,8 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
     assert (
-        left_open == {"dist_url", "snapshots", "fault", "print_every", *names("labels")} | engine | training | by_size
+        left_open
+        == {"dist_url", "gpu_ids", "snapshots", "fault", "print_every", *names("labels")} | engine | training | by_size
     )
 
 
@@ -277,6 +278,41 @@ def test_an_option_that_is_added_has_all_that_follows_from_its_part(monkeypatch,
     given = parse(made_up=3)
     assert given.made_up == 3 and from_dict(to_dict(given)) == given
     assert ("MADE_UP=3" in make_command(given)) == (part != "labels")  # who repeats a run labels it anew
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "ids", "again"),
+    [
+        ("2", 2, None, "GPUS=2"),
+        ("0,1", 2, "0,1", "GPUS=0,1"),
+        ("3, 01", 2, "3,1", "GPUS=3,1"),
+        ("3,", 1, "3,", "GPUS=3,"),
+        ("GPU-3f2a", 1, "GPU-3f2a", "GPUS=GPU-3f2a"),
+        ("GPU-3f2a,1", 2, "GPU-3f2a,1", "GPUS=GPU-3f2a,1"),
+    ],
+)
+def test_gpus_are_a_number_or_named(text, count, ids, again):
+    config = parse(gpus=text)
+    assert (config.num_devices, config.gpu_ids) == (count, ids)
+    assert make_command(config) == f"make bench {again}" and parse(gpus=again.partition("=")[2]) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gpus": ","}, "GPUS=, is not a whole number"),
+        ({"gpus": "0,,1"}, "GPUS=0,,1 is not a whole number"),
+        ({"gpus": "0,-1"}, "GPUS=0,-1 is not a whole number"),
+        ({"gpus": "0;1"}, "GPUS=0;1 is not a whole number"),
+        ({"gpus": "1,0,01"}, "names 1 twice"),
+        ({"gpus": "MIG-1"}, "MIG slice, which is not supported"),
+        ({"gpus": "0,1", "device": "cpu"}, "DEVICE=cpu uses none: use GPUS=2"),
+        ({"gpus": "0,1", "share_gpu": "1"}, "CUDA_VISIBLE_DEVICES"),
+        ({"gpus": "0,1", "mode": "single"}, "but GPUS=0,1"),
+    ],
+)
+def test_a_wrong_list_of_gpus_is_refused(given, words):
+    assert words in refused(parse, **given)
 
 
 def test_an_option_of_no_part_is_an_error():
