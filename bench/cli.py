@@ -27,6 +27,11 @@ def main(argv: list[str] | None = None) -> int:
         by_make = bool(os.environ.pop(INSTALLS, ""))
         if unused := command.unused_variables(words[1:], args):
             print(not_used(command, unused, by_make), file=sys.stderr)
+        if command.missing_clone(args):
+            raise UserError(
+                f"`bench {command.name}` works on files of the project that this installed package has not: clone the "
+                f"project, and run `make {command.make}` there"
+            )
         if by_make and "horovod" in command.needs:
             from bench.commands.install_horovod import provide
 

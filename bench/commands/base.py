@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from bench.config.command_line import add_arguments
 from bench.errors import UserError
+from bench.files import CLONE
 
 GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up")
 DEFAULT_FOLDER = "results/runs"
@@ -26,7 +27,8 @@ class Command:
     where that has another name. flags: flag -> argparse's options. positional: arguments that may also be given as
     flags of the same name, as make does it. options: it takes the options of a run; own: those that have another
     default here. needs: "horovod" (built first, where make calls it and that can be done), "course" (what the course
-    needs beyond the locked packages). note: after the help.
+    needs beyond the locked packages), "clone" (files of the project that are in no package), "sets" (a clone, unless
+    SETS names a folder). note: after the help.
     """
 
     name: str
@@ -67,6 +69,10 @@ class Command:
             if getattr(args, name) is None:
                 setattr(args, name, getattr(args, f"{name}_"))
         return args
+
+    def missing_clone(self, args: argparse.Namespace) -> bool:
+        """Whether it needs files of a clone of the project, and this is a package that was installed without one."""
+        return not CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
 
     def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
         """The environment's variables that are named like an option of this command, which was not given.
