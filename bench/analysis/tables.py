@@ -26,9 +26,10 @@ class Grid:
 
 
 def terminal() -> Console:
-    """Where tables go: as wide as the terminal, and wide enough for a table where the output is a file or a pipe."""
+    """Where tables go: as wide as the terminal. Where the output is a file or a pipe, wide enough for a table, and a
+    sentence stays in one line."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    return console if console.is_terminal else Console(highlight=False, width=120, soft_wrap=True)
 
 
 def print_grid(console: Console, grid: Grid) -> None:
@@ -38,7 +39,18 @@ def print_grid(console: Console, grid: Grid) -> None:
         table.add_column(escape(name), justify="right" if number else "left", no_wrap=number and "memory" not in name)
     for row in grid.rows:
         table.add_row(*map(escape, row))
-    console.print(table)
+    print_table(console, table)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A table; without blanks at the ends of its lines where the output is no terminal."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as capture:
+        console.print(table, soft_wrap=False)
+    for line in capture.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------

@@ -8,9 +8,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from rich.console import Console
-
-from bench.analysis.tables import print_grid, runs_grid
+from bench.analysis.tables import print_grid, runs_grid, terminal
 from bench.config.command_line import from_arguments
 from bench.config.modes import MODES, TRAINABLE
 from bench.config.options import KNOBS, UNSET, RunConfig
@@ -31,7 +29,7 @@ def run(args) -> int:
         raise UserError("gpu-check needs a GPU, and none is visible here: `bench doctor` says why")
     machine = re.sub(r"[^a-z0-9]+", "-", f"{len(gpus)}x-{gpus[0].name}".lower()).strip("-")
     out = f"results/reference/{machine}" if asked.out == UNSET["out"] else asked.out
-    console, records, findings = Console(width=140), [], []
+    console, records, findings = terminal(), [], []
     base = dataclasses.replace(asked, out=out, device="cuda", mode="ddp", launcher="auto", num_devices=1)
     for config in configs(resolve_here(base), len(gpus)):
         name = name_of(config)
