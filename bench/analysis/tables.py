@@ -65,7 +65,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is None:
         return Grid(head, [describe.row(record) for record in records])
     rows = [[*describe.row(record), describe.ratio(record, base)] for record in records]
-    return Grid([*head, ("× this run,\nmedian step", True)], rows)
+    return Grid([*head, ("× this\nrun by\nmedian", True)], rows)
 
 
 def programs_grid(suite, caption: str) -> Grid:
