@@ -80,8 +80,8 @@ class Result:
         groups = {}
         for pair in sorted(self.pairs, key=lambda pair: pair.settled or math.inf):
             groups.setdefault(pair.settled, []).append(f"{pair.b} / {pair.a}")
-        said = [f"{f'{n} rounds' if n else 'none'}: {', '.join(pairs)}" for n, pairs in groups.items()]
-        return f"rounds until the verdict: {'; '.join(said)}"
+        said = [f"{f'after {n} rounds' if n else 'none'}: {', '.join(pairs)}" for n, pairs in groups.items()]
+        return f"verdict {'; '.join(said)}"
 
     def ranking(self) -> list[str]:
         """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""

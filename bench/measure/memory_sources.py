@@ -1,7 +1,7 @@
 """Where a memory figure comes from: a GPU (NVML and torch's allocator) or the host (what the kernel counts).
 
 A probe answers six questions: labels (name and UUID), read (one sample, {column: value}), peaks ({source: GiB}),
-energy_j (a counter), processes (who was seen on a GPU), notes (a sentence for each figure that is missing). What each
+energy_j (a counter), processes (who is on a GPU now), notes (a sentence for each figure that is missing). What each
 figure counts is said at the head of `bench/measure/memory.py`, which asks the questions. A method may raise: the asker
 turns that into a note.
 """
@@ -48,7 +48,6 @@ class CudaProbe:
         identity = cuda_identity(self._index)
         self._nvml, self._remark = nvml.open_device(**identity, position=self._index)
         self._uuid = self._nvml.uuid if self._nvml else identity["uuid"]
-        self._seen: set[int] = set()
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def labels(self) -> dict[str, str | None]:
@@ -57,7 +56,6 @@ class CudaProbe:
     def read(self) -> Row:
         stats = self._cuda.memory_stats(self._index)
         device = self._nvml
-        self._seen |= set((device.processes() if device else None) or ())
         return {
             "nvml_device_gib": _gib(device.used_bytes()) if device else None,
             "nvml_process_gib": _gib(device.process_bytes(self._pid)) if device else None,
@@ -70,8 +68,8 @@ class CudaProbe:
         }
 
     def processes(self) -> list[int]:
-        """The processes that were seen on the GPU in any sample."""
-        return sorted(self._seen)
+        """The processes that are on the GPU now."""
+        return (self._nvml and self._nvml.processes()) or []
 
     def peaks(self, columns: Columns) -> Row:
         stats = self._cuda.memory_stats(self._index)

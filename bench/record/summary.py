@@ -65,9 +65,11 @@ def gpu_disturbance(parts: list[dict]) -> dict:
 
 
 def slowed_share(device: dict) -> float | None:
-    """Of a GPU's samples between its marks "timed" and "end", those in which its clock was held down; None without."""
+    """Of a GPU's samples from its mark "timed" to the one taken at "end", those in which its clock was held down; None
+    without."""
     times, marks = device["timeline"].get("time_s", []), device.get("marks") or {}
-    first, last = marks.get("timed", 0.0), marks.get("end", float("inf"))
+    first, end = marks.get("timed", 0.0), marks.get("end", float("inf"))
+    last = next((at for at in times if at >= end), end)  # it is taken just after its mark
     rows = zip(times, device["timeline"].get("throttle_reasons", [None] * len(times)), strict=True)
     reasons = [bits for at, bits in rows if bits is not None and first <= at <= last]
     return sum(bool(bits & SLOWED) for bits in reasons) / len(reasons) if reasons else None

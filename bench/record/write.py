@@ -35,7 +35,7 @@ PROVENANCE = {
     "their loader workers, over cores times wall time; the operating system's counters, read before and after",
     "steal_share": "CPU time that the machine's host gave to others during the timed steps, over cores times wall "
     "time; the operating system's counter",
-    "foreign_gpu_processes": "processes that NVML listed on a device while it was sampled, less the run's ranks; not "
+    "foreign_gpu_processes": "processes that NVML listed on a device during the timed steps, less the run's ranks; not "
     "known where NVML has other process numbers than the run",
     "gpu_slowed_share": "share of the samples during the timed steps in which NVML said that heat or power supply held "
     "the clock down, on the device where it is largest",

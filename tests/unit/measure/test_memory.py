@@ -334,18 +334,20 @@ def test_foreign_processes_and_a_clock_held_down_are_in_the_figures_of_a_run(nvm
     hot = """
 import os
 from bench.record.summary import gpu_disturbance
+os.environ["STUB_NVML_PROCESSES"] = "3:self:512,3:77:64"  # 99 has ended before
 sampler.mark("timed")
 os.environ["STUB_NVML_THROTTLE"] = "32"
 sampler.mark("end")
 os.environ["STUB_NVML_THROTTLE"] = "0"
+os.environ["STUB_NVML_PROCESSES"] = "3:self:512,3:88:64"
 devices = sampler.stop()
 print(json.dumps([devices[0], gpu_disturbance([{"pid": os.getpid(), "devices": devices}]),
                   gpu_disturbance([{"pid": 1, "devices": devices}])]))
 """
     device, found, of_another = nvml_stub.run(
-        MADE_UP + hot, processes=["3:self:512", "3:77:64", "1:self:512"], sm_mhz=[1980], throttle=[4]
+        MADE_UP + hot, processes=["3:self:512", "3:99:64"], sm_mhz=[1980], throttle=[4]
     )
-    assert set(device["timeline"]["sm_clock_mhz"]) == {1980} and 77 in device["processes"]
+    assert set(device["timeline"]["sm_clock_mhz"]) == {1980} and len(device["processes"]) == 2
     assert found == {"foreign_gpu_processes": 1, "gpu_slowed_share": 0.5}
     assert of_another == {"gpu_slowed_share": 0.5}  # in a container: NVML has other numbers, and nothing is known
 

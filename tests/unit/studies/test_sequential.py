@@ -178,13 +178,19 @@ def test_table_and_page_say_by_which_rule_it_ended_and_how_many_rounds_each_pair
     assert {row[0]: row[-1] for row in grid.rows} == {
         "dp / single": "4 rounds", "ddp / single": "", "ddp / dp": "4 rounds",
     }  # fmt: skip
-    assert result.rounds_needed() == "rounds until the verdict: 4 rounds: dp / single, ddp / dp; none: ddp / single"
+    assert result.rounds_needed() == "verdict after 4 rounds: dp / single, ddp / dp; none: ddp / single"
     text = page([suite], [], [])
     assert "looks after 4, 8, 16, 32, 64, at most 60 min; intervals of 99 %: 95 % over all looks" in text
     assert "ROUNDS=auto MAX_MINUTES=60" in study_of(suite).repeat(suite)
     plain = sequential()
     assert "looks after" not in page([plain], [], []) and compare_suite(plain).rounds_needed() == ""
     assert "verdict after" not in str(tables.pairs_grid(compare_suite(plain)).head)
+
+
+def test_a_suite_that_had_its_verdicts_after_four_rounds_replaces_an_older_one_of_eight():
+    older, newer = sequential(), sequential(rounds=4, name="0002", **LABELS)
+    text = page([older, newer], [], [])
+    assert f'id="{newer.id}"' in text and f'id="{older.id}"' not in text and "Student's 99 % interval" in text
 
 
 def test_records_of_a_sequence_have_wider_intervals_in_other_tables_too():
@@ -218,7 +224,7 @@ def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, cap
         "look after 4 rounds: " in said and "look after 8 rounds: 6 of 6 pairs have a verdict: that is enough" in said
     )
     assert "round 8 of" in said and "round 9 of" not in said
-    assert "rounds until the verdict: 4 rounds:" in said and "8 rounds:" in said
+    assert "verdict after 4 rounds: " in said and "; after 8 rounds: " in said
     (folder,) = tmp_path.iterdir()
     assert "ROUNDS=auto MAX_MINUTES=5" in (folder / "report.html").read_text()
 
