@@ -16,14 +16,11 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     suite = result.suite
     margin = pairs[0].comparison.tie_margin if pairs else 0.02
     level = 100 * confidence_per_look(0.95, len(suite.looks) or 1)
+    bar = f"; the bar is Student's {level:g} % interval of the paired ratios (arrow: it goes on). "
     key = (
         "Each dot is a round"
         + (", ringed where that round was an outlier (it counts all the same)" if any(result.outliers.values()) else "")
-        + (
-            f"; the bar is Student's {level:g} % interval of the paired ratios (arrow: it goes on). "
-            if suite.n > 1
-            else ". "
-        )
+        + (bar if suite.n > 1 else ". ")
         + f"Grey band: a tie, within ±{100 * margin:g} %."
     )
     sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]
