@@ -80,8 +80,9 @@ class Result:
         groups = {}
         for pair in sorted(self.pairs, key=lambda pair: pair.settled or math.inf):
             groups.setdefault(pair.settled, []).append(f"{pair.b} / {pair.a}")
-        said = [f"{f'after {n} rounds' if n else 'none'}: {', '.join(pairs)}" for n, pairs in groups.items()]
-        return f"verdict {'; '.join(said)}"
+        return "; ".join(
+            f"{f'verdict after {n} rounds' if n else 'no verdict'}: {', '.join(pairs)}" for n, pairs in groups.items()
+        )
 
     def ranking(self) -> list[str]:
         """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""

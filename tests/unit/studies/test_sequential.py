@@ -178,7 +178,7 @@ def test_table_and_page_say_by_which_rule_it_ended_and_how_many_rounds_each_pair
     assert {row[0]: row[-1] for row in grid.rows} == {
         "dp / single": "4 rounds", "ddp / single": "", "ddp / dp": "4 rounds",
     }  # fmt: skip
-    assert result.rounds_needed() == "verdict after 4 rounds: dp / single, ddp / dp; none: ddp / single"
+    assert result.rounds_needed() == "verdict after 4 rounds: dp / single, ddp / dp; no verdict: ddp / single"
     text = page([suite], [], [])
     assert "looks after 4, 8, 16, 32, 64, at most 60 min; intervals of 99 %: 95 % over all looks" in text
     assert "ROUNDS=auto MAX_MINUTES=60" in study_of(suite).repeat(suite)
@@ -224,7 +224,7 @@ def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, cap
         "look after 4 rounds: " in said and "look after 8 rounds: 6 of 6 pairs have a verdict: that is enough" in said
     )
     assert "round 8 of" in said and "round 9 of" not in said
-    assert "verdict after 4 rounds: " in said and "; after 8 rounds: " in said
+    assert "verdict after 4 rounds: " in said and "; verdict after 8 rounds: " in said
     (folder,) = tmp_path.iterdir()
     assert "ROUNDS=auto MAX_MINUTES=5" in (folder / "report.html").read_text()
 
