@@ -10,7 +10,7 @@ from bench import formulas, mistakes
 from bench.analysis import tables
 from bench.commands.check import print_findings
 from bench.config.command_line import from_arguments
-from bench.config.options import RunConfig
+from bench.config.options import AVERAGES, RunConfig
 from bench.config.workloads import workload_of
 from bench.errors import BenchError
 from bench.launch.launcher import launch, resolve_here
@@ -119,6 +119,7 @@ def epoch_line(row: dict, workload) -> str:
     """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``units``."""
     labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
     labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
+    labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
     values = [(label, row[key]) for key, label in labels.items() if key in row]
     parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
     parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []

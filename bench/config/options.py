@@ -21,6 +21,7 @@ NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
+AVERAGES = ("ema", "swa")  # of the weights, kept beside those that are trained
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 CACHE = "~/.cache/data-parallel-bench/data"
 
@@ -104,6 +105,14 @@ class RunConfig:
     loss_guard: float | None = option(
         "recipe", None, "all ranks skip a step whose loss is not finite, or above this many times its running mean",
         exclusive_minimum=1,
+    )  # fmt: skip
+    ema: float | None = option(
+        "recipe", None, "keep an exponential moving average of the weights, too: its decay per step, as in 0.999",
+        exclusive_minimum=0, trains=True,
+    )  # fmt: skip
+    swa: int | None = option(
+        "recipe", None, "keep the mean of the weights after this epoch and each after it, too (SWA)", minimum=1,
+        trains=True,
     )  # fmt: skip
     precision: str = option("recipe", "fp32", "arithmetic of the step; fp16 scales the loss", choices=PRECISIONS)
     seed: int = option("recipe", 0, "seed of weights, of data order and of augmentation", minimum=0)

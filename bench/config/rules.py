@@ -158,6 +158,15 @@ def check_training(config) -> None:
         )
     if config.checkpoint is False and config.checkpoint_steps:
         raise UserError("CHECKPOINT=0 and CHECKPOINT_STEPS exclude each other: leave one of them out")
+    if (config.ema or config.swa) and not config.epochs:
+        raise UserError("EMA and SWA average the weights of a training by epochs: give EPOCHS (EVALUATE=1 with RESUME "
+                        "validates what the checkpoint has of them)")  # fmt: skip
+    if config.ema and config.ema >= 1:
+        raise UserError(f"EMA={config.ema:g} is the average's share in each step: below 1, as in 0.999")
+    if config.swa and config.swa > config.epochs:
+        raise UserError(
+            f"SWA={config.swa} is the first epoch that is averaged, and EPOCHS={config.epochs} ends before it"
+        )
     if config.keep is not None:
         parse_keep(config.keep)
         if config.checkpoint is False or not config.epochs:

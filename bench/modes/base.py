@@ -144,6 +144,10 @@ class Mode:
         rank, for shares may differ by a batch and DDP's own is a collective."""
         return self.unwrap(model)
 
+    def on_all_devices(self, plain: nn.Module) -> nn.Module:
+        """What a validation calls, of a plain model that is not the trained one: an average of its weights."""
+        return plain
+
     # --- the whole state: one road for checkpoints, hashes and snapshots. Every rank calls it. ---------------------
 
     def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:

@@ -24,6 +24,7 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     ranks        one dict per rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the
     names
                  of images it could not read
+    ema, swa     with EMA and SWA: the state dict of torch's AveragedModel; ranks have its buffers under ``averages``
 """
 
 import contextlib

@@ -19,6 +19,7 @@ from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
 from bench.process.heartbeat import StatusWriter
+from bench.training.averages import Averages
 from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
 
@@ -102,6 +103,7 @@ class Trainer:
         # Gradients below 6e-8 are zero in fp16: the loss is multiplied, and the gradients divided before the step.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
+        self.averages = Averages(config, mode, model) if config.ema or config.swa else None
         self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
         self.on_loss = None  # called with (step, loss) whenever a loss is known
@@ -181,6 +183,8 @@ class Trainer:
         if self.update(total):
             self.loss_sum += total  # on the device: no wait
             self.loss_steps += 1
+            if self.averages:
+                self.averages.step_taken()  # a part of the training's work, so of the step's time
         self.clock.phase_done("optimizer")
         return total
 

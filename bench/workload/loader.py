@@ -67,14 +67,15 @@ class Draws:
 
 
 def training_batches(
-    config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation
-) -> DataLoader:
+    config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation,
+    keep: bool = True,
+) -> DataLoader:  # fmt: skip
     """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as ``Draws`` says.
 
     first: images seen before. order: of an epoch, as ``sharding.global_batches`` takes it. A loader of whole arrays of
-    draws: the data set makes a batch at once.
+    draws: the data set makes a batch at once. keep: as in ``loader``.
     """
-    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep=True)
+    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep)
 
 
 def validation_batches(config: RunConfig, topology, dataset, whole: bool = False) -> DataLoader:

@@ -15,7 +15,17 @@ from torch import nn
 from bench.errors import UserError
 
 # The keys under which people save a state dict. Of several the first is taken: averages come last.
-WRAPPED_IN = ("model", "state_dict", "model_state_dict", "weights", "params", "ema", "model_ema", "state_dict_ema")
+WRAPPED_IN = (
+    "model",
+    "state_dict",
+    "model_state_dict",
+    "weights",
+    "params",
+    "ema",
+    "model_ema",
+    "state_dict_ema",
+    "swa",
+)
 COUNTER = "n_averaged"  # what torch's AveragedModel has beside the parameters of its ``module``
 PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and DDP, and torch.compile, put before each key
 NESTED = 5  # dicts in one another that are looked into: one that holds itself has no end

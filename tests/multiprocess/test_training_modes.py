@@ -75,6 +75,17 @@ def test_synced_norms_keep_the_models_names_and_say_what_they_are(results, engin
     assert own["label"] == "" and "ReducedBatchNorm2d, this bench's own" in synced["label"]
 
 
+# --- EMA and SWA ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_averages_are_those_of_one_process_on_the_joined_batch(results, engine):
+    """Weights and batch norm's statistics; no rank has others."""
+    found = results(engine)["averaged"]
+    assert max(found["apart"].values()) <= EXACT and min(found["moved"].values()) > 1e-2, found
+    assert all(found["replicas equal"].values())
+
+
 # --- ACCUMULATE -----------------------------------------------------------------------------------------------------
 
 

@@ -67,7 +67,7 @@ def test_a_validation_uses_every_replica():
         counted=lambda outputs, targets: torch.tensor([0, (outputs.argmax(1) == targets).sum(), len(targets)]),
     )  # fmt: skip
     before = copy.deepcopy(plain.state_dict())
-    counts = epochs.count(seen, [(images, labels, [])])
+    counts = epochs.count(seen, [(images, labels, [])], mode.judged(model))
     model.pool.shutdown()
     assert sorted(size for size, _ in chunks) == [2, 3, 3] and all("replica" in thread for _, thread in chunks)
     plain.eval()
