@@ -120,6 +120,13 @@ LINES = [
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
                 "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
                 "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
+    Command("unpack-imagenet", "set up", "unpack ImageNet's archives into the class folders of DATA=imagefolder",
+            "TRAIN=tar VAL=tar LABELS=file TO=folder", "unpack_imagenet", flags={
+                "--train": {"metavar": "TAR", "help": "ILSVRC2012_img_train.tar: a tar of one tar for each class"},
+                "--val": {"metavar": "TAR", "help": "ILSVRC2012_img_val.tar: a tar of images"},
+                "--labels": {"metavar": "FILE", "help": "the classes of VAL: the development kit (folder or .tar.gz), "
+                             "its ground truth, or a list of names and classes"},
+                "--to": {"metavar": "FOLDER", "help": "where train/<class>/ and val/<class>/ are made"}}),
     Command("renew", "set up", "write again what is made from code and records: tables of README and manual, reference "
             "pages, pictures", "", "renew", needs=CLONE),
     Command("setup", "set up", "only set up: the other targets do so by themselves"),

@@ -58,6 +58,12 @@ class RunConfig:
 
     # data
     data: str | None = option("data", None, f"{', '.join(data_sets.choices())} (cpu: digits, gpu: synthetic)")
+    val_labels: str | None = option(
+        "data",
+        None,
+        "labels file of a val without class folders, as ImageNet's (by name, in the data's folder)",
+        path=True,
+    )
     image_size: int | None = option(
         "data", None, "pixels per side (by data; digits 16, photographs cpu 64, gpu 224)", minimum=8
     )

@@ -103,6 +103,8 @@ def check_data(config) -> None:
         raise UserError(f"DATA={config.data}: write DATA={kind}:PATH, the folder that holds train and val")
     if kind in IN_MEMORY and place:
         raise UserError(f"DATA={config.data}: {kind} takes no path; its files are looked for below DATA_DIR")
+    if kind in IN_MEMORY and config.val_labels:
+        raise UserError(f"DATA={kind} has its labels: VAL_LABELS is for DATA=imagefolder:PATH and tar:PATH")
     if kind in IN_MEMORY and (config.skip_bad or config.in_memory is not None):
         raise UserError(f"DATA={kind} is in memory and complete: leave SKIP_BAD and IN_MEMORY out")
     if not info.loader and config.workers:
