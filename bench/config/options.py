@@ -52,7 +52,9 @@ class RunConfig:
         "model", None, "momentum of batch norm's running statistics: the newest batch's share (0.1)",
         exclusive_minimum=0,
     )  # fmt: skip
-    pretrained: str | None = option("model", None, "start from these weights: a file, or 'torchvision'", path=True)
+    pretrained: str | None = option(
+        "model", None, "start from these weights: a file, one key of it as in a.pt#ema, or 'torchvision'", path=True
+    )
     freeze: str | None = option("model", None, "do not train parameters of these names, as in conv1*,layer1*")
     train_only: str | None = option("model", None, "train no parameters but those of these names, as in fc*")
 
@@ -97,10 +99,13 @@ class RunConfig:
         "epochs",
     )  # fmt: skip
     schedule_epochs: float = option(
-        "recipe", 30.0, "step: epochs between two drops; cyclic: epochs per cycle", exclusive_minimum=0
+        "recipe", 30.0, "step: epochs between two drops; cyclic, sawtooth: epochs per cycle", exclusive_minimum=0
     )
     schedule_factor: float = option(
-        "recipe", 0.1, "step: factor of a drop; cyclic: lowest over highest learning rate", exclusive_minimum=0
+        "recipe",
+        0.1,
+        "step: factor of a drop; cyclic, sawtooth: lowest over highest learning rate",
+        exclusive_minimum=0,
     )
     lr_batch: int | None = option(
         "recipe", None, "the global batch that LR is meant for: LR is scaled linearly to the run's", minimum=1
@@ -129,6 +134,9 @@ class RunConfig:
     )
     tuned: bool = option("engine", False, "engine settings and batch that hide communication")
     channels_last: bool = option("engine", False, "images and weights in memory as N H W C")
+    cudnn_benchmark: bool = option(
+        "engine", False, "GPUs: cuDNN tries its algorithms at the first steps and keeps the fastest"
+    )
     compile: bool = option("engine", False, "torch.compile the model")
     bucket_cap_mb: float | None = option("engine", None, "ddp: bucket size in MiB (25)", exclusive_minimum=0)
     gradient_as_bucket_view: bool = option("engine", False, "ddp: gradients are views of their buckets")

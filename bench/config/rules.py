@@ -15,7 +15,7 @@ from bench.errors import UserError
 
 MOST_THREADS = 4096
 LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
-SCHEDULES = ("constant", "step", "cosine", "cyclic")
+SCHEDULES = ("constant", "step", "cosine", "cyclic", "sawtooth")
 FAULT_KINDS = ("raise", "kill", "hang")
 
 

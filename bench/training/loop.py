@@ -77,7 +77,9 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
 
 
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
-    """Set TF32 on or off, the same for every mode; return the context in which the forward pass runs."""
+    """Set TF32 and cuDNN's search on or off, the same for every mode; return the context in which the forward pass
+    runs."""
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
     return torch.autocast(config.device, dtype=short or torch.bfloat16, enabled=short is not None)

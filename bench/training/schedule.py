@@ -35,7 +35,10 @@ def learning_rate(
       2017, https://arxiv.org/abs/1608.03983, equation 5, without restarts);
     - "cyclic": from schedule_factor x lr up to lr and back in straight lines, one cycle every schedule_epochs epochs,
       counted from the end of the warm-up (Smith 2017, https://arxiv.org/abs/1506.01186, the triangular policy). The
-      warm-up leads to schedule_factor x lr.
+      warm-up leads to schedule_factor x lr;
+    - "sawtooth": from lr down to schedule_factor x lr in a straight line, then at once to lr again, one cycle every
+      schedule_epochs epochs, counted from the end of the warm-up (Garipov et al. 2018,
+      https://arxiv.org/abs/1802.10026, and the cyclical rate of SWA, https://arxiv.org/abs/1803.05407).
 
     Arguments that a schedule does not name have no influence on it. Raises ValueError on an unknown schedule, and for
     "cosine" when the warm-up leaves nothing of the epochs.
@@ -62,6 +65,12 @@ def learning_rate(
     >>> cyclic = (100, 10, "cyclic", 2, 0.25, 0)
     >>> [learning_rate(seen, 0.4, *cyclic) for seen in (0, 50, 100, 150, 200)]
     [0.1, 0.25, 0.4, 0.25, 0.1]
+
+    Down over two epochs, and at once up:
+
+    >>> sawtooth = (100, 10, "sawtooth", 2, 0.25, 0)
+    >>> [learning_rate(seen, 0.4, *sawtooth) for seen in (0, 50, 100, 200)]
+    [0.4, 0.325, 0.25, 0.4]
     """
     after_warmup = max(0, images_seen - lr_warmup_images)
     period = schedule_epochs * images_per_epoch  # images between two drops, or of one cycle
@@ -78,6 +87,8 @@ def learning_rate(
     elif schedule == "cyclic":
         height = 1 - abs(2 * (after_warmup % period) / period - 1)  # 0 at either end of a cycle, 1 in its middle
         share = schedule_factor + (1 - schedule_factor) * height
+    elif schedule == "sawtooth":
+        share = 1 - (1 - schedule_factor) * (after_warmup % period) / period
     else:
         raise ValueError(f"unknown schedule {schedule!r}: one of {', '.join(SCHEDULES)}")
     if images_seen < lr_warmup_images:

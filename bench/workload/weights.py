@@ -59,6 +59,21 @@ def read(path: Path, trust: bool = False):
         raise UserError(why_unreadable(path, error)) from None
 
 
+def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
+    """The file that ``a.pt`` names and what it holds; ``a.pt#ema``: what it holds under that key. Raises UserError."""
+    path, key = Path(text).expanduser(), ""
+    if not os.path.exists(path):
+        name, _, key = text.partition("#")
+        path = Path(name).expanduser()
+    content = read(path, trust)
+    if not key:
+        return path, content
+    if not isinstance(content, dict) or key not in content:
+        keys = listed([str(name) for name in content]) if isinstance(content, dict) and content else "none"
+        raise UserError(f"{path} has nothing under {key} (its keys: {keys})")
+    return path, content[key]
+
+
 def why_unreadable(path: Path, error: Exception) -> str:
     """One line on a file that torch.load refused."""
     code = re.search(r"(?<=GLOBAL )\S+|TorchScript", str(error))

@@ -139,7 +139,8 @@ def set_momentum(model: nn.Module, config: RunConfig) -> None:
 
 
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
-    """Load PRETRAINED, a file or torchvision's own weights; return sentences about what was taken and what not.
+    """Load PRETRAINED: a file, one key of it as in ``a.pt#ema``, or torchvision's own weights. Returns sentences about
+    what was taken and what not.
 
     A head for another number of classes stays fresh, and so does a small stem's convolution where the file's is 7x7.
     Everything else must fit; with EVALUATE, which trains nothing afterwards, these two must as well.
@@ -152,8 +153,7 @@ def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
     if config.pretrained == "torchvision":
         path, weights = torchvisions_weights(model, config.model)
     else:
-        path = Path(config.pretrained).expanduser()
-        content = files.read(path, config.trust)
+        path, content = files.read_named(config.pretrained, config.trust)
         weights = files.weights_in(content, path)
         taken, *others = files.places_in(content) or [""]
         if others:

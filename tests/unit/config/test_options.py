@@ -202,6 +202,11 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     )
 
 
+def test_what_is_of_gpus_alone_is_refused_without_one():
+    assert resolve(RunConfig(cudnn_benchmark=True), "cuda", 2).cudnn_benchmark
+    assert "CUDNN_BENCHMARK=1 is of GPUs" in refused(resolve, RunConfig(cudnn_benchmark=True), "cpu", 2)
+
+
 def test_what_was_asked_for_stays():
     asked = parse(model="alexnet", batch=5, threads=3, baselines=0, warmup=0, launcher="spawn")
     config = resolve(asked, "cpu", usable_cores=8)

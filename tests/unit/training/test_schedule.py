@@ -73,6 +73,14 @@ def test_cyclic_is_torchs_triangular_cycliclr(epochs, factor):
     assert found == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize(("epochs", "factor"), [(2, 0.1), (3, 0.25)])
+def test_sawtooth_falls_in_a_line_and_jumps(epochs, factor):
+    """As one of torch's lambdas says it."""
+    steps = epochs * STEPS_PER_EPOCH
+    expected = torchs(lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 - (1 - factor) * (step % steps) / steps))
+    assert ours(schedule="sawtooth", schedule_epochs=epochs, schedule_factor=factor) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("warmup_steps", [1, 5, 20])
 def test_warmup_is_torchs_linearlr(warmup_steps):
     expected = torchs(lambda o: lr_scheduler.LinearLR(o, schedule.WARMUP_START, 1.0, warmup_steps))
@@ -117,7 +125,7 @@ def test_after_the_last_epoch_the_cosine_stays_at_zero():
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(ValueError, match=r"'linear'.*constant, step, cosine, cyclic"):
+    with pytest.raises(ValueError, match=r"'linear'.*constant, step, cosine, cyclic, sawtooth"):
         ours(schedule="linear")
 
 

@@ -188,6 +188,11 @@ def test_of_several_weights_in_a_file_it_is_said_which_were_taken(tmp_path):
     notes = []
     assert differ(build(pretrained=str(path), say=notes.append).state_dict(), state) == set()
     assert notes == ["w.pt has weights under model, model_ema: those of model were taken"]
+    notes.clear()
+    named = build(pretrained=f"{path}#model_ema", say=notes.append)
+    assert differ(named.state_dict(), average) == set() and notes == []
+    with pytest.raises(UserError, match=re.escape("w.pt has nothing under ema (its keys: epoch, model_ema, model)")):
+        build(pretrained=f"{path}#ema")
 
 
 def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):
