@@ -108,7 +108,7 @@ def write(path: Path, size: int, open_image: Callable[[], BinaryIO]) -> None:
 def training_images(outer: tarfile.TarFile, archive: Path) -> Iterator[Image]:
     """The images of a tar of tars, class by class."""
     seen = set()
-    for member in members(outer, archive):
+    for member in list(members(outer, archive)):  # to its end before hours of unpacking
         class_name = member.name.removeprefix("./").removesuffix(".tar")
         if not CLASS.fullmatch(class_name) or not member.name.endswith(".tar"):
             raise UserError(
