@@ -6,13 +6,14 @@
 
 VENV   ?= .venv#   the environment to make and use; none: use PYTHON as it is
 PYTHON ?= python3# the Python to set up with (3.11 to 3.13)
+TORCH   = auto#    PyTorch's build to set up with: cpu, cuda; auto: cpu where no NVIDIA driver is found
 ARGS    =#         passed on as it stands: make test ARGS="-k ddp"
 
 # A variable given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4"); of one that happens to
 # be in the environment the command says that it is not used. The value reaches the shell as "$GPUS", unexpanded by make
 # as well, so it may hold anything. A misspelt one is refused by the command.
 on_command_line = $(filter command,$(firstword $(origin $1)))
-GIVEN := $(filter-out VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS MAKEOVERRIDES -%, \
+GIVEN := $(filter-out VENV PYTHON TORCH ARGS SHELL MAKE MAKEFLAGS MFLAGS MAKEOVERRIDES -%, \
   $(foreach v,$(.VARIABLES),$(if $(call on_command_line,$v),$v)))
 $(foreach v,$(GIVEN),$(eval override $v := $$(value $v))$(eval export $v))
 FLAGS := $(join $(addprefix --,$(if $(GIVEN),$(shell echo $(GIVEN) | tr A-Z_ a-z-))),$(patsubst %,="$$%",$(GIVEN)))
@@ -52,7 +53,13 @@ $(PLAIN) $(LEARN):
 report: ARGS := --html $(ARGS)
 
 $(READY): pyproject.toml bench/install/requirements.lock
-	@$(PYTHON) -m bench.install.packages --venv "$(VENV)" --stamp "$@"
+	@$(PYTHON) -m bench.install.packages --venv "$(VENV)" --torch "$(TORCH)" --stamp "$@"
+
+# An environment that is there may have the other build.
+ifneq ($(call on_command_line,TORCH),)
+.PHONY: ask
+$(READY): ask
+endif
 
 $(COURSE): $(READY) bench/install/requirements-notebooks.lock
 	@$(PYTHON) -m bench.install.packages --venv "$(VENV)" --notebooks --stamp "$@"

@@ -110,7 +110,7 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
     if torch is None:
         problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")
     elif gpus and not torch["cuda"]:
-        problems.append("there are GPUs, but this torch has no CUDA: install torch's CUDA wheel, or use DEVICE=cpu")
+        problems.append("there are GPUs, but this torch has no CUDA: run `make setup TORCH=cuda`, or use DEVICE=cpu")
     elif gpus and not torch["gpus"]:
         problems.append(
             "NVML shows GPUs, but torch sees none: the driver is too old for this torch's CUDA, or is hidden"

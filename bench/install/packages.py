@@ -22,6 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.install import torch_build
 from bench.install.logged import run_logged, signals_raise, tail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,8 @@ STATE = Path(".setup")  # the log, the lock, and the stamps of Pythons that are 
 LOG = STATE / "setup.log"
 LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # what the versions in the lock exist for
 OWN_PYTHONS = ((3, 10), *LOCKED_PYTHONS)  # what the code runs on
-PLAN = "Setting up {}, once: about 2 minutes for the packages (3 GB), then 2-4 minutes for Horovod"
+PLAN = "Setting up {}, once: about 2 minutes for the packages ({}), then 2-4 minutes for Horovod"
+SIZES = {"cuda": "3 GB", "cpu": "under 1 GB"}  # to download
 
 
 class SetupError(Exception):
@@ -47,12 +49,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")
     parser.add_argument("--check", action="store_true", help="only say whether this Python is too old or too new")
     parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
+    parser.add_argument(
+        "--torch", default="auto", help="PyTorch's build: cpu, cuda; auto: cpu where there is no driver"
+    )
     parser.add_argument("--notebooks", action="store_true", help="only add what the course needs")
     args = parser.parse_args(argv)
     if args.stamp_name:
         print(stamp_of_this_python())
         return 0
     try:
+        if args.torch not in torch_build.CHOICES:
+            raise SetupError(f"TORCH={args.torch}: choose one of {', '.join(torch_build.CHOICES)}")
+        if args.torch != "auto" and args.venv == "none":
+            raise SetupError("TORCH is of the environment that is made, and VENV=none uses the torch that is there")
         if args.check:
             check_python(OWN_PYTHONS if args.venv == "none" else LOCKED_PYTHONS)
         elif args.venv == "none":
@@ -60,7 +69,9 @@ def main(argv: list[str] | None = None) -> int:
         elif args.notebooks:
             add_notebooks(Path(args.venv))
         else:
-            make_venv(Path(args.venv))
+            if args.torch != "auto" and is_ready(Path(args.venv), args.torch, args.stamp):
+                return 0
+            make_venv(Path(args.venv), args.torch)
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
         return 2
@@ -75,26 +86,73 @@ def main(argv: list[str] | None = None) -> int:
 # --- An environment of our own ------------------------------------------------------------------------------
 
 
-def make_venv(folder: Path) -> None:
-    """Create the environment; install the lock, this project, Horovod. Goes on where it was interrupted."""
+def is_ready(folder: Path, torch: str, stamp: Path | None) -> bool:
+    """Whether an environment has this build of torch, and is up to date: with TORCH= make asks for it every time."""
+    if stamp is None or not stamp.exists() or torch_build.installed(folder) != torch:
+        return False
+    return stamp.stat().st_mtime >= max(path.stat().st_mtime for path in (LOCK, ROOT / "pyproject.toml"))
+
+
+def make_venv(folder: Path, torch: str = "auto") -> None:
+    """Create the environment; install the lock, this project, Horovod. Goes on where it was interrupted.
+
+    torch: which build of it; an environment with the other one is made anew.
+    """
     check_python(LOCKED_PYTHONS)
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
         raise SetupError(f"{folder} is no virtual environment: move it away, or name another folder in VENV=")
     python = folder / "bin" / "python"
     with one_at_a_time():
-        usable = _is_usable(python)
-        print(f"Bringing {folder} up to date" if usable else PLAN.format(folder), flush=True)
+        build, why = torch_build.choose(torch, folder, LOCK.read_text())
+        if why:
+            print(why, flush=True)
+        usable = _is_usable(python) and torch_build.installed(folder) in (None, build)
+        print(f"Bringing {folder} up to date" if usable else PLAN.format(folder, SIZES[build]), flush=True)
         if not usable:
             step([sys.executable, "-m", "venv", "--clear", str(folder)], f"creating {folder}")
-        install_lock(python, LOCK, "installing the locked packages")
-        step([*pip_install(python), "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing this project")
+        if build == "cpu":
+            install_for_cpus(python, or_else=torch == "auto")
+        else:
+            install_lock(python, LOCK, "installing the locked packages")
+        install_project(python)
         install_horovod(python)
+
+
+def install_project(python: Path) -> None:
+    """This clone, so that its files are what is imported."""
+    step([*pip_install(python), "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing this project")
+
+
+def install_for_cpus(python: Path, or_else: bool) -> None:
+    """The lock with PyTorch's build for CPUs in place of the one with CUDA. or_else: take that one where this fails."""
+    install_lock(python, lock_without_cuda(LOCK), "installing the locked packages but PyTorch")
+    wanted, title = torch_build.requirements(LOCK.read_text()), "installing PyTorch's build for CPUs"
+    uv = python.with_name("uv")
+    with_pip = [*pip_install(python), "--no-deps", "--index-url", torch_build.index(), *wanted]
+    with_uv = [*uv_install(python), "--no-deps", "--default-index", torch_build.index(), *wanted]
+    if uv.exists() and run_logged(with_uv, LOG, title, env=uv_environment(python)) == 0:
+        return
+    if run_logged(with_pip, LOG, f"{title} with pip") != 0:
+        if not or_else:
+            sys.stderr.write(tail(LOG))
+            raise SetupError(f"{title} from {torch_build.index()} failed; the whole log: {LOG}; or use TORCH=cuda")
+        print("PyTorch's build for CPUs could not be installed: taking the ordinary build (3 GB)", flush=True)
+        install_lock(python, LOCK, "installing the locked packages")
+
+
+def lock_without_cuda(lock: Path) -> Path:
+    """A lock without torch and what its build with CUDA needs, in a file of its own."""
+    path = STATE / f"cpu-{lock.name}"
+    path.write_text(torch_build.without_cuda(lock.read_text()))
+    return path
 
 
 def add_notebooks(folder: Path) -> None:
     """Jupyter, nbgrader and Sphinx for an environment that make_venv has made."""
     with one_at_a_time():
-        install_lock(folder / "bin" / "python", NOTEBOOKS_LOCK, "installing what the course needs")
+        for_cpus = torch_build.installed(folder) == "cpu"
+        lock = lock_without_cuda(NOTEBOOKS_LOCK) if for_cpus else NOTEBOOKS_LOCK
+        install_lock(folder / "bin" / "python", lock, "installing what the course needs")
 
 
 def install_lock(python: Path, lock: Path, title: str) -> None:
@@ -104,7 +162,7 @@ def install_lock(python: Path, lock: Path, title: str) -> None:
     wanted.write_text(re.search(r"^uv==.*?(?=^\S|\Z)", LOCK.read_text(), re.MULTILINE | re.DOTALL)[0])
     verified = ["--require-hashes", "-r"]
     with_pip = [*pip_install(python), *verified]
-    with_uv = [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *verified]
+    with_uv = [*uv_install(python), *verified]
     fetched = uv.exists() or run_logged([*with_pip, str(wanted), "--retries", "1"], LOG, "fetching uv") == 0
     if not fetched or run_logged([*with_uv, str(lock)], LOG, title, env=uv_environment(python)) != 0:
         step([*with_pip, str(lock)], f"{title} with pip")
@@ -119,6 +177,12 @@ def uv_environment(python: Path) -> dict[str, str]:
         if key in names:
             told[names[key]] = ("," if key == "find-links" else " ").join(re.split(r"\\n| ", values))
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_HTTP_TIMEOUT": "120", **told, **os.environ}
+
+
+def uv_install(python: Path) -> list[str]:
+    """The command that installs with uv."""
+    uv = python.with_name("uv")
+    return [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
 
 
 def pip_install(python: Path) -> list[str]:

@@ -484,6 +484,16 @@ def test_a_target_that_is_no_command_takes_no_variable(fake_project, target):
 
 
 @needs_make
+def test_a_build_of_torch_is_asked_for_where_it_is_given(fake_project):
+    """Although the environment says that it is ready: it may have the other build."""
+    assert '--venv ".venv" --torch "cpu" --stamp' in run_make("setup", "TORCH=cpu", folder=fake_project)[0]
+    output, code = run_make("bench", "TORCH=cuda", "GPUS=2", folder=fake_project)
+    assert code == 0 and '--torch "cuda"' in output and output.splitlines()[-1].endswith('bench bench --gpus="$GPUS"')
+    for env in ({}, {"TORCH": "cpu"}):
+        assert "--torch" not in run_make("bench", folder=fake_project, env=env)[0]
+
+
+@needs_make
 def test_make_help_is_the_commands_own():
     command = ["make", "--no-print-directory", "help", f"PYTHON={sys.executable}"]
     listed = [sys.executable, "-m", "bench", "help", "--make"]

@@ -1,0 +1,181 @@
+"""Which build of PyTorch a set-up takes: real pip and uv, a real index on this machine, wheels of a few bytes."""
+
+import functools
+import hashlib
+import http.server
+import platform
+import socket
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bench.install import packages, torch_build
+
+pytestmark = pytest.mark.slow
+
+TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+OURS = f"{TAG}-{TAG}-linux_{platform.machine()}"
+UV = '#!/bin/sh\nexec ${REAL_UV:-false} "$@"\n'  # a uv that fails, unless there is a real one
+LIBRARIES = ("nvidia-ml-py", "nvidia-nccl-cu13", "triton", "numpy")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="PyPI has one build for macOS, for CPUs")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and prints nothing."""
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any", script: str = "") -> str:
+    """Make a wheel that holds a version, and a program of its own name; its line in a lock."""
+    folder.mkdir(parents=True, exist_ok=True)
+    module, stem = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}"
+    files = {
+        f"{module}/__init__.py": "",
+        f"{module}/version.py": f"__version__ = '{version}'\n",
+        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{stem}.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    if script:
+        files[f"{stem}.data/scripts/{name}"] = script
+    path = folder / f"{stem}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, text in files.items():
+            info = zipfile.ZipInfo(inside)
+            info.external_attr = 0o100755 << 16  # a program must be one
+            archive.writestr(info, text)
+        archive.writestr(f"{stem}.dist-info/RECORD", "".join(f"{inside},,\n" for inside in files))
+    return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """(address, lock): an ordinary index, one with builds for CPUs, one without this version; a lock of the first."""
+    root = tmp_path_factory.mktemp("indexes")
+    lines = [wheel(root / "simple" / name, name, "1.0") for name in LIBRARIES]
+    for name, version in (("torch", "2.14.1"), ("torchvision", "0.29.1")):
+        lines.append(wheel(root / "simple" / name, name, version))
+        wheel(root / "cpu" / name, name, f"{version}+cpu", OURS)
+        wheel(root / "older" / name, name, "1.0+cpu", OURS)
+    lines.append(wheel(root / "simple" / "uv", "uv", "1.0", script=UV))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=root)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", "".join(lines)
+        server.shutdown()
+
+
+@pytest.fixture
+def setup(served, tmp_path, monkeypatch):
+    """Makes .venv as make does, from that lock, without this project and Horovod."""
+    address, lock = served
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX", "UV_DEFAULT_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{address}/simple/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv(torch_build.OTHER_INDEX, f"{address}/cpu")
+    monkeypatch.setattr(torch_build, "has_driver", lambda: False)
+    (tmp_path / "lock").write_text(lock)
+    monkeypatch.setattr(packages, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(packages, "NOTEBOOKS_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(packages, "STATE", tmp_path / "state")
+    monkeypatch.setattr(packages, "LOG", tmp_path / "state" / "log")
+    monkeypatch.setattr(packages, "LOCKED_PYTHONS", (sys.version_info[:2],))
+    for name in ("install_project", "install_horovod"):
+        monkeypatch.setattr(packages, name, lambda python: None)
+
+    def make(*arguments: str) -> tuple[int, set[str]]:
+        """The exit code, and the versions of what is in the environment."""
+        code = packages.main(["--venv", str(tmp_path / "venv"), "--stamp", str(tmp_path / "ready"), *arguments])
+        found = [path.stem for path in (tmp_path / "venv").glob("lib/python*/site-packages/*.dist-info")]
+        return code, {
+            stem for stem in found if stem.split("-")[0].replace("_", "-") in (*LIBRARIES, "torch", "torchvision")
+        }
+
+    return make
+
+
+CPU = {"torch-2.14.1+cpu", "torchvision-0.29.1+cpu", "numpy-1.0", "nvidia_ml_py-1.0"}
+CUDA = {"torch-2.14.1", "torchvision-0.29.1", "numpy-1.0", "nvidia_ml_py-1.0", "nvidia_nccl_cu13-1.0", "triton-1.0"}
+
+
+@linux
+def test_without_a_driver_the_build_for_cpus_is_taken_by_pip_and_stays(setup, monkeypatch, capfd):
+    """At the lock's versions, and without CUDA's libraries; what the course needs does not bring them in."""
+    assert setup() == (0, CPU)
+    assert "There is no NVIDIA driver here: taking PyTorch's build for CPUs" in capfd.readouterr().out
+    monkeypatch.setenv(torch_build.OTHER_INDEX, "http://127.0.0.1:1")  # the next time it is not looked for
+    monkeypatch.setattr(torch_build, "has_driver", lambda: True)
+    assert setup("--notebooks") == (0, CPU)
+    assert setup("--torch", "cpu") == (0, CPU)
+    assert "Bringing" not in capfd.readouterr().out
+    assert setup("--torch", "cuda") == (0, CUDA)  # made anew
+    assert setup("--torch", "auto") == (0, CUDA)
+
+
+@linux
+@pytest.mark.skipif(not Path(sys.executable).with_name("uv").exists(), reason="uv is not installed here")
+def test_uv_takes_it_from_the_same_index(setup, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("REAL_UV", str(Path(sys.executable).with_name("uv")))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    assert setup("--torch", "cpu") == (0, CPU)
+    out = capfd.readouterr().out
+    assert "with pip" not in out and "failed" not in out, (tmp_path / "state" / "log").read_text()
+
+
+@linux
+def test_where_the_index_cannot_be_reached_the_ordinary_build_is_taken_with_one_line(setup, monkeypatch, capfd):
+    monkeypatch.setenv(torch_build.OTHER_INDEX, "http://127.0.0.1:1")
+    assert setup() == (0, CUDA)
+    said = [line for line in capfd.readouterr().out.splitlines() if "driver" in line]
+    assert len(said) == 1 and "cannot be had (http://127.0.0.1:1: " in said[0] and "ordinary build" in said[0]
+
+
+@linux
+def test_asked_for_and_not_to_be_had_it_is_an_error(setup, monkeypatch, served, capfd):
+    monkeypatch.setenv(torch_build.OTHER_INDEX, f"{served[0]}/older")
+    code, _ = setup("--torch", "cpu")
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert code == 2 and said.startswith("setup: installing PyTorch's build for CPUs from ") and "TORCH=cuda" in said
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("cpu", ""), ("older", "has no torch 2.14.1 for cp"), ("nowhere", "File not found")],
+)
+def test_the_index_is_asked_for_this_version_python_and_machine(served, monkeypatch, place, words):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv(torch_build.OTHER_INDEX, f"{served[0]}/{place}")
+    why = torch_build.why_not_there("2.14.1")
+    assert (words in why) if words else why == ""
+
+
+def test_an_index_that_does_not_answer_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(torch_build, "LIMIT_S", 0.5)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # it takes a connection, and no more
+        monkeypatch.setenv(torch_build.OTHER_INDEX, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        assert "timed out" in torch_build.why_not_there("2.14.1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--torch", "rocm"], "TORCH=rocm: choose one of"), (["--torch", "cpu", "--venv", "none"], "VENV=none")],
+)
+def test_a_choice_that_cannot_be_is_one_line(arguments, words, capsys):
+    assert packages.main(arguments) == 2 and words in capsys.readouterr().err
+
+
+def test_the_real_locks_lose_torch_and_cuda_and_nothing_else():
+    for lock in (packages.LOCK, packages.NOTEBOOKS_LOCK):
+        text = lock.read_text()
+        kept = torch_build.without_cuda(text)
+        names = {line.split("==")[0] for line in text.splitlines() if "==" in line and not line.startswith(("#", " "))}
+        lost = {name for name in names if f"\n{name}==" not in f"\n{kept}"}
+        assert {"torch", "torchvision", "triton"} < lost and "nvidia-ml-py" not in lost
+        assert all(name.startswith(("torch", "triton", "nvidia-", "cuda-")) for name in lost)
+        assert list(torch_build.versions(text)) == ["torch", "torchvision"]
