@@ -3,11 +3,15 @@
 import contextlib
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the folder of installed packages
+# What only Linux has is asked for here; BENCH_PROC=/nowhere makes a Linux do without it, as macOS does.
+PROC = Path(os.environ.get("BENCH_PROC", "/proc"))
+LINUX = sys.platform == "linux" and PROC.is_dir()
 CLONE = (PROJECT / "pyproject.toml").is_file()
 TICK_S = 0.1  # between two looks at a lock
 

@@ -12,11 +12,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.files import LINUX
+
 
 def main() -> int:
     """Returns 0 when every rank has ended well, else 1 as soon as one has not; the launcher ends the others."""
     run_dir, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
-    if sys.platform == "linux":
+    if LINUX:
         gc.disable()  # until the ranks have joined: see bench/worker.py
         import torch.distributed  # noqa: F401  before the ranks, for all of them
 

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
 from bench.errors import UserError
+from bench.files import PROC
 
 INSTALL_TOOLS = (
     "`apt-get install g++ make` (Debian, Ubuntu), `dnf install gcc-c++ make` (Fedora, RHEL) or"
@@ -119,7 +119,7 @@ def simd_flags(cpuinfo: str | None = None, machine: str | None = None) -> tuple[
     if machine.lower() not in ("x86_64", "amd64"):
         return ()
     if cpuinfo is None:
-        path = Path("/proc/cpuinfo")  # not there on macOS: build without
+        path = PROC / "cpuinfo"  # not there on macOS: build without
         cpuinfo = path.read_text() if path.exists() else ""
     found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     has = set(found.group(1).split()) if found else set()
@@ -132,7 +132,7 @@ def default_jobs() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         cores = os.cpu_count() or 1
-    meminfo = Path("/proc/meminfo")
+    meminfo = PROC / "meminfo"
     found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
     fit = int(int(found.group(1)) / 2**20 / MEMORY_PER_JOB_GIB) if found else cores
     return max(1, min(cores, fit))

@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.files import PROC
 from bench.measure import nvml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
@@ -110,7 +110,15 @@ def cpu_flags() -> list[str]:
 
 def cpu_model() -> str:
     """The processor's name, or its architecture where it has none (many ARM machines)."""
-    return _first_cpu().get("model name") or platform.processor() or platform.machine()
+    return _first_cpu().get("model name") or _macos_cpu() or platform.processor() or platform.machine()
+
+
+@functools.cache
+def _macos_cpu() -> str | None:
+    """The processor's name on macOS; None elsewhere."""
+    if shutil.which("sysctl") is None:
+        return None
+    return (_output(["sysctl", "-n", "machdep.cpu.brand_string"], timeout_s=5) or "").strip() or None
 
 
 @functools.cache

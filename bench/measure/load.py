@@ -8,11 +8,12 @@ import contextlib
 import os
 import resource
 import time
-from pathlib import Path
 
 import psutil
 
-PRESSURE = Path("/proc/pressure/cpu")
+from bench.files import PROC
+
+PRESSURE = PROC / "pressure" / "cpu"
 
 
 class Load:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import multiprocessing.process
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bench.files import PROC
 from bench.measure import nvml
 from bench.measure.environment import cpu_model, cuda_identity
 
@@ -170,7 +172,7 @@ def read_pss(pid: int) -> int:
     0 for a process that has ended but was not yet waited for. Raises OSError where there is no such process or file,
     or it may not be read.
     """
-    with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+    with open(PROC / f"{pid}/smaps_rollup", "rb") as file:
         for line in file:
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024  # 'Pss:    459 kB'
@@ -206,7 +208,7 @@ def peak_rss_bytes() -> int | None:
     VmHWM on Linux, since `ru_maxrss` there is handed on by the process that started this one; elsewhere `ru_maxrss`.
     """
     try:
-        with open("/proc/self/status", "rb") as file:
+        with open(PROC / "self/status", "rb") as file:
             for line in file:
                 if line.startswith(b"VmHWM:"):
                     return int(line.split()[1]) * 1024
@@ -216,7 +218,7 @@ def peak_rss_bytes() -> int | None:
         import resource
     except ImportError:  # Windows
         return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS, the system that gets here
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _gib(number_of_bytes: int | None) -> float | None:

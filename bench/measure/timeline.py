@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 
+from bench.files import PROC
 from bench.formulas import union
 from bench.measure.clock import moment
 from bench.measure.horovod_timeline import BEGIN, END, engine_offset, fusions, is_mark, read_engine
@@ -415,5 +416,5 @@ def within(limit_s: float, action) -> None:
 def host() -> str:
     """This machine since it was started: processes with the same answer share one perf_counter."""
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     return ""

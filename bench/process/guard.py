@@ -21,6 +21,7 @@ import traceback
 from pathlib import Path
 
 from bench.errors import UserError
+from bench.files import PROC
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
 
@@ -101,5 +102,12 @@ def alive(pid: int) -> bool:
     except PermissionError:
         return True
     with contextlib.suppress(OSError):  # only Linux has this file
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    import psutil
+
+    with contextlib.suppress(psutil.AccessDenied):
+        try:
+            return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        except psutil.NoSuchProcess:
+            return False
     return True

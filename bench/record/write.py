@@ -46,7 +46,8 @@ PROVENANCE = {
     "buffers; average: the mean of the ranks' weights, with the mean of their buffers or with batch norm's statistics "
     "re-estimated on an epoch of training images, as torch.optim.swa_utils.update_bn does",
     "peak_memory_gib": {
-        "cpu": "sampled PSS of each process and its loader workers; rss_hwm: the kernel's peak, shared pages counted",
+        "cpu": "sampled PSS (USS or RSS where the system has none: the key says which) of each process and its loader "
+        "workers; rss_hwm: the kernel's peak, shared pages counted",
         "cuda": "NVML device and process figures sampled; torch's allocated and reserved: the allocator's exact peaks",
     },
 }

@@ -1,7 +1,6 @@
 """Functions of a notebook on ranks: real kernels, real processes. One kernel and one launch serve many tests."""
 
 import os
-import sys
 
 import pytest
 
@@ -257,19 +256,9 @@ def rank_of_two(code: int | None = None) -> str:
     return os.environ["RANK"]
 
 
-@pytest.fixture
-def fresh_programs(monkeypatch):
-    """Ranks are started as where a fork is not safe: on macOS."""
-    code = "import sys; from pathlib import Path; from bench.course import start; "
-    code += "sys.exit(start.watch(start.run, Path(sys.argv[1]), 2))"
-
-    def command(run_dir, num_ranks, timeout):
-        return [sys.executable, "-c", code, str(run_dir)], {"WORLD_SIZE": "2"}
-
-    monkeypatch.setitem(ranks.START, "bare", command)
-
-
-def test_ranks_as_fresh_programs(fresh_programs):
+def test_ranks_as_fresh_programs(monkeypatch):
+    """As where a fork is not safe: on macOS."""
+    monkeypatch.setenv("BENCH_PROC", "/nowhere")
     assert run_on_ranks(rank_of_two, 2, engine="bare") == ["0", "1"]
     with pytest.raises(RunFailed, match=r"^rank 1 ended with exit code 7 before the function returned$"):
         run_on_ranks(rank_of_two, 2, 7, engine="bare")

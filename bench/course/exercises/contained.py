@@ -8,11 +8,11 @@ import contextlib
 import ctypes
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.files import LINUX
 from bench.process.ending import marked, signals_as_interrupt
 
 TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whatever its parent is
@@ -52,7 +52,7 @@ def adopting_orphans() -> Iterator[set[int]]:
     import psutil
 
     mine = {process.pid for process in psutil.Process().children(recursive=True)}
-    if sys.platform != "linux":
+    if not LINUX:
         yield mine
         return
     prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
@@ -70,7 +70,7 @@ def end_all(process: subprocess.Popen, token: str, mine: set[int]) -> None:
 
     for _ in range(TRIES):
         left = [p for p in psutil.Process().children(recursive=True) if p.pid not in mine]
-        if sys.platform != "linux":
+        if not LINUX:
             left += marked(TOKEN, token)
         if not left:
             return

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from bench.commands import LINES
 from bench.commands.base import GROUPS
@@ -230,6 +231,18 @@ def test_report_into_a_pipe_that_closes(records):
     command = f"{sys.executable} -m bench report {records / 'good'} | true; echo ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert result.stdout.strip() in ("0", "1", "141") and not result.stderr
+
+
+# --- workflows -----
+
+
+def test_workflows_are_yaml_and_run_targets_that_there_are():
+    targets = {line.make for line in LINES}
+    found = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    jobs = [job for path in found for job in yaml.safe_load(path.read_text())["jobs"].values()]
+    ran = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
+    assert len(found) == 2 and ran and all(words[0] == "make" and words[1] in targets for words in ran)
+    assert all(job["timeout-minutes"] for job in jobs)
 
 
 # --- suites ---------------------------------------------------------------------------------------------------------

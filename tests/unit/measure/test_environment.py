@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -113,6 +114,17 @@ def test_cpu_quota_of_a_control_group(tmp_path, membership, files, expected):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     assert environment.cpu_quota(tmp_path / "proc", tmp_path / "cgroup") == expected
+
+
+def test_a_processor_without_cpuinfo_is_named_by_sysctl(tmp_path):
+    """As on macOS; an ARM Linux has neither, and its architecture is named."""
+    code = "from bench.measure.environment import cpu_model; print(cpu_model())"
+    sysctl = tmp_path / "sysctl"
+    for script, name in (("echo Apple M2", "Apple M2"), ("exit 1", platform.processor() or platform.machine())):
+        sysctl.write_text(f"#!/bin/sh\n{script}\n")
+        sysctl.chmod(0o755)
+        env = os.environ | {"BENCH_PROC": "/nowhere", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        assert subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip() == name
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(None, 4), (2.5, 2), (0.5, 1), (64.0, 4)])
