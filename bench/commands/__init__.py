@@ -118,6 +118,8 @@ LINES = [
                           "here"},
                 "--force": ON_OFF | {"metavar": "FORCE", "help": "build again, whatever is installed or cached"},
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
+                "--self-test": {"metavar": "FOLDER", "help": "then run Horovod's own tests of torch on two ranks, from "
+                                "this clone of its repository"},
                 "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
                 "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
     Command("unpack-imagenet", "set up", "unpack ImageNet's archives into the class folders of DATA=imagefolder",

@@ -6,7 +6,7 @@ import sys
 from bench.commands.base import is_on, whole
 from bench.config.modes import MODES
 from bench.errors import BenchError
-from bench.install import horovod_install
+from bench.install import horovod_install, horovod_selftest
 
 
 def run(args) -> int:
@@ -14,6 +14,8 @@ def run(args) -> int:
     jobs = None if args.jobs is None else whole("JOBS", args.jobs, at_least=1)
     limit = whole("TIMEOUT", args.timeout, at_least=1)
     horovod_install.install(args.gpu, is_on("FORCE", args.force), args.wheel_dir, jobs, limit)
+    if args.self_test is not None:
+        horovod_selftest.self_test(args.self_test, limit)
     return 0
 
 
