@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.analysis.tables import terminal
+from bench.analysis.tables import print_table, terminal
 from bench.config.command_line import from_arguments
 from bench.config.modes import MODES, TRAINABLE
 from bench.config.options import UNSET, RunConfig
@@ -109,7 +109,7 @@ def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, list[s
         worst = max(worst, *differences, 0.0 if all(answers) else math.inf)
         words = ["yes" if answer else "NO" for answer in answers]
         table.add_row(f"{a} – {b}", *(f"{d:.1e}" for d in differences), *words)
-    console.print(table)
+    print_table(console, table)
     if norm == "none":
         moved = max(travelled(folder) for folder in folders.values())
         console.print(f"training moved a weight by up to {moved:.1e} between steps {STEPS[0]} and {STEPS[-1]}")

@@ -32,8 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import formulas
-from bench.analysis import stats
-from bench.analysis.tables import terminal
+from bench.analysis import stats, tables
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
@@ -57,7 +56,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     """Run the rounds, print the table, write the file; 0 whatever the verdicts. Raises UserError and RunFailed."""
     parts = chosen_parts(only)
     asked = check(asked)
-    console = terminal()
+    console = tables.terminal()
     out = Path(asked.out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -69,7 +68,8 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         programs = all_programs(asked, first)  # none for the parts "loop" and "input"
         rows = [row for row in all_rows() if row.part in parts and row.program in programs]
         used = {name: programs[name] for row in rows for name in (row.program, row.against) if name in programs}
-        console.print(f"{len(used)} programs, {rounds} rounds")
+        if used:
+            console.print(f"{len(used)} programs, {rounds} rounds")
         for name in used:
             if name.endswith(" start"):  # uncounted: the first start reads everything from disk
                 progs.execute(name, used[name], first / name.replace(" ", "-"))
@@ -250,4 +250,4 @@ def print_table(console: Console, machine: dict, lines: list[dict], rounds: int)
         ratio = f"{line['ratio']:.3f} [{line['low']:.3f}–{line['high']:.3f}]"
         every = f"{line['all_steps'][0]:.3f}" if "all_steps" in line else ""
         table.add_row(line["name"], ratio, target, line["verdict"], every, str(line["n"]))
-    console.print(table)
+    tables.print_table(console, table)
