@@ -8,7 +8,7 @@ import sys
 
 from bench.commands import COMMANDS
 from bench.commands.base import Command
-from bench.errors import BenchError, UserError
+from bench.errors import BenchError, UserError, printable
 
 INTERRUPTED = 128 + signal.SIGINT
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
@@ -45,15 +45,6 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("bench: interrupted", file=sys.stderr)
         return INTERRUPTED
-
-
-def printable(text: str) -> str:
-    """A text as one line that does nothing to a terminal.
-
-    >>> printable("a\\x1b[31mb\\n c")
-    'a?[31mb c'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def command_of(words: list[str]) -> Command:

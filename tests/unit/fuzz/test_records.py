@@ -1,0 +1,177 @@
+"""Records that somebody has changed, by accident or on purpose: every command that reads records goes on with the good
+ones, and says of the others what is wrong, in one line."""
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bench import cli
+from bench.config.options import unchecked
+from bench.record.migrate import migrate
+from bench.record.summary import summarise, summarise_accuracy
+from tests.runs import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+REFERENCE = ROOT / "results" / "reference" / "cpu-2-cores-xeon"
+MOST_CPU_S = 30  # of one command, on records of a few MiB
+ODD = [None, True, False, 0, -1, 1, 0.5, 5e-324, 1e308, -1e308, 2**53, 2**64, 10**400, "", "a", "x" * 300_000, "1e5",
+       "[red]", "$x^$", "<b>", "a/../b", "\ud800", "\x1b[31m\n", "٣", "²", [], [[]], [None], {}, {"": {}}, {"a": None}]  # fmt: skip
+
+
+@functools.cache
+def suites() -> dict[str, list[dict]]:
+    """Committed records by suite: the first two rounds of some of each study, and all of its failed ones."""
+    found = {}
+    for folder in sorted(REFERENCE.iterdir()):
+        for path in sorted(folder.rglob("record.json")):
+            data = migrate(json.loads(path.read_text()), path)
+            config = data["config"]
+            if (config["round"] or 0) < 2 or config["profile"]:
+                found.setdefault(folder.name, []).append(data)
+    return found
+
+
+def places(value, path=()):
+    """Every place in a record, as the keys on the way to it."""
+    yield path
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*path, key))
+
+
+@st.composite
+def changed(draw) -> tuple[str, int, list, bool]:
+    """A suite, the number of a record in it, changes of that record, and whether its figures are then made to fit."""
+    name = draw(st.sampled_from(sorted(suites())))
+    number = draw(st.integers(0, len(suites()[name]) - 1))
+    changes = []
+    for _ in range(draw(st.integers(1, 3))):
+        # first a part, then a place in it: most of a record's places are samples
+        head = draw(st.sampled_from(sorted(suites()[name][number])))
+        known = list(places(suites()[name][number][head], (head,)))
+        place = draw(st.sampled_from(known))
+        kind = draw(st.sampled_from(["put", "drop", "add", "scale", "twice", "all"]))
+        changes.append((place, kind, draw(st.sampled_from(ODD))))
+    return name, number, changes, draw(st.booleans())
+
+
+def change(record: dict, place: tuple, kind: str, odd) -> None:
+    """One change of a record, in place; none where it has no such place any more."""
+    *way, last = place
+    try:
+        for key in way:
+            record = record[key]
+        old = record[last]
+        if kind == "put":
+            record[last] = odd
+        elif kind == "drop":
+            del record[last]
+        elif kind == "add" and isinstance(old, dict):
+            old["more"] = odd
+        elif kind == "add" and isinstance(old, list):
+            old.append(odd)
+        elif kind == "scale" and isinstance(old, int | float):
+            record[last] = old * 1e150
+        elif kind == "scale" and isinstance(old, str):
+            record[last] = old * 1000
+        elif kind == "twice" and isinstance(old, list):
+            old += copy.deepcopy(old)
+        elif kind == "all" and isinstance(old, list):
+            record[last] = [odd] * len(old)
+        elif kind == "all" and isinstance(old, dict):
+            record[last] = dict.fromkeys(old, odd)
+    except (KeyError, IndexError, TypeError):
+        pass
+
+
+def fit(record: dict) -> None:
+    """Let the figures follow from the samples again, as somebody would who edits a record with care."""
+    with contextlib.suppress(Exception):
+        config = unchecked(record["config"])
+        record["topology"]["global_batch"] = config.global_batch
+        record["summary"] |= summarise(config.mode, config.global_batch, record["samples"])
+    with contextlib.suppress(Exception):
+        keys = [metric["key"] for metric in record["workload"]["metrics"]]
+        record["accuracy"] = summarise_accuracy(keys, record["config"]["target"], record["accuracy"]["epochs"])
+
+
+def text_of(case: tuple[str, int, list, bool]) -> str:
+    """The changed record as a file has it."""
+    name, number, changes, fitted = case
+    record = copy.deepcopy(suites()[name][number])
+    for each in changes:
+        change(record, *each)
+    if fitted:
+        fit(record)
+    return json.dumps(record)
+
+
+def put(folder: Path, name: str, number: int, text: str) -> None:
+    """The suite's records below a folder, with ``text`` in place of one of them."""
+    for n, record in enumerate(suites()[name]):
+        path = folder / f"{n:03d}" / "record.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(text if n == number else json.dumps(record), encoding="utf-8")
+
+
+def call(*words) -> tuple[int, str]:
+    """A command in this process: its exit code, and what it said on standard error."""
+    said, complaints, started = io.StringIO(), io.StringIO(), time.process_time()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complaints):
+        code = cli.main([str(word) for word in words])
+    assert time.process_time() - started < MOST_CPU_S, words
+    return code, complaints.getvalue()
+
+
+def clear(code: int, complaints: str, *codes: int) -> None:
+    """It ended well, or with one of ``codes``; and what it complains of are a few lines that do nothing to a terminal."""
+    assert code in (0, 1, 2, *codes), complaints
+    lines = complaints.splitlines()
+    assert all(line.startswith(("refused: ", "bench: ", "note: ")) for line in lines), complaints
+    assert all(line.isprintable() and len(line) < 2000 for line in lines), complaints
+    assert not code or lines or code in codes
+
+
+@contextlib.contextmanager
+def stored(name: str, number: int, text: str):
+    """A folder with those records, for a while."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        put(folder / "records", name, number, text)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@given(changed())
+def test_a_changed_record_takes_no_command_down(case):
+    name, number, *_ = case
+    with stored(name, number, text_of(case)) as folder:
+        records, good = folder / "records", next((folder / "records").iterdir())
+        clear(*call("report", records))
+        for form in ("csv", "md", "parquet"):
+            clear(*call("table", records, "--format", form, "--to", folder / f"t.{form}"))
+        clear(*call("table", records, "--memory", "1", "--to", folder / "m.csv"))
+        clear(*call("check", records), 3)
+        clear(*call("check", records / f"{number:03d}" / "record.json"), 3)
+        clear(*call("diff", good, records, "--bound", "5"), 3)
+
+
+@given(changed())
+def test_a_changed_record_takes_no_page_down(case):
+    name, number, *_ = case
+    with stored(name, number, text_of(case)) as folder:
+        clear(*call("report", folder / "records", "--html", folder / "page.html"))
+        clear(*call("plots", folder / "records"))
+        clear(*call("pool", folder / "records", "--out", folder / "pool"))
