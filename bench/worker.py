@@ -123,7 +123,7 @@ def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
     import torch
 
     from bench.measure.timeline import StepTimeline
-    from bench.training.checkpoint import check, find
+    from bench.training.checkpoint import find, read
     from bench.workload import weights
     from bench.workload.freezing import train_mode
 
@@ -132,8 +132,7 @@ def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
     model = script.build_model(script.workload.num_outputs, notes.append)
     if config.resume:
         path = Path(mode.gather(str(find(config.resume)))[0])  # all ranks read the same
-        state = weights.read(path)
-        check(state, path)
+        state = read(path)
         weights.load_weights(model, state["model"], path)
         checkpoint = state, path
     if config.profile:  # before the norms, whose sums over ranks it shows
