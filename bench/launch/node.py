@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from bench.launch import stacks
+from bench.measure import cgroup
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, alive
 from bench.process.heartbeat import Heartbeat, epochs_path, read_status
@@ -40,7 +41,7 @@ class Node:
 
     def __init__(self, placement: Placement, run_dir: Path):
         self.placement, self.run_dir, self.process = placement, run_dir, None
-        self.mark = secrets.token_hex(8)
+        self.mark, self.oom_kills = secrets.token_hex(8), cgroup.oom_kills()
 
     def start(self, argv: list[str], environment: dict) -> None:
         """Start the engine's command, with its output in launcher.log. Ranks end themselves when this process is
@@ -70,6 +71,14 @@ class Node:
     def gone(self) -> list[bool]:
         """Which of its ranks have ended without having said why: killed, or crashed."""
         return [bool(beat) and not alive(beat.pid) and beat.phase not in ENDED for beat in self.heartbeats()]
+
+    def out_of_memory(self) -> str:
+        """What to say of ranks that are gone, where the kernel has killed processes of this group for want of memory
+        since the run began; empty otherwise."""
+        if cgroup.oom_kills() <= self.oom_kills:
+            return ""
+        limit = cgroup.memory_limit()
+        return "out of memory" + (f" in its cgroup's limit of {limit / 2**30:.2f} GiB" if limit else "")
 
     def stopped(self) -> list[bool]:
         """Which of its ranks somebody has stopped: by SIGSTOP, or in a debugger."""

@@ -189,12 +189,14 @@ def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
 
 def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
     """The first rank that is gone without having said why."""
-    gone = [each for node in nodes for each in node.gone()]
-    for rank, (beat, was_killed) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
+    gone = [(each, node) for node in nodes for each in node.gone()]
+    for rank, (beat, (was_killed, node)) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
         if was_killed:
             step = f"at step {beat.step + 1} of {beat.total_steps}, " if beat.total_steps else ""
-            message = f"rank {rank} was killed (SIGKILL, out of memory) or crashed {step}{beat.phase}"
-            return failed("killed", rank, message, run_dir)
+            how = "was killed (SIGKILL, out of memory) or crashed"
+            if why := node.out_of_memory():
+                how = f"was killed (signal 9): {why};"
+            return failed("killed", rank, f"rank {rank} {how} {step}{beat.phase}", run_dir)
     return None
 
 
