@@ -10,6 +10,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import tests.fuzz  # noqa: F401 (how much is tried)
 from bench.errors import UserError
 from bench.training import checkpoint
 from tests.unit.training.test_checkpoint import full_state

@@ -2,7 +2,6 @@
 ones, and says of the others what is wrong, in one line."""
 
 import contextlib
-import copy
 import functools
 import io
 import json
@@ -12,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench import cli
@@ -21,19 +20,19 @@ from bench.record.migrate import migrate
 from bench.record.read import load
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
+from tests import records as made_up
+from tests.fuzz import changed, changes_of, fewer
 from tests.runs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 REFERENCE = ROOT / "results" / "reference" / "cpu-2-cores-xeon"
 MOST_CPU_S = 30  # of one command, on records of a few MiB
-ODD = [None, True, False, 0, -1, 1, 0.5, 5e-324, 1e308, -1e308, 2**53, 2**64, 10**400, "", "a", "x" * 300_000, "1e5",
-       "[red]", "$x^$", "<b>", "a/../b", "\ud800", "\x1b[31m\n", "٣", "²", [], [[]], [None], {}, {"": {}}]  # fmt: skip
 
 
 @functools.cache
 def suites() -> dict[str, list[dict]]:
-    """Committed records by suite: the first two rounds of some of each study, and all of its failed ones."""
+    """Records by suite: the first two rounds of all committed ones, and made-up ones of GPUs."""
     found = {}
     for folder in sorted(REFERENCE.iterdir()):
         for path in sorted(folder.rglob("record.json")):
@@ -41,60 +40,19 @@ def suites() -> dict[str, list[dict]]:
             config = data["config"]
             if (config["round"] or 0) < 2 or config["profile"]:
                 found.setdefault(folder.name, []).append(data)
+    gpus = {"device": "cuda", "rounds": 2}
+    for study, programs in {"compare": made_up.compare_programs(), "weak": made_up.scaling_programs("weak")}.items():
+        found[f"{study} on GPUs"] = [each.data for each in made_up.suite_records(study, programs, **gpus)]
+    found["profiled on GPUs"] = [each.data for each in made_up.profiled_records(device="cuda")]
     return found
 
 
-def places(value, path=()):
-    """Every place in a record, as the keys on the way to it."""
-    yield path
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*path, key))
-
-
 @st.composite
-def changed(draw) -> tuple[str, int, list, bool]:
+def cases(draw) -> tuple[str, int, list, bool]:
     """A suite, the number of a record in it, changes of that record, and whether its figures are then made to fit."""
     name = draw(st.sampled_from(sorted(suites())))
     number = draw(st.integers(0, len(suites()[name]) - 1))
-    changes = []
-    for _ in range(draw(st.integers(1, 3))):
-        # first a part, then a place in it: most of a record's places are samples
-        head = draw(st.sampled_from(sorted(suites()[name][number])))
-        known = list(places(suites()[name][number][head], (head,)))
-        place = draw(st.sampled_from(known))
-        kind = draw(st.sampled_from(["put", "drop", "add", "scale", "twice", "all"]))
-        changes.append((place, kind, draw(st.sampled_from(ODD))))
-    return name, number, changes, draw(st.booleans())
-
-
-def change(record: dict, place: tuple, kind: str, odd) -> None:
-    """One change of a record, in place; none where it has no such place any more."""
-    *way, last = place
-    try:
-        for key in way:
-            record = record[key]
-        old = record[last]
-        if kind == "put":
-            record[last] = odd
-        elif kind == "drop":
-            del record[last]
-        elif kind == "add" and isinstance(old, dict):
-            old["more"] = odd
-        elif kind == "add" and isinstance(old, list):
-            old.append(odd)
-        elif kind == "scale" and isinstance(old, int | float):
-            record[last] = old * 1e150
-        elif kind == "scale" and isinstance(old, str):
-            record[last] = old * 1000
-        elif kind == "twice" and isinstance(old, list):
-            old += copy.deepcopy(old)
-        elif kind == "all" and isinstance(old, list):
-            record[last] = [odd] * len(old)
-        elif kind == "all" and isinstance(old, dict):
-            record[last] = dict.fromkeys(old, odd)
-    except (KeyError, IndexError, TypeError):
-        pass
+    return name, number, draw(changes_of(suites()[name][number])), draw(st.booleans())
 
 
 def fit(record: dict) -> None:
@@ -111,9 +69,7 @@ def fit(record: dict) -> None:
 def text_of(case: tuple[str, int, list, bool]) -> str:
     """The changed record as a file has it."""
     name, number, changes, fitted = case
-    record = copy.deepcopy(suites()[name][number])
-    for each in changes:
-        change(record, *each)
+    record = changed(suites()[name][number], changes)
     if fitted:
         fit(record)
     return json.dumps(record)
@@ -169,12 +125,7 @@ def good(text: str) -> bool:
     return True
 
 
-def fewer(by: int) -> settings:
-    """For what takes long: a part of the examples."""
-    return settings(max_examples=settings.default.max_examples // by)
-
-
-@given(changed())
+@given(cases())
 def test_a_changed_record_is_read_or_refused_in_one_line(case):
     good(text_of(case))
 
@@ -188,23 +139,23 @@ def test_a_changed_text_is_read_or_refused_in_one_line(data):
 
 
 @fewer(5)
-@given(changed())
+@given(cases())
 def test_a_changed_record_takes_no_command_down(case):
     name, number, *_ = case
     assume(good(text := text_of(case)))
     with stored(name, number, text) as folder:
         records = folder / "records"
-        one, changed = sorted(records.iterdir())[-1 if number == 0 else 0], records / f"{number:03d}" / "record.json"
+        one, odd = sorted(records.iterdir())[-1 if number == 0 else 0], records / f"{number:03d}" / "record.json"
         clear(*call("report", records))
         for form in ("csv", "md", "parquet"):
             clear(*call("table", records, "--format", form, "--to", folder / f"t.{form}"))
         clear(*call("table", records, "--memory", "1", "--to", folder / "m.csv"))
-        clear(*call("check", changed), 3)
-        clear(*call("diff", one, changed, "--bound", "5"), 3)
+        clear(*call("check", odd), 3)
+        clear(*call("diff", one, odd, "--bound", "5"), 3)
 
 
 @fewer(20)
-@given(changed())
+@given(cases())
 def test_a_changed_record_takes_no_page_and_no_picture_down(case):
     name, number, *_ = case
     assume(good(text := text_of(case)))
