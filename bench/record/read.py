@@ -33,6 +33,7 @@ def load(path: Path) -> Record:
     check_config(data, path)
     if data["status"] == "ok":
         check_samples(data, path)
+        check_coverage(data, path)
         check_summary(data, path)
     return Record(data, str(path.parent))
 
@@ -104,6 +105,14 @@ def check_samples(record: dict, where) -> None:
             columns += [found["theory"]] if found["theory"] else []
             if len({len(column) for column in columns}) > 1 or len({len(row) for row in found["ranks_top1"]}) > 1:
                 raise BadRecord(f"{where}: not a valid record: samples: columns of the replicas differ in length")
+
+
+def check_coverage(record: dict, where) -> None:
+    """Raise BadRecord when more images were never seen than an epoch left out, or than there are."""
+    seen = record.get("observed", {}).get("data", {})
+    counts = [epoch["never"] for epoch in seen.get("epochs", [])]
+    if counts and not seen["never_seen"] <= min(counts) <= max(counts) <= seen["num_images"]:
+        raise BadRecord(f"{where}: not a valid record: observed/data: epochs/never, never_seen and num_images disagree")
 
 
 def check_summary(record: dict, where) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from bench import cli
@@ -140,6 +140,8 @@ def test_a_changed_text_is_read_or_refused_in_one_line(data):
 
 @fewer(5)
 @given(cases())
+@example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "global_batch"), "drop", None)], False))
+@example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "never_seen"), "put", 1)], False))
 def test_a_changed_record_takes_no_command_down(case):
     name, number, *_ = case
     assume(good(text := text_of(case)))
