@@ -8,9 +8,9 @@ VENV   ?= .venv#   the environment to make and use; none: use PYTHON as it is
 PYTHON ?= python3# the Python to set up with (3.11 to 3.13)
 ARGS    =#         passed on as it stands: make test ARGS="-k ddp"
 
-# A variable given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4"); one that happens to be
-# in the environment is ignored. The value reaches the shell as "$GPUS", and is never expanded by make, so it may hold
-# anything. A misspelt one is refused by the command.
+# A variable given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4"); of one that happens to
+# be in the environment the command says that it is not used. The value reaches the shell as "$GPUS", unexpanded by make
+# as well, so it may hold anything. A misspelt one is refused by the command.
 on_command_line = $(filter command,$(firstword $(origin $1)))
 GIVEN := $(filter-out VENV PYTHON ARGS SHELL MAKE MAKEFLAGS MFLAGS MAKEOVERRIDES -%, \
   $(foreach v,$(.VARIABLES),$(if $(call on_command_line,$v),$v)))

@@ -1,13 +1,12 @@
 """The `bench` command: finds the command in the table, runs it, and turns an error into one line and an exit code."""
 
-import difflib
 import io
 import os
 import signal
 import sys
 
 from bench.commands import COMMANDS
-from bench.commands.base import Command
+from bench.commands.base import Command, nearest
 from bench.errors import BenchError, UserError, printable
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -25,7 +24,15 @@ def main(argv: list[str] | None = None) -> int:
             words = ["help", *words[1:]]
         command = command_of(words)
         args = command.parse(words[1:])
-        if os.environ.pop(INSTALLS, "") and "horovod" in command.needs:
+        by_make = bool(os.environ.pop(INSTALLS, ""))
+        if unused := command.unused_variables(words[1:], args):
+            print(not_used(command, unused, by_make), file=sys.stderr)
+        if command.missing_clone(args):
+            raise UserError(
+                f"`bench {command.name}` works on files of the project that this installed package has not: clone the "
+                f"project, and run `make {command.make}` there"
+            )
+        if by_make and "horovod" in command.needs:
             from bench.commands.install_horovod import provide
 
             provide(args)
@@ -47,6 +54,14 @@ def main(argv: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
+def not_used(command: Command, names: list[str], by_make: bool) -> str:
+    """What to say of variables that somebody may have meant as options. Their values may be secrets: not shown."""
+    flags = [f"{name}=…" if by_make else f"--{name.lower().replace('_', '-')}=…" for name in names]
+    how = " ".join([f"make {command.make}" if by_make else f"bench {command.name}", *flags])
+    verb = "is an environment variable and is" if len(names) == 1 else "are environment variables and are"
+    return f"bench: {', '.join(names)} {verb} not used: options are given as in `{how}`"
+
+
 def command_of(words: list[str]) -> Command:
     """The command that the first word names, by its own name or by that of its target of make. Raises UserError."""
     if not words:
@@ -56,5 +71,5 @@ def command_of(words: list[str]) -> Command:
         return known[words[0]]
     if words[0] in COMMANDS:
         raise UserError(f"{words[0]} is a target of make alone: run `make {words[0]}`")
-    near = difflib.get_close_matches(words[0], known, n=1)
-    raise UserError(f"unknown command {words[0]}: {f'did you mean {near[0]}?' if near else '`bench help` lists them'}")
+    near = " or ".join(nearest(words[0], known))
+    raise UserError(f"unknown command {words[0]}: {f'did you mean {near}?' if near else '`bench help` lists them'}")

@@ -5,6 +5,7 @@ class BenchError(Exception):
     """Something went wrong that one clear line can explain."""
 
     exit_code = 1
+    run_dir = None  # of a run that failed and left something there
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows of it: the line, without the way through our own code."""

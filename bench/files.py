@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the folder of installed packages
+CLONE = (PROJECT / "pyproject.toml").is_file()
 TICK_S = 0.1  # between two looks at a lock
 
 

@@ -48,7 +48,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     gc.enable()
 
     if config.evaluate:
-        evaluate(trainer, data, notes)
+        evaluate(trainer, data, checkpoint, notes)
     else:
         epochs, tracker = prepare_epochs(trainer, data, checkpoint)
         observer.start(trainer)
@@ -148,13 +148,17 @@ def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
     return mode.wrap_model(model), checkpoint, notes
 
 
-def evaluate(trainer, data: Data, notes: list[str]) -> None:
-    """EVALUATE=1: validate, and write the record."""
+def evaluate(trainer, data: Data, checkpoint: tuple | None, notes: list[str]) -> None:
+    """EVALUATE=1: validate, and write the record. Averages that a checkpoint has are validated as well."""
     from bench.measure.environment import collect_environment
     from bench.record.write import write_evaluation
-    from bench.training.epochs import validate
+    from bench.training.averages import stored
+    from bench.training.epochs import validate, validate_averages
 
     result, topology = validate(trainer, data.val_batches), trainer.mode.topology
+    if checkpoint:
+        judged = stored(trainer.mode, trainer.model, checkpoint[0])
+        result |= validate_averages(trainer, data.val_batches, judged)
     if topology.rank == 0:
         write_evaluation(trainer.run_dir, trainer.config, topology, collect_environment(), result, notes)
 
@@ -168,7 +172,9 @@ def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
     from bench.workload.loader import training_batches, validation_batches
 
     config, topology = trainer.config, trainer.mode.topology
-    epochs = Epochs(trainer, data.epoch_images, data.val_batches)
+    steps = len(data.train_set) // config.global_batch  # of an epoch, whole ones
+    examples = training_batches(config, topology, data.train_set, steps, keep=False) if config.swa else ()
+    epochs = Epochs(trainer, data.epoch_images, data.val_batches, examples)
     if checkpoint:
         epochs.resume(*checkpoint)
     tracker = open_tracker(config.track, trainer.run_dir, to_dict(without_names(config)), topology.rank)
@@ -255,6 +261,7 @@ def collect(trainer, epochs, data: Data, observer, seen: dict) -> list[dict]:
         "threads": trainer.mode.compute_threads(),
         "initial_weights_sha256": observed["start"]["parameters"],
         "final_weights_sha256": observed["end"]["parameters"],
+        **({"averages_sha256": hashes_of(trainer.averages.models)} if trainer.averages else {}),
         "skipped_steps": trainer.skipped_steps,
         "skipped_images": sorted(trainer.skipped_images),
         "observed": observed,
@@ -266,6 +273,13 @@ def collect(trainer, epochs, data: Data, observer, seen: dict) -> list[dict]:
     if topology.local_rank == 0 and topology.rank > 0:  # the first rank of another machine
         part["environment"] = collect_environment()
     return trainer.mode.gather(part)
+
+
+def hashes_of(averages: dict) -> dict[str, str]:
+    """The parameters of each average, as a hash: replicas hold the same where these are the same."""
+    from bench.observe.probes import state_of
+
+    return {name: state_of(averaged.module)["parameters"] for name, averaged in averages.items()}
 
 
 def write(trainer, epochs, parts: list[dict], observer) -> None:

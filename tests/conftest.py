@@ -6,8 +6,12 @@ import subprocess
 
 import pytest
 
+from bench.config.fields import variable_of
+from bench.config.options import FIELDS
 from tests import runs
 
+for name in ("QUICK", *map(variable_of, FIELDS.values())):
+    os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
 pytest_plugins = ["tests.stubs.nvml", "tests.s3"]
 

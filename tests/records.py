@@ -403,6 +403,21 @@ def edited(records: list[Record], change, program: str | None = None) -> list[Re
     return [Record(data) for _, data in copies]
 
 
+def loaded(records: list[Record], others: float, steal: float | None = 0.0, program: str | None = None) -> list[Record]:
+    """Copies of records that measured the load: other processes took this share of the CPU, and the host this one."""
+
+    def load(data: dict) -> None:
+        for rank, part in enumerate(data["samples"]):
+            part["load"] = {"local_rank": rank, "own_cpu_s": 1.0, "wall_s": 10.0, "cores": 2, "pressure_s": None,
+                            "machine_cpu_s": len(data["samples"]) + 20 * others,
+                            "steal_s": None if steal is None else 20 * steal}  # fmt: skip
+        command = data["summary"]["command_to_first_timed_step_s"]
+        data["summary"] = summarise(data["config"]["mode"], data["topology"]["global_batch"], data["samples"])
+        data["summary"]["command_to_first_timed_step_s"] = command
+
+    return edited(records, load, program)
+
+
 def in_samples(change):
     """``edited``'s change of a record from one of each rank's part."""
 

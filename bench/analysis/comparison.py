@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import math
 from dataclasses import dataclass
 
+from bench import formulas
 from bench.analysis import stats
 from bench.analysis.certificate import NOTHING_VARIES, Certificate, Fact, Rules, certify
 from bench.analysis.suite import Program, Suite
@@ -15,12 +17,14 @@ OF_BOUND = ("gradient", "initial weights")
 
 @dataclass(frozen=True)
 class Pair:
-    """Program b against program a, by their labels, with the certificate of these two alone."""
+    """Program b against program a, by their labels, with the certificate of these two alone. settled: of a suite that
+    went on until there were verdicts, the look from which on this pair has its own; None where it has none."""
 
     a: str
     b: str
     comparison: stats.Comparison
     certificate: Certificate
+    settled: int | None = None
 
     @property
     def flagged(self) -> bool:
@@ -35,9 +39,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Result:
-    """A suite compared by throughput. base: a label. pairs: the base against every other program first, then the others
-    among themselves. outliers: label -> the rounds that lie far from the program's others; they are in every figure all
-    the same."""
+    """A suite compared by throughput. base: a label. pairs: those that are judged, the base against every other program
+    first, then, where the question is of all, the others among themselves. outliers: label -> the rounds that lie far
+    from the program's others; they are in every figure all the same."""
 
     suite: Suite
     base: str
@@ -51,8 +55,34 @@ class Result:
             if (pair.a, pair.b) == (a, b):
                 return pair
             if (pair.a, pair.b) == (b, a):
-                return Pair(a, b, compare(self.suite.programs[a], self.suite.programs[b]), pair.certificate)
+                found = compare(self.suite.programs[a], self.suite.programs[b])
+                return Pair(a, b, found, pair.certificate, pair.settled)
         raise KeyError((a, b))
+
+    def holding(self) -> list[bool]:
+        """Of each of its pairs whether the verdict holds when all of them are judged together."""
+        return stats.hold_together([pair.comparison for pair in self.pairs])
+
+    def together(self) -> str:
+        """How many of the verdicts hold when all pairs are judged together, in words; empty for a single pair."""
+        judged = list(zip(self.pairs, self.holding(), strict=True))
+        alone = [pair for pair, holds in judged if not holds and pair.comparison.verdict in stats.VERDICTS]
+        count = len(alone) + sum(holds for _, holds in judged)
+        if not count or len(judged) < 2:
+            return ""
+        named = f", but for {', '.join(f'{pair.b} / {pair.a}' for pair in alone)}" if alone else ""
+        return f"all {len(judged)} pairs judged together (Holm): {count - len(alone)} of {count} verdicts hold{named}"
+
+    def rounds_needed(self) -> str:
+        """Of a suite that went on until there were verdicts, after how many rounds each pair had its own."""
+        if not self.suite.looks:
+            return ""
+        groups = {}
+        for pair in sorted(self.pairs, key=lambda pair: pair.settled or math.inf):
+            groups.setdefault(pair.settled, []).append(f"{pair.b} / {pair.a}")
+        return "; ".join(
+            f"{f'verdict after {n} rounds' if n else 'no verdict'}: {', '.join(pairs)}" for n, pairs in groups.items()
+        )
 
     def ranking(self) -> list[str]:
         """Ways to train, by the geometric mean of their throughput, the fastest first; nothing without exchange."""
@@ -69,8 +99,10 @@ class Result:
         return lines or [f"{best} alone was run: nothing to compare"]
 
 
-def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None) -> Result:
-    """Compare the programs of a suite. base: a label; the first one otherwise.
+def compare_suite(
+    suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None, all_pairs: bool = True
+) -> Result:
+    """Compare the programs of a suite. base: a label; the first one otherwise. all_pairs: not only those with the base.
 
     Raises UserError when the suite has no whole round, and when its records are of different workloads (the message
     names what differs).
@@ -79,7 +111,8 @@ def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None 
     require_one_workload(suite, rules)
     base = base or next(iter(suite.programs))
     order = [base, *(label for label in suite.programs if label != base)]
-    pairs = [compare_pair(suite, a, b, rules) for a, b in itertools.combinations(order, 2)]
+    judged = itertools.combinations(order, 2) if all_pairs else itertools.product([base], order[1:])
+    pairs = [compare_pair(suite, a, b, rules) for a, b in judged]
     outliers = {p.label: [suite.rounds[i] for i in stats.outliers(p.throughputs)] for p in suite.programs.values()}
     ways = {p.label: p.records for p in suite.programs.values() if not p.is_bound} or records_of(suite)
     return Result(
@@ -89,7 +122,18 @@ def compare_suite(suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None 
 
 def compare(a: Program, b: Program) -> stats.Comparison:
     """Program b against program a, round by round."""
-    return stats.compare_rounds(a.throughputs, b.throughputs)
+    return stats.compare_rounds(a.throughputs, b.throughputs, looks=len(b.first.looks) or 1)
+
+
+def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
+    """The look from which on a pair has a verdict; the last one is after the last round. None where it has none."""
+    rounds, looks, since = found.n, b.first.looks, None
+    level = formulas.confidence_per_look(found.confidence, len(looks) or 1)
+    for n in [*(n for n in looks if n < rounds), rounds]:
+        _, low, high = stats.interval(a.throughputs[:n], b.throughputs[:n], level)
+        word = stats.verdict(low, high, found.tie_margin)
+        since = (since or n) if word in stats.VERDICTS else None
+    return since
 
 
 def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
@@ -100,7 +144,8 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
         facts = [of_bound(fact) if fact.name in OF_BOUND and fact.status == "differs" else fact
                  for fact in certificate.facts]  # fmt: skip
         certificate = Certificate(facts)
-    return Pair(a, b, compare(one, other), certificate)
+    found = compare(one, other)
+    return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
 
 
 def of_bound(fact: Fact) -> Fact:

@@ -4,6 +4,7 @@ A dot is one round's ratio; rounds that are far from the rest have a ring and co
 """
 
 from bench.analysis import style
+from bench.formulas import confidence_per_look
 
 SENTENCE = 0.17  # inches, a line of a row's sentence
 PLOT, DOTS, INTERVAL = 0.46, 0.30, 0.12  # inches: a row below its sentence; dots and interval above the row's end
@@ -14,10 +15,12 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     """A row per pair: its sentence, its rounds as dots, its interval as a bar with a mark at the estimate."""
     suite = result.suite
     margin = pairs[0].comparison.tie_margin if pairs else 0.02
+    level = 100 * confidence_per_look(0.95, len(suite.looks) or 1)
+    bar = f"; the bar is Student's {level:g} % interval of the paired ratios (arrow: it goes on). "
     key = (
         "Each dot is a round"
         + (", ringed where that round was an outlier (it counts all the same)" if any(result.outliers.values()) else "")
-        + ("; the bar is Student's 95 % interval of the paired ratios (arrow: it goes on). " if suite.n > 1 else ". ")
+        + (bar if suite.n > 1 else ". ")
         + f"Grey band: a tie, within ±{100 * margin:g} %."
     )
     sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]

@@ -19,6 +19,7 @@ EQUIVALENCE_LEVEL = 0.05  # of each of the two one-sided tests; their interval h
 LARGE_DF = 200  # for planning, t stays as it is from here on: 1.972, on its way to 1.960
 NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 OUTLIER_DEVIATIONS = 3
+VERDICTS = ("faster", "slower", "tie")
 
 # The same for every comparison of n rounds.
 t_quantile = functools.cache(formulas.t_quantile)
@@ -37,10 +38,12 @@ class Comparison:
     hl_low: float | None  # exact signed-rank interval
     hl_high: float | None
     p: float  # two-sided sign-flip permutation test of "no difference"
+    p_difference: float  # Student's two-sided test of "no difference": below 5 % where the 95 % interval excludes 1
+    p_tie: float  # of "as large as the margin", both sides: below 5 % where the 95 % interval is inside the margin
     verdict: str  # faster | slower | tie | too noisy | no interval
     rounds_needed: int | None  # only when too noisy
     tie_margin: float
-    confidence: float
+    confidence: float  # over all looks, where the rounds went on until there was a verdict
 
     def sentence(self, name_a: str, name_b: str) -> str:
         """The verdict in words, with its numbers."""
@@ -69,25 +72,36 @@ class Equivalence:
         return self.verdict.startswith("equivalent")
 
 
-def compare_rounds(a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95) -> Comparison:
+def compare_rounds(
+    a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95, looks: int = 1
+) -> Comparison:
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
     The interval is Student's t on d; the signed-rank interval and the sign-flip p are given with it as checks that need
-    no normal noise, only noise symmetric about its centre. Raises ValueError on unequal lengths, no round at all, a
+    no normal noise, only noise symmetric about its centre. looks: how often the verdict may have been looked at, by a
+    plan, before the rounds were ended by what was seen; intervals and p values are then such that they hold over all
+    looks (``formulas.confidence_per_look``). Raises ValueError on unequal lengths, no round at all, a
     value that is not positive and finite, tie_margin <= 0, or a confidence outside (0, 1).
     """
     check(a, b, tie_margin, confidence)
     n, d = len(a), [math.log(y / x) for x, y in zip(a, b, strict=True)]
-    ratio, low, high = math.exp(statistics.fmean(d)), None, None
-    if n > 1:
-        ratio, low, high = formulas.log_ratio_interval(a, b, t_quantile(n - 1, confidence))
-    depth, _ = signed_rank_depth(n, confidence)
+    level = formulas.confidence_per_look(confidence, looks)
+    ratio, low, high = interval(a, b, level)
+    depth, _ = signed_rank_depth(n, level)
     hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
     word = verdict(low, high, tie_margin)
+    p = [min(1.0, looks * x) for x in (sign_flip_p(d), *student_p(d, tie_margin))]
     return Comparison(
-        n, ratio, low, high, *hl, sign_flip_p(d), word,
-        rounds_needed(d, tie_margin, confidence) if word == "too noisy" else None, tie_margin, confidence,
+        n, ratio, low, high, *hl, *p, word,
+        rounds_needed(d, tie_margin, level) if word == "too noisy" else None, tie_margin, confidence,
     )  # fmt: skip
+
+
+def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float | None, float | None]:
+    """The ratio b/a over paired rounds with Student's interval; one round has none."""
+    if len(a) == 1:
+        return b[0] / a[0], None, None
+    return formulas.log_ratio_interval(a, b, t_quantile(len(a) - 1, confidence))
 
 
 def check(a: list[float], b: list[float], tie_margin: float, confidence: float) -> None:
@@ -177,6 +191,39 @@ def sign_flip_p(d: list[float]) -> float:
     for x in d[1:]:
         sums = [s + x for s in sums] + [s - x for s in sums]
     return sum(abs(s) >= reach for s in sums) / len(sums)
+
+
+def student_p(d: list[float], tie_margin: float) -> tuple[float, float]:
+    """The p values of the t interval's two claims: of a difference, where ``d`` has mean 0; of a tie, where its mean is
+    log(1 + tie_margin) away from 0.
+
+    Each is below 1 - confidence exactly where the interval excludes 0, or is inside the margin; one round claims
+    nothing. A tie is twice the larger of its two one-sided p values, since both ends of the interval must be inside.
+
+    >>> student_p([0.05], 0.02), student_p([0.001, 0.001], 0.02), student_p([0.05, 0.05], 0.02)
+    ((1.0, 1.0), (0.0, 0.0), (0.0, 1.0))
+    """
+    if len(d) < 2:
+        return 1.0, 1.0
+    mean, error, df = statistics.fmean(d), statistics.stdev(d) / math.sqrt(len(d)), len(d) - 1
+    if error == 0:
+        return float(mean == 0), tost_p(mean, error, df, math.log1p(tie_margin))
+    difference = 1 - formulas.t_probability(abs(mean) / error, df)
+    return difference, min(1.0, 2 * tost_p(mean, error, df, math.log1p(tie_margin)))
+
+
+def hold_together(found: list[Comparison]) -> list[bool]:
+    """Which verdicts still hold when all these comparisons are judged together; no verdict holds nothing.
+
+    The differences by Holm's method over all the tests of "no difference", and the ties by Holm's method over all the
+    tests of a tie: of tables like this at most 5 % have any false difference, and at most 5 % any false tie. The two
+    are not mixed into one: a pair that is shown to be a tie may still be exactly equal, and would have made room for a
+    false difference of another.
+    """
+    differences = formulas.holm([each.p_difference for each in found])
+    ties = formulas.holm([each.p_tie for each in found])
+    judged = {"faster": differences, "slower": differences, "tie": ties}
+    return [each.verdict in judged and judged[each.verdict][i] <= 1 - each.confidence for i, each in enumerate(found)]
 
 
 def outliers(values: list[float]) -> list[int]:

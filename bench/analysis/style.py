@@ -8,6 +8,7 @@ on purpose: shrunk to a phone's width, its text is still legible.
 import functools
 from dataclasses import dataclass
 
+from bench.analysis import words
 from bench.config.modes import Look
 from bench.record.describe import machine_line, stand_in, workload
 
@@ -157,6 +158,7 @@ def standing(suite, n: str | None = None) -> list[str]:
     if n is None:
         n = "n = 1 round: no interval" if suite.n == 1 else f"n = {suite.n} interleaved rounds"
         n += ", each with its own seed" if suite.seeded and suite.n > 1 else ""
+        n += f" ({words.sequence(suite.looks, suite.first.config.limit_minutes)})" if suite.looks else ""
     most = max(suite.records, key=lambda record: record.config.num_devices)
     return [machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
 

@@ -91,6 +91,12 @@ class Suite:
         return self.first.config.device
 
     @property
+    def looks(self) -> list[int]:
+        """The rounds after which it was looked at whether every pair has a verdict; none where their number was
+        fixed."""
+        return self.first.looks
+
+    @property
     def seeded(self) -> bool:
         """Whether every round had a seed of its own."""
         return len({record.config.seed for program in self.programs.values() for record in program.records}) > 1

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench.analysis import words
+from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
 from bench.record import describe
 from bench.record.view import Record
@@ -26,9 +26,10 @@ class Grid:
 
 
 def terminal() -> Console:
-    """Where tables go: as wide as the terminal, and wide enough for a table where the output is a file or a pipe."""
+    """Where tables go: as wide as the terminal. Where the output is a file or a pipe, wide enough for a table, and a
+    sentence stays in one line."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120)
+    return console if console.is_terminal else Console(highlight=False, width=120, soft_wrap=True)
 
 
 def print_grid(console: Console, grid: Grid) -> None:
@@ -38,14 +39,25 @@ def print_grid(console: Console, grid: Grid) -> None:
         table.add_column(escape(name), justify="right" if number else "left", no_wrap=number and "memory" not in name)
     for row in grid.rows:
         table.add_row(*map(escape, row))
-    console.print(table)
+    print_table(console, table)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A table; without blanks at the ends of its lines where the output is no terminal."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as capture:
+        console.print(table, soft_wrap=False)
+    for line in capture.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
 def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
-    """One row per run; with ``base``, a column with the ratio of its throughput to that one's."""
+    """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
     units = records[0].workload.units
     head = [("mode", False), ("devices", True), ("processes\n× threads", True), ("global\nbatch", True),
             (f"{units}/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True),
@@ -53,7 +65,7 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     if base is None:
         return Grid(head, [describe.row(record) for record in records])
     rows = [[*describe.row(record), describe.ratio(record, base)] for record in records]
-    return Grid([*head, ("× this\nrun", True)], rows)
+    return Grid([*head, ("× this\nrun by\nmedian", True)], rows)
 
 
 def programs_grid(suite, caption: str) -> Grid:
@@ -100,21 +112,24 @@ def comparison_grid(result) -> Grid:
     return Grid(head, rows)
 
 
-def pairs_grid(result, all_pairs: bool) -> Grid:
-    """The comparisons with their intervals: all pairs, or those with the base."""
+def pairs_grid(result) -> Grid:
+    """The pairs that are judged, each with its interval, and whether its verdict holds when all are judged together."""
     head = [("pair", False), ("ratio", True), ("95 % interval", True), ("Hodges–Lehmann", True),
-            ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False)]  # fmt: skip
+            ("its interval", True), ("sign-flip p", True), ("n", True), ("verdict", False),
+            ("holds together", False)]  # fmt: skip
+    head += [("verdict after", True)] if result.suite.looks else []
     rows = []
-    for pair in result.pairs:
+    for pair, holds in zip(result.pairs, result.holding(), strict=True):
         found = pair.comparison
-        if all_pairs or pair.a == result.base:
-            flag = " (not a fair comparison)" if pair.flagged else ""
-            rows.append([
-                f"{pair.b} / {pair.a}", f"{found.ratio:.3f}", words.span(found.low, found.high),
-                f"{found.hl_ratio:.3f}", words.span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n),
-                found.verdict + flag,
-            ])  # fmt: skip
-    return Grid(head, rows, "Ratio of throughput, paired by round")
+        flag = " (not a fair comparison)" if pair.flagged else ""
+        rows.append([
+            f"{pair.b} / {pair.a}", f"{found.ratio:.3f}", words.span(found.low, found.high),
+            f"{found.hl_ratio:.3f}", words.span(found.hl_low, found.hl_high), f"{found.p:.3f}", str(found.n),
+            found.verdict + flag, "yes" if holds else "no" if found.verdict in stats.VERDICTS else "",
+        ])  # fmt: skip
+        rows[-1] += [f"{pair.settled} rounds" if pair.settled else ""] if result.suite.looks else []
+    many = f". Holds together: also when all {len(rows)} are judged at once (Holm)" if len(rows) > 1 else ""
+    return Grid(head, rows, f"Ratio of throughput, paired by round{many}")
 
 
 def certificate_grids(certificate: Certificate) -> list[Grid]:

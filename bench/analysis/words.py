@@ -1,5 +1,7 @@
 """Figures in words, the same in every table and on the page."""
 
+from bench import formulas
+
 
 def span(low: float | None, high: float | None, form: str = ".3f") -> str:
     """An interval. low, high: None where there is none.
@@ -19,6 +21,20 @@ def with_span(value: float | None, low: float | None, high: float | None, form: 
     if value is None:
         return ""
     return f"{value:{form}}" + ("" if low is None else f" [{span(low, high, form)}]")
+
+
+def sequence(looks: list[int], limit_minutes: float | None) -> str:
+    """By which rule a suite's rounds ended, and what its intervals are then.
+
+    >>> sequence([4, 8], 60.0)
+    'rounds until every pair has a verdict, looks after 4, 8, at most 60 min; intervals of 97.5 %: 95 % over all looks'
+    """
+    level = 100 * formulas.confidence_per_look(0.95, len(looks))
+    limit = f", at most {limit_minutes:g} min" if limit_minutes else ""
+    return (
+        f"rounds until every pair has a verdict, looks after {', '.join(map(str, looks))}{limit}; "
+        f"intervals of {level:g} %: 95 % over all looks"
+    )
 
 
 def grouped(values: dict[str, str]) -> str:

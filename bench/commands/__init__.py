@@ -8,8 +8,9 @@ from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
 from bench.studies.base import Study
 from bench.studies.registry import STUDIES
+from bench.studies.sequential import MAX_MINUTES
 
-HOROVOD, COURSE = ("horovod",), ("course",)
+HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)
 FOLDER = {"out": {"metavar": "FOLDER", "help": "folder of records [results/runs]"}}
 QUICK = {"--quick": ON_OFF | {"metavar": "QUICK", "help": "2 rounds: a look, not a result"}}
 NAME = {"--name": {"metavar": "NAME", "help": "only those whose name begins so: 03, or 03,07"}}
@@ -20,7 +21,10 @@ LIMIT = {"--timeout": {"metavar": "SECONDS", "default": "60", "help": "limit of 
 
 def of_study(study: Study) -> Command:
     """The command of a study."""
-    number = {"--rounds": {"metavar": "ROUNDS", "help": f"interleaved rounds [{study.rounds}]"}}
+    auto = "; auto: until every pair has a verdict" if study.auto else ""
+    number = {"--rounds": {"metavar": "ROUNDS", "help": f"interleaved rounds{auto} [{study.rounds}]"}}
+    if study.auto:
+        number["--max-minutes"] = {"metavar": "MAX_MINUTES", "help": f"limit of ROUNDS=auto [{MAX_MINUTES:g}]"}
     if study.seeded:
         number = {"--seeds": {"metavar": "SEEDS", "help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
     return Command(
@@ -60,6 +64,9 @@ LINES = [
                 "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [8]"},
                 "--only": {"metavar": "ONLY", "help": "one part: loop, overhead, horovod, bound, startup, input"}}),
 
+    Command("watch", "look at results", "how a run goes on that somebody else has started, rank by rank",
+            "OUT=folder", "watch", positional=FOLDER, flags={
+                "--once": ON_OFF | {"metavar": "ONCE", "help": "show it once"}}),
     Command("report", "look at results", "a table of the records, and one self-contained page", "OUT=folder", "report",
             positional=FOLDER, flags={
                 "--html": {"metavar": "FILE", "nargs": "?", "const": "", "help": "write the page [in FOLDER]"}}),
@@ -83,25 +90,26 @@ LINES = [
             "FOLDER=folder", "pool", flags=place("results/pool"), positional={
                 "folder": {"metavar": "FOLDER", "help": "folder with the records of many machines below it"}}),
 
-    Command("jupyter", "learn", "open the chapters in JupyterLab", "", "jupyter", needs=COURSE),
+    Command("jupyter", "learn", "open the chapters in JupyterLab", "", "jupyter", needs=COURSE + CLONE),
     Command("notebooks", "learn", "execute every chapter with real processes, into build/notebooks",
-            "[NAME=03 QUICK=1]", "notebooks", needs=HOROVOD + COURSE, flags=NAME | {
+            "[NAME=03 QUICK=1]", "notebooks", needs=HOROVOD + COURSE + CLONE, flags=NAME | {
                 "--quick": ON_OFF | {"metavar": "QUICK", "help": "at the small sizes that a test uses"},
                 "--pair": ON_OFF | {"metavar": "PAIR", "help": "only make the notebooks from their texts"}}),
     Command("site", "learn", "the course as pages in build/site; executes the chapters that have changed", "[QUICK=1]",
-            "site", needs=HOROVOD + COURSE,
+            "site", needs=HOROVOD + COURSE + CLONE,
             flags={"--quick": ON_OFF | {"metavar": "QUICK", "help": "chapters at the small sizes will do"}}),
 
     Command("release", "teach", "the students' copies of the problem sets, without solutions, in build/release",
-            "[NAME=03]", "release", needs=COURSE, flags=SETS | place("build/release")),
+            "[NAME=03]", "release", needs=COURSE + CLONE, flags=SETS | place("build/release")),
     Command("grade", "teach", "grade what students have handed in: points and feedback, in build/grades",
-            "SUBMITTED=folder", "grade", needs=HOROVOD + COURSE, flags=SETS | place("build/grades") | LIMIT,
+            "SUBMITTED=folder", "grade", needs=HOROVOD + COURSE + CLONE_OR_SETS,
+            flags=SETS | place("build/grades") | LIMIT,
             positional={"submitted": {"metavar": "SUBMITTED", "help": "folder with STUDENT/NN_name.ipynb below it, or "
                                       "nbgrader's STUDENT/NN_name/NN_name.ipynb"}},
             note="exit code 2 when something could not be graded. Answers are programs: grade strangers' work in a "
             "container"),
     Command("solutions-check", "teach", "show that every problem set's solution scores full and its blank zero",
-            "[NAME=03]", "solutions_check", needs=HOROVOD + COURSE, flags=SETS | LIMIT),
+            "[NAME=03]", "solutions_check", needs=HOROVOD + COURSE + CLONE_OR_SETS, flags=SETS | LIMIT),
 
     Command("install-horovod", "set up", "build Horovod against the installed torch, and install it", "[GPU=nccl]",
             "install_horovod", flags={
@@ -112,8 +120,15 @@ LINES = [
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
                 "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
                 "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
+    Command("unpack-imagenet", "set up", "unpack ImageNet's archives into the class folders of DATA=imagefolder",
+            "TRAIN=tar VAL=tar LABELS=file TO=folder", "unpack_imagenet", flags={
+                "--train": {"metavar": "TAR", "help": "ILSVRC2012_img_train.tar: a tar of one tar for each class"},
+                "--val": {"metavar": "TAR", "help": "ILSVRC2012_img_val.tar: a tar of images"},
+                "--labels": {"metavar": "FILE", "help": "the classes of VAL: the development kit (folder or .tar.gz), "
+                             "its ground truth, or a list of names and classes"},
+                "--to": {"metavar": "FOLDER", "help": "where train/<class>/ and val/<class>/ are made"}}),
     Command("renew", "set up", "write again what is made from code and records: tables of README and manual, reference "
-            "pages, pictures", "", "renew"),
+            "pages, pictures", "", "renew", needs=CLONE),
     Command("setup", "set up", "only set up: the other targets do so by themselves"),
     Command("test", "set up", "the test suite; ARGS=\"-k name\" for a part of it", "[QUICK=1]", needs=COURSE),
     Command("lint", "set up", "the style checks, and who may import whom"),

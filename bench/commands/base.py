@@ -3,13 +3,18 @@
 import argparse
 import difflib
 import importlib
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from bench.config.command_line import add_arguments
 from bench.errors import UserError
+from bench.files import CLONE
 
 GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up")
 DEFAULT_FOLDER = "results/runs"
+SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
+ORDINARY = ("NAME",)  # no option is meant: the host's name, in every shell of WSL
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Command:
     where that has another name. flags: flag -> argparse's options. positional: arguments that may also be given as
     flags of the same name, as make does it. options: it takes the options of a run; own: those that have another
     default here. needs: "horovod" (built first, where make calls it and that can be done), "course" (what the course
-    needs beyond the locked packages). note: after the help.
+    needs beyond the locked packages), "clone" (files of the project that are in no package), "sets" (a clone, unless
+    SETS names a folder). note: after the help.
     """
 
     name: str
@@ -64,6 +70,24 @@ class Command:
                 setattr(args, name, getattr(args, f"{name}_"))
         return args
 
+    def missing_clone(self, args: argparse.Namespace) -> bool:
+        """Whether it needs files of a clone of the project, and this is a package that was installed without one."""
+        return not CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
+
+    def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
+        """The environment's variables that are named like an option of this command, which was not given.
+
+        An option is given on the command line alone. make's own variables are in the environment of its commands, so
+        what was given is no matter; nor is what a `bench` above this one has seen, as when a chapter runs a command.
+        """
+        found = {variable(name).rstrip("="): name for name in self.parser().names()}
+        found = {name: flag for name, flag in found.items() if os.environ.get(name) and name not in ORDINARY}
+        seen = os.environ.get(SEEN, "").split()
+        os.environ[SEEN] = " ".join({*seen, *found})
+        given = {word.partition("=")[0][2:] for word in words if word.startswith("--")}
+        given |= {name for name in self.positional if getattr(args, name) is not None}
+        return [name for name, flag in found.items() if name not in seen and flag not in given]
+
     def run(self, args: argparse.Namespace) -> int:
         """Run it; its exit code. Its module is imported now, and not before."""
         return importlib.import_module(f"bench.commands.{self.module}").run(*self.arguments, args) or 0
@@ -89,13 +113,29 @@ class Parser(argparse.ArgumentParser):
         """What to say of a word that is no argument of this command, as the user of make has written it, too."""
         if not word.startswith("--"):
             return f"{word}: not an argument of this command"
-        names = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        near = difflib.get_close_matches(word[2:], names, n=1)
-        hint = f"did you mean --{near[0]} ({variable(near[0])})?" if near else "this command has no such option"
+        near = [f"--{name} ({variable(name)})" for name in nearest(word[2:], self.names())]
+        hint = f"did you mean {' or '.join(near)}?" if near else "this command has no such option"
         return f"unknown option {word} ({variable(word)}): {hint}"
+
+    def names(self) -> list[str]:
+        """The long flags of this command, without their dashes."""
+        return [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
 
     def error(self, message: str) -> None:
         self.exit(2, f"bench: {message} (see `{self.prog} --help`)\n")
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """The names that a misspelt word is nearest to: the most similar one, and up to two nearly as similar.
+
+    >>> nearest("modl", ["lr", "mode", "model", "out"])
+    ['model', 'mode']
+    >>> nearest("colour", ["lr", "mode", "model", "out"])
+    []
+    """
+    near = difflib.get_close_matches(word, names, n=3)
+    likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
+    return [name for name, ratio in zip(near, likeness, strict=True) if ratio > likeness[0] - 0.15]
 
 
 def variable(flag: str) -> str:

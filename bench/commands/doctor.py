@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from bench.analysis import tables
 from bench.config.modes import MODES
 from bench.install.horovod_status import Status, status
 from bench.measure.environment import collect_machine
@@ -25,7 +24,7 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpu
 
 def run(args) -> int:
     """Print the findings; exit code 1 when something a person would want is broken."""
-    console = Console(highlight=False)
+    console = tables.terminal()
     machine, gpus = collect_machine(), visible_gpus()
     torch = probe_torch()
     facts = machine["machine"]

@@ -8,15 +8,13 @@ import dataclasses
 import re
 from pathlib import Path
 
-from rich.console import Console
-
-from bench.analysis.tables import print_grid, runs_grid
+from bench.analysis.tables import print_grid, runs_grid, terminal
 from bench.config.command_line import from_arguments
 from bench.config.modes import MODES, TRAINABLE
 from bench.config.options import KNOBS, UNSET, RunConfig
 from bench.errors import BenchError, UserError
+from bench.launch.devices import usable_gpus
 from bench.launch.launcher import launch, resolve_here
-from bench.measure.nvml import visible_gpus
 from bench.record.describe import machine_line
 from bench.record.read import load
 from bench.record.view import Record
@@ -25,12 +23,13 @@ from bench.studies.programs import in_mode, profiled, shown
 
 def run(args) -> int:
     """Run, print a table and the checks; exit code 1 when a run or a check fails. Raises UserError without a GPU."""
-    asked, gpus = from_arguments(args), visible_gpus()
+    asked = from_arguments(args)
+    gpus = usable_gpus(asked)
     if not gpus:
         raise UserError("gpu-check needs a GPU, and none is visible here: `bench doctor` says why")
     machine = re.sub(r"[^a-z0-9]+", "-", f"{len(gpus)}x-{gpus[0].name}".lower()).strip("-")
     out = f"results/reference/{machine}" if asked.out == UNSET["out"] else asked.out
-    console, records, findings = Console(width=140), [], []
+    console, records, findings = terminal(), [], []
     base = dataclasses.replace(asked, out=out, device="cuda", mode="ddp", launcher="auto", num_devices=1)
     for config in configs(resolve_here(base), len(gpus)):
         name = name_of(config)

@@ -18,11 +18,12 @@ def run(args) -> int:
 
 
 def provide(args) -> None:
-    """Before a command that can use Horovod, where make called it: install it, unless a MODE is given that needs none.
-    Where that fails the command goes on without it, but for a MODE that needs it. What it says goes to standard
-    error."""
-    mode = MODES.get(getattr(args, "mode", None))
-    if mode and not mode.needs:
+    """Before a command that can use Horovod, where make called it: install it, unless a MODE is given that needs none
+    or is none. Where that fails the command goes on without it, but for a MODE that needs it. What it says goes to
+    standard error."""
+    name = getattr(args, "mode", None)
+    mode = MODES.get(name)
+    if name is not None and not (mode and mode.needs):
         return
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -9,19 +9,25 @@ from pathlib import Path
 
 from bench import files
 from bench.analysis import drawing
+from bench.analysis.suite import Suite
 from bench.commands import LINES
 from bench.commands.help import markdown
 from bench.commands.run import announce, print_run
 from bench.files import PROJECT
+from bench.record.describe import how_quiet
 from bench.report import manual, reference_page
 from bench.studies.registry import study_of
 
 
 def run(args) -> int:
-    """Draw the pictures, write the texts; print each file that has changed."""
+    """Draw the pictures, write the texts; print each file that has changed, and each suite that is no reference."""
     changed = [*draw(), *write()]
     for path in changed:
         print(path.relative_to(PROJECT))
+    for suite in committed():
+        quiet, said = how_quiet(suite.records)
+        if not quiet:
+            print(f"{suite.id}: {reference_page.NO_REFERENCE}. {said}")
     print(f"{len(changed)} files changed")
     return 0
 
@@ -47,9 +53,14 @@ def write() -> Iterator[Path]:
             yield path
 
 
+def committed() -> list[Suite]:
+    """Every suite of reference records."""
+    return [suite for folder in manual.reference_folders() for suite in reference_page.read(folder)[0]]
+
+
 def draw() -> Iterator[Path]:
     """Draw the committed pictures again, of the suites that have some."""
-    for suite in [suite for folder in manual.reference_folders() for suite in reference_page.read(folder)[0]]:
+    for suite in committed():
         study, before = study_of(suite), {path: path.read_bytes() for path in (suite.folder / "pictures").glob("*")}
         if before:
             drawn = drawing.save_all(study.figures(study.result(suite)), suite.folder)

@@ -1,5 +1,6 @@
 """`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -9,8 +10,9 @@ from bench import formulas, mistakes
 from bench.analysis import tables
 from bench.commands.check import print_findings
 from bench.config.command_line import from_arguments
-from bench.config.options import RunConfig
+from bench.config.options import AVERAGES, RunConfig
 from bench.config.workloads import workload_of
+from bench.errors import BenchError
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import disturbances, machine_line
@@ -22,25 +24,40 @@ from bench.studies.programs import baselines
 
 
 def run(args) -> int:
-    """Run it, print a table, and the record's path as the last line."""
+    """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever
+    happens."""
     config = resolve_here(from_arguments(args))
     console = tables.terminal()
     announce(console, config)
     if config.copy_to:
         remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
-    path = run_live(console, config)
-    others = []
-    if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
-        others = [load(run_live(console, each)) for each in baselines(config, str(path.parent / "baselines"))]
-    print_run(console, load(path), others)
-    if config.watch:
-        print_findings(load(path))
+    path, others = None, []
+    try:
+        path = run_live(console, config)
+        if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
+            others = [load(run_live(console, each)) for each in baselines(config, str(path.parent / "baselines"))]
+        print_run(console, load(path), others)
+        if config.watch:
+            print_findings(load(path))
+    except Exception as error:
+        copy_what_is_there(config, path.parent if path else getattr(error, "run_dir", None))
+        raise
     try:
         if config.copy_to:
             print(f"copied to: {stage.copy_back(path.parent, config.copy_to, config.timeout)}")
     finally:
         print(f"record: {path}", flush=True)
     return 0
+
+
+def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
+    """After a failure: COPY_TO gets what the run has left. That this fails as well is said, and raises nothing: the
+    failure itself is what the exit code tells."""
+    if config.copy_to and run_dir:
+        try:
+            print(f"copied to: {stage.copy_back(run_dir, config.copy_to, config.timeout)}", flush=True)
+        except (BenchError, OSError) as error:
+            print(f"bench: not copied: {error}", file=sys.stderr)
 
 
 def run_live(console: Console, config: RunConfig) -> Path:
@@ -80,7 +97,8 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
     if others:
         console.print(
             "note: single is one process with all the threads on the same global batch; independent is the upper "
-            "bound, without communication. One run each, no interval."
+            f"bound, without communication. × this run is by the median steps, {record.workload.units}/s is over all "
+            "steps. One run each, no interval."
         )
     for sentence in disturbances(record, others):
         console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)
@@ -101,6 +119,7 @@ def epoch_line(row: dict, workload) -> str:
     """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``units``."""
     labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
     labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
+    labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
     values = [(label, row[key]) for key, label in labels.items() if key in row]
     parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
     parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []

@@ -3,9 +3,12 @@
 What is run and what is said of it is the study's (bench/studies); this file holds no measurement and no figure.
 """
 
+import contextlib
+import functools
+import math
 from pathlib import Path
 
-from bench.analysis import tables
+from bench.analysis import tables, words
 from bench.analysis.suite import Suite, suite_of
 from bench.commands.base import is_on, whole
 from bench.config.command_line import from_arguments
@@ -13,8 +16,9 @@ from bench.errors import UserError
 from bench.record.describe import disturbed
 from bench.record.read import find_records
 from bench.studies.base import QUICK_ROUNDS, Flags, Plan, Study
-from bench.studies.registry import study_of
+from bench.studies.registry import STUDIES, study_of
 from bench.studies.rounds import run_rounds
+from bench.studies.sequential import LOOKS, MAX_MINUTES, Sequence, labelled
 
 
 def run(study: Study, args) -> int:
@@ -27,8 +31,10 @@ def run(study: Study, args) -> int:
 def flags_of(study: Study, args) -> Flags:
     """The command's own flags. Raises UserError for a bad value."""
     name, given = ("SEEDS", args.seeds) if study.seeded else ("ROUNDS", args.rounds)
+    minutes = minutes_of(study, args)
     return Flags(
-        rounds=None if given is None else whole(name, given, at_least=1),
+        rounds=None if given is None or minutes else whole(name, given, at_least=1),
+        minutes=minutes,
         quick=is_on("QUICK", args.quick),
         strict=is_on("STRICT", getattr(args, "strict", None)),
         replay=getattr(args, "replay", None),
@@ -37,18 +43,47 @@ def flags_of(study: Study, args) -> Flags:
     )
 
 
+def minutes_of(study: Study, args) -> float | None:
+    """The limit of ROUNDS=auto; None where the number of rounds is fixed. Raises UserError for a bad value, and for
+    what does not go together."""
+    auto, given = getattr(args, "rounds", None) == "auto", getattr(args, "max_minutes", None)
+    if auto and not study.auto:
+        able = " and ".join(dict.fromkeys(each.command for each in STUDIES.values() if each.auto))
+        raise UserError(f"ROUNDS=auto is for {able}, which judge pairs: give a number")
+    if auto and args.quick not in (None, "0"):
+        raise UserError("ROUNDS=auto and QUICK=1 exclude each other: leave one of them out")
+    if given is not None and not auto:
+        raise UserError("MAX_MINUTES is the limit of ROUNDS=auto: give that, or leave it out")
+    if not auto:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < (minutes := float(given or MAX_MINUTES)) < math.inf:
+            return minutes
+    raise UserError(f"MAX_MINUTES={given}: a number above 0")
+
+
 def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
     """Run one suite; its folder. With STRICT=1 it ends after the first round when something differs."""
     rounds = flags.rounds or (QUICK_ROUNDS if flags.quick else plan.study.rounds)
     if flags.quick:
         console.print(f"[bold]QUICK: {rounds} rounds. Intervals will be wide; do not quote them.[/]")
-    console.print(f"{plan.study.name}: {len(plan.programs)} programs, {rounds} rounds")
 
-    def look(records) -> None:
-        suite = suite_of(records[0].config.suite, records)
-        refuse_unfair(console, plan.study.result(suite), records[0].config.out)
+    def judge(records):
+        return plan.study.result(suite_of(records[0].config.suite, records))
 
-    return run_rounds(console, plan, rounds, out, look if flags.strict else None)
+    sequence, said = None, f"{rounds} rounds"
+    if flags.minutes:
+        plan, rounds = labelled(plan, flags.minutes), LOOKS[-1]
+        sequence = Sequence(judge, flags.minutes, functools.partial(console.print, highlight=False))
+        said = words.sequence(list(LOOKS), flags.minutes)
+    console.print(f"{plan.study.name}: {len(plan.programs)} programs, {said}", highlight=False)
+
+    def after_round(done: int, records) -> bool:
+        if flags.strict and done == 1:
+            refuse_unfair(console, judge(records), records[0].config.out)
+        return bool(sequence and sequence.enough(done, records))
+
+    return run_rounds(console, plan, rounds, out, after_round)
 
 
 def refuse_unfair(console, result, folder) -> None:
@@ -91,6 +126,9 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
     tables.print_certificate(console, result.certificate)
     for grid in study.summary(result):
         tables.print_grid(console, grid)
+    for said in (getattr(result, name, str)() for name in ("together", "rounds_needed")):
+        if said:
+            console.print(said, highlight=False)
     for label, rounds in getattr(result, "outliers", {}).items():
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:

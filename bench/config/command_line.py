@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import shlex
 
+from bench.config import rules
 from bench.config.fields import PARTS, base_type, flag_of, variable_of
 from bench.config.options import RunConfig, names
 from bench.errors import UserError
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None) -> N
     own = own or {}
     groups = {part: parser.add_argument_group(f"{part}: {says}") for part, says in PARTS.items()}
     for f in dataclasses.fields(RunConfig):
+        if f.metadata["within"]:
+            continue
         choices = f"; one of {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
         value = own.get(f.name, f.default)
         default = f" [{value}]" if value is not None and value is not False else ""
@@ -52,7 +55,12 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
     given = {}
     for f in dataclasses.fields(RunConfig):
         text = getattr(args, f.name, None)
-        if text is not None:
+        if text is None:
+            continue
+        if f.name == "num_devices" and (ids := rules.parse_gpu_ids(text)):
+            alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # which one, and not how many
+            given |= {"num_devices": len(ids), "gpu_ids": ",".join(ids) + alone}
+        else:
             given[f.name] = parse_value(f, text)
     return RunConfig(**given)
 
@@ -64,9 +72,10 @@ def in_words(f: dataclasses.Field, value) -> str:
 
 def make_command(config: RunConfig) -> str:
     """The make command that repeats this run: only what differs from the defaults is named."""
+    left_out = ("out", *names("labels"), *(["num_devices"] if config.gpu_ids else []))
     words = [
         f"{variable_of(f)}={shlex.quote(in_words(f, value).partition('=')[2])}"
         for f in dataclasses.fields(config)
-        if (value := getattr(config, f.name)) != f.default and f.name not in ("out", *names("labels"))
+        if (value := getattr(config, f.name)) != f.default and f.name not in left_out
     ]
     return " ".join(["make bench", *words])

@@ -28,17 +28,19 @@ PROGRAM = ("mode", "engine", "injected")  # which program computes it
 
 
 def option(
-    part, default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False
+    part, default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False,
+    within=None,
 ):  # fmt: skip
     """A field of RunConfig.
 
     part: one of PARTS. flag: its name for users, where that is not the field's. choices, minimum, exclusive_minimum:
     the values it takes; None is always allowed. path: its value names a place on this machine. trains: it belongs to a
-    training by epochs, and a run that only times steps does without it.
+    training by epochs, and a run that only times steps does without it. within: the option as
+    whose value it is given, for one that has no name of its own.
     """
     assert part in PARTS, part
     meta = {"part": part, "help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
-    return field(default=default, metadata=meta | {"path": path, "trains": trains})
+    return field(default=default, metadata=meta | {"path": path, "trains": trains, "within": within})
 
 
 def flag_of(f: dataclasses.Field) -> str:

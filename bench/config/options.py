@@ -19,9 +19,9 @@ from bench.errors import UserError
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("constant", "step", "cosine", "cyclic")
 TRACKERS = ("none", "tensorboard", "wandb")
 DEVICES = ("auto", "cpu", "cuda")
+AVERAGES = ("ema", "swa")  # of the weights, kept beside those that are trained
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
 CACHE = "~/.cache/data-parallel-bench/data"
 
@@ -35,7 +35,10 @@ class RunConfig:
 
     # mode: which pattern, on how many of which devices
     mode: str = option("mode", "ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
-    num_devices: int = option("mode", 1, "GPUs to use; on a machine without GPUs, CPU workers", flag="gpus", minimum=1)
+    num_devices: int = option(
+        "mode", 1, "how many GPUs: the first visible ones; on a machine without GPUs, CPU workers. Or which GPUs, by "
+        "nvidia-smi's number or UUID: 0,1 or GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
+    )  # fmt: skip
     device: str = option("mode", "auto", "auto: GPUs where there are any", choices=DEVICES)
     share_gpu: bool = option("mode", False, "all ranks on ONE GPU, over Gloo: for learning, not for speed")
 
@@ -45,12 +48,24 @@ class RunConfig:
         "model", "batch", "'group': group norm of up to 8 groups, each image for itself; 'none': every batch norm "
         "becomes a scale and a shift; 'sync': over the global batch", choices=NORMS,
     )  # fmt: skip
-    pretrained: str | None = option("model", None, "start from these weights: a file, or 'torchvision'", path=True)
+    bn_momentum: float | None = option(
+        "model", None, "momentum of batch norm's running statistics: the newest batch's share (0.1)",
+        exclusive_minimum=0,
+    )  # fmt: skip
+    pretrained: str | None = option(
+        "model", None, "start from these weights: a file, one key of it as in a.pt#ema, or 'torchvision'", path=True
+    )
     freeze: str | None = option("model", None, "do not train parameters of these names, as in conv1*,layer1*")
     train_only: str | None = option("model", None, "train no parameters but those of these names, as in fc*")
 
     # data
     data: str | None = option("data", None, f"{', '.join(data_sets.choices())} (cpu: digits, gpu: synthetic)")
+    val_labels: str | None = option(
+        "data",
+        None,
+        "labels file of a val without class folders, as ImageNet's (by name, in the data's folder)",
+        path=True,
+    )
     image_size: int | None = option(
         "data", None, "pixels per side (by data; digits 16, photographs cpu 64, gpu 224)", minimum=8
     )
@@ -78,12 +93,19 @@ class RunConfig:
     nesterov: bool = option("recipe", False, "sgd with Nesterov's momentum")
     weight_decay: float = option("recipe", 0.0, "weight decay", minimum=0)
     optimizer: str = option("recipe", "sgd", "the optimizer", choices=OPTIMIZERS)
-    schedule: str = option("recipe", "constant", "learning-rate schedule", choices=SCHEDULES)
+    fused: bool = option("recipe", False, "torch's fused optimizer: the whole step in few kernels")
+    schedule: str = option(
+        "recipe", "constant", f"learning-rate schedule: {', '.join(rules.SCHEDULES)}; step:30,60,80 drops after these "
+        "epochs",
+    )  # fmt: skip
     schedule_epochs: float = option(
-        "recipe", 30.0, "step: epochs between two drops; cyclic: epochs per cycle", exclusive_minimum=0
+        "recipe", 30.0, "step: epochs between two drops; cyclic, sawtooth: epochs per cycle", exclusive_minimum=0
     )
     schedule_factor: float = option(
-        "recipe", 0.1, "step: factor of a drop; cyclic: lowest over highest learning rate", exclusive_minimum=0
+        "recipe",
+        0.1,
+        "step: factor of a drop; cyclic, sawtooth: lowest over highest learning rate",
+        exclusive_minimum=0,
     )
     lr_batch: int | None = option(
         "recipe", None, "the global batch that LR is meant for: LR is scaled linearly to the run's", minimum=1
@@ -95,6 +117,14 @@ class RunConfig:
         "recipe", None, "all ranks skip a step whose loss is not finite, or above this many times its running mean",
         exclusive_minimum=1,
     )  # fmt: skip
+    ema: float | None = option(
+        "recipe", None, "keep an exponential moving average of the weights, too: its decay per step, as in 0.999",
+        exclusive_minimum=0, trains=True,
+    )  # fmt: skip
+    swa: int | None = option(
+        "recipe", None, "keep the mean of the weights after this epoch and each after it, too (SWA)", minimum=1,
+        trains=True,
+    )  # fmt: skip
     precision: str = option("recipe", "fp32", "arithmetic of the step; fp16 scales the loss", choices=PRECISIONS)
     seed: int = option("recipe", 0, "seed of weights, of data order and of augmentation", minimum=0)
 
@@ -104,6 +134,9 @@ class RunConfig:
     )
     tuned: bool = option("engine", False, "engine settings and batch that hide communication")
     channels_last: bool = option("engine", False, "images and weights in memory as N H W C")
+    cudnn_benchmark: bool = option(
+        "engine", False, "GPUs: cuDNN tries its algorithms at the first steps and keeps the fastest"
+    )
     compile: bool = option("engine", False, "torch.compile the model")
     bucket_cap_mb: float | None = option("engine", None, "ddp: bucket size in MiB (25)", exclusive_minimum=0)
     gradient_as_bucket_view: bool = option("engine", False, "ddp: gradients are views of their buckets")
@@ -135,6 +168,9 @@ class RunConfig:
         "measuring", None, "untimed steps first (cpu: 3, gpu: 20)", flag="warmup", minimum=0
     )
     timed_steps: int | None = option("measuring", None, "timed steps (cpu: 10, gpu: 100)", flag="steps", minimum=1)
+    val_batch: int | None = option(
+        "measuring", None, "images per device per forward pass of a validation (BATCH)", minimum=1, trains=True
+    )
     profile: bool = option("measuring", False, "torch.profiler around one more step: its timeline goes into the record")
     watch: bool = option(
         "measuring", False, "watch the run for the known mistakes, as `bench check` does; slows its untimed steps"
@@ -153,6 +189,9 @@ class RunConfig:
     )
     allow_slow: bool = option(
         "resources", False, "run a precision for which this CPU has no instructions (6 to 40 times slower)"
+    )
+    gpu_ids: str | None = option(
+        "resources", None, "the GPUs that GPUS names, as in 0,1 or 3, or UUIDs", flag="gpus", within="num_devices"
     )
     dist_url: str | None = option("resources", None, "rendezvous: tcp://HOST:PORT, or file:///PATH (spawn only)")
 
@@ -179,6 +218,9 @@ class RunConfig:
     checkpoint_steps: int | None = option(
         "besides", None, "and a checkpoint every this many steps", minimum=1, trains=True
     )
+    keep: str | None = option(
+        "besides", None, "keep the epochs' own checkpoints, too: 'all', or the newest n", trains=True
+    )
     track: str = option("besides", "none", "log to a tracker, offline (rank 0)", choices=TRACKERS, trains=True)
     copy_to: str | None = option(
         "besides", None, "URL to which the run's folder is copied at the end", path=True, trains=True
@@ -190,6 +232,12 @@ class RunConfig:
     program: str | None = option("labels", None, "label: the program of its suite")
     variant: str | None = option("labels", None, "label: the part of the program in its suite, as in right, wrong")
     round: int | None = option("labels", None, "label: the round of its suite", minimum=0)
+    looks: str | None = option(
+        "labels", None, "label: the rounds after which its suite was to end if every pair had a verdict, as in 4,8,16"
+    )
+    limit_minutes: float | None = option(
+        "labels", None, "label: after which time its suite was to end, whatever it had shown", exclusive_minimum=0
+    )
 
     def __post_init__(self):
         for f in dataclasses.fields(self):
@@ -221,7 +269,7 @@ def names(*parts: str) -> list[str]:
     """The options of these parts, in the order of RunConfig's fields.
 
     >>> names("labels")
-    ['study', 'suite', 'program', 'variant', 'round']
+    ['study', 'suite', 'program', 'variant', 'round', 'looks', 'limit_minutes']
     """
     return [f.name for f in dataclasses.fields(RunConfig) if f.metadata["part"] in parts]
 

@@ -5,6 +5,7 @@ import dataclasses
 from bench.config import data_sets
 from bench.config.modes import MODES
 from bench.config.options import UNSET, RunConfig
+from bench.errors import UserError
 
 # A CPU laptop finishes a run in seconds; a GPU gets the workload of the field.
 DEFAULTS = {
@@ -27,6 +28,8 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
     device: "cpu" or "cuda", what the run will really use. usable_cores: CPU cores this process may run on.
     Raises UserError when a default makes the config impossible (a batch larger than the data).
     """
+    if config.cudnn_benchmark and device != "cuda":
+        raise UserError("CUDNN_BENCHMARK=1 is of GPUs, and this run uses none: leave it out")
     defaults = dict(DEFAULTS[device])
     info = data_sets.info_of(config.data or defaults["data"])
     if config.tuned:

@@ -14,6 +14,8 @@ from bench.config.modes import MODES
 from bench.errors import UserError
 
 MOST_THREADS = 4096
+LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
+SCHEDULES = ("constant", "step", "cosine", "cyclic", "sawtooth")
 FAULT_KINDS = ("raise", "kill", "hang")
 
 
@@ -29,6 +31,8 @@ def check(config, knobs: set[str]) -> None:
         parse_fault(config.fault, config.num_processes)
     if config.snapshots:
         parse_snapshots(config.snapshots)
+    if config.looks and not re.fullmatch(LOOKS, config.looks):
+        raise UserError(f"LOOKS={config.looks}: write rounds, as in 4,8,16")
 
 
 def check_mode(config) -> None:
@@ -36,8 +40,11 @@ def check_mode(config) -> None:
     most = MODES[config.mode].max_devices
     if most and config.num_devices > most:
         raise UserError(
-            f"MODE={config.mode} is one device, but GPUS={config.num_devices}: use GPUS=1, or MODE=dp, ddp or horovod"
+            f"MODE={config.mode} is one device, but GPUS={config.gpu_ids or config.num_devices}: use "
+            "GPUS=1, or MODE=dp, ddp or horovod"
         )
+    if config.gpu_ids:
+        check_gpu_ids(config)
     if config.threads and config.threads > MOST_THREADS:
         raise UserError(f"THREADS={config.threads} is too many: at most {MOST_THREADS}")
     if not config.out:
@@ -46,6 +53,41 @@ def check_mode(config) -> None:
         raise UserError(f"WARMUP={config.warmup_steps} or STEPS={config.timed_steps} is too large: below 2**31")
     if config.seed >= 2**63:
         raise UserError(f"SEED={config.seed} is too large: below 2**63")
+
+
+def check_gpu_ids(config) -> None:
+    """GPUS=0,1 names GPUs: each once, and they are used."""
+    ids = parse_gpu_ids(config.gpu_ids)
+    if config.device == "cpu":
+        raise UserError(f"GPUS={config.gpu_ids} names GPUs, and DEVICE=cpu uses none: use GPUS={len(ids)}")
+    if config.share_gpu:
+        raise UserError(
+            f"GPUS={config.gpu_ids}: with SHARE_GPU=1 GPUS is the number of ranks on the first visible GPU: write "
+            "GPUS=2, and choose that GPU with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def parse_gpu_ids(text: str) -> list[str]:
+    """The GPUs that a value of GPUS names, empty where it is something else, as a number. Raises UserError for a list
+    that cannot be one.
+
+    >>> parse_gpu_ids("0, 1"), parse_gpu_ids("3,"), parse_gpu_ids("GPU-3f2a"), parse_gpu_ids("2")
+    (['0', '1'], ['3'], ['GPU-3f2a'], [])
+    """
+    if "," not in text and not text.startswith(("GPU-", "MIG-")):
+        return []
+    ids = [entry.strip() for entry in text.removesuffix(",").split(",")]
+    if any(entry.startswith("MIG-") for entry in ids):
+        raise UserError(f"GPUS={text} names a MIG slice, which is not supported: name whole GPUs")
+    if not all(re.fullmatch(r"[0-9]+|GPU-[0-9a-fA-F-]+", entry) for entry in ids):
+        raise UserError(
+            f"GPUS={text} is not a whole number, and no list of GPUs: numbers as nvidia-smi prints them, or UUIDs, "
+            "as in 0,1 or GPU-3f2a"
+        )
+    ids = [str(int(entry)) if entry.isdecimal() else entry for entry in ids]
+    if twice := [entry for entry in ids if ids.count(entry) > 1]:
+        raise UserError(f"GPUS={text} names {twice[0]} twice")
+    return ids
 
 
 def check_data(config) -> None:
@@ -61,6 +103,8 @@ def check_data(config) -> None:
         raise UserError(f"DATA={config.data}: write DATA={kind}:PATH, the folder that holds train and val")
     if kind in IN_MEMORY and place:
         raise UserError(f"DATA={config.data}: {kind} takes no path; its files are looked for below DATA_DIR")
+    if kind in IN_MEMORY and config.val_labels:
+        raise UserError(f"DATA={kind} has its labels: VAL_LABELS is for DATA=imagefolder:PATH and tar:PATH")
     if kind in IN_MEMORY and (config.skip_bad or config.in_memory is not None):
         raise UserError(f"DATA={kind} is in memory and complete: leave SKIP_BAD and IN_MEMORY out")
     if not info.loader and config.workers:
@@ -83,12 +127,22 @@ def check_data(config) -> None:
 
 def check_training(config) -> None:
     """Options of training that exclude or need each other."""
+    if parse_schedule(config.schedule)[1] and config.schedule_epochs != type(config).schedule_epochs:
+        raise UserError(f"SCHEDULE={config.schedule} names its epochs: leave SCHEDULE_EPOCHS out")
+    if config.bn_momentum and config.bn_momentum > 1:
+        raise UserError(f"BN_MOMENTUM={config.bn_momentum:g} is the newest batch's share: at most 1, as in 0.1")
+    if config.bn_momentum and config.norm not in ("batch", "sync"):
+        raise UserError(
+            f"BN_MOMENTUM is of batch norm, and NORM={config.norm} has none: leave it out, or use NORM=batch"
+        )
     if config.nesterov and (config.optimizer != "sgd" or not config.momentum):
         raise UserError("NESTEROV=1 is a form of sgd with momentum: use OPTIMIZER=sgd and MOMENTUM above 0")
     if config.lr_warmup_steps and config.lr_warmup_epochs:
         raise UserError("LR_WARMUP_STEPS and LR_WARMUP_EPOCHS say the same twice: leave one of them out")
     if config.lr_warmup_epochs and not config.epochs:
         raise UserError("LR_WARMUP_EPOCHS needs EPOCHS: without epochs use LR_WARMUP_STEPS")
+    if config.val_batch and not (config.epochs or config.evaluate):
+        raise UserError("VAL_BATCH is the batch of a validation: give EPOCHS or EVALUATE=1, or leave it out")
     if config.freeze and config.train_only:
         raise UserError("FREEZE and TRAIN_ONLY exclude each other: leave one of them out")
     if config.evaluate and not (config.resume or config.pretrained):
@@ -106,6 +160,19 @@ def check_training(config) -> None:
         )
     if config.checkpoint is False and config.checkpoint_steps:
         raise UserError("CHECKPOINT=0 and CHECKPOINT_STEPS exclude each other: leave one of them out")
+    if (config.ema or config.swa) and not config.epochs:
+        raise UserError("EMA and SWA average the weights of a training by epochs: give EPOCHS (EVALUATE=1 with RESUME "
+                        "validates what the checkpoint has of them)")  # fmt: skip
+    if config.ema and config.ema >= 1:
+        raise UserError(f"EMA={config.ema:g} is the average's share in each step: below 1, as in 0.999")
+    if config.swa and config.swa > config.epochs:
+        raise UserError(
+            f"SWA={config.swa} is the first epoch that is averaged, and EPOCHS={config.epochs} ends before it"
+        )
+    if config.keep is not None:
+        parse_keep(config.keep)
+        if config.checkpoint is False or not config.epochs:
+            raise UserError(f"KEEP={config.keep} keeps checkpoints of epochs: give EPOCHS, and leave CHECKPOINT=0 out")
     if config.resume and config.pretrained:
         raise UserError("RESUME brings its own weights: leave PRETRAINED out")
     if config.resume and not (config.epochs or config.evaluate):
@@ -202,3 +269,34 @@ def parse_snapshots(text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
     return [int(step) for step in text.split(",")]
+
+
+def parse_keep(text: str) -> int | None:
+    """``3`` -> 3, ``all`` -> None: how many of the epochs' checkpoints are kept. Raise UserError for anything else."""
+    if text == "all":
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,8}", text):
+        raise UserError(f"KEEP={text}: write all, or how many epochs' checkpoints to keep, as in 3")
+    return int(text)
+
+
+def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:
+    """The name of a schedule, and the epochs after which its rate drops where it names them. Raise UserError for
+    anything else.
+
+    >>> parse_schedule("cosine"), parse_schedule("step:30,60,80")
+    (('cosine', ()), ('step', (30, 60, 80)))
+    """
+    name, colon, epochs = text.partition(":")
+    if name not in SCHEDULES:
+        raise UserError(f"unknown SCHEDULE={text}: choose one of {', '.join(SCHEDULES)}, or step:30,60,80")
+    if not colon:
+        return name, ()
+    if name != "step":
+        raise UserError(f"SCHEDULE={text}: only step takes epochs, as in step:30,60,80")
+    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", epochs):
+        raise UserError(f"SCHEDULE={text}: write whole epochs from 1 on with commas between, as in step:30,60,80")
+    drops = tuple(int(epoch) for epoch in epochs.split(","))
+    if list(drops) != sorted(set(drops)):
+        raise UserError(f"SCHEDULE={text}: write each epoch once, the earliest first")
+    return name, drops

@@ -9,9 +9,10 @@ from bench.errors import RunFailed
 MOST_LINES = 500  # of one rank, so that a loop that prints does not fill the notebook
 MOST_BYTES = 64 * 2**20  # of one rank, so that it does not fill the disk either
 WIDEST = 2000  # characters of a line
-# Frames of our own below which the notebook's function runs, and what Horovod's core says when another rank has gone.
+# Frames of our own below which the notebook's function runs, and what Horovod's core and Gloo log when another rank has
+# gone: the exception that follows says it again.
 OUR_FRAMES = re.compile(r'  File "[^"\n]*bench/course/rank\.py", line .*\n(?:    .*\n)*')
-ECHO = re.compile(r"^\[.*Horovod background loop uncaught exception")
+ECHO = re.compile(r"^\[.*(Horovod background loop uncaught exception|\] Gloo connectFullMesh failed)")
 SOURCE_PLACE = re.compile(r"\[/\S+\.(?:cc|cpp|h|hpp):\d+\] ")
 
 

@@ -5,7 +5,7 @@ import functools
 from bench.analysis.suite import Suite, suites_of
 from bench.errors import UserError
 from bench.files import PROJECT
-from bench.record.describe import machine_line
+from bench.record.describe import how_quiet, machine_line
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.studies.registry import STUDIES, study_of
@@ -25,10 +25,12 @@ def reference(study: str, device: str = "cpu", which: int = -1, about: str | Non
 
 
 def references(study: str, device: str = "cpu") -> list[Suite]:
-    """All committed suites of a study on a device, oldest first. Raises UserError for a study that there is not."""
+    """All committed suites of a study on a device that were not disturbed, oldest first. Raises UserError for a study
+    that there is not."""
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
-    return [suite for suite in all_suites() if suite.study == study and suite.device == device]
+    found = [suite for suite in all_suites() if suite.study == study and suite.device == device]
+    return [suite for suite in found if how_quiet(suite.records)[0]]
 
 
 def compared(suite: Suite):

@@ -70,6 +70,8 @@ def one_kind_of_device(variables: dict) -> dict:
     CPU could not be compared. Empty where the reader has chosen, and where there are enough GPUs or none."""
     from bench.measure.nvml import visible_gpus
 
+    if not str(variables.get("GPUS", 1)).isdecimal():
+        return {}  # GPUs by name, or something that the command refuses
     wanted = max(2, int(variables.get("GPUS", 1)))
     if "DEVICE" in variables or "SHARE_GPU" in variables or not 0 < len(visible_gpus()) < wanted:
         return {}

@@ -1,9 +1,10 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
 from bench.config.options import RunConfig
+from bench.config.rules import parse_gpu_ids
 from bench.errors import UserError
 from bench.measure.environment import cpu_flags
-from bench.measure.nvml import visible_gpus
+from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
 # Flags of a CPU that computes in a short format: x86, ARM.
 SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
@@ -11,7 +12,7 @@ SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "a
 
 def choose_device(config: RunConfig) -> str:
     """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS."""
-    gpus = [] if config.device == "cpu" else visible_gpus()
+    gpus = [] if config.device == "cpu" else usable_gpus(config)
     if config.device == "cuda" and not gpus:
         raise UserError("DEVICE=cuda, but no GPU is visible: run `bench doctor`, or use DEVICE=cpu")
     if not gpus:
@@ -27,9 +28,45 @@ def choose_device(config: RunConfig) -> str:
             )
         return "cpu"
     needed = 1 if config.share_gpu else config.num_devices
+    if len(gpus) < needed and config.gpu_ids:
+        raise UserError(f"GPUS={config.gpu_ids} names {len(gpus)} GPU, and {needed} are needed: name {needed} or more")
     if len(gpus) < needed:
         raise UserError(
             f"GPUS={config.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer, or DEVICE=cpu "
             "for CPU workers"
         )
     return "cuda"
+
+
+def usable_gpus(config: RunConfig) -> list[Gpu]:
+    """The GPUs that a run may use, in order: those that GPUS names, else all visible ones. Raises UserError where it
+    names one that is not visible here."""
+    visible = visible_gpus()
+    if not config.gpu_ids:
+        return visible
+    ids, chosen = parse_gpu_ids(config.gpu_ids), []
+    if not visible:
+        raise UserError(
+            f"GPUS={config.gpu_ids} names GPUs, and none is visible here (`bench doctor` says why): use "
+            f"GPUS={len(ids)} for {len(ids)} CPU worker{'s' if len(ids) > 1 else ''}"
+        )
+    for entry in ids:
+        found = [gpu for gpu in every_gpu() if str(gpu.index) == entry or gpu.uuid.lower().startswith(entry.lower())]
+        if len(found) != 1 or found[0] not in visible:
+            hidden = "is hidden by CUDA_VISIBLE_DEVICES" if found else "is not here"
+            here = ", ".join(f"{gpu.index} ({gpu.uuid[:12]}…)" for gpu in visible)
+            raise UserError(
+                f"GPUS={config.gpu_ids}: {entry} {'names several GPUs' if len(found) > 1 else hidden}: choose of {here}"
+            )
+        if found[0] in chosen:
+            raise UserError(f"GPUS={config.gpu_ids} names GPU {found[0].index} twice")
+        chosen += found
+    return chosen
+
+
+def device_variables(config: RunConfig) -> dict[str, str]:
+    """What tells the ranks which GPUs are theirs, where GPUS names some. By UUID: CUDA and nvidia-smi may number the
+    GPUs of one machine differently."""
+    if not config.gpu_ids:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in usable_gpus(config))}

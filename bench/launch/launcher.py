@@ -15,7 +15,7 @@ from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.launch import supervise
-from bench.launch.devices import choose_device
+from bench.launch.devices import choose_device, device_variables
 from bench.launch.engines import ENGINES
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node
@@ -51,10 +51,11 @@ def launch(config: RunConfig, watch=None) -> Path:
 
     watch: called a few times a second with the heartbeat of every rank (None where a rank has none yet), and the rows
     of the epochs that have ended. Raises UserError when the run cannot start, RunFailed when it does not end well; then
-    its record says so.
+    its record says so, and the error has its folder (``run_dir``).
     """
     started = steady.now()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from
+    devices = device_variables(config)
     run_dir = make_run_dir(config)
     rendezvous = None  # a file:// one, once it is known to be ours
     try:
@@ -68,7 +69,7 @@ def launch(config: RunConfig, watch=None) -> Path:
             argv, variables = commands[node.placement.number]
             threads = thread_variables(config.threads_per_process)
             inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
-            node.start(argv, {**inherited, **common_variables(started), **threads, **variables})
+            node.start(argv, {**inherited, **common_variables(started), **threads, **devices, **variables})
 
         supervise.run(nodes, start, run_dir, config.timeout, watch)
         if not (run_dir / "record.json").exists():
@@ -76,11 +77,13 @@ def launch(config: RunConfig, watch=None) -> Path:
     except UserError as error:
         if any(run_dir.glob("*.pt")):  # it trained, until it met an image that cannot be read, say
             fail(run_dir, config, started, {"rank": None, "kind": "raised", "message": str(error), "traceback": ""})
+            error.run_dir = run_dir
         else:
             shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
         raise
     except RunFailed as error:
         fail(run_dir, config, started, error.failure)
+        error.run_dir = run_dir
         raise
     except KeyboardInterrupt:  # a second one
         fail(run_dir, config, started, supervise.failed("interrupted", None, "interrupted", run_dir).failure)

@@ -1,6 +1,5 @@
 """How a run goes on, for whoever started it: a bar in a terminal, lines anywhere else, from the ranks' heartbeats."""
 
-import math
 import time
 
 from rich.console import Console
@@ -8,7 +7,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
-from bench.process.heartbeat import Heartbeat
+from bench.process.heartbeat import Heartbeat, in_words
 
 BAR_S = 0.5  # between two drawings of the bar
 LINE_S = 5.0  # between two lines, and a twentieth of the steps
@@ -68,15 +67,9 @@ class LiveProgress:
         return now - self.shown_at >= LINE_S and (beat.step - self.shown) * LINES >= beat.total_steps
 
     def says(self, beat: Heartbeat) -> str:
-        """Step, epoch, rate, loss, wait, learning rate, and the time left."""
-        window = beat.window
-        if not window.rate:
-            return beat.phase
-        left = (beat.total_steps - beat.step) * self.config.global_batch / window.rate
-        parts = [f"step {beat.step} of {beat.total_steps}"]
-        parts += [f"epoch {window.epoch} of {self.config.epochs}"] if window.epoch else []
-        parts += [f"{window.rate:.3g} {workload_of(self.config).units}/s"]
-        parts += [] if math.isnan(beat.loss) else [f"loss {beat.loss:.3f}"]
-        parts += [f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"]
-        parts += [f"{int(left // 60)}:{int(left % 60):02d} left"] if beat.step < beat.total_steps else []
-        return ", ".join(parts)
+        """How far it is, and the time left."""
+        said = in_words(beat, workload_of(self.config).units)
+        if not beat.window.rate or beat.step >= beat.total_steps:
+            return said
+        left = (beat.total_steps - beat.step) * self.config.global_batch / beat.window.rate
+        return f"{said}, {int(left // 60)}:{int(left % 60):02d} left"

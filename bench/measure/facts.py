@@ -24,11 +24,13 @@ def collect_facts(config, mode, trainer) -> dict:
         "memory_format": memory_format(plain, config.channels_last),
         "compiled": plain._compiled_call_impl is not None,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "optimizer": type(optimizer).__name__,
         "lr": group["lr"],
         "momentum": group.get("momentum"),
         "nesterov": group.get("nesterov"),
         "weight_decay": group["weight_decay"],
+        "fused": bool(group.get("fused")),
         "schedule": schedule_of(config),
         "accumulate": config.accumulate,
         "clip_norm": config.clip_norm,
@@ -53,9 +55,12 @@ def memory_format(model: nn.Module, images_last: bool) -> str:
 
 def schedule_of(config) -> str:
     """The learning rate's way in words: "cosine, warm-up over 5 epochs"."""
-    settings = {"step": f" × {config.schedule_factor:g} every {config.schedule_epochs:g} epochs",
-                "cyclic": f" {config.schedule_factor:g} to 1 every {config.schedule_epochs:g} epochs"}  # fmt: skip
-    text = config.schedule + settings.get(config.schedule, "")
+    name, _, drops = config.schedule.partition(":")
+    after = f"after epochs {drops.replace(',', ', ')}" if drops else f"every {config.schedule_epochs:g} epochs"
+    settings = {"step": f" × {config.schedule_factor:g} {after}",
+                "cyclic": f" {config.schedule_factor:g} to 1 every {config.schedule_epochs:g} epochs",
+                "sawtooth": f" 1 to {config.schedule_factor:g} every {config.schedule_epochs:g} epochs"}  # fmt: skip
+    text = name + settings.get(name, "")
     if config.lr_warmup_steps:
         return f"{text}, warm-up over {config.lr_warmup_steps} steps"
     return text + (f", warm-up over {config.lr_warmup_epochs:g} epochs" if config.lr_warmup_epochs else "")

@@ -24,10 +24,12 @@ class Load:
     def stop(self) -> dict:
         """What they grew by. own_cpu_s: of this process and those that it started. machine_cpu_s: of all processes on
         this machine; steal_s: what its host gave to others. pressure_s: how long some process waited for a core (PSI);
-        None where the kernel does not count it. Seconds of one core, but for wall_s."""
+        None where the kernel does not count it. cpu_mhz: the clock of the fastest core at the end; None where it cannot
+        be read. Seconds of one core, but for wall_s."""
         grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
         own = max(0.0, grown["own_cpu_s"])  # a worker that has ended in between takes its own with it
-        return grown | {"own_cpu_s": own, "wall_s": time.perf_counter() - self.began, "cores": psutil.cpu_count()}
+        wall_s = time.perf_counter() - self.began
+        return grown | {"own_cpu_s": own, "wall_s": wall_s, "cores": psutil.cpu_count(), "cpu_mhz": cpu_mhz()}
 
 
 def counters() -> dict[str, float | None]:
@@ -56,6 +58,13 @@ def pressure_s() -> float | None:
     """Seconds since the start of this machine in which some process waited for a core."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
+    return None
+
+
+def cpu_mhz() -> float | None:
+    """The clock of the fastest core now, in MHz."""
+    with contextlib.suppress(Exception):  # what psutil raises where there is none differs by system
+        return max(core.current for core in psutil.cpu_freq(percpu=True)) or None
     return None
 
 

@@ -84,8 +84,8 @@ class MemorySampler:
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
-        None}, energy_j (or None), sample_interval_s (the pause after the last sample), sample_cost_s (median CPU time
-        of one), notes.
+        None}, energy_j (or None), processes (those seen on a GPU from 'timed' to 'end'), sample_interval_s (the pause
+        after the last sample), sample_cost_s (median CPU time of one), notes.
         """
         if self._report is None:
             self._end_thread()
@@ -154,6 +154,7 @@ class _Trace:
     times: list[float] = field(default_factory=list)
     columns: dict[str, list[float | None]] = field(default_factory=dict)
     energy: dict[str, float | None] = field(default_factory=dict)
+    processes: list[tuple[float, list[int]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def sample(self, began: float) -> None:
@@ -164,6 +165,8 @@ class _Trace:
             self.times.append(round(at, 4))
             for column, value in row.items():
                 self.columns.setdefault(column, []).append(value)
+        if seen := self._guard("processes", []):
+            self.processes.append((round(at, 4), seen))
 
     def read_energy(self, moment: str) -> None:
         self.energy[moment] = self._guard("energy_j", None)
@@ -181,9 +184,16 @@ class _Trace:
             "marks": dict(marks),
             "peak_memory_gib": peaks,
             "energy_j": self._energy_between(),
+            **({"processes": seen} if (seen := self._seen_between(marks)) else {}),
             **rate,
             "notes": self.notes,
         }
+
+    def _seen_between(self, marks: dict[str, float]) -> list[int]:
+        """The processes in the samples from the mark 'timed' to the one taken at 'end'; in all without these marks."""
+        first, end = marks.get("timed", 0.0), marks.get("end", float("inf"))
+        last = next((at for at, _ in self.processes if at >= end), end)
+        return sorted({pid for at, seen in self.processes if first <= at <= last for pid in seen})
 
     def note(self, sentence: str) -> None:
         if sentence not in self.notes:

@@ -1,8 +1,9 @@
 """Where a memory figure comes from: a GPU (NVML and torch's allocator) or the host (what the kernel counts).
 
-A probe answers five questions: labels (name and UUID), read (one sample, {column: value}), peaks ({source: GiB}),
-energy_j (a counter), notes (a sentence for each figure that is missing). What each figure counts is said at the head of
-`bench/measure/memory.py`, which asks the questions. A method may raise: the asker turns that into a note.
+A probe answers six questions: labels (name and UUID), read (one sample, {column: value}), peaks ({source: GiB}),
+energy_j (a counter), processes (who is on a GPU now), notes (a sentence for each figure that is missing). What each
+figure counts is said at the head of `bench/measure/memory.py`, which asks the questions. A method may raise: the asker
+turns that into a note.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ NVML_FIGURES = {  # where each column's reason is found in NvmlDevice.reasons
     "nvml_process_gib": "process",
     "utilization_percent": "utilization",
     "power_w": "power",
+    "sm_clock_mhz": "clock",
+    "throttle_reasons": "throttle",
 }
 
 
@@ -60,7 +63,13 @@ class CudaProbe:
             "torch_reserved_gib": _gib(stats.get("reserved_bytes.all.current")),
             "utilization_percent": device.utilization_percent() if device else None,
             "power_w": device.power_w() if device else None,
+            "sm_clock_mhz": device.sm_clock_mhz() if device else None,
+            "throttle_reasons": device.throttle_reasons() if device else None,
         }
+
+    def processes(self) -> list[int]:
+        """The processes that are on the GPU now."""
+        return (self._nvml and self._nvml.processes()) or []
 
     def peaks(self, columns: Columns) -> Row:
         stats = self._cuda.memory_stats(self._index)
@@ -77,7 +86,7 @@ class CudaProbe:
     def notes(self, columns: Columns) -> list[str]:
         """A sentence for each figure that was never there, and for each that means something else than usual."""
         if self._nvml is None:
-            return [f"nvml_device, nvml_process, utilization_percent, power_w, energy_j: {self._remark}"]
+            return [f"nvml_device, nvml_process, utilization_percent, power_w, clocks, energy_j: {self._remark}"]
         reasons = self._nvml.reasons
         found = [
             f"{column.removesuffix('_gib')}: {reasons[figure]}"
@@ -103,6 +112,10 @@ class HostProbe:
 
     def labels(self) -> dict[str, str | None]:
         return {"name": cpu_model(), "uuid": None}
+
+    def processes(self) -> list[int]:
+        """A host has too many to list."""
+        return []
 
     def read(self) -> Row:
         total = self._read_process(os.getpid()) + sum(self._read_worker(pid) for pid in worker_pids())

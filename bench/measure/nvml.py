@@ -21,6 +21,9 @@ from types import ModuleType
 from typing import Any
 
 GIB = 2**30
+# Reasons for which a clock is held down, as bits (nvml.h): hardware slowdown, heat by software and by hardware, power
+# brake. A power cap is not among them: a board at its limit of power is at work.
+SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def nvml_state() -> tuple[str | None, str | None]:
 
 def visible_gpus() -> list[Gpu]:
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process; empty without a driver. Never raises."""
-    every = _every_gpu()
+    every = every_gpu()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     return every if wanted is None else _select(every, wanted)
 
@@ -59,7 +62,7 @@ def why_no_gpu() -> str | None:
     _, reason = nvml_state()
     if reason is not None:
         return reason
-    count, wanted = len(_every_gpu()), os.environ.get("CUDA_VISIBLE_DEVICES")
+    count, wanted = len(every_gpu()), os.environ.get("CUDA_VISIBLE_DEVICES")
     if count == 0:
         return "The NVIDIA driver runs, and lists no GPU that this process may use."
     if wanted and wanted.strip().startswith("MIG-"):
@@ -67,7 +70,7 @@ def why_no_gpu() -> str | None:
     return f"CUDA_VISIBLE_DEVICES={wanted!r} hides all {count} GPUs of this machine."
 
 
-def _every_gpu() -> list[Gpu]:
+def every_gpu() -> list[Gpu]:
     """All GPUs in NVML's order, leaving out those that the driver refuses to open (lost, or not permitted)."""
     lib, _ = _connect()
     if lib is None:
@@ -220,6 +223,19 @@ class NvmlDevice:
     def power_w(self) -> float | None:
         """Power drawn by the board, in watts."""
         return self._ask("power", lambda: self._lib.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
+
+    def processes(self) -> list[int] | None:
+        """The ids of all processes that compute on the GPU; in a container they may be the host's numbers."""
+        rows = self._ask("process", lambda: self._list_processes(self._handle))
+        return None if rows is None else sorted({row.pid for row in rows})
+
+    def sm_clock_mhz(self) -> int | None:
+        """The clock of the multiprocessors now, in MHz."""
+        return self._ask("clock", lambda: self._lib.nvmlDeviceGetClockInfo(self._handle, self._lib.NVML_CLOCK_SM))
+
+    def throttle_reasons(self) -> int | None:
+        """Why the clock is below the highest now, as the bits of nvml.h; ``SLOWED`` are those that disturb."""
+        return self._ask("throttle", lambda: self._lib.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
 
     def energy_j(self) -> float | None:
         """Energy drawn since the driver was loaded, in joules (from Volta on)."""

@@ -139,6 +139,15 @@ class Mode:
         """The plain module inside what ``wrap_model`` returned."""
         return model
 
+    def judged(self, model: nn.Module) -> nn.Module:
+        """What a validation calls, of what ``wrap_model`` returned: the plain model. Its forward pass asks no other
+        rank, for shares may differ by a batch and DDP's own is a collective."""
+        return self.unwrap(model)
+
+    def on_all_devices(self, plain: nn.Module) -> nn.Module:
+        """What a validation calls, of a plain model that is not the trained one: an average of its weights."""
+        return plain
+
     # --- the whole state: one road for checkpoints, hashes and snapshots. Every rank calls it. ---------------------
 
     def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:

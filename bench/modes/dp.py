@@ -39,13 +39,15 @@ class Mode(base.Mode):
             self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        if self.topology.device.type == "cpu":
-            model = CpuDataParallel(model, self.config.num_devices, self.config.threads)
-        else:
-            model = DataParallel(model, device_ids=[d.index for d in self.topology.devices])
+        model = self.on_all_devices(model)
         if self.timeline:
             self.timeline.watch_parts(model)
         return model
+
+    def on_all_devices(self, plain: nn.Module) -> nn.Module:
+        if self.topology.device.type == "cpu":
+            return CpuDataParallel(plain, self.config.num_devices, self.config.threads)
+        return DataParallel(plain, device_ids=[d.index for d in self.topology.devices])
 
     def compute_threads(self) -> int:
         replicas = self.config.num_devices if self.topology.device.type == "cpu" else 1
@@ -56,6 +58,9 @@ class Mode(base.Mode):
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module
+
+    def judged(self, model: nn.Module) -> nn.Module:
+        return model  # all devices judge, each its chunk
 
 
 class DataParallel(nn.DataParallel):

@@ -7,15 +7,13 @@ timed step, but it disturbs caches and makes ranks wait for each other: such a r
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.swa_utils import update_bn
 
 from bench import formulas
-from bench.workload.loader import plain_errors
+from bench.training.averages import estimate_statistics, inputs_of
 
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
@@ -76,17 +74,10 @@ class Replicas:
         average(self.mode, self.model)
         self.average = {"averaged_buffers": self.judge()}
         with self.trainer.autocast:
-            has_norms = estimate_statistics(self.mode, self.model, self.examples())
+            has_norms = estimate_statistics(self.mode, self.model, inputs_of(self.trainer, self.epoch))
         if has_norms:
             self.average["estimated_statistics"] = self.judge()
         self.model.load_state_dict(own)
-
-    def examples(self) -> Iterator[torch.Tensor]:
-        """This rank's training inputs of one epoch, on the device."""
-        for inputs, _, _ in plain_errors(iter(self.epoch)):
-            self.trainer.status.phase("validating")
-            if len(inputs):
-                yield self.trainer.workload.prepare(inputs)
 
     def result(self) -> dict:
         """For the record: numbers of seven digits. theory: see ``bench.formulas.replica_distance_factors``."""
@@ -150,16 +141,3 @@ def average(mode, model: nn.Module) -> None:
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
             tensor.copy_(mode.reduce(tensor, "mean"))
-
-
-@torch.no_grad()
-def estimate_statistics(mode, model: nn.Module, batches: Iterable) -> bool:
-    """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over the batches. Each rank looks
-    at its share, and the mean over ranks is that over all batches, for each rank has as many. Returns False for a model
-    without batch norm."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    update_bn(batches, model)
-    for norm in norms:
-        for buffer in (norm.running_mean, norm.running_var):
-            buffer.copy_(mode.reduce(buffer, "mean"))
-    return bool(norms)

@@ -6,6 +6,7 @@ where each rank is. It imports no torch: both sides of the process boundary use 
 """
 
 import contextlib
+import math
 import mmap
 import os
 import struct
@@ -90,6 +91,23 @@ class StatusWriter:
 def epochs_path(run_dir: Path) -> Path:
     """Where rank 0 writes each epoch's row as soon as it is known: a line of JSON each."""
     return Path(run_dir) / ".rank0.epochs"
+
+
+def in_words(beat: Heartbeat, units: str) -> str:
+    """How far a rank is, in one line: step, epoch, rate, loss, wait for data, learning rate. units: what it counts.
+
+    >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(2, 187.0, 0.031, 0.05, 0.68)), "images")
+    'step 20 of 100, epoch 2, 187 images/s, loss 1.234, waiting for data 3 %, lr 0.05'
+    >>> in_words(Heartbeat(1, "building the model", 0, 0, float("nan")), "images")
+    'building the model'
+    """
+    window = beat.window
+    if not window.rate:
+        return beat.phase
+    rate = f"{window.rate:.3g}" if window.rate < 100 else f"{window.rate:.0f}"
+    parts = [f"step {beat.step} of {beat.total_steps}", *([f"epoch {window.epoch}"] if window.epoch else [])]
+    parts += [f"{rate} {units}/s", *([] if math.isnan(beat.loss) else [f"loss {beat.loss:.3f}"])]
+    return ", ".join([*parts, f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"])
 
 
 def read_status(run_dir: Path, rank: int) -> Heartbeat | None:

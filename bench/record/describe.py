@@ -1,11 +1,19 @@
 """A record in words: its machine, its devices, its row of a table."""
 
-from bench import formulas
-from bench.record.summary import throughput_of
+import statistics
+
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 OTHERS = 0.1  # of the CPU: what an idle desktop takes is 1 to 3 %
+# What disturbs a run: a figure of its summary, from where on it does, and what is said of it.
+DISTURBING = {
+    "others_cpu_share": (OTHERS, "other processes took {:.0%} of the CPU"),
+    "steal_share": (0.05, "the machine's host gave {:.0%} of the CPU to others (steal)"),
+    "foreign_gpu_processes": (0, "{:.0f} processes of others were on a GPU"),
+    "gpu_slowed_share": (0.1, "a GPU's clock was held down by heat or power supply in {:.0%} of the samples"),
+}
+CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
 DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
@@ -70,37 +78,90 @@ def row(record: Record) -> list[str]:
 # --- single runs compared ---------------------------------------------------------------------------------
 
 
-def median_throughput(record: Record) -> float:
-    """Examples per second, were every timed step the median one."""
-    times = formulas.median_steps([part.step_time_s for part in record.samples], record.mode.baseline)
-    return throughput_of(record.config.mode)(times, record.global_batch)
-
-
 def ratios(record: Record, base: Record) -> tuple[float, float]:
     """A run's throughput over another's: over all timed steps, and were every step the median one."""
-    return record.throughput / base.throughput, median_throughput(record) / median_throughput(base)
+    return record.throughput / base.throughput, record.median_throughput / base.median_throughput
 
 
 def ratio(record: Record, base: Record) -> str:
-    """Throughput as a multiple of the base's; with a question mark where the median steps say otherwise."""
+    """Throughput as a multiple of the base's, by the median steps: one long step cannot move it. With a question mark
+    where the means say that the other one is faster."""
     if not (record.ok and base.ok):
         return ""
+    return f"{ratios(record, base)[1]:.2f}" + (" ?" if contradiction(record, base) else "")
+
+
+def contradiction(record: Record, base: Record) -> str:
+    """A sentence where means and medians disagree about which of two runs is faster; empty where they agree."""
     by_all, by_median = ratios(record, base)
-    return f"{by_all:.2f}" + (" ?" if (by_all - 1) * (by_median - 1) < 0 else "")
+    if (by_all - 1) * (by_median - 1) >= 0:
+        return ""
+    a, b = record.program, base.program
+    return (
+        f"which of {a} and {b} is faster cannot be said from these runs: {a} is at {by_all:.2f} times {b} over all "
+        f"steps, and at {by_median:.2f} by the median steps"
+    )
 
 
 def disturbed(records: list[Record]) -> list[str]:
-    """Which programs ran while other processes took the CPU: a sentence each, with the largest share."""
+    """Which programs were disturbed, and by what: a sentence each, with the largest share of its records."""
     worst = {}
     for record in records:
-        share = record.data["summary"].get("others_cpu_share") or 0.0
-        if share > OTHERS:
-            name = record.program or record.config.mode
-            worst[name] = max(share, worst.get(name, 0.0))
-    return [
-        f"{name} was disturbed: other processes took {100 * share:.0f} % of the CPU during its timed steps"
-        for name, share in worst.items()
-    ]
+        for figure, share in disturbances_of(record).items():
+            found = worst.setdefault(record.program, {})
+            found[figure] = max(share, found.get(figure, 0.0))
+    said = [f"{name} was disturbed: {in_words(found)} during its timed steps" for name, found in worst.items()]
+    return said + clocks_apart(records)
+
+
+def clocks_apart(records: list[Record]) -> list[str]:
+    """A sentence where the machine's clock was not the same in all runs, as far as it could be read."""
+    found = [mhz for record in records if record.ok and (mhz := clock_mhz(record))]
+    if not found or max(found) <= CLOCKS * min(found):
+        return []
+    what = "GPUs'" if records[0].on_gpu else "CPU's"
+    return [f"the {what} clock was between {min(found):.0f} and {max(found):.0f} MHz: runs are not of one speed"]
+
+
+def clock_mhz(record: Record) -> float | None:
+    """The clock of a run: of its GPUs the median over all samples; of a CPU the fastest core's at the end of the timed
+    steps; None where it was not read."""
+    if record.on_gpu:
+        columns = [device["timeline"].get("sm_clock_mhz", []) for part in record.samples for device in part.devices]
+        return statistics.median(mhz) if (mhz := [x for column in columns for x in column if x]) else None
+    return max(((part.load or {}).get("cpu_mhz") or 0.0 for part in record.samples), default=0.0) or None
+
+
+def disturbances_of(record: Record) -> dict[str, float]:
+    """The figures of a record that say that it was disturbed; none where it was not, or where nothing was measured."""
+    figures = {name: record["summary"].get(name) or 0.0 for name in DISTURBING}
+    return {name: value for name, value in figures.items() if value > DISTURBING[name][0]}
+
+
+def in_words(found: dict[str, float]) -> str:
+    """What disturbed a run.
+
+    >>> in_words({"others_cpu_share": 0.41, "steal_share": 0.1})
+    "other processes took 41 % of the CPU and the machine's host gave 10 % of the CPU to others (steal)"
+    """
+    return " and ".join(DISTURBING[name][1].format(value).replace("%", " %") for name, value in found.items())
+
+
+def how_quiet(records: list[Record]) -> tuple[bool, str]:
+    """Whether records may be shown as a reference, and a sentence: how many were disturbed and at most how much, or
+    that nothing was; and of how many it is not known, which were taken before it was measured."""
+    worst, count = {}, 0
+    for record in records:
+        found = disturbances_of(record)
+        count += bool(found)
+        worst |= {name: max(value, worst.get(name, 0.0)) for name, value in found.items()}
+    known = sum("others_cpu_share" in record["summary"] for record in records)
+    if not known:
+        return True, "Whether other processes disturbed it was not measured."
+    unknown = f"; {len(records) - known} runs are of before that was measured" if known < len(records) else ""
+    if worst:
+        return False, f"{count} of {len(records)} runs were disturbed: in the worst {in_words(worst)}{unknown}."
+    return True, f"None of {known} runs was disturbed by other processes{unknown}."
 
 
 def disturbances(record: Record, others: list[Record]) -> list[str]:
@@ -108,7 +169,7 @@ def disturbances(record: Record, others: list[Record]) -> list[str]:
     whose order the medians turn round."""
     found = disturbed([record, *others])
     for each in filter(lambda each: each.ok, [record, *others]):
-        mean_over_median = median_throughput(each) / each.throughput
+        mean_over_median = each.median_throughput / each.throughput
         if mean_over_median > DISTURBED:
             longest = max(max(part.step_time_s) for part in each.samples)
             found.append(
@@ -116,13 +177,5 @@ def disturbances(record: Record, others: list[Record]) -> list[str]:
                 f"longest took {longest:.2f} s), and {each.workload.units}/s is of the mean: run it again before you "
                 "compare"
             )
-    for other in others:
-        if record.ok and other.ok:
-            by_all, by_median = ratios(other, record)
-            a, b = other.config.mode, record.config.mode
-            if (by_all - 1) * (by_median - 1) < 0:
-                found.append(
-                    f"which of {a} and {b} is faster cannot be said from these runs: {a} is at {by_all:.2f} times {b} "
-                    f"over all steps, and at {by_median:.2f} by the median steps"
-                )
-    return found
+    said = [contradiction(other, record) for other in others if record.ok and other.ok]
+    return found + [sentence for sentence in said if sentence]

@@ -16,6 +16,7 @@ from bench.record.summary import summarise, summarise_accuracy
 from bench.record.view import Record
 
 MOST_BYTES = 256 * 2**20  # a record of a long run on many ranks has some MiB
+LATER = {"median_throughput_per_s", "steal_share"}  # figures that older records lack
 # A control character, written as JSON writes it, but for tab and newline; after an even number of backslashes.
 CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00(?:0[0-8bcef]|1[0-9a-f]|7f|[89][0-9a-f])", re.IGNORECASE)
 
@@ -116,14 +117,19 @@ def check_coverage(record: dict, where) -> None:
 
 
 def check_summary(record: dict, where) -> None:
-    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited."""
+    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited. Figures
+    that a record is too old to have are filled in from its samples."""
     config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
     if global_batch != config.global_batch:
         raise BadRecord(
             f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
         )
-    for name, value in summarise(config.mode, global_batch, record["samples"]).items():
-        if name != "command_to_first_timed_step_s" and not agree(value, record["summary"].get(name)):
+    follows, summary = summarise(config.mode, global_batch, record["samples"]), record["summary"]
+    for name in LATER & follows.keys():
+        summary.setdefault(name, follows[name])
+    summary["step_time_s"].setdefault("mean", follows["step_time_s"]["mean"])
+    for name, value in follows.items():
+        if name != "command_to_first_timed_step_s" and not agree(value, summary.get(name)):
             raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")
     if accuracy := record.get("accuracy"):
         metrics = [metric["key"] for metric in record["workload"]["metrics"]]

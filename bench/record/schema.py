@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, printable
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 

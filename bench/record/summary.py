@@ -1,9 +1,11 @@
 """The figures of a record that follow from its samples. They can be computed again from them at any time."""
 
 import os
+import statistics
 
 from bench import formulas
 from bench.config.modes import MODES
+from bench.measure.nvml import SLOWED
 
 
 def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
@@ -11,10 +13,13 @@ def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
     times = [part["step_time_s"] for part in parts]
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
+    middle = formulas.median_steps(times, MODES[mode].baseline)
     return {
         "throughput_per_s": throughput_of(mode)(times, global_batch),
+        "median_throughput_per_s": throughput_of(mode)(middle, global_batch),
         "step_time_s": {
             "n": len(steps),
+            "mean": statistics.fmean(steps),
             "median": formulas.percentile(steps, 50),
             "p5": formulas.percentile(steps, 5),
             "p95": formulas.percentile(steps, 95),
@@ -25,10 +30,49 @@ def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
             for part in parts
             for device in part["devices"]
         ],
-        **({"others_cpu_share": others_cpu_share(parts)} if "load" in parts[0] else {}),
+        **disturbance(parts),
         "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in parts)
         - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
     }
+
+
+def disturbance(parts: list[dict]) -> dict:
+    """How much other things than the run had of its machines during the timed steps, as far as it was measured.
+
+    others_cpu_share: of the CPU, other processes on the machine where that is largest. steal_share: of the CPU, what
+    the host of a virtual machine gave to others. foreign_gpu_processes: seen on one GPU, and no rank of the run.
+    gpu_slowed_share: of the samples of one GPU, those in which its clock was held down.
+    """
+    loads = [part["load"] for part in parts if "load" in part]
+    steal = [load["steal_s"] / (load["cores"] * load["wall_s"]) for load in loads if load.get("steal_s") is not None]
+    return {
+        **({"others_cpu_share": others_cpu_share(parts)} if len(loads) == len(parts) else {}),
+        **({"steal_share": max(steal)} if steal else {}),
+        **gpu_disturbance(parts),
+    }
+
+
+def gpu_disturbance(parts: list[dict]) -> dict:
+    """The same of the GPUs, by what NVML said of them."""
+    ranks = {part.get("pid") for part in parts}
+    devices = [(part.get("pid"), device) for part in parts for device in part["devices"]]
+    seen = [device["processes"] for pid, device in devices if pid in device.get("processes", ())]
+    slowed = [share for _, device in devices if (share := slowed_share(device)) is not None]
+    return {
+        **({"foreign_gpu_processes": max(len(set(pids) - ranks) for pids in seen)} if seen else {}),
+        **({"gpu_slowed_share": max(slowed)} if slowed else {}),
+    }
+
+
+def slowed_share(device: dict) -> float | None:
+    """Of a GPU's samples from its mark "timed" to the one taken at "end", those in which its clock was held down; None
+    without."""
+    times, marks = device["timeline"].get("time_s", []), device.get("marks") or {}
+    first, end = marks.get("timed", 0.0), marks.get("end", float("inf"))
+    last = next((at for at in times if at >= end), end)  # it is taken just after its mark
+    rows = zip(times, device["timeline"].get("throttle_reasons", [None] * len(times)), strict=True)
+    reasons = [bits for at, bits in rows if bits is not None and first <= at <= last]
+    return sum(bool(bits & SLOWED) for bits in reasons) / len(reasons) if reasons else None
 
 
 def others_cpu_share(parts: list[dict]) -> float:

@@ -94,6 +94,11 @@ class Record(Mapping):
         return MODES[self.config.mode]
 
     @property
+    def looks(self) -> list[int]:
+        """The rounds after which its suite was looked at, by the plan; none where the number of rounds was fixed."""
+        return [int(number) for number in (self.config.looks or "").split(",") if number]
+
+    @property
     def program(self) -> str:
         """What it is in its suite; its mode where nothing else was said."""
         return self.config.program or self.config.mode
@@ -173,8 +178,13 @@ class Record(Mapping):
         return self.data["summary"].get("throughput_per_s")
 
     @property
+    def median_throughput(self) -> float:
+        """Examples per second, were every timed step the median one: one long step does not move it."""
+        return self.data["summary"]["median_throughput_per_s"]
+
+    @property
     def step_time(self) -> dict[str, float]:
-        """Seconds of a step, its slowest rank's: n, median, p5, p95."""
+        """Seconds of a step, its slowest rank's: n, mean, median, p5, p95."""
         return self.data["summary"]["step_time_s"]
 
     @property

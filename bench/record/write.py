@@ -30,9 +30,16 @@ PROVENANCE = {
     },
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
     "throughput_per_s": "examples of all timed steps over the slowest rank's time for them",
+    "median_throughput_per_s": "throughput_per_s, were every timed step the median one: one long step does not move it",
     "independent_throughput_per_s": "sum over processes of own examples over own time: none waits",
     "others_cpu_share": "CPU time of all processes of a machine during the timed steps, less that of the ranks and "
     "their loader workers, over cores times wall time; the operating system's counters, read before and after",
+    "steal_share": "CPU time that the machine's host gave to others during the timed steps, over cores times wall "
+    "time; the operating system's counter",
+    "foreign_gpu_processes": "processes that NVML listed on a device during the timed steps, less the run's ranks; not "
+    "known where NVML has other process numbers than the run",
+    "gpu_slowed_share": "share of the samples during the timed steps in which NVML said that heat or power supply held "
+    "the clock down, on the device where it is largest",
     "top1": "counted over the validation set, each image once, by the plain model with rank 0's batch-norm statistics",
     "replicas": "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of "
     "ranks, after the steps named, sums in float64; theory: the distance over that before the first step, by "
@@ -174,7 +181,12 @@ def provenance_of(config: RunConfig) -> dict:
         "phase_time_s": PROVENANCE["phase_time_s"][kind],
         "data_wait_s": PROVENANCE["data_wait_s"],
         "others_cpu_share": PROVENANCE["others_cpu_share"],
+        "steal_share": PROVENANCE["steal_share"],
+        **(
+            {name: PROVENANCE[name] for name in ("foreign_gpu_processes", "gpu_slowed_share")} if kind == "cuda" else {}
+        ),
         "throughput_per_s": PROVENANCE[f"{independent}throughput_per_s"],
+        "median_throughput_per_s": PROVENANCE["median_throughput_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
         **({"top1": PROVENANCE["top1"]} if config.epochs else {}),
         **({"replicas": PROVENANCE["replicas"]} if config.replicas else {}),

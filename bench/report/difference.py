@@ -221,26 +221,32 @@ def difference(name: str, a: list[Record], b: list[Record]) -> Difference:
     xs, ys = ([record.throughput for record in side] for side in (a, b))
     means = [statistics.geometric_mean(side) for side in (xs, ys)]
     ratio, low, high = means[1] / means[0], None, None
+    confidence = confidence_of([*a, *b])
     if min(len(xs), len(ys)) > 1:
-        ratio, low, high = formulas.unpaired_log_ratio_interval(xs, ys, CONFIDENCE)
+        ratio, low, high = formulas.unpaired_log_ratio_interval(xs, ys, confidence)
     word = stats.verdict(low, high, TIE_MARGIN)
     wild = [side[i].run_id for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
-    needed = records_needed(xs, ys) if word == "too noisy" else None
+    needed = records_needed(xs, ys, confidence) if word == "too noisy" else None
     return Difference(
-        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys), word, needed, wild, unlike(a, b)
+        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, unlike(a, b)
     )
 
 
-def shift(a: list[float], b: list[float]) -> tuple[float | None, float | None, float | None]:
+def confidence_of(records: list[Record]) -> float:
+    """Of an interval from these records: higher where some are of a suite that ended when it had its verdicts."""
+    return formulas.confidence_per_look(CONFIDENCE, max(len(record.looks) for record in records) or 1)
+
+
+def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | None, float | None, float | None]:
     """The Hodges–Lehmann ratio b/a with its exact rank-sum interval; None where too many or too few for it."""
     if max(len(a), len(b)) > EXACT_RECORDS:
         return None, None, None
     logs = [[math.log(x) for x in side] for side in (a, b)]
-    found = formulas.hodges_lehmann_shift(*logs, rank_sum_depth(len(a), len(b), CONFIDENCE)[0])
+    found = formulas.hodges_lehmann_shift(*logs, rank_sum_depth(len(a), len(b), confidence)[0])
     return tuple(None if x is None else math.exp(x) for x in found)
 
 
-def records_needed(a: list[float], b: list[float]) -> int:
+def records_needed(a: list[float], b: list[float], confidence: float) -> int:
     """About how many records a side would give a verdict if both sides kept their means and deviations.
 
     As in ``stats.rounds_needed``, and not by it: two samples that do not pair have two deviations, a standard error of
@@ -250,11 +256,11 @@ def records_needed(a: list[float], b: list[float]) -> int:
     effect = abs(statistics.fmean(logs[1]) - statistics.fmean(logs[0]))
     variances = [statistics.variance(side) for side in logs]
     room = max(effect, math.log1p(TIE_MARGIN) - effect)
-    normal = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    normal = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
     n = max(2, math.ceil(sum(variances) * ((normal + 1) / room) ** 2), min(len(a), len(b)) + 1)
     while True:
         df = min(formulas.welch_df(*variances, n, n), stats.LARGE_DF)
-        if (stats.t_quantile(df, CONFIDENCE) + 1) * math.sqrt(sum(variances)) <= room * math.sqrt(n):
+        if (stats.t_quantile(df, confidence) + 1) * math.sqrt(sum(variances)) <= room * math.sqrt(n):
             return n
         n += 1
 

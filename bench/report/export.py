@@ -39,10 +39,13 @@ SETTLED = {
 }  # fmt: skip
 RENAMED = {"kind": "failure_kind", "rank": "failure_rank", "revision": "git_revision", "dirty": "git_dirty"}
 MEASURED = {
-    "throughput_per_s": float, "others_cpu_share": float, "step_time_s.n": int, "step_time_s.median": float,
-    "step_time_s.p5": float, "step_time_s.p95": float, "data_wait_s.median": float, "data_wait_s.p95": float,
+    "throughput_per_s": float, "median_throughput_per_s": float, "others_cpu_share": float, "steal_share": float,
+    "foreign_gpu_processes": int, "gpu_slowed_share": float,
+    "step_time_s.n": int, "step_time_s.mean": float, "step_time_s.median": float, "step_time_s.p5": float,
+    "step_time_s.p95": float, "data_wait_s.median": float, "data_wait_s.p95": float,
     "command_to_first_timed_step_s": float,
 }  # fmt: skip
+TIMED = ("throughput_", "median_throughput_", "step_time_s_")
 OPTIONS = [name for name in FIELDS if name not in HEAD]
 
 # What fits a page, in Markdown; of these, what is equal in every record is said once, above the table.
@@ -99,7 +102,7 @@ def row(record: Mapping) -> dict:
     for path in MEASURED:
         found[path.replace(".", "_")] = at(record["summary"], path)
     if config.get("profile"):
-        found |= {name: None for name in found if name.startswith(("throughput_", "step_time_s_"))}
+        found |= {name: None for name in found if name.startswith(TIMED)}
     for phase in dict.fromkeys(name for part in record["samples"] for name in part.get("phase_time_s", {})):
         times = [t for part in record["samples"] for t in part.get("phase_time_s", {}).get(phase, [])]
         found[f"phase_time_s_{phase}_median"] = formulas.percentile(times, 50) if times else None

@@ -44,7 +44,7 @@ def options(part: str) -> str:
     """The options of a part: variable, default, and what it is."""
     rows = []
     for f in FIELDS.values():
-        if f.metadata["part"] == part:
+        if f.metadata["part"] == part and not f.metadata["within"]:
             rows.append([f"`{variable_of(f)}`", default_of(f), " ".join([f.metadata["help"], *more(f)])])
     says = PARTS[part]
     head = [("variable", False), ("default", False), ("what it is", False)]

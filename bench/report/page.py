@@ -94,8 +94,10 @@ def subject(suite: Suite) -> Subject:
 
 
 def completeness(suite: Suite) -> int:
-    """2 for a suite with the rounds that it should have, 1 for one with fewer, 0 for one with none."""
-    return 2 if suite.n >= study_of(suite).enough else min(1, suite.n)
+    """2 for a suite with the rounds that it should have, 1 for one with fewer, 0 for one with none. One that went on
+    until there were verdicts should have those of its first look."""
+    enough = suite.looks[0] if suite.looks else study_of(suite).enough
+    return 2 if suite.n >= enough else min(1, suite.n)
 
 
 def section(suite: Suite, twin: bool = False) -> dict:

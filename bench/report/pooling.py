@@ -20,11 +20,11 @@ from bench.analysis.tables import Grid
 from bench.config.fields import WORK
 from bench.config.options import UNSET, names, to_dict
 from bench.errors import UserError
+from bench.record.describe import disturbances_of
 from bench.record.read import find_records
 from bench.record.view import Record
-from bench.report.difference import label, threads_of, usable
+from bench.report.difference import confidence_of, label, threads_of, usable
 
-CONFIDENCE = 0.95
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
 # Options of the work that are given in another form, or do not change it: the global batch represents the batch per
@@ -102,7 +102,7 @@ class Group:
         """Student's 95 % interval of that mean; None for one record."""
         if self.n < 2:
             return None
-        quantile = stats.t_quantile(self.n - 1, CONFIDENCE)
+        quantile = stats.t_quantile(self.n - 1, confidence_of(self.records))
         _, low, high = formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)
         return low, high
 
@@ -219,6 +219,10 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     said = [f"refused: {sentence}" for sentence in refused] + said
     left = len(records) - len(good)
     said += [f"note: {left} failed or profiled runs are left out"] if left else []
+    disturbed = sum(bool(disturbances_of(record)) for record in good)
+    said += (
+        [f"note: {disturbed} of {len(good)} runs were disturbed by others, and count all the same"] if disturbed else []
+    )
     if not good:
         raise UserError("; ".join([f"no record below {folder} can be pooled", *said]))
     return good, said

@@ -11,13 +11,14 @@ from bench.analysis.style import standing
 from bench.analysis.suite import Suite, suites_of
 from bench.errors import UserError
 from bench.files import PROJECT
-from bench.record.describe import disturbances
+from bench.record.describe import disturbances, how_quiet
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report import markdown
 from bench.report.page import place_of, runs_grid, subject
 from bench.studies.registry import study_of
 
+NO_REFERENCE = "disturbed: not a reference"
 NOTES = "NOTES.md"  # next to the records, by hand: who ran them, when, and what else is to be known of them
 
 
@@ -50,7 +51,9 @@ def page(folder: Path) -> str:
 def section(folder: Path, suite: Suite) -> str:
     """One suite: question, answer, tables, pictures, and how to repeat it."""
     study = study_of(suite)
-    lines = [f"## {study.heading_of(suite)}\n", f"*{study.question_of(suite)}*\n"]
+    quiet, said = how_quiet(suite.records)
+    apart = "" if quiet else f" ({NO_REFERENCE})"
+    lines = [f"## {study.heading_of(suite)}{apart}\n", f"*{study.question_of(suite)}*\n"]
     place = suite.folder.name
     try:
         result = study.result(suite)
@@ -58,6 +61,7 @@ def section(folder: Path, suite: Suite) -> str:
         return "\n".join([*lines, f"Refused: {error}\n"])
     lines += [f"- {answer}" for answer in study.answer(result)]
     lines += ["", f"{'; '.join(standing(suite))}. [Records]({place}/). `{study.repeat(suite)}`", ""]
+    lines.append(f"{said if quiet else f'**{said}**'}\n")
     lines.append(f"Parity certificate: {result.certificate.sentence()}.\n")
     for grid in study.grids(result):
         lines += [f"{grid.caption}:\n", markdown.grid(grid)]
@@ -96,8 +100,13 @@ def target_of(row: dict) -> str:
 
 def claim(folder: Path, study: str, picture: str) -> str:
     """What the newest suite of a study says of the fastest program against each other, where it was taken, and one of
-    its pictures."""
-    suite = max((suite for suite in read(folder)[0] if suite.study == study), key=lambda suite: suite.id)
+    its pictures. Raises UserError where there is none that was not disturbed."""
+    suites = [suite for suite in read(folder)[0] if suite.study == study and how_quiet(suite.records)[0]]
+    if not suites:
+        raise UserError(
+            f"{folder} holds no {study} suite that was not disturbed: run `make {study}` on an idle machine"
+        )
+    suite = max(suites, key=lambda suite: suite.id)
     found = study_of(suite)
     result = found.result(suite)
     best, *others = result.ranking()

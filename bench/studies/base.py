@@ -27,7 +27,8 @@ class Study:
     rounds: unless given. enough: rounds of a suite that a newer one with fewer does not replace on the
     page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a maximum.
     named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
-    about -> a question of its own. card: on the page its suites are cards in one row.
+    about -> a question of its own. card: on the page its suites are cards in one row. auto: it
+    takes ROUNDS=auto, and goes by the verdicts of its pairs.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Study:
     named_by: str = ""
     questions: dict[str, str] = field(default_factory=dict)
     card: bool = False
+    auto: bool = False
 
     def part(self, name: str):
         """A module of its folder: "result" or "figures". They are imported when a suite is looked at, not to run it."""
@@ -114,7 +116,8 @@ class Study:
         most = max(config.num_devices for config in configs)
         configs = [config for config in configs if config.num_devices == most]
         words = ["make", self.command, f"{'MAX_GPUS' if self.most else 'GPUS'}={most}"]
-        words += [f"{'SEEDS' if self.seeded else 'ROUNDS'}={max(1, suite.n)}"]
+        words += [f"{'SEEDS' if self.seeded else 'ROUNDS'}={'auto' if suite.looks else max(1, suite.n)}"]
+        words += [f"MAX_MINUTES={suite.first.config.limit_minutes:g}"] if suite.looks else []
         words += [f"{self.named_by}={about}"] if (about := self.about(suite)) else []
         decided = {*DECIDED, *names("labels"), *self.sets}
         if self.named_by == "NAME":  # a lab runs in the mode that it is asked for
@@ -151,9 +154,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Flags:
-    """What a study's command was given besides the options of a run. rounds: None for the study's own number."""
+    """What a study's command was given besides the options of a run. rounds: None for the study's own number. minutes:
+    the limit of rounds that go on until every pair has a verdict; None where their number is fixed."""
 
     rounds: int | None = None
+    minutes: float | None = None
     quick: bool = False
     strict: bool = False
     replay: str | None = None

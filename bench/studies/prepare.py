@@ -11,7 +11,7 @@ from bench.errors import UserError
 from bench.record.view import Record
 
 RECIPE_GLOBAL_BATCH = 64  # of the studies that train to the end
-TRAINING = ("epochs", "lr_warmup_epochs", "target")  # what they take of the options of a training
+TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # what they take of the options of a training
 
 
 def single_runs() -> list[str]:

@@ -37,8 +37,9 @@ def new_suite(study: str) -> str:
 def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> Path:
     """Run every program of a plan once per round, in a rotated order, into OUT/<suite>/; returns that folder.
 
-    after_round: called with the records of the first round, to stop early by an exception. Raises UserError when a
-    program cannot run here, RunFailed when one does not end well that may not fail: the records so far stay.
+    rounds: the most. after_round: called after each with the number of rounds done and the records of this one; true
+    where it was the last. Raises UserError when a program cannot run here, RunFailed when one does not end well that
+    may not fail: the records so far stay.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
@@ -58,8 +59,8 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> 
             records.append(record)
         row = ", ".join(f"{label} {said[label]}" for label in plan.programs)
         console.print(f"round {number + 1} of {rounds} ({time.monotonic() - started:.0f} s): {row}")
-        if number == 0 and after_round:
-            after_round(records)
+        if after_round and after_round(number + 1, records):
+            break
     for label, config in plan.extra.items():
         run_one(console, plan, label, config, 0, folder, f"profile {label}")
     return folder

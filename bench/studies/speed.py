@@ -9,13 +9,8 @@ def summary(result: Result) -> list[tables.Grid]:
     return [tables.comparison_grid(result)]
 
 
-def grids(result: Result, all_pairs: bool = True) -> list[tables.Grid]:
+def grids(result: Result) -> list[tables.Grid]:
     """The pairs, and each program."""
     flag = style.flag(result.certificate)
     caption = "Each program" + (f": {flag}" if flag else "")
-    return [tables.pairs_grid(result, all_pairs), tables.programs_grid(result.suite, caption)]
-
-
-def grids_with_base(result: Result) -> list[tables.Grid]:
-    """The same, of the pairs only those with the base."""
-    return grids(result, all_pairs=False)
+    return [tables.pairs_grid(result), tables.programs_grid(result.suite, caption)]

@@ -23,6 +23,7 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     world_size   processes
     ranks        one dict per rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the
                  names of images it could not read
+    ema, swa     with EMA and SWA: the state dict of torch's AveragedModel; ranks have its buffers under ``averages``
 
 The file is a zip archive with a checksum of every part. torch writes them and does not look at them when it reads: a
 bit that has flipped in a weight would go unseen, so ``read`` looks.
@@ -48,6 +49,7 @@ from bench.workload.weights import listed, reason
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
 LATEST = "latest.pt"  # the newest of a run
+BEST = "best.pt"  # that of its best epoch
 KEYS = (
     "model", "optimizer", "scaler", "step", "images_seen", "loss_sum", "loss_steps", "skipped_steps", "elapsed_s",
     "accuracy", "guard", "config", "num_images", "world_size", "ranks",
@@ -71,19 +73,31 @@ def save(path: Path, state: dict) -> None:
         torch.save(state, file)
 
 
-def keep_best(latest: Path, best: Path) -> None:
-    """``best`` becomes what ``latest`` is now, and stays it when ``latest`` is replaced.
+def keep(latest: Path, kept: Path) -> None:
+    """``kept`` becomes what ``latest`` is now, and stays it when ``latest`` is replaced.
 
     A hard link costs no bytes and no time: ``save`` gives the name ``latest`` to a new file and leaves the old one as
     it is. Where links are impossible it is a copy. Raises BenchError in one line when neither can be made.
     """
-    with replacing(Path(best)) as temporary:
+    with replacing(Path(kept)) as temporary:
         temporary.unlink(missing_ok=True)
         try:
             os.link(latest, temporary)
         except OSError:
             with open(latest, "rb") as source, temporary.open("wb") as file:
                 shutil.copyfileobj(source, file)
+
+
+def keep_epoch(latest: Path, epoch: int, newest: int | None) -> None:
+    """``latest`` is kept as that of an epoch; of all that are kept so the ``newest`` stay, or all (None)."""
+    keep(latest, epoch_path(latest.parent, epoch))
+    if newest is not None and epoch > newest:
+        epoch_path(latest.parent, epoch - newest).unlink(missing_ok=True)
+
+
+def epoch_path(folder: Path, epoch: int) -> Path:
+    """Where the checkpoint of an epoch is kept (KEEP)."""
+    return folder / f"epoch{epoch}.pt"
 
 
 @contextlib.contextmanager
@@ -132,6 +146,18 @@ def read(path: Path) -> dict:
             f"{path} is damaged ({damaged} is not what was written): copy it again, or resume an earlier one"
         )
     return state
+
+
+def best_of(path: Path, rows: list[dict]) -> Path | None:
+    """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept.
+
+    rows: its epochs. A best.pt beside the checkpoint of an earlier epoch may be of an epoch after that one.
+    """
+    validated = [row for row in rows if "top1" in row and row.get("loss", 0) is not None]
+    best = path.parent / BEST
+    if path.name not in (LATEST, BEST):
+        best = epoch_path(path.parent, max(validated, key=lambda row: row["top1"])["epoch"]) if validated else best
+    return best if validated and best.exists() else None
 
 
 def check(state, path: Path) -> None:

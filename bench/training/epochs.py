@@ -15,28 +15,29 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig, names, to_dict, unchecked
+from bench.config.rules import parse_keep
 from bench.errors import UserError
 from bench.process.heartbeat import epochs_path
 from bench.record.privacy import without_names
 from bench.training import checkpoint
-from bench.training.checkpoint import LATEST
+from bench.training.checkpoint import BEST, LATEST
 from bench.training.loop import Trainer
 from bench.workload.freezing import train_mode
 from bench.workload.loader import plain_errors
 from bench.workload.sharding import steps_of_epochs
 from bench.workload.weights import reason
 
-BEST = "best.pt"
-
 
 class Epochs:
     """The epochs of one run: where each ends, what each gave, and what a checkpoint must hold of them.
 
-    num_images: of the training set. val_batches: this process's share of the validation set, or None.
+    num_images: of the training set. val_batches: this process's share of the validation set, or None. examples: this
+    process's training batches of one epoch, for the batch norms of SWA.
     """
 
-    def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None):
+    def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None, examples: Iterable = ()):
         self.trainer, self.num_images, self.val_batches = trainer, num_images, val_batches
+        self.examples = examples
         self.config: RunConfig = trainer.config
         self.rows = []  # one per epoch, as the record has them
         self.elapsed_before_s = 0.0  # in the runs that this one goes on from
@@ -101,6 +102,10 @@ class Epochs:
         trained_s = self.elapsed_s()
         if self.val_batches is not None:
             row |= validate(trainer, self.val_batches)
+        if trainer.averages:
+            trainer.averages.epoch_ended(trainer, row["epoch"], self.examples)
+            if self.val_batches is not None:
+                row |= validate_averages(trainer, self.val_batches, trainer.averages.ready())
         for watcher in self.watchers:
             watcher.end_epoch()
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
@@ -115,7 +120,7 @@ class Epochs:
             known = {f"epoch/{name}": float(value) for name, value in row.items() if value is not None}
             self.tracker.log(trainer.step, known)
         if self.config.checkpoint:
-            self.write_checkpoint(best)
+            self.write_checkpoint(ends_epoch=True, best=best)
 
     def mean_loss_sum(self) -> float:
         """The sum of the epoch's losses so far, a mean over the ranks."""
@@ -127,19 +132,25 @@ class Epochs:
 
     # --- checkpoints ------------------------------------------------------------------------------------------
 
-    def write_checkpoint(self, best: bool = False) -> None:
-        """Rank 0 writes RUN_DIR/latest.pt whole or not at all; ``best``: it becomes best.pt, too."""
+    def write_checkpoint(self, ends_epoch: bool = False, best: bool = False) -> None:
+        """Rank 0 writes RUN_DIR/latest.pt whole or not at all; ``best``: it becomes best.pt, too, and at the end of an
+        epoch that epoch's own, as KEEP says."""
         trainer = self.trainer
         trainer.status.phase("writing a checkpoint")
         model = trainer.mode.unwrap(trainer.model)
         mine = to_cpu({"buffers": dict(model.named_buffers()), "rng": get_rng(trainer.mode.topology.devices)})
+        if trainer.averages:
+            mine["averages"] = to_cpu(trainer.averages.buffers())
         mine["skipped_images"] = sorted(trainer.skipped_images)
         ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
         loss_sum, counts = self.mean_loss_sum(), trainer.mode.reduce(trainer.counts, "sum")
         latest = trainer.run_dir / LATEST
         trainer.script.save(latest, self.state() | {"loss_sum": loss_sum, "counts": to_cpu(counts), "ranks": ranks})
-        if best and trainer.mode.topology.rank == 0:
-            checkpoint.keep_best(latest, trainer.run_dir / BEST)
+        if trainer.mode.topology.rank == 0:
+            if best:
+                checkpoint.keep(latest, trainer.run_dir / BEST)
+            if ends_epoch and self.config.keep:
+                checkpoint.keep_epoch(latest, len(self.rows), parse_keep(self.config.keep))
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
 
     def state(self) -> dict:
@@ -161,6 +172,7 @@ class Epochs:
             "num_images": self.num_images,
             "world_size": mode.topology.world_size,
             "config": to_dict(without_names(self.config)),
+            **(trainer.averages.state() if trainer.averages else {}),
         }
 
     def resume(self, state: dict, path: Path) -> None:
@@ -175,8 +187,8 @@ class Epochs:
             self.put_back(state, rank)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"RESUME: what {path} holds does not fit this run ({reason(error)})") from None
-        if rank == 0 and (path.parent / BEST).exists():  # until this run has a better one
-            checkpoint.keep_best(path.parent / BEST, trainer.run_dir / BEST)
+        if rank == 0 and (best := checkpoint.best_of(path, self.rows)):  # until this run has a better one
+            checkpoint.keep(best, trainer.run_dir / BEST)
         self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def put_back(self, state: dict, rank: int) -> None:
@@ -195,6 +207,8 @@ class Epochs:
         same = state["world_size"] == trainer.mode.topology.world_size
         if same:
             load_buffers(trainer.mode.unwrap(trainer.model), state["ranks"][rank]["buffers"])
+        if trainer.averages:
+            self.notes += trainer.averages.load(state, same and state["ranks"][rank].get("averages"))
         if same or rank == 0:
             self.rng = state["ranks"][rank]["rng"]
         if rank == 0:
@@ -255,8 +269,10 @@ def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
     """
     optimizer = trainer.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    try:
-        trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state)
+    try:  # FUSED decides on which device an optimizer counts its steps
+        groups = [theirs | {"fused": own.get("fused")} for theirs, own in
+                  zip(state["param_groups"], settings, strict=True)]  # fmt: skip
+        trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state | {"param_groups": groups})
     except (ValueError, KeyError) as error:
         raise UserError(
             f"RESUME: the optimizer's state in {path} does not fit ({error}): was FREEZE another?"
@@ -266,19 +282,19 @@ def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
 
 
 @torch.no_grad()
-def validate(trainer: Trainer, batches: Iterable) -> dict:
+def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = None) -> dict:
     """The mean loss and the workload's metrics over a held-out set: each process counts its share, and the COUNTS are
     summed over the ranks.
 
-    A share is never padded, so no example counts twice, whatever the sizes. It runs on the plain model, for shares may
-    differ by a batch and DDP's forward is a collective. Batch norm's statistics may differ by rank; the model that is
-    validated is one, rank 0's, as a checkpoint would hold it.
+    A share is never padded, so no example counts twice, whatever the sizes. It runs on every device: on what the mode
+    says a validation calls (``Mode.judged``). Batch norm's statistics may differ by rank; the model that is validated
+    is one, rank 0's, as a checkpoint would hold it. judged: what to call instead of the trained model.
     """
     trainer.status.phase("validating")
-    mode, model = trainer.mode, trainer.mode.unwrap(trainer.model)
+    mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
     own = to_cpu(dict(model.named_buffers()))
     load_buffers(model, mode.gather(own)[0])
-    counts = count(trainer, batches)
+    counts = count(trainer, batches, model)
     load_buffers(model, own)
     found = means(trainer, trainer.script.sum_counts(counts))
     if not found["images"]:
@@ -286,10 +302,19 @@ def validate(trainer: Trainer, batches: Iterable) -> dict:
     return found
 
 
+def validate_averages(trainer: Trainer, batches: Iterable, judged: dict[str, nn.Module]) -> dict:
+    """``validate`` of each average of the weights, as ``ema_loss``, ``ema_top1``, … judged: name -> what to call."""
+    row = {}
+    for name, model in judged.items():
+        found = validate(trainer, batches, model)
+        row |= {f"{name}_{key}": value for key, value in found.items() if key != "images"}
+    return row
+
+
 def judge(trainer: Trainer, batches: Iterable) -> dict:
     """The mean loss and the metrics of this process's model as it is now, with its own buffers, on batches that are its
     own; no other rank takes part."""
-    return means(trainer, count(trainer, batches))
+    return means(trainer, count(trainer, batches, trainer.mode.judged(trainer.model)))
 
 
 def means(trainer: Trainer, counts: torch.Tensor) -> dict:
@@ -300,10 +325,10 @@ def means(trainer: Trainer, counts: torch.Tensor) -> dict:
 
 
 @torch.no_grad()
-def count(trainer: Trainer, batches: Iterable) -> torch.Tensor:
-    """[2 + metrics]: the sum of the losses, that of each metric, and the examples, of this process's model on
+def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor:
+    """[2 + metrics]: the sum of the losses, that of each metric, and the examples, of a model of this process on
     batches."""
-    workload, model = trainer.workload, trainer.mode.unwrap(trainer.model)
+    workload = trainer.workload
     model.eval()
     counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
     for inputs, targets in forwards(trainer, batches):

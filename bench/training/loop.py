@@ -14,22 +14,35 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig
-from bench.config.rules import parse_fault, parse_snapshots
+from bench.config.rules import parse_fault, parse_schedule, parse_snapshots
 from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
 from bench.process.heartbeat import StatusWriter
+from bench.training.averages import Averages
 from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The config's optimizer over the model's parameters that are trained."""
+    """The config's optimizer over the model's parameters that are trained. Raises UserError when FUSED=1 cannot be."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **options)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer](parameters, **options)
+        options |= {"momentum": config.momentum, "nesterov": config.nesterov}
+    make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
+    if not config.fused:
+        return make(parameters, **options)
+    tried = parameters[0].detach().new_zeros(1).requires_grad_()
+    tried.grad = torch.zeros_like(tried)
+    try:
+        make([tried], fused=True, **options).step()
+    except (RuntimeError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(
+            f"FUSED=1: torch has no fused {config.optimizer} for this device ({why}): leave it out"
+        ) from None
+    return make(parameters, fused=True, **options)
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:
@@ -42,12 +55,14 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
     if warmup > epochs * num_images:
         raise UserError("LR_WARMUP_STEPS is longer than the run: the learning rate would never get to LR")
+    schedule, drops = parse_schedule(config.schedule)
     lr_of = functools.partial(
         learning_rate,
         lr=scaled_lr(config.lr, config.global_batch, config.lr_batch),
         images_per_epoch=num_images,
         epochs=epochs,
-        schedule=config.schedule,
+        schedule=schedule,
+        drops=drops,
         schedule_epochs=config.schedule_epochs,
         schedule_factor=config.schedule_factor,
         lr_warmup_images=warmup,
@@ -62,7 +77,9 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
 
 
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
-    """Set TF32 on or off, the same for every mode; return the context in which the forward pass runs."""
+    """Set TF32 and cuDNN's search on or off, the same for every mode; return the context in which the forward pass
+    runs."""
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
     return torch.autocast(config.device, dtype=short or torch.bfloat16, enabled=short is not None)
@@ -88,6 +105,7 @@ class Trainer:
         # Gradients below 6e-8 are zero in fp16: the loss is multiplied, and the gradients divided before the step.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
+        self.averages = Averages(config, mode, model) if config.ema or config.swa else None
         self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
         self.on_loss = None  # called with (step, loss) whenever a loss is known
@@ -167,6 +185,8 @@ class Trainer:
         if self.update(total):
             self.loss_sum += total  # on the device: no wait
             self.loss_steps += 1
+            if self.averages:
+                self.averages.step_taken()  # a part of the training's work, so of the step's time
         self.clock.phase_done("optimizer")
         return total
 

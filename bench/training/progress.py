@@ -3,13 +3,14 @@
 Nothing here waits for the device: the loss is the newest that is known, and times are the host's.
 """
 
+import math
 import time
 
 import torch
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
-from bench.process.heartbeat import StatusWriter, Window
+from bench.process.heartbeat import Heartbeat, StatusWriter, Window, in_words
 
 WINDOW_S = 1.0  # the least time between two rates
 LINE_S = 5.0  # between two lines, and a twentieth of the steps
@@ -47,7 +48,8 @@ class Progress:
         window = Window(epoch, rate, wait, lr, self.memory_gib())
         self.status.window(window)
         if due:
-            print(line(step, self.total, window, self.loss, self.units), flush=True)
+            beat = Heartbeat(0, "", step, self.total, math.nan if self.loss is None else self.loss, window=window)
+            print(f"{in_words(beat, self.units)}, {window.memory_gib:.2f} GiB", flush=True)
             self.told_at, self.told = now, step
         self.resume(step)
 
@@ -64,17 +66,3 @@ class Progress:
         import psutil
 
         return psutil.Process().memory_info().rss / 2**30
-
-
-def line(step: int, total: int, window: Window, loss: float | None, units: str) -> str:
-    """One line of progress.
-
-    >>> line(20, 100, Window(2, 187.0, 0.031, 0.05, 0.68), 1.2345, "images")
-    'step 20 of 100, epoch 2, 187 images/s, loss 1.234, waiting for data 3 %, lr 0.05, 0.68 GiB'
-    """
-    parts = [f"step {step} of {total}", *([f"epoch {window.epoch}"] if window.epoch else []),
-             f"{window.rate:.3g} {units}/s" if window.rate < 100 else f"{window.rate:.0f} {units}/s",
-             *([f"loss {loss:.3f}"] if loss is not None and loss == loss else []),
-             f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}",
-             f"{window.memory_gib:.2f} GiB"]  # fmt: skip
-    return ", ".join(parts)

@@ -5,8 +5,9 @@ resumed with another number of devices goes on at the same place of its schedule
 """
 
 import math
+from collections.abc import Sequence
 
-from bench.config.options import SCHEDULES
+from bench.config.rules import SCHEDULES
 
 WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm-up: small, and not 0
 
@@ -20,6 +21,7 @@ def learning_rate(
     schedule_epochs: float,
     schedule_factor: float,
     lr_warmup_images: int,
+    drops: Sequence[float] = (),
 ) -> float:
     """The learning rate of the step that begins after ``images_seen`` images of all devices together.
 
@@ -27,12 +29,16 @@ def learning_rate(
     says (Goyal et al. 2017, section 2.2). The schedules:
 
     - "constant": lr;
-    - "step": lr x schedule_factor every schedule_epochs epochs, counted from the run's first image;
+    - "step": lr x schedule_factor every schedule_epochs epochs, counted from the run's first image; with ``drops``
+      after each of these epochs instead;
     - "cosine": half a cosine from lr at the end of the warm-up to 0 at the end of ``epochs`` (Loshchilov and Hutter
       2017, https://arxiv.org/abs/1608.03983, equation 5, without restarts);
     - "cyclic": from schedule_factor x lr up to lr and back in straight lines, one cycle every schedule_epochs epochs,
       counted from the end of the warm-up (Smith 2017, https://arxiv.org/abs/1506.01186, the triangular policy). The
-      warm-up leads to schedule_factor x lr.
+      warm-up leads to schedule_factor x lr;
+    - "sawtooth": from lr down to schedule_factor x lr in a straight line, then at once to lr again, one cycle every
+      schedule_epochs epochs, counted from the end of the warm-up (Garipov et al. 2018,
+      https://arxiv.org/abs/1802.10026, and the cyclical rate of SWA, https://arxiv.org/abs/1803.05407).
 
     Arguments that a schedule does not name have no influence on it. Raises ValueError on an unknown schedule, and for
     "cosine" when the warm-up leaves nothing of the epochs.
@@ -49,18 +55,30 @@ def learning_rate(
     >>> [round(learning_rate(1000 * epochs_done, 0.1, *step), 6) for epochs_done in (0, 29, 30, 60)]
     [0.1, 0.1, 0.01, 0.001]
 
+    Divided by 10 after epochs 30, 60 and 80:
+
+    >>> [round(learning_rate(1000 * done, 0.1, *step, drops=(30, 60, 80)), 6) for done in (29, 30, 60, 79, 80)]
+    [0.1, 0.01, 0.001, 0.001, 0.0001]
+
     Two epochs up from a quarter and down again, at 0, 1/2, 1, 3/2 and 2 epochs:
 
     >>> cyclic = (100, 10, "cyclic", 2, 0.25, 0)
     >>> [learning_rate(seen, 0.4, *cyclic) for seen in (0, 50, 100, 150, 200)]
     [0.1, 0.25, 0.4, 0.25, 0.1]
+
+    Down over two epochs, and at once up:
+
+    >>> sawtooth = (100, 10, "sawtooth", 2, 0.25, 0)
+    >>> [learning_rate(seen, 0.4, *sawtooth) for seen in (0, 50, 100, 200)]
+    [0.4, 0.325, 0.25, 0.4]
     """
     after_warmup = max(0, images_seen - lr_warmup_images)
     period = schedule_epochs * images_per_epoch  # images between two drops, or of one cycle
     if schedule == "constant":
         share = 1.0
     elif schedule == "step":
-        share = schedule_factor ** (images_seen // period)
+        done = sum(images_seen >= drop * images_per_epoch for drop in drops) if drops else images_seen // period
+        share = schedule_factor**done
     elif schedule == "cosine":
         annealed = epochs * images_per_epoch - lr_warmup_images
         if annealed <= 0:
@@ -69,6 +87,8 @@ def learning_rate(
     elif schedule == "cyclic":
         height = 1 - abs(2 * (after_warmup % period) / period - 1)  # 0 at either end of a cycle, 1 in its middle
         share = schedule_factor + (1 - schedule_factor) * height
+    elif schedule == "sawtooth":
+        share = 1 - (1 - schedule_factor) * (after_warmup % period) / period
     else:
         raise ValueError(f"unknown schedule {schedule!r}: one of {', '.join(SCHEDULES)}")
     if images_seen < lr_warmup_images:

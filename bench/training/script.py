@@ -92,9 +92,9 @@ class Script:
         return dataclasses.replace(self.config, mistake="none", **changes)
 
     def read_weights(self, path: str) -> dict[str, torch.Tensor]:
-        """The weights in a file, by their names in the plain model."""
-        path = Path(path).expanduser()
-        return weights.weights_in(weights.read(path, self.config.trust), path)
+        """The weights in a file as PRETRAINED names it, by their names in the plain model."""
+        path, content = weights.read_named(path, self.config.trust)
+        return weights.weights_in(content, path)
 
     def read_checkpoint(self, path: Path) -> dict | None:
         """A checkpoint of this bench; None for a file that cannot be read."""

@@ -67,21 +67,24 @@ class Draws:
 
 
 def training_batches(
-    config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation
-) -> DataLoader:
+    config: RunConfig, topology, dataset, steps: int, first: int = 0, order: Callable = sharding.epoch_permutation,
+    keep: bool = True,
+) -> DataLoader:  # fmt: skip
     """``steps`` batches for this process: images [b, 3, H, W], labels [b], unreadable names; b as ``Draws`` says.
 
     first: images seen before. order: of an epoch, as ``sharding.global_batches`` takes it. A loader of whole arrays of
-    draws: the data set makes a batch at once.
+    draws: the data set makes a batch at once. keep: as in ``loader``.
     """
-    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep=True)
+    return loader(config, topology, dataset, Draws(config, topology, len(dataset), steps, first, order), keep)
 
 
 def validation_batches(config: RunConfig, topology, dataset, whole: bool = False) -> DataLoader:
     """This process's share of a validation set, once: rank r takes images r, r + N, r + 2N, …: none twice, none left
-    out, whatever the sizes; ``whole``: all of it. Images [≤ per_device_batch, 3, H, W], labels, unreadable names."""
+    out, whatever the sizes; ``whole``: all of it. Images [≤ b, 3, H, W], labels, unreadable names; b is VAL_BATCH, or
+    BATCH without it, for each device of this process."""
     mine = np.arange(len(dataset)) if whole else np.arange(topology.rank, len(dataset), topology.world_size)
-    shares = [mine[i : i + config.per_device_batch] for i in range(0, len(mine), config.per_device_batch)]
+    batch = (config.val_batch or config.per_device_batch) * topology.devices_per_process
+    shares = [mine[i : i + batch] for i in range(0, len(mine), batch)]
     return loader(config, topology, dataset, shares, keep=False)
 
 

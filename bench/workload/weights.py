@@ -14,7 +14,19 @@ from torch import nn
 
 from bench.errors import UserError
 
-WRAPPED_IN = ("model", "state_dict", "model_state_dict")  # the keys under which people save a state dict
+# The keys under which people save a state dict. Of several the first is taken: averages come last.
+WRAPPED_IN = (
+    "model",
+    "state_dict",
+    "model_state_dict",
+    "weights",
+    "params",
+    "ema",
+    "model_ema",
+    "state_dict_ema",
+    "swa",
+)
+COUNTER = "n_averaged"  # what torch's AveragedModel has beside the parameters of its ``module``
 PREFIXES = ("module.", "_orig_mod.")  # what DataParallel and DDP, and torch.compile, put before each key
 NESTED = 5  # dicts in one another that are looked into: one that holds itself has no end
 NAMED = 3  # keys that a message names before it counts the rest
@@ -45,6 +57,21 @@ def read(path: Path, trust: bool = False):
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except Exception as error:  # a foreign file can make an unpickler raise anything
         raise UserError(why_unreadable(path, error)) from None
+
+
+def read_named(text: str, trust: bool = False) -> tuple[Path, object]:
+    """The file that ``a.pt`` names and what it holds; ``a.pt#ema``: what it holds under that key. Raises UserError."""
+    path, key = Path(text).expanduser(), ""
+    if not os.path.exists(path):
+        name, _, key = text.partition("#")
+        path = Path(name).expanduser()
+    content = read(path, trust)
+    if not key:
+        return path, content
+    if not isinstance(content, dict) or key not in content:
+        keys = listed([str(name) for name in content]) if isinstance(content, dict) and content else "none"
+        raise UserError(f"{path} has nothing under {key} (its keys: {keys})")
+    return path, content[key]
 
 
 def why_unreadable(path: Path, error: Exception) -> str:
@@ -110,7 +137,7 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
 
     content: a checkpoint of this bench, a state dict, either of them under a usual key (WRAPPED_IN), or a whole
     module. A prefix of PREFIXES is stripped, as often as it occurs, when ALL keys carry it: then it can only be
-    a wrapper's. Raises UserError when no weights are found.
+    a wrapper's; an averaged model's counter is left out. Raises UserError when no weights are found.
     """
     if isinstance(content, nn.Module):
         content = content.state_dict()
@@ -120,9 +147,8 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
         raise UserError(f"{path} holds keys that are no names ({listed([repr(key) for key in content])}): save the "
                         "model's state dict")  # fmt: skip
     if not content or not all(isinstance(value, torch.Tensor) for value in content.values()):
-        for key in WRAPPED_IN:
-            if isinstance(content.get(key), dict | nn.Module) and depth < NESTED:
-                return weights_in(content[key], path, depth + 1)
+        if depth < NESTED and (found := places_in(content)):
+            return weights_in(content[found[0]], path, depth + 1)
         keys = listed([str(key) for key in content]) if content else "none"
         raise UserError(f"{path} holds no weights under a known name (its keys: {keys}): save the model's state dict")
     for key, value in content.items():
@@ -132,11 +158,24 @@ def weights_in(content, path: Path, depth: int = 0) -> dict[str, torch.Tensor]:
     return strip_prefixes(content)
 
 
+def places_in(content) -> list[str]:
+    """The usual keys under which a file holds weights, in the order in which they are looked for."""
+    return [key for key in WRAPPED_IN if holds_tensors(content.get(key))] if isinstance(content, dict) else []
+
+
+def holds_tensors(item, depth: int = 0) -> bool:
+    """Whether there is a tensor in nested dicts; a module has some."""
+    if isinstance(item, dict):
+        return depth < NESTED and any(holds_tensors(value, depth + 1) for value in item.values())
+    return isinstance(item, torch.Tensor | nn.Module)
+
+
 def strip_prefixes(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """``module._orig_mod.fc.bias`` -> ``fc.bias``, when all keys are so."""
+    inner = {key: value for key, value in weights.items() if key != COUNTER}
     for prefix in PREFIXES:
-        if all(key.startswith(prefix) for key in weights):
-            return strip_prefixes({key.removeprefix(prefix): value for key, value in weights.items()})
+        if inner and all(key.startswith(prefix) for key in inner):
+            return strip_prefixes({key.removeprefix(prefix): value for key, value in inner.items()})
     return weights
 
 

@@ -82,7 +82,8 @@ def test_feedback(graded):
     assert "I have changed this test" not in pages["right"] and "wrong for 3 devices" in pages["wrong"]
     assert all("Content-Security-Policy" in page for page in pages.values())  # no script of a student runs
     assert "the kernel has died" in pages["wrong"]
-    assert "CellTimeoutError" in pages["hung"]
+    # Whether an interrupt ends the cell in time is up to the machine.
+    assert "CellTimeoutError" in pages["hung"] or "did not end when it was interrupted" in pages["hung"]
     assert "0 of 4 points: not handed in" in (graded.out / "late" / "00_sample.html").read_text()
 
 

@@ -149,11 +149,13 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
 
 def test_a_sweep_of_training_options(tmp_path, suite):
     """With dp, which is not compiled: a compiler takes minutes. bf16 runs where the processor has it, and is left out
-    with a sentence where it has not."""
-    result = suite("knobs", tmp_path, mode="dp", gpus=2, rounds=1)
+    with a sentence where it has not. As many rounds as it takes, and no time for more than one."""
+    result = suite("knobs", tmp_path, mode="dp", gpus=2, rounds="auto", max_minutes=0.01)
     assert result.code == 0, result.stderr
     records = {record.program: record for record in records_of(tmp_path)}
     assert "dp" in records and records["dp channels_last=1"].config.channels_last
+    assert {(r.config.looks, r.config.limit_minutes) for r in records.values()} == {("4,8,16,32,64", 0.01)}
+    assert "leaves no time for another round after round 1" in " ".join(result.stdout.split())
     said = " ".join(result.stdout.split())
     for program in ("dp precision=bf16", "dp channels_last=1 precision=bf16"):
         assert (program in records) != (f"left out: {program}: PRECISION=bf16: this CPU" in said)

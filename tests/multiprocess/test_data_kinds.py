@@ -98,6 +98,21 @@ def test_tars_train_as_the_folder_does(tmp_path, folder, tars, ranks):
     assert tar.samples[0].final_weights_sha256 == plain.samples[0].final_weights_sha256
 
 
+def test_imagenets_flat_validation_images_are_judged_as_those_in_folders(tmp_path, folder, ranks):
+    """The same images with their classes in a list: the same weights and the same accuracy."""
+    options = SMALL | {"mode": "ddp", "data": f"imagefolder:{folder}", "data_dir": tmp_path / "cache", "in_memory": 0}
+    sorted_in = trained(ranks.run(tmp_path / "folders", **options))
+    with (tmp_path / "list.txt").open("w") as labels:
+        for number, file in enumerate(sorted((folder / "val").rglob("*.jpg"))):
+            labels.write(f"{number}.jpg {CLASSES.index(file.parent.name)}\n")
+            file.rename(folder / "val" / f"{number}.jpg")
+    for name in CLASSES:
+        (folder / "val" / name).rmdir()
+    flat = trained(ranks.run(tmp_path / "flat", **options, val_labels=tmp_path / "list.txt"))
+    assert [flat.epochs[0][key] for key in ("top1", "loss")] == [sorted_in.epochs[0][key] for key in ("top1", "loss")]
+    assert flat.config.val_labels == "list.txt"  # a record names no folder of this machine
+
+
 @needs_s3
 def test_a_bucket_is_staged_and_results_go_back(tmp_path, bucket, ranks):
     for name, content in images().items():

@@ -6,11 +6,13 @@ import time
 
 import pytest
 
+from bench.commands.run import copy_what_is_there
+from bench.config.options import RunConfig
 from bench.process.heartbeat import read_status
 from bench.record.read import load
 from tests import runs
 from tests.multiprocess.broken import ENGINES, EVERY_ENGINE, bad_rank, failure_of
-from tests.runs import finish, left_behind, needs_horovod, run, start_run
+from tests.runs import TINY, finish, left_behind, needs_horovod, run, start_run
 
 GONE_WITHIN = 15.0  # seconds in which the last process of a broken run must have ended; left alone it would go on
 
@@ -40,6 +42,31 @@ def test_a_rank_that_is_killed(name, tmp_path):
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "killed")
     assert f"rank {rank} was killed" in result.last_error_line and "step 3 of 3" in result.last_error_line
+
+
+def test_what_a_broken_run_leaves_is_copied_back(tmp_path):
+    """Logs, the checkpoint so far and the failed record; the exit code stays the failure's."""
+    there = tmp_path / "there"
+    options = TINY | {"mode": "single", "batch": 240, "epochs": 1, "checkpoint_steps": 2, "copy_to": f"file://{there}"}
+    result = run(tmp_path / "out", **options, fault="raise:0:3")
+    assert result.code == 1 and "broken on purpose" in result.last_error_line, result.stderr
+    assert f"copied to: file://{there}" in result.stdout and result.stderr.count("\n") == 1
+    copied = there / result.run_dir.name
+    assert {path.name for path in copied.iterdir()} == {path.name for path in result.run_dir.iterdir()}
+    assert {"latest.pt", "record.json", "rank0.log"} <= {path.name for path in copied.iterdir()}
+    assert load(copied / "record.json").status == "failed"
+
+
+@pytest.mark.parametrize("failed", ["a-run-that-failed", None])
+def test_a_copy_that_fails_after_a_failure_hides_nothing(tmp_path, capsys, failed):
+    """It is said, and raises nothing. Of a run that left nothing, nothing is copied."""
+    folder = failed and tmp_path / failed
+    if folder:
+        folder.mkdir()
+        (folder / "record.json").write_text("{}")
+    copy_what_is_there(RunConfig(epochs=1, copy_to="file:///proc/nowhere"), folder)
+    said = capsys.readouterr()
+    assert said.out == "" and ("bench: not copied: file:///proc/nowhere" in said.err) == bool(failed)
 
 
 # --- The request cannot be met --------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from tests.runs import TINY, finish, needs_horovod, run, start_run
+from tests.multiprocess.test_faults import stepping
+from tests.runs import TINY, bench, finish, needs_horovod, start_run, wait_for
 
 EPOCHS = TINY | {"gpus": 2, "batch": 120, "image_size": 8, "epochs": 2, "print_every": 2}  # six steps an epoch
 RANK_LINE = re.compile(
@@ -14,11 +15,11 @@ RANK_LINE = re.compile(
 
 
 @pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=needs_horovod)])
-def test_lines_epochs_and_every_ranks_log(mode, tmp_path):
-    result = run(tmp_path, mode=mode, **EPOCHS)
+def test_lines_epochs_and_every_ranks_log(mode, tmp_path, ranks):
+    result = ranks.run(tmp_path, mode=mode, **EPOCHS)
     assert result.code == 0, result.stderr
     said = result.stdout.splitlines()
-    assert any(re.match(rf"{mode}: step \d+ of 12, epoch 1 of 2, .* left$", line) for line in said), said
+    assert any(re.match(rf"{mode}: step \d+ of 12, epoch 1, .* left$", line) for line in said), said
     epochs = [number for number, line in enumerate(said) if line.startswith("epoch ")]
     table = next(number for number, line in enumerate(said) if line.startswith("CPU only"))
     assert len(epochs) == 2 and max(epochs) < table
@@ -49,3 +50,19 @@ def test_training_metrics_are_those_of_one_process(tmp_path, ranks):
     two = ranks.run(tmp_path / "two", mode="ddp", **options)
     (alone,), (both,) = one.loaded.epochs, two.loaded.epochs
     assert both["train_top1"] == pytest.approx(alone["train_top1"], abs=0.01)
+
+
+def test_somebody_else_watches(tmp_path):
+    """Every rank, while the run goes on; afterwards its record; and nothing to see is one line."""
+    process = start_run(tmp_path, mode="ddp", **EPOCHS | {"epochs": 50})
+    try:
+        wait_for(stepping(tmp_path, 2), "every rank steps")
+        seen = wait_for(
+            lambda: (found := bench("watch", tmp_path, "--once")).stdout.count("images/s") == 2 and found, ""
+        )
+        assert seen.code == 0 and "rank 1: step " in seen.stdout and "GiB (" in seen.stdout
+    finally:
+        process.terminate()
+        finish(process, tmp_path, timeout=60)
+    nothing = bench("watch", tmp_path, "--once")
+    assert nothing.code == 2 and "no run is going on" in nothing.stderr and nothing.stderr.count("\n") == 1

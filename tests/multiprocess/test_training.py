@@ -3,6 +3,7 @@
 What needs no launch of its own shares its processes (several_runs.py).
 """
 
+import functools
 import itertools
 import json
 import math
@@ -30,6 +31,8 @@ STEPS = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3
          "lr": 0.05}  # fmt: skip
 DROPOUT = {"model": "squeezenet1_1", "image_size": 24, "seed": 3, "lr": 0.01}
 ASTRAY = {"epochs": 1, "lr": 1e30, "norm": "none"}
+AVERAGED = {"image_size": 8, "lr": 0.02, "seed": 3, "ema": 0.8, "swa": 2, "warmup": 1,
+            "snapshots": ",".join(map(str, range(1, 10)))}  # fmt: skip
 TIMES = ("elapsed_s", "validate_s")
 EVERY_MODE = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in MODES]
 SEVERAL = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in ("ddp", "horovod")]
@@ -45,7 +48,7 @@ def runs(tmp_path_factory, ranks):
             options = MODES[mode] | options_of(mode, name, lambda *which: get(*which).run_dir)
             done[mode, name] = ranks.run(tmp_path_factory.mktemp(mode), **options)
         result = done[mode, name]
-        assert result.code == (1 if name == "killed" else 0), result.stderr
+        assert result.code == (1 if name == "killed" or "stopped" in name else 0), result.stderr
         return result
 
     return get
@@ -65,7 +68,8 @@ def options_of(mode: str, name: str, folder) -> dict:
             return EPOCHS | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None,
                              "resume": folder(mode, "whole")}  # fmt: skip
         case ["evaluated", saver]:
-            return {"gpus": LOADING[mode], "batch": 7, "evaluate": 1, "threads": 3, "resume": folder(saver, "whole")}
+            asked = {"gpus": LOADING[mode], "val_batch": 7, "threads": 3}
+            return asked | {"evaluate": 1, "resume": folder(saver, "whole")}
         case ["gone on", saver]:
             return EPOCHS | {"gpus": 3, "batch": 60, "epochs": 3, "resume": folder(saver, "whole")}
         case ["frozen", saver]:
@@ -87,8 +91,24 @@ def options_of(mode: str, name: str, folder) -> dict:
             return ASTRAY
         case ["astray, guarded"]:
             return ASTRAY | {"loss_guard": 3}
+        case ["kept"]:
+            return DROPOUT | {"batch": 480, "epochs": 3, "keep": 2, "checkpoint_steps": 2}
+        case ["gone back"]:
+            return DROPOUT | {"batch": 480, "epochs": 3, "resume": folder(mode, "kept") / "epoch2.pt"}
+        case ["averaged"]:
+            return AVERAGED | {"epochs": 3, "batch": 480 // gpus}
+        case ["averaged, stopped"]:
+            stopped = {"checkpoint_steps": 4, "fault": f"kill:{gpus - 1}:8"}  # in the epoch after the first of SWA's
+            return AVERAGED | {"epochs": 3, "batch": 480 // gpus} | stopped
+        case ["averaged, resumed"]:
+            return options_of(mode, "averaged", folder) | {"resume": folder(mode, "averaged, stopped")}
+        case ["averages evaluated"]:
+            return {"gpus": LOADING[mode], "val_batch": 7, "threads": 3, "evaluate": 1,
+                    "resume": folder("single", "averaged")}  # fmt: skip
         case ["dropout"]:
             return DROPOUT | {"batch": 480, "epochs": 2}
+        case ["dropout, averaged"]:
+            return DROPOUT | {"batch": 480, "epochs": 2, "ema": 0.9, "swa": 1}
         case ["dropout, half"]:
             return DROPOUT | {"batch": 480, "epochs": 1}
         case ["dropout, resumed"]:
@@ -177,6 +197,16 @@ def test_random_numbers_go_on_where_they_were(runs):
     names = ("dropout", "dropout, resumed", "dropout, half")
     whole, after, half = (runs("single", name).record["samples"][0]["final_weights_sha256"] for name in names)
     assert whole == after != half
+
+
+def test_an_epochs_own_checkpoint_is_one_to_go_back_to(runs):
+    """The newest two of three are kept, each as the run was then; the third epoch comes out as it did."""
+    kept, again = runs("single", "kept"), runs("single", "gone back")
+    names = sorted(path.name for path in kept.run_dir.glob("*.pt"))
+    assert names == ["best.pt", "epoch2.pt", "epoch3.pt", "latest.pt"]
+    assert [checkpoint(kept, f"epoch{epoch}.pt")["step"] for epoch in (2, 3)] == [6, 9]
+    assert rows(again) == rows(kept) and not list(again.run_dir.glob("epoch*.pt"))
+    assert largest_difference(checkpoint(again)["model"], checkpoint(kept)["model"]) == 0.0
 
 
 @needs_horovod
@@ -272,6 +302,61 @@ def test_a_run_that_only_evaluates(tmp_path, trained):
     result = run(tmp_path, mode="dp", gpus=3, batch=7, model=TINY["model"], evaluate=1, resume=trained("ddp").run_dir)
     assert result.code == 0, result.stderr
     same_accuracy(result.record, trained("ddp").record)
+
+
+# --- Averages of the weights ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EVERY_MODE)
+def test_averages_are_those_of_the_weights_of_each_step(runs, name):
+    """Computed anew from a snapshot of every step; and every rank has the same: rank 0's are validated and saved."""
+    result = runs(name, "averaged")
+    kept, steps = checkpoint(result), range(1, 10)
+    for key, tensor in checkpoint(result)["ema"].items():
+        key = key.removeprefix("module.")
+        if key == "n_averaged" or "running" in key or "num_batches" in key:
+            continue
+        weights = [np.load(result.run_dir / f"rank0-step{step}.npz")[key].astype(np.float64) for step in steps]
+        ema = functools.reduce(lambda average, new: 0.8 * average + 0.2 * new, weights)
+        assert np.abs(tensor.numpy() - ema).max() < 1e-5
+        mean = (weights[5] + weights[8]) / 2  # after the second epoch and the third
+        assert np.abs(kept["swa"][f"module.{key}"].numpy() - mean).max() < 1e-5
+    assert kept["ema"]["n_averaged"] == 9 and kept["swa"]["n_averaged"] == 2
+    for average in ("ema", "swa"):
+        assert len({part["averages_sha256"][average] for part in result.record["samples"]}) == 1
+    for row in rows(result):
+        assert {"ema_loss", "ema_top1", "ema_top5"} <= row.keys() and ("swa_top1" in row) == (row["epoch"] >= 2)
+    assert "EMA top-1" in result.stdout and "SWA top-1" in result.stdout
+
+
+def test_averages_change_nothing_in_what_is_trained(runs):
+    """Dropout draws its numbers while statistics are estimated, too; the training must not notice."""
+    plain, averaged = runs("single", "dropout"), runs("single", "dropout, averaged")
+    hashes = [result.record["samples"][0]["final_weights_sha256"] for result in (plain, averaged)]
+    assert hashes[0] == hashes[1]
+
+
+def test_averages_go_on_bit_for_bit_where_they_were(runs):
+    whole, after = runs("single", "averaged"), runs("single", "averaged, resumed")
+    assert rows(after) == rows(whole)
+    for average in ("ema", "swa"):
+        assert largest_difference(checkpoint(after)[average], checkpoint(whole)[average]) == 0.0
+    assert after.record["samples"][0]["averages_sha256"] == whole.record["samples"][0]["averages_sha256"]
+
+
+def test_ranks_go_on_with_their_averages(runs):
+    whole, after = (checkpoint(runs("ddp", f"averaged{more}")) for more in ("", ", resumed"))
+    for average in ("ema", "swa"):
+        assert largest_difference(after[average], whole[average]) < 1e-4
+    for mine, theirs in zip(after["ranks"], whole["ranks"], strict=True):
+        assert largest_difference(mine["averages"]["ema"], theirs["averages"]["ema"]) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["dp", "ddp"])
+def test_an_evaluation_judges_the_averages_of_its_checkpoint(runs, name):
+    (found,), last = rows(runs(name, "averages evaluated")), rows(runs("single", "averaged"))[-1]
+    keys = ("top1", "ema_top1", "ema_top5", "swa_top1", "swa_top5")
+    assert [found[key] for key in keys] == [last[key] for key in keys] and found["images"] == 360
 
 
 # --- A disk that fills up -------------------------------------------------------------------------------------------

@@ -75,6 +75,17 @@ def test_synced_norms_keep_the_models_names_and_say_what_they_are(results, engin
     assert own["label"] == "" and "ReducedBatchNorm2d, this bench's own" in synced["label"]
 
 
+# --- EMA and SWA ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_averages_are_those_of_one_process_on_the_joined_batch(results, engine):
+    """Weights and batch norm's statistics; no rank has others."""
+    found = results(engine)["averaged"]
+    assert max(found["apart"].values()) <= EXACT and min(found["moved"].values()) > 1e-2, found
+    assert all(found["replicas equal"].values())
+
+
 # --- ACCUMULATE -----------------------------------------------------------------------------------------------------
 
 
@@ -116,10 +127,11 @@ def test_what_is_recorded_of_ddps_buffers(results):
     assert said["sync=0", str(PASSES)] == "each rank's own"
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("name", "devices"), [("single", 1), ("dp", 2), ("dp", 3)])
-def test_one_process_accumulates_as_well(name, devices):
+def test_one_process_accumulates_as_well(name, devices, fused):
     mode = load_mode(name)(RunConfig(mode=name, num_devices=devices, device="cpu", threads=devices))
-    run = training_modes.train_passes(asked(mode, accumulate=PASSES))
+    run = training_modes.train_passes(asked(mode, accumulate=PASSES, fused=fused))
     assert run["apart"] <= EXACT and run["moved"] > 10 * FP16
 
 

@@ -11,30 +11,34 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from bench.config.options import RunConfig
 from bench.modes import load_mode
+from bench.training.averages import Averages
 
 STEPS = 4
 PASSES = 3  # of a step, where gradients are accumulated
 PER_RANK = 6  # images of a pass
 RESET = {"norm": "batch", "accumulate": 1, "static_graph": False, "gradient_as_bucket_view": False, "overlap": True,
-         "compression": "none", "sync": True}  # fmt: skip
+         "compression": "none", "sync": True, "fused": False, "epochs": 0, "ema": None,
+         "swa": None}  # fmt: skip
 BAD_STEP = 1  # in which the last rank's gradient is not finite
 
 # What each mode is asked to accumulate under. fp16 on the wire rounds; without exchange every rank is alone.
 ACCUMULATING = {
-    "ddp": [{}, {"static_graph": True, "gradient_as_bucket_view": True}, {"overlap": False},
+    "ddp": [{}, {"fused": True}, {"static_graph": True, "gradient_as_bucket_view": True}, {"overlap": False},
             {"compression": "fp16"}, {"sync": False}],
-    "horovod": [{}, {"overlap": False}, {"compression": "fp16"}, {"sync": False}],
+    "horovod": [{}, {"fused": True}, {"overlap": False}, {"compression": "fp16"}, {"sync": False}],
     "single": [{}],
     "dp": [{}],
 }  # fmt: skip
-SCALING = [{}, {"compression": "fp16"}, {"overlap": False}]
+SCALING = [{}, {"fused": True}, {"compression": "fp16"}, {"overlap": False}]
 
 
 def network(norm: bool, seed: int = 0) -> nn.Module:
@@ -87,7 +91,8 @@ def backward(mode, model, images, labels, scale=None) -> torch.Tensor:
 def wrapped(mode, model, lr: float = 0.1):
     """Model and optimizer as the loop uses them."""
     model = mode.wrap_model(model)
-    return model, mode.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9), model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, fused=mode.config.fused)
+    return model, mode.wrap_optimizer(optimizer, model)
 
 
 def flat(tensors) -> torch.Tensor:
@@ -142,6 +147,52 @@ def train_norms(mode) -> dict:
         apart["evaluation"] = float((plain(batch[0]) - alone(batch[0])).detach().abs().max())
     return {"apart": apart, "class": type(plain.norm1).__name__, "keys": list(plain.state_dict()),
             "keys alone": list(alone.state_dict()), "label": mode.label, "facts": mode.facts(optimizer)}  # fmt: skip
+
+
+# --- EMA and SWA ----------------------------------------------------------------------------------------------------
+
+
+def train_averaged(mode) -> dict:
+    """How far the averages of each rank are from those of one process on the joined batch, batch norm included."""
+    topology, alone = mode.topology, network(norm=True)
+    model, optimizer = wrapped(mode, mode.sync_norms(network(norm=True, seed=topology.rank)))
+    plain, reference = mode.unwrap(model), torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    averages = Averages(mode.config, mode, model)
+    ema = AveragedModel(alone, multi_avg_fn=get_ema_multi_avg_fn(mode.config.ema), use_buffers=True)
+    swa, batches = AveragedModel(alone), joined(topology.world_size)
+    for step, batch in enumerate(batches):
+        reference.zero_grad()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(alone(batch[0]), batch[1]).backward()
+        backward(mode, model, *share(batch, topology))
+        mode.synchronize(optimizer)
+        reference.step()
+        mode.step(optimizer)
+        averages.step_taken()
+        ema.update_parameters(alone)
+        if step % 2:
+            averages.epoch_ended(trainer_of(mode), 1 + step // 2, [(*share(batch, topology), []) for batch in batches])
+            swa.update_parameters(alone)
+            update_bn([images for images, _ in batches], swa.module)
+    found = {"ema": (averages.models["ema"].module, ema.module), "swa": (averages.models["swa"].module, swa.module)}
+    states = {name: [numbers(one) for one in pair] for name, pair in found.items()}
+    return {"apart": {name: largest(mode, *pair) for name, pair in states.items()},
+            "moved": {name: largest(mode, pair[0], numbers(plain)) for name, pair in states.items()},
+            "replicas equal": {name: equal_on_all(mode, flat(pair[0].parameters())) for name, pair in found.items()},
+            }  # fmt: skip
+
+
+def numbers(model: nn.Module) -> torch.Tensor:
+    """Parameters and buffers in one vector, without the counters of batches."""
+    return flat(tensor for tensor in model.state_dict().values() if tensor.is_floating_point())
+
+
+def trainer_of(mode) -> SimpleNamespace:
+    """What the averages ask of a Trainer."""
+    return SimpleNamespace(
+        autocast=contextlib.nullcontext(), status=SimpleNamespace(phase=lambda name: None),
+        config=SimpleNamespace(per_device_batch=PER_RANK), workload=SimpleNamespace(prepare=lambda inputs: inputs),
+    )  # fmt: skip
 
 
 # --- ACCUMULATE -----------------------------------------------------------------------------------------------------
@@ -289,6 +340,7 @@ def main() -> None:
     result = {"norms": {}, "passes": {}, "scaled": {}}
     for norm in ("batch", "sync"):
         result["norms"][norm] = train_norms(asked(mode, norm=norm))
+    result["averaged"] = train_averaged(asked(mode, norm="sync", epochs=2, ema=0.7, swa=1))
     for options in SCALING:
         result["scaled"][text(options)] = train_scaled(asked(mode, accumulate=2, **options))
     if name == "horovod":

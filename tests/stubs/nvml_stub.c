@@ -9,9 +9,11 @@
  *   STUB_NVML_PROCESSES=0:self:300,1:77:400   GPU:pid:MiB; "self" is the asking process, -1 MiB is "not available"
  *   STUB_NVML_UTILIZATION=10,20        percent
  *   STUB_NVML_POWER_MW=100000,200000   milliwatts; energy is power times the time since a fixed moment
+ *   STUB_NVML_SM_MHZ=1500,1980         clock of the multiprocessors
+ *   STUB_NVML_THROTTLE=0,32            bits of the reasons for which it is held down
  *   STUB_NVML_UUID=0000aaaa,0000bbbb   the first 8 digits of each UUID
  *   STUB_NVML_INIT_ERROR=9             what nvmlInit returns
- *   STUB_NVML_UNSUPPORTED=power,energy,utilization   figures answered with "not supported"
+ *   STUB_NVML_UNSUPPORTED=power,energy,utilization,clock,throttle   figures answered with "not supported"
  *
  * Built with -DSTUB_NVML_OLD it lacks what older drivers lack (memory v2, process list v3, energy); with
  * -DSTUB_NVML_ANCIENT it lacks nvmlInitWithFlags too.
@@ -184,6 +186,18 @@ static unsigned milliwatts(int index) {
 int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) {
     if (unsupported("power")) return NOT_SUPPORTED;
     *out = milliwatts(device->index);
+    return OK;
+}
+
+int nvmlDeviceGetClockInfo(Device *device, unsigned type, unsigned *out) {
+    if (unsupported("clock")) return NOT_SUPPORTED;
+    *out = type == 1 ? (unsigned)number("STUB_NVML_SM_MHZ", "1500,1600,1700,1800", device->index) : 0;
+    return OK;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long *out) {
+    if (unsupported("throttle")) return NOT_SUPPORTED;
+    *out = (unsigned long long)number("STUB_NVML_THROTTLE", "0", device->index);
     return OK;
 }
 

@@ -22,9 +22,9 @@ from bench.course.exercises import nbgrading, submissions, text
 from bench.course.exercises.nbgrading import NotGraded
 from bench.course.exercises.submissions import Submission, Unreadable
 from bench.errors import UserError
-from bench.files import PROJECT
+from bench.files import CLONE, PROJECT
 
-GRADES = PROJECT / "build" / "grades"
+GRADES = (PROJECT if CLONE else Path()) / "build" / "grades"
 ERROR_PAGE = (
     "<!DOCTYPE html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"
     "<p>0 of {points:g} points: {reason}</p>\n"

@@ -13,8 +13,7 @@ from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
 from bench.record.view import Record, Sample
 from bench.studies.breakdown.study import RULES
-from bench.studies.speed import grids_with_base as grids  # noqa: F401, a part of this study
-from bench.studies.speed import summary  # noqa: F401
+from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
 PHASES = ("data wait", "forward", "backward", "synchronize", "optimizer", "other")
 COPIES = ("scatter", "replicate", "gather")  # what DataParallel does besides the forward pass
@@ -22,7 +21,7 @@ COPIES = ("scatter", "replicate", "gather")  # what DataParallel does besides th
 
 def compare(suite: Suite) -> Result:
     """Every program against the base."""
-    return compare_suite(suite, RULES)
+    return compare_suite(suite, RULES, all_pairs=False)
 
 
 def answer(result: Result) -> list[str]:

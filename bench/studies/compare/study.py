@@ -34,12 +34,13 @@ COMPARE = Study(
     "Which mode is fastest here, by how much, and how sure is that?",
     "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page",
     plans,
-    example="GPUS=2 [ROUNDS=8 QUICK=1 STRICT=1 REPLAY=dp-workers|…]",
+    example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|…]",
     flags={
         "--strict": ON_OFF | {"metavar": "STRICT", "help": "refuse an unfair comparison"},
         "--replay": {"metavar": "REPLAY", "help": f"an unfairness on purpose: {', '.join(replay.REPLAYS)}"},
     },
     rounds=8,
     enough=8,
+    auto=True,
 )
 STUDIES = (COMPARE,)

@@ -7,13 +7,12 @@ from bench.analysis.suite import Program, Suite
 from bench.config.options import KNOBS, UNSET
 from bench.studies.knobs.study import COMPILE_NOTE, RULES
 from bench.studies.programs import shown
-from bench.studies.speed import grids_with_base as grids  # noqa: F401, a part of this study
-from bench.studies.speed import summary  # noqa: F401
+from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
 
 def compare(suite: Suite) -> Result:
     """Every setting against the base."""
-    return compare_suite(suite, RULES)
+    return compare_suite(suite, RULES, all_pairs=False)
 
 
 def about(suite: Suite) -> str:

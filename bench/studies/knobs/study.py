@@ -80,5 +80,6 @@ KNOBS = Study(
     group="explain",
     example="MODE=ddp GPUS=2",
     named_by="MODE",
+    auto=True,
 )
 STUDIES = (KNOBS,)

@@ -114,6 +114,7 @@ REPLAY = Study(
     plans,
     rounds=8,
     enough=6,
+    auto=True,
     named_by="REPLAY",
     questions={"nothing": "The control: does a verdict move when nothing is changed?"},
 )

@@ -1,18 +1,17 @@
 """Weak or strong scaling compared: speedup and efficiency against the number of devices, with intervals."""
 
 from bench import formulas
-from bench.analysis import stats
+from bench.analysis import comparison, stats
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
 from bench.analysis.words import with_span
 from bench.studies.scaling.study import STRONG, STRONG_RULES, WEAK_RULES
-from bench.studies.speed import grids_with_base as grids  # noqa: F401, a part of this study
-from bench.studies.speed import summary  # noqa: F401
+from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
 
 def compare(suite: Suite) -> Result:
     """Every program against one process on one device."""
-    return compare_suite(suite, STRONG_RULES if suite.study == STRONG.name else WEAK_RULES)
+    return compare_suite(suite, STRONG_RULES if suite.study == STRONG.name else WEAK_RULES, all_pairs=False)
 
 
 def series(result: Result) -> dict[str, dict[int, Program]]:
@@ -33,7 +32,7 @@ def speedup(result: Result, program: Program) -> tuple:
     """Throughput over the base's, paired by round: (ratio, low, high)."""
     if program.label == result.base:
         return 1.0, None, None
-    both = stats.compare_rounds(result.suite.programs[result.base].throughputs, program.throughputs)
+    both = comparison.compare(result.suite.programs[result.base], program)
     return both.ratio, both.low, both.high
 
 

@@ -15,7 +15,7 @@ from bench.studies.programs import bounds_of, in_mode
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """Two suites, one after the other."""
-    refuse(asked, "mode", "num_devices")
+    refuse(asked, "mode", "num_devices", "gpu_ids")
     config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=flags.max_gpus))
     modes = available(console)
     for study in (WEAK, STRONG):

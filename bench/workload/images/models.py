@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
@@ -51,6 +52,8 @@ def build_model(config: RunConfig, num_classes: int, rank: int, say: Callable[[s
         use_small_stem(model)
     if config.norm in OTHER_NORMS:
         replace_norms(model, OTHER_NORMS[config.norm])
+    if config.bn_momentum:
+        set_momentum(model, config)
     if not isinstance(model, tv.ResNet):  # a ResNet takes any size
         try_size(model, config)
     if config.pretrained:
@@ -125,8 +128,19 @@ def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
                 setattr(module, name, layer(child.num_features))
 
 
+def set_momentum(model: nn.Module, config: RunConfig) -> None:
+    """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times a step, each time by a k-th of
+    the images. Raises UserError for an architecture without batch norm."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        raise UserError(f"BN_MOMENTUM is of batch norm, and MODEL={config.model} has none: leave it out")
+    for norm in norms:
+        norm.momentum = config.bn_momentum
+
+
 def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
-    """Load PRETRAINED, a file or torchvision's own weights; return sentences about what stayed fresh.
+    """Load PRETRAINED: a file, one key of it as in ``a.pt#ema``, or torchvision's own weights. Returns sentences about
+    what was taken and what not.
 
     A head for another number of classes stays fresh, and so does a small stem's convolution where the file's is 7x7.
     Everything else must fit; with EVALUATE, which trains nothing afterwards, these two must as well.
@@ -135,15 +149,19 @@ def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
     a broadcast needs them too, and the mode is not asked for here it is. The price is that a forgotten broadcast shows
     in the weights only where ranks still differ: in a fresh head. Where nothing stays fresh it does no harm.
     """
+    notes = []
     if config.pretrained == "torchvision":
         path, weights = torchvisions_weights(model, config.model)
     else:
-        path = Path(config.pretrained).expanduser()
-        weights = files.weights_in(files.read(path, config.trust), path)
+        path, content = files.read_named(config.pretrained, config.trust)
+        weights = files.weights_in(content, path)
+        taken, *others = files.places_in(content) or [""]
+        if others:
+            notes.append(f"{path.name} has weights under {files.listed([taken, *others])}: those of {taken} were taken")
     if config.evaluate:
-        return files.load_weights(model, weights, path)
+        return notes + files.load_weights(model, weights, path)
     small_stem = ("conv1.weight",) if config.image_size < SMALL_IMAGE else ()
-    return files.load_weights(model, weights, path, new_head=True, fresh=small_stem)
+    return notes + files.load_weights(model, weights, path, new_head=True, fresh=small_stem)
 
 
 def torchvisions_weights(model: nn.Module, name: str) -> tuple[Path, dict[str, torch.Tensor]]:

@@ -16,6 +16,7 @@ import torchvision
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.storage import labels as label_files
 from bench.workload.images.augment import example_seeds, middle, random_part
 from bench.workload.images.decode import Unreadable, decode, quiet
 from bench.workload.images.decoded_cache import DecodedCache, hold_size_gib, unreadable_line
@@ -29,8 +30,9 @@ SEARCH = 100  # unreadable images in a row after which a search for a readable o
 
 def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tuple:
     """The training set and the validation set of a folder of class folders, or of two tars."""
+    given = Path(config.val_labels).expanduser() if config.val_labels else None
     sources = [
-        TarSource(folder, train, cache(config)) if kind == "tar" else FolderSource(folder, train)
+        TarSource(folder, train, cache(config), given) if kind == "tar" else FolderSource(folder, train, given)
         for train in (True, False)
     ]
     hold = config.in_memory
@@ -42,19 +44,25 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
 
 
 class FolderSource:
-    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval). Hidden files are ignored.
+    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval). Hidden files are ignored. A val of
+    images and no folders, as ImageNet's, has its classes in a labels file: ``val_labels``, or the one in PATH.
 
     classes: the names of the training folders, sorted. labels: [n] int64; those of val count train's classes.
-    Raises UserError for a missing folder, a folder without images, a class of val that train does not have.
+    Raises UserError for a missing folder, a folder without images, a class of val that train does not have, and labels
+    that do not fit.
     """
 
-    def __init__(self, path: str | Path, train: bool):
+    def __init__(self, path: str | Path, train: bool, val_labels: Path | None = None):
         self.path = Path(path)
         folder = self.path / "train"
         self.classes = class_names(folder)
         names = self.classes
         if not train:
             folder = held_out(self.path, "")
+            if not folders_in(folder) and (images := image_names(folder)):
+                self.names = np.array([os.fsencode(f"{folder.name}/{image}") for image in images])
+                self.labels = flat_labels(self.path, folder, val_labels, images, self.classes)
+                return
             names = class_names(folder)
         labels = labels_of(names, self.classes, folder, self.path / "train")
         files = [image_names(folder / name) for name in names]
@@ -93,22 +101,29 @@ class TarSource:
     timm's reader of tar files finds the images. Reading them through its open tar files goes wrong in loader workers:
     processes that inherit one open file share its position, and samples are swapped without an error. So an image is
     read at its own offset, from a file opened for it. Finding them reads a tar of tars from end to end: with ``cache``,
-    a folder, one process does so once for a given state of the file.
+    a folder, one process does so once for a given state of the file. A val of images in no class folder has its classes
+    in a labels file, as in FolderSource.
 
     classes, labels: as in FolderSource. Raises UserError for a missing, damaged or truncated tar, or without timm.
     """
 
-    def __init__(self, path: str | Path, train: bool, cache: Path | None = None):
+    def __init__(self, path: str | Path, train: bool, cache: Path | None = None, val_labels: Path | None = None):
         self.path = Path(path)
         training = tar_index(self.path / "train.tar", cache)
         self.tar, index = self.path / "train.tar", training
+        self.classes = training["classes"].tolist()
+        if {"", "."} & set(self.classes):
+            raise UserError(f"{self.tar} holds images outside of class folders: their names must be <class>/<image>")
         if not train:
             self.tar = held_out(self.path, ".tar")
             index = tar_index(self.tar, cache)
-        self.classes = training["classes"].tolist()
-        labels = labels_of(index["classes"].tolist(), self.classes, self.tar, self.path / "train.tar")
-        self.labels = labels[index["labels"]]
         self.names, self.offsets, self.sizes = index["names"], index["offsets"], index["sizes"]
+        held = index["classes"].tolist()
+        if not train and len(held) == 1 and held[0] not in self.classes:  # all in one place that is no class
+            images = [Path(os.fsdecode(name)).name for name in self.names]
+            self.labels = flat_labels(self.path, self.tar, val_labels, images, self.classes)
+        else:
+            self.labels = labels_of(held, self.classes, self.tar, self.path / "train.tar")[index["labels"]]
 
     def name(self, index: int) -> str:
         """An image's name: the tar, then the name within."""
@@ -207,14 +222,34 @@ class ImageSet:
 
 def class_names(folder: Path) -> list[str]:
     """The class folders of a folder, sorted. Raises UserError without any."""
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read ({error.strerror}): images lie in PATH/train/<class>/") from None
+    names = folders_in(folder)
     if not names:
         raise UserError(f"{folder} holds no class folders: images lie in PATH/train/<class>/ and PATH/val/<class>/")
     return names
+
+
+def folders_in(folder: Path) -> list[str]:
+    """The folders in a folder that are not hidden, sorted. Raises UserError when it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}): images lie in PATH/train/<class>/") from None
+
+
+def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], classes: list[str]) -> np.ndarray:
+    """The labels of a held-out set without class folders: [n] int64. given: its labels file; None: the one in ``path``.
+    place: where the images are. Raises UserError without a labels file, and for one that does not fit."""
+    file = given or label_files.find(path)
+    if file is None:
+        raise UserError(f"{place} holds images outside of class folders: name their labels file, VAL_LABELS=FILE, or "
+                        "unpack ImageNet's archive with `bench unpack-imagenet`")  # fmt: skip
+    in_order = sorted(images)  # a tar's need not be
+    found = dict(zip(in_order, label_files.classes_of(file, in_order, classes), strict=True))
+    numbers = dict(
+        zip(names := sorted(set(found.values())), labels_of(names, classes, file, path / "train"), strict=True)
+    )
+    return np.array([numbers[found[image]] for image in images], dtype=np.int64)
 
 
 def image_names(folder: Path) -> list[str]:
@@ -294,8 +329,6 @@ def scan(tar: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{tar} holds only hidden images")
     samples, (used, labels) = samples[keep], np.unique(labels[keep], return_inverse=True)
     classes = np.array(sorted(class_labels, key=class_labels.get))[used]
-    if "" in classes:
-        raise UserError(f"{tar} holds images outside of class folders: their names must be <class>/<image>")
     # An inner tar's members count from its own start.
     offsets = [image.offset_data + (inner.offset_data if inner else 0) for image, _, inner in samples]
     sizes = [image.size for image, _, _ in samples]

@@ -161,7 +161,7 @@ def test_swapping_the_modes_swaps_the_verdict():
     assert seen >= {"faster", "too noisy"}
 
 
-BASE = stats.Comparison(8, 1.04, 1.031, 1.052, 1.04, 1.03, 1.05, 0.01, "faster", None, 0.02, 0.95)
+BASE = stats.Comparison(8, 1.04, 1.031, 1.052, 1.04, 1.03, 1.05, 0.01, 0.01, 1.0, "faster", None, 0.02, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -322,6 +322,48 @@ def test_the_sign_flip_p_is_uniform_where_nothing_differs(noise):
     p = np.array([stats.sign_flip_p(d) for d in draws])
     for level in (1 / 128, 6 / 128, 32 / 128, 64 / 128, 100 / 128):
         assert np.mean(p <= level) == pytest.approx(level, abs=monte_carlo(level))
+
+
+# Many pairs
+
+
+def test_the_p_values_are_those_of_the_interval():
+    """Of no difference: scipy's paired t test. Each is below 5 % exactly where the verdict's interval says so."""
+    words = set()
+    for a, b in rounds(6, 0.01, ratio=1.015, draws=300):
+        found = stats.compare_rounds(a, b)
+        assert found.p_difference == pytest.approx(scipy_stats.ttest_rel(np.log(b), np.log(a)).pvalue, abs=1e-12)
+        assert (found.p_difference < 0.05) == (not found.low <= 1 <= found.high)
+        assert (found.p_tie < 0.05) == (found.verdict == "tie")
+        words.add(found.verdict)
+    assert words == {"faster", "tie", "too noisy"}
+
+
+def test_holm_rejects_step_by_step():
+    """As Holm's paper states it: the i-th smallest is compared with alpha / (m - i + 1), up to the first that fails."""
+    for p in np.random.default_rng(3).beta(0.3, 3, size=(300, 7)).tolist():
+        expected, alpha = set(), 0.05
+        for i, place in enumerate(np.argsort(p).tolist()):
+            if p[place] > alpha / (len(p) - i):
+                break
+            expected.add(place)
+        assert {i for i, x in enumerate(formulas.holm(p)) if x <= alpha} == expected
+
+
+@pytest.mark.parametrize("sd", [0.1, 0.0135, 0.01])
+def test_of_tables_of_equal_modes_at_most_one_in_twenty_has_a_difference_that_holds_together(sd):
+    """Five equal modes, ten pairs: at large noise, and where most pairs are shown to be ties, which must not make it
+    easier for the others. Alone, a difference is found in far more of these tables."""
+    draws, alone, together = 600, 0, 0
+    noise = np.random.default_rng(round(1e4 * sd)).normal(0, sd, size=(draws, 5, 6))
+    for modes in np.exp(noise).tolist():
+        found = [stats.compare_rounds(modes[i], modes[j]) for i in range(5) for j in range(i)]
+        held = stats.hold_together(found)
+        differ = [each.verdict in ("faster", "slower") for each in found]
+        alone += any(differ)
+        together += any(d and h for d, h in zip(differ, held, strict=True))
+    assert together / draws <= 0.05 + monte_carlo(0.05, draws)
+    assert alone / draws > 0.08
 
 
 # Outliers

@@ -1,6 +1,7 @@
 """bench/cli.py as a person meets it: real processes, exit codes, and one clear line on stderr."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -99,6 +100,7 @@ def test_help_is_the_help_of_the_command():
         ("accuracy --seed-s=3", ["--seed-s", "--seeds"]),
         ("diff --bounds=5", ["--bounds", "BOUND="]),
         ("run --colour red", ["--colour", "no such option"]),
+        ("run --modl=x", ["--modl", "--model (MODEL=) or --mode (MODE=)?"]),
         ("doctor --gpus=2", ["--gpus", "no such option"]),  # of other commands
         ("run 8", ["8", "not an argument"]),
         ("clean", ["clean", "make"]),  # a target of make
@@ -173,6 +175,30 @@ def test_a_bad_request_is_one_line_and_exit_code_2(arguments, words, no_torch, t
 def test_a_shortened_flag_is_not_guessed():
     """--step 3 is not --steps 3: make refuses a misspelt variable, and so does the command."""
     assert "--step" in refused(bench("run", "--step=3", "--gpus=x"))
+
+
+def test_a_variable_that_is_named_like_an_option_is_said_to_be_not_used(no_torch):
+    """Not its value, which may be a secret; not of what was given; not of other commands' options."""
+    env = no_torch | {"GPUS": "s3cret", "BATCH": "64", "SEED": "1", "ROUNDS": "3", "NAME": "laptop", "LR": ""}
+    note, error = bench("run", "--seed=2", "--mode=no", env=env).stderr.splitlines()
+    assert note == (
+        "bench: GPUS, BATCH are environment variables and are not used: options are given as in `bench run --gpus=… "
+        "--batch=…`"
+    )
+    assert "unknown MODE=no" in error
+    assert bench("report", "nowhere", env=no_torch | {"OUT": "x"}).stderr.count("\n") == 1  # given by its position
+
+
+def test_a_command_that_a_command_runs_does_not_say_so_again(no_torch):
+    """As in a chapter: there is nothing new for the reader in the variables that make has passed on."""
+    first = f"{sys.executable} -m bench run --mode=no"
+    code = (
+        "import os, subprocess, sys; from bench import cli; cli.main(['report', 'nowhere']); "
+        f"sys.exit(subprocess.run({first.split()!r}).returncode)"
+    )
+    env = {**os.environ, **no_torch, "OUT": "x", "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert result.returncode == 2 and "environment variable" not in result.stderr
 
 
 # --- report -------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_number_outside_its_range_is_refused(name):
     assert f"{variable_of(f)}={bad}" in refused(RunConfig, **{name: bad})
 
 
-@pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,5"])
+@pytest.mark.parametrize("text", ["x", "", "1e", "0x10", "1,x"])
 @pytest.mark.parametrize("name", [f.name for f in NUMBERS])
 def test_text_that_is_no_number_is_refused(name, text):
     f = FIELDS[name]
@@ -187,12 +187,24 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "checkpoint_steps",
         "resume",
         "target",
+        "val_batch",
+        "val_labels",
+        "ema",
+        "swa",
+        "bn_momentum",
+        "keep",
         "copy_to",
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
     assert (
-        left_open == {"dist_url", "snapshots", "fault", "print_every", *names("labels")} | engine | training | by_size
+        left_open
+        == {"dist_url", "gpu_ids", "snapshots", "fault", "print_every", *names("labels")} | engine | training | by_size
     )
+
+
+def test_what_is_of_gpus_alone_is_refused_without_one():
+    assert resolve(RunConfig(cudnn_benchmark=True), "cuda", 2).cudnn_benchmark
+    assert "CUDNN_BENCHMARK=1 is of GPUs" in refused(resolve, RunConfig(cudnn_benchmark=True), "cpu", 2)
 
 
 def test_what_was_asked_for_stays():
@@ -276,6 +288,41 @@ def test_an_option_that_is_added_has_all_that_follows_from_its_part(monkeypatch,
     assert ("MADE_UP=3" in make_command(given)) == (part != "labels")  # who repeats a run labels it anew
 
 
+@pytest.mark.parametrize(
+    ("text", "count", "ids", "again"),
+    [
+        ("2", 2, None, "GPUS=2"),
+        ("0,1", 2, "0,1", "GPUS=0,1"),
+        ("3, 01", 2, "3,1", "GPUS=3,1"),
+        ("3,", 1, "3,", "GPUS=3,"),
+        ("GPU-3f2a", 1, "GPU-3f2a", "GPUS=GPU-3f2a"),
+        ("GPU-3f2a,1", 2, "GPU-3f2a,1", "GPUS=GPU-3f2a,1"),
+    ],
+)
+def test_gpus_are_a_number_or_named(text, count, ids, again):
+    config = parse(gpus=text)
+    assert (config.num_devices, config.gpu_ids) == (count, ids)
+    assert make_command(config) == f"make bench {again}" and parse(gpus=again.partition("=")[2]) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gpus": ","}, "GPUS=, is not a whole number"),
+        ({"gpus": "0,,1"}, "GPUS=0,,1 is not a whole number"),
+        ({"gpus": "0,-1"}, "GPUS=0,-1 is not a whole number"),
+        ({"gpus": "0;1"}, "GPUS=0;1 is not a whole number"),
+        ({"gpus": "1,0,01"}, "names 1 twice"),
+        ({"gpus": "MIG-1"}, "MIG slice, which is not supported"),
+        ({"gpus": "0,1", "device": "cpu"}, "DEVICE=cpu uses none: use GPUS=2"),
+        ({"gpus": "0,1", "share_gpu": "1"}, "CUDA_VISIBLE_DEVICES"),
+        ({"gpus": "0,1", "mode": "single"}, "but GPUS=0,1"),
+    ],
+)
+def test_a_wrong_list_of_gpus_is_refused(given, words):
+    assert words in refused(parse, **given)
+
+
 def test_an_option_of_no_part_is_an_error():
     with pytest.raises(AssertionError, match="colours"):
         option("colours", None, "of which colour")
@@ -313,6 +360,25 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"evaluate": True, "resume": "x", "epochs": 1}, "EVALUATE=1 EPOCHS"),
         ({"resume": "x"}, "RESUME EPOCHS"),
         ({"resume": "x", "pretrained": "y", "epochs": 1}, "RESUME PRETRAINED"),
+        ({"bn_momentum": 1.5}, "BN_MOMENTUM=1.5 at most 1"),
+        ({"bn_momentum": 0.01, "norm": "group"}, "BN_MOMENTUM NORM=group NORM=batch"),
+        ({"ema": 0.9}, "EMA EPOCHS"),
+        ({"ema": 1.0, "epochs": 1}, "EMA=1 below 1"),
+        ({"swa": 3, "epochs": 2}, "SWA=3 EPOCHS=2"),
+        ({"data": "digits", "val_labels": "x.csv"}, "DATA=digits VAL_LABELS imagefolder:PATH"),
+        ({"keep": "all"}, "KEEP=all EPOCHS"),
+        ({"keep": "2", "epochs": 2, "checkpoint": False}, "KEEP=2 CHECKPOINT=0"),
+        ({"keep": "0", "epochs": 2}, "KEEP=0 all as in 3"),
+        ({"keep": "best", "epochs": 2}, "KEEP=best all as in 3"),
+        ({"schedule": "linear"}, "SCHEDULE=linear constant step cosine cyclic step:30,60,80"),
+        ({"schedule": "cosine:30"}, "SCHEDULE=cosine:30 only step"),
+        ({"schedule": "step:"}, "SCHEDULE=step: whole epochs"),
+        ({"schedule": "step:30,x"}, "SCHEDULE=step:30,x whole epochs"),
+        ({"schedule": "step:0,30"}, "SCHEDULE=step:0,30 from 1 on"),
+        ({"schedule": "step:60,30"}, "SCHEDULE=step:60,30 earliest first"),
+        ({"schedule": "step:30,30"}, "SCHEDULE=step:30,30 once"),
+        ({"schedule": "step:30,60", "schedule_epochs": 10.0}, "SCHEDULE=step:30,60 SCHEDULE_EPOCHS"),
+        ({"val_batch": 8}, "VAL_BATCH EPOCHS EVALUATE=1"),
         ({"target": 0.9}, "TARGET EPOCHS"),
         ({"target": 98, "epochs": 1}, "TARGET=98 0.98"),
         ({"checkpoint": False, "checkpoint_steps": 5, "epochs": 1}, "CHECKPOINT=0 CHECKPOINT_STEPS"),

@@ -437,7 +437,7 @@ def test_make_ignores_the_environment(fake_project):
 
 @needs_make
 def test_make_passes_any_value_unharmed(fake_project):
-    value = """a b;$(touch x) $(shell touch x) do$llar $$ "q" 'r' & | `id` * #"""
+    value = """a$b $$ ${c};$(touch x) "q" 'r' & | `id` * #d"""
     command = ["make", "--no-print-directory", "bench", f"DATA={value}", "LR=-1"]
     lines = subprocess.check_output(command, cwd=fake_project, text=True, env=CLEAN).splitlines()
     assert lines[:3] == ["-m", "bench", "bench"]
@@ -445,18 +445,34 @@ def test_make_passes_any_value_unharmed(fake_project):
     assert not (fake_project / "x").exists()
 
 
-@needs_make
-@pytest.mark.parametrize("arguments", [["bench", "GPU=4"], ["compare", "GPU=4"]])
-def test_a_misspelt_variable_is_refused_by_the_command(fake_project, arguments):
-    """With the real command behind make; nothing is installed before it has read what it was given."""
-    (fake_project / ".venv" / "bin" / "python").write_text(
-        f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" "$@"\n'
-    )
+def make_for_real(folder, *arguments, env=None) -> subprocess.CompletedProcess:
+    """make, with the real command behind it."""
+    (folder / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" "$@"\n')
     command = ["make", "--no-print-directory", *arguments]
-    result = subprocess.run(command, cwd=fake_project, capture_output=True, text=True, env=CLEAN)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=CLEAN | (env or {}))
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("arguments", "near"), [(["bench", "GPU=4"], ["GPUS="]), (["compare", "MODL=x"], ["MODEL=", "MODE="])]
+)
+def test_a_misspelt_variable_is_refused_by_the_command(fake_project, arguments, near):
+    """Nothing is installed before it has read what it was given."""
+    result = make_for_real(fake_project, *arguments)
     said = result.stderr.splitlines()[0]
     assert result.returncode == 2 and not result.stdout
-    assert "GPU=" in said and "GPUS=" in said
+    assert re.findall(r"[A-Z]+=", said) == [f"{arguments[1].partition('=')[0]}=", *near]
+
+
+@needs_make
+def test_a_variable_of_the_environment_is_said_to_be_not_used(fake_project):
+    """Once, and not of what make was given, which is in the environment of its commands, too."""
+    result = make_for_real(fake_project, "bench", "MODE=no", "SEED=1", env={"GPUS": "2", "SEED": "7", "PAGER": "less"})
+    note, error, *_ = result.stderr.splitlines()
+    assert note == (
+        "bench: GPUS is an environment variable and is not used: options are given as in `make bench GPUS=…`"
+    )
+    assert error.startswith("bench: unknown MODE=no")
 
 
 @needs_make
@@ -490,6 +506,7 @@ def provided(monkeypatch, *words, install=lambda: print("installed")) -> None:
         ("run", False),
         ("run --mode=ddp", False),
         ("run --mode=horovod", True),
+        ("run --mode=hororod", False),  # refused in a moment
         ("knobs --mode=single", False),
         ("knobs --mode=horovod", True),
         ("compare", True),

@@ -69,6 +69,82 @@ def some_horovod(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: object())
 
 
+# --- Which GPUs -----------------------------------------------------------------------------------------------------
+
+# Every launcher starts its ranks with these GPUs in their environment, in which they look for them again.
+STARTS = """
+import json, sys
+from bench.config.options import RunConfig
+from bench.errors import RunFailed, UserError
+from bench.launch import launcher
+from bench.launch.node import Node
+import bench.measure.nvml as nvml, os, tempfile, dataclasses
+given, said = {given}, []
+def start(node, argv, environment):
+    os.environ["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "unset")
+    said.append([gpu.index for gpu in nvml.visible_gpus()])
+    raise UserError("not started")
+Node.start = start
+before = os.environ.get("CUDA_VISIBLE_DEVICES")
+for mode, engine in {programs}:
+    try:
+        with tempfile.TemporaryDirectory() as out:
+            config = launcher.resolve_here(RunConfig(mode=mode, launcher=engine, model="resnet18", out=out, **given))
+            launcher.launch(config)
+    except UserError as error:
+        if "not started" not in str(error):
+            said.append(str(error))
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if before is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = before
+print(json.dumps(said))
+"""
+EVERY_LAUNCHER = [("dp", "in-process"), ("ddp", "torchrun"), ("ddp", "spawn"), ("horovod", "horovodrun")]
+
+
+def started_on(nvml_stub, programs=EVERY_LAUNCHER[1:2], visible=None, **given) -> list:
+    """The numbers of the GPUs that the ranks of each program see, or the line with which it is refused."""
+    return nvml_stub.run(STARTS.format(given=given, programs=programs), visible=visible)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
+def test_every_launcher_gives_its_ranks_the_gpus_that_were_named(nvml_stub):
+    assert started_on(nvml_stub, EVERY_LAUNCHER, gpu_ids="3,1", num_devices=2) == [[3, 1]] * 4
+
+
+@pytest.mark.parametrize(
+    ("ids", "visible", "seen"),
+    [
+        ("2,", None, [2]),
+        ("GPU-d3333333,GPU-b1", None, [3, 1]),
+        ("GPU-B1,0", None, [1, 0]),
+        ("3,2", "2,3", [3, 2]),  # nvidia-smi's numbers, also where others are hidden
+    ],
+)
+def test_gpus_are_named_by_number_or_uuid(nvml_stub, ids, visible, seen):
+    assert started_on(nvml_stub, visible=visible, gpu_ids=ids, num_devices=len(seen)) == [seen]
+
+
+@pytest.mark.parametrize(
+    ("given", "visible", "words"),
+    [
+        (
+            {"gpu_ids": "0,7", "num_devices": 2},
+            None,
+            ["7 is not here", "choose of 0 (GPU-a0000000…), 1 (GPU-b1111111…)"],
+        ),
+        ({"gpu_ids": "0,2", "num_devices": 2}, "2,3", ["0 is hidden by CUDA_VISIBLE_DEVICES", "2 (GPU-"]),
+        ({"gpu_ids": "GPU-ff", "num_devices": 1}, None, ["GPU-ff is not here"]),
+        ({"gpu_ids": "1,GPU-b1", "num_devices": 2}, None, ["names GPU 1 twice"]),
+        ({"gpu_ids": "1,", "num_devices": 2}, None, ["GPUS=1, names 1 GPU, and 2 are needed"]),
+        ({"gpu_ids": "0,1", "num_devices": 2}, "", ["none is visible here", "use GPUS=2 for 2 CPU workers"]),
+    ],
+)
+def test_gpus_that_cannot_be_had_are_refused_in_one_line(nvml_stub, given, visible, words):
+    (line,) = started_on(nvml_stub, visible=visible, **given)
+    assert all(word in line for word in words) and "\n" not in line, line
+
+
 # --- The commands ---------------------------------------------------------------------------------------------------
 
 

@@ -329,6 +329,29 @@ for mib in (3072, 512):
     assert device["timeline"]["nvml_device_gib"][-1] == 0.5
 
 
+def test_foreign_processes_and_a_clock_held_down_are_in_the_figures_of_a_run(nvml_stub):
+    """From the driver to the summary: one process that is not the run's, and half of the timed samples too hot."""
+    hot = """
+import os
+from bench.record.summary import gpu_disturbance
+os.environ["STUB_NVML_PROCESSES"] = "3:self:512,3:77:64"  # 99 has ended before
+sampler.mark("timed")
+os.environ["STUB_NVML_THROTTLE"] = "32"
+sampler.mark("end")
+os.environ["STUB_NVML_THROTTLE"] = "0"
+os.environ["STUB_NVML_PROCESSES"] = "3:self:512,3:88:64"
+devices = sampler.stop()
+print(json.dumps([devices[0], gpu_disturbance([{"pid": os.getpid(), "devices": devices}]),
+                  gpu_disturbance([{"pid": 1, "devices": devices}])]))
+"""
+    device, found, of_another = nvml_stub.run(
+        MADE_UP + hot, processes=["3:self:512", "3:99:64"], sm_mhz=[1980], throttle=[4]
+    )
+    assert set(device["timeline"]["sm_clock_mhz"]) == {1980} and len(device["processes"]) == 2
+    assert found == {"foreign_gpu_processes": 1, "gpu_slowed_share": 0.5}
+    assert of_another == {"gpu_slowed_share": 0.5}  # in a container: NVML has other numbers, and nothing is known
+
+
 def test_in_a_container_the_process_figure_is_missing_with_its_reason(nvml_stub):
     device, _ = nvml_stub.run(MADE_UP + MARKS + PRINT, processes=["3:4242:100"])
     assert device["peak_memory_gib"]["nvml_process"] is None

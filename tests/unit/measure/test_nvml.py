@@ -101,6 +101,24 @@ def test_each_gpu_has_its_own_figures(nvml_stub):
     assert all(g["energy"] > 0 and g["reasons"] == {} and not g["reserved"] for g in gpus)
 
 
+CLOCKS = """
+import json; from bench.measure import nvml
+d = [nvml.open_device(uuid=gpu.uuid)[0] for gpu in nvml.visible_gpus()]
+print(json.dumps([[x.sm_clock_mhz(), x.throttle_reasons(), x.processes(), x.reasons] for x in d]))
+"""
+
+
+def test_clocks_why_they_are_held_down_and_who_computes(nvml_stub):
+    settings = {"sm_mhz": [1980, 1200], "throttle": [4, 32], "processes": ["0:77:1", "0:12:1", "1:5:1"], "count": 2}
+    assert nvml_stub.run(CLOCKS, **settings) == [[1980, 4, [12, 77], {}], [1200, 32, [5], {}]]
+
+
+def test_a_gpu_without_clocks_says_so(nvml_stub):
+    ((clock, throttle, pids, reasons),) = nvml_stub.run(CLOCKS, unsupported=["clock", "throttle"], count=1)
+    assert (clock, throttle, pids) == (None, None, [])
+    assert all("not supported" in reasons[figure] for figure in ("clock", "throttle"))
+
+
 def test_old_driver_gives_what_it_has(nvml_stub):
     gpus = nvml_stub.run(FIGURES, driver="old", used_mib=[1000], processes=["0:self:7"], visible="0")
     used, process, *_ = gpus[0]["figures"]

@@ -1,13 +1,20 @@
 """CpuDataParallel of bench/modes/dp.py does on CPU replicas what nn.DataParallel does on GPUs."""
 
+import contextlib
 import copy
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.modes import load_mode
 from bench.modes.dp import CpuDataParallel, DataParallel, in_this_autocast
+from bench.training import epochs
 
 
 def network(norm: bool) -> nn.Module:
@@ -43,6 +50,30 @@ def replicated():
     yield make
     for model in made:
         model.pool.shutdown()
+
+
+def test_a_validation_uses_every_replica():
+    """Through the function with which every mode validates; a replica computes in a thread of its own."""
+    config = resolve(RunConfig(mode="dp", num_devices=3, epochs=1, threads=3), "cpu", 3)
+    mode, chunks = load_mode("dp")(config), []
+    plain = network(norm=True)
+    plain.register_forward_hook(lambda _, inputs, __: chunks.append((len(inputs[0]), threading.current_thread().name)))
+    model = mode.wrap_model(plain)
+    images, labels = batch(8)
+    seen = SimpleNamespace(
+        mode=mode, model=model, device=torch.device("cpu"), autocast=contextlib.nullcontext(), skipped_images=set(),
+        status=SimpleNamespace(phase=lambda name: None),
+        workload=SimpleNamespace(info=SimpleNamespace(metrics=(1,)), prepare=lambda x: x, blank=lambda: None),
+        counted=lambda outputs, targets: torch.tensor([0, (outputs.argmax(1) == targets).sum(), len(targets)]),
+    )  # fmt: skip
+    before = copy.deepcopy(plain.state_dict())
+    counts = epochs.count(seen, [(images, labels, [])], mode.judged(model))
+    model.pool.shutdown()
+    assert sorted(size for size, _ in chunks) == [2, 3, 3] and all("replica" in thread for _, thread in chunks)
+    plain.eval()
+    right = int((plain(images).argmax(1) == labels).sum())
+    assert counts.tolist() == [0, right, 8]
+    assert all(torch.equal(before[name], value) for name, value in plain.state_dict().items())
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2, 3, 4])

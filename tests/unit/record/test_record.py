@@ -61,9 +61,11 @@ def test_the_summary_follows_from_the_samples(good):
     summary = good["summary"]
     assert summary["throughput_per_s"] == formulas.throughput_per_s(times, 6)
     assert summary["step_time_s"] == {
-        "n": 3, "median": formulas.percentile(steps, 50), "p5": formulas.percentile(steps, 5),
-        "p95": formulas.percentile(steps, 95),
+        "n": 3, "mean": pytest.approx(sum(steps) / 3), "median": formulas.percentile(steps, 50),
+        "p5": formulas.percentile(steps, 5), "p95": formulas.percentile(steps, 95),
     }  # fmt: skip
+    median_s = sorted(steps)[1]
+    assert summary["median_throughput_per_s"] == pytest.approx(6 / median_s)
     assert 0 < summary["command_to_first_timed_step_s"] < 120
 
 
@@ -114,6 +116,7 @@ def test_an_unknown_schema_version_is_refused(tmp_path, good, version):
 
 # What was added with each version: parts of a record, parts of a rank's sample, options.
 ADDED = {
+    6: {"options": ("looks", "limit_minutes")},
     5: {"parts": ("workload", "nodes"), "options": ("study", "variant")},
     4: {"parts": ("observed",), "options": ("mistake", "watch", "lr_batch")},
     3: {"options": ("epochs", "augment", "checkpoint", "track", "resume", "evaluate")},
@@ -125,8 +128,13 @@ def as_of(version: int, record: Record) -> dict:
     """The content of a record as a program of that schema version would have written it."""
     old = copy.deepcopy(record.data) | {"schema_version": version}
     for name in ("summary", "provenance"):
+        old[name].pop("median_throughput_per_s", None)
+    if old["summary"]:
+        del old["summary"]["step_time_s"]["mean"]
+    for name in ("summary", "provenance") if version < 5 else ():
         old[name] = {"throughput_images_per_s" if k == "throughput_per_s" else k: v for k, v in old[name].items()}
-    old["config"]["role"] = old["config"].pop("program")
+    if version < 5:
+        old["config"]["role"] = old["config"].pop("program")
     for added in (added for number, added in ADDED.items() if number > version):
         for name in added.get("parts", ()):
             old.pop(name, None)
@@ -138,7 +146,7 @@ def as_of(version: int, record: Record) -> dict:
     return old
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     """What it measured stays as it is; its labels and figures have the names of today; reading changes no file."""
     (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
@@ -148,14 +156,14 @@ def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     record = load(path)
     assert record["schema_version"] == SCHEMA_VERSION and path.read_text() == before
     assert record["samples"] == old["samples"] and record["topology"] == old["topology"]
-    assert record.throughput == old["summary"]["throughput_images_per_s"]
+    assert record.throughput == old["summary"]["throughput_images_per_s" if version < 5 else "throughput_per_s"]
     assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
     assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
     labels = [getattr(record.config, name) for name in names("labels")]
-    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5)
+    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 2
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_an_option_that_did_not_exist_had_its_default(tmp_path, version):
     (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
     config = load(write(tmp_path, as_of(version, now))).config
@@ -351,6 +359,7 @@ def test_a_record_that_breaks_the_schema_is_not_written(with_old, good):
 
 EDITS = {
     "summary/step_time_s": lambda r: r["summary"]["step_time_s"].update(median=0.001),
+    "summary/median_throughput_per_s": lambda r: r["summary"].update(median_throughput_per_s=1e6),
     "summary/throughput_per_s": lambda r: r["summary"].update(throughput_per_s=1e6),
     "summary/peak_memory_gib": lambda r: r["summary"]["peak_memory_gib"][0].update(pss=0.1),
     "topology/global_batch": lambda r: r["topology"].update(global_batch=999),

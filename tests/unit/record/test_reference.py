@@ -7,6 +7,7 @@ import pytest
 from bench.analysis import stats
 from bench.analysis.suite import suites_of
 from bench.mistakes import MISTAKES, find
+from bench.record.describe import how_quiet
 from bench.record.read import find_records
 from bench.studies.registry import study_of
 from bench.studies.replay.study import REPLAYS
@@ -42,6 +43,10 @@ def test_every_suite_belongs_to_a_study_that_can_compare_it(suites):
         assert study.name == suite.study and study.answer(study.result(suite)), suite.id
         if study.name in ("replay", "lab"):
             assert study.about(suite) in {"replay": REPLAYS, "lab": MISTAKES}[study.name], suite.id
+
+
+def test_no_committed_suite_was_disturbed_as_far_as_that_was_measured(suites):
+    assert [suite.id for suite in suites.values() if not how_quiet(suite.records)[0]] == []
 
 
 def test_the_comparison_is_fair_and_has_enough_rounds(suites):

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 import torchvision.models as tv
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from bench.config.options import RunConfig, to_dict
 from bench.errors import BenchError, UserError
 from bench.training import checkpoint
-from bench.workload.weights import head_of, load_weights, read, weights_in
+from bench.workload.weights import head_of, load_weights, places_in, read, weights_in
 from tests.runs import ROOT
 
 
@@ -189,7 +190,7 @@ def test_best_stays_when_latest_goes_on(tmp_path, monkeypatch, links):
     latest, best = tmp_path / "latest.pt", tmp_path / "best.pt"
     for step in (1, 2):
         checkpoint.save(latest, {"step": step})
-        checkpoint.keep_best(latest, best)
+        checkpoint.keep(latest, best)
     assert os.path.samefile(latest, best) == links
     checkpoint.save(latest, {"step": 3})
     assert (read(latest), read(best)) == ({"step": 3}, {"step": 2})
@@ -200,15 +201,36 @@ def test_the_same_checkpoint_twice_the_best_leaves_nothing_behind(tmp_path):
     """rename() of two names of one file does nothing, and would leave the temporary name."""
     latest, best = tmp_path / "latest.pt", tmp_path / "best.pt"
     checkpoint.save(latest, {"step": 1})
-    checkpoint.keep_best(latest, best)
-    checkpoint.keep_best(latest, best)
+    checkpoint.keep(latest, best)
+    checkpoint.keep(latest, best)
     assert sorted(os.listdir(tmp_path)) == ["best.pt", "latest.pt"]
 
 
 def test_best_of_nothing_is_one_line(tmp_path):
-    line = the_line(checkpoint.keep_best, tmp_path / "latest.pt", tmp_path / "best.pt", error=BenchError)
+    line = the_line(checkpoint.keep, tmp_path / "latest.pt", tmp_path / "best.pt", error=BenchError)
     assert "best.pt (No such file or directory)" in line
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("newest", "kept"), [(None, [1, 2, 3, 4]), (1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
+def test_the_newest_epochs_are_kept(tmp_path, newest, kept):
+    for epoch in (1, 2, 3, 4):
+        checkpoint.save(tmp_path / "latest.pt", {"epoch": epoch})
+        checkpoint.keep_epoch(tmp_path / "latest.pt", epoch, newest)
+    found = {path.name: read(path)["epoch"] for path in tmp_path.glob("epoch*.pt")}
+    assert found == {f"epoch{epoch}.pt": epoch for epoch in kept} and read(tmp_path / "latest.pt") == {"epoch": 4}
+
+
+def test_the_best_before_an_epoch_is_not_one_after_it(tmp_path):
+    """best.pt is of the fourth epoch; who goes back to the third must not inherit it."""
+    rows = [{"epoch": epoch, "top1": top1} for epoch, top1 in ((1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9))]
+    for name in ("latest.pt", "best.pt", "epoch2.pt", "epoch3.pt"):
+        (tmp_path / name).touch()
+    assert checkpoint.best_of(tmp_path / "latest.pt", rows) == tmp_path / "best.pt"
+    assert checkpoint.best_of(tmp_path / "epoch3.pt", rows[:3]) == tmp_path / "epoch2.pt"
+    (tmp_path / "epoch2.pt").unlink()
+    assert checkpoint.best_of(tmp_path / "epoch3.pt", rows[:3]) is None
+    assert checkpoint.best_of(tmp_path / "latest.pt", [{"epoch": 1}]) is None  # nothing was validated
 
 
 # Which checkpoint
@@ -350,6 +372,10 @@ FORMS = {
     "under state_dict": lambda wrapped: {"epoch": 3, "state_dict": wrapped.state_dict()},
     "under model": lambda wrapped: {"model": wrapped.state_dict(), "args": {"lr": 0.1}},
     "under model_state_dict": lambda wrapped: {"model_state_dict": wrapped.state_dict(), "loss": 0.5},
+    "under weights": lambda wrapped: {"epoch": 3, "weights": wrapped.state_dict()},
+    "under params": lambda wrapped: {"params": wrapped.state_dict(), "model": "resnet50"},
+    "under ema": lambda wrapped: {"ema": AveragedModel(wrapped).state_dict(), "model": {"name": "resnet50"}},
+    "under model_ema": lambda wrapped: {"model_ema": wrapped.state_dict(), "params": {"lr": 0.1}},
     "nested": lambda wrapped: {"model": {"state_dict": wrapped.state_dict(), "step": 1}},
     "parameters": lambda wrapped: dict(wrapped.named_parameters()) | dict(wrapped.named_buffers()),
     "whole module": lambda wrapped: wrapped,
@@ -383,6 +409,13 @@ def test_a_checkpoint_of_the_bench_holds_weights_too(tmp_path):
     checkpoint.save(tmp_path / "a.pt", state)
     found = weights_in(read(tmp_path / "a.pt"), tmp_path / "a.pt")
     assert same(found, state["model"])
+
+
+def test_the_model_is_taken_before_its_average():
+    model, average = network().state_dict(), network().state_dict()
+    content = {"ema": average, "state_dict": model, "epoch": 3}
+    assert same(weights_in(content, "x.pt"), model) and places_in(content) == ["state_dict", "ema"]
+    assert places_in(model) == [] and places_in({"model": {"lr": 0.1}}) == []
 
 
 def test_a_prefix_that_not_all_keys_carry_is_a_name():

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
+from bench.config.options import RunConfig
 from bench.training import schedule
+from bench.training.loop import learning_rates
 
 LR, BATCH, STEPS_PER_EPOCH, EPOCHS = 0.4, 32, 7, 6
 STEPS = STEPS_PER_EPOCH * EPOCHS
@@ -42,6 +44,19 @@ def test_step_is_torchs_steplr(epochs, factor):
     assert ours(schedule="step", schedule_epochs=epochs, schedule_factor=factor) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("drops", "factor"), [((1, 2, 5), 0.1), ((3,), 0.5), ((4, 60), 0.2)])
+def test_drops_are_torchs_multisteplr(drops, factor):
+    expected = torchs(lambda o: lr_scheduler.MultiStepLR(o, [drop * STEPS_PER_EPOCH for drop in drops], gamma=factor))
+    assert ours(schedule="step", drops=drops, schedule_factor=factor) == pytest.approx(expected)
+
+
+def test_the_option_reaches_the_rate_of_a_step():
+    config = RunConfig(schedule="step:2,3", schedule_factor=0.5, epochs=6, per_device_batch=10, warmup_steps=0,
+                       timed_steps=1)  # fmt: skip
+    lr_of = learning_rates(config, num_images=100)
+    assert [lr_of(images) for images in (0, 190, 200, 290, 300, 590)] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125]
+
+
 def test_cosine_is_torchs_cosineannealinglr():
     expected = torchs(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=STEPS), STEPS + 1)
     found = ours(STEPS + 1, schedule="cosine")
@@ -56,6 +71,14 @@ def test_cyclic_is_torchs_triangular_cycliclr(epochs, factor):
     expected = torchs(make, 5 * STEPS)
     found = ours(5 * STEPS, schedule="cyclic", schedule_epochs=epochs, schedule_factor=factor)
     assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("epochs", "factor"), [(2, 0.1), (3, 0.25)])
+def test_sawtooth_falls_in_a_line_and_jumps(epochs, factor):
+    """As one of torch's lambdas says it."""
+    steps = epochs * STEPS_PER_EPOCH
+    expected = torchs(lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 - (1 - factor) * (step % steps) / steps))
+    assert ours(schedule="sawtooth", schedule_epochs=epochs, schedule_factor=factor) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("warmup_steps", [1, 5, 20])
@@ -102,7 +125,7 @@ def test_after_the_last_epoch_the_cosine_stays_at_zero():
 
 
 def test_an_unknown_schedule_is_named():
-    with pytest.raises(ValueError, match=r"'linear'.*constant, step, cosine, cyclic"):
+    with pytest.raises(ValueError, match=r"'linear'.*constant, step, cosine, cyclic, sawtooth"):
         ours(schedule="linear")
 
 

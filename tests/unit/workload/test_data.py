@@ -158,6 +158,15 @@ def test_validation_shares_hold_every_image_once(world_size, images):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+@pytest.mark.parametrize(("mode", "devices_per_process"), [("ddp", 1), ("dp", 3)])
+def test_a_validations_batch_is_its_own_for_each_device(mode, devices_per_process):
+    at = place(devices=devices_per_process)
+    for given, each in ((None, 6), (10, 10)):
+        config = config_of(mode=mode, num_devices=3, val_batch=given, epochs=1)
+        sizes = [len(draws) for draws in loader.validation_batches(config, at, range(100)).sampler]
+        assert set(sizes[:-1]) == {each * devices_per_process} and sum(sizes) == 100
+
+
 def test_bytes_become_numbers_of_the_data_sets_mean_and_deviation():
     photographs = SimpleNamespace(mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 1.0))
     images = torch.tensor([0, 127, 255], dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 3, 2, 2)

@@ -1,6 +1,7 @@
 """bench/workload/images/models.py and freezing.py: torchvision's classifiers, norms, first weights, frozen parts."""
 
 import copy
+import functools
 import os
 import re
 import socket
@@ -15,6 +16,7 @@ from torch import nn
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
+from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
 from bench.training import checkpoint
 from bench.workload.freezing import freeze_parameters, train_mode
 from bench.workload.images import once
@@ -157,6 +159,15 @@ def differ(a: dict, b: dict) -> set[str]:
     return {key.partition(".")[0] for key in a if not torch.equal(a[key], b[key])}
 
 
+def test_the_momentum_of_every_batch_norm_can_be_set():
+    norms = [m for m in build(bn_momentum=0.01).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(norms) == 20 and {norm.momentum for norm in norms} == {0.01}
+    synced = replace_norms(build(bn_momentum=0.01), functools.partial(ReducedBatchNorm2d, None))
+    assert {m.momentum for m in synced.modules() if isinstance(m, nn.BatchNorm2d)} == {0.01}
+    with pytest.raises(UserError, match=r"BN_MOMENTUM .* MODEL=alexnet has none"):
+        build("alexnet", 64, bn_momentum=0.01)
+
+
 @pytest.fixture(scope="module")
 def weights_file(tmp_path_factory):
     """Weights of a resnet18 for 10 classes and small images, and their state dict."""
@@ -169,6 +180,19 @@ def test_pretrained_weights_are_loaded(weights_file, capsys):
     path, state = weights_file
     assert differ(build(pretrained=str(path)).state_dict(), state) == set()
     assert capsys.readouterr().out == ""  # nothing to say: everything was taken
+
+
+def test_of_several_weights_in_a_file_it_is_said_which_were_taken(tmp_path):
+    path, state, average = tmp_path / "w.pt", build(seed=5).state_dict(), build(seed=6).state_dict()
+    torch.save({"epoch": 90, "model_ema": average, "model": state}, path)
+    notes = []
+    assert differ(build(pretrained=str(path), say=notes.append).state_dict(), state) == set()
+    assert notes == ["w.pt has weights under model, model_ema: those of model were taken"]
+    notes.clear()
+    named = build(pretrained=f"{path}#model_ema", say=notes.append)
+    assert differ(named.state_dict(), average) == set() and notes == []
+    with pytest.raises(UserError, match=re.escape("w.pt has nothing under ema (its keys: epoch, model_ema, model)")):
+        build(pretrained=f"{path}#ema")
 
 
 def test_ranks_read_the_same_weights_and_differ_in_a_fresh_head(weights_file):

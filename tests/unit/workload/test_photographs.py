@@ -76,7 +76,7 @@ def packed(data: Path, nested: bool = False) -> Path:
                             tar.add(file, file.name)
                     outer.add(inner, inner.name)
                 else:
-                    outer.add(folder, folder.name)
+                    outer.add(folder, folder.name)  # a class folder, or an image of a flat val
     return out
 
 
@@ -115,6 +115,62 @@ def test_held_out_images_count_the_training_classes(data):
     (data / "eval" / "ant").rmdir()
     source = FolderSource(data, train=False)
     assert (source.classes, source.labels.tolist()) == (list(CLASSES), [1, 1, 2, 2])
+
+
+def flat(data: Path, labels: str | None = "val_labels.csv") -> dict[str, str]:
+    """val as ImageNet has it: no class folders, the classes in a list, and the classes turned round, so that names do
+    not tell them. Returns name -> class."""
+    found = {}
+    for number, file in enumerate(sorted((data / "val").rglob("*.jpg"))):
+        file.rename(data / "val" / f"v{number}.jpg")
+        found[f"v{number}.jpg"] = CLASSES[-1 - CLASSES.index(file.parent.name)]
+    for name in CLASSES:
+        (data / "val" / name).rmdir()
+    if labels:
+        (data / labels).write_text("".join(f"{name},{label}\n" for name, label in found.items()))
+    return found
+
+
+def test_a_flat_val_has_its_classes_in_a_labels_file(data, tmp_path):
+    found = flat(data)
+    source = FolderSource(data, train=False)
+    assert [source.name(i) for i in range(6)] == [f"val/v{i}.jpg" for i in range(6)]
+    assert source.classes == list(CLASSES) and source.labels.dtype == np.int64
+    assert [CLASSES[label] for label in source.labels] == [found[f"v{i}.jpg"] for i in range(6)]
+    (data / "val_labels.csv").rename(tmp_path / "elsewhere.csv")
+    assert np.array_equal(FolderSource(data, False, tmp_path / "elsewhere.csv").labels, source.labels)
+
+
+@pytest.mark.parametrize("inside", ["", "./", "ILSVRC2012_img_val/"])
+def test_a_flat_val_tar_has_them_there_as_well(data, inside):
+    found, place = flat(data), packed(data)
+    with tarfile.open(place / "val.tar", "w") as tar:
+        for file in sorted((data / "val").iterdir(), reverse=True):
+            tar.add(file, f"{inside}{file.name}")
+    (data / "val_labels.csv").rename(place / "val_labels.csv")
+    source = TarSource(place, train=False)
+    names = [Path(source.name(i)).name for i in range(6)]
+    assert sorted(names) == sorted(found) and [CLASSES[label] for label in source.labels] == [found[n] for n in names]
+    assert source.read(0) == (data / "val" / names[0]).read_bytes()
+
+
+@pytest.mark.parametrize("kind", [FolderSource, TarSource])
+def test_a_flat_val_without_labels_is_one_line(data, kind):
+    flat(data, labels=None)
+    place = data
+    if kind is TarSource:
+        place = packed(data)
+    with pytest.raises(UserError, match="outside of class folders: name their labels file, VAL_LABELS=FILE") as caught:
+        kind(place, train=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_is_no_training_class_is_one_line(data):
+    flat(data)
+    text = (data / "val_labels.csv").read_text()
+    (data / "val_labels.csv").write_text(text.replace("ant", "dog"))
+    with pytest.raises(UserError, match=r"val_labels.csv has the class dog, which .*train does not have"):
+        FolderSource(data, train=False)
 
 
 def no_folder(data):

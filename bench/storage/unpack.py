@@ -1,0 +1,175 @@
+"""ImageNet's archives, unpacked into class folders: ``train/<class>/`` and ``val/<class>/``. No torch.
+
+The training archive is a tar of one tar for each class; the validation archive is a tar of images, whose classes are in
+a labels file. A split is unpacked into ``.<split>.part`` and gets its name when it is whole. An unpacking that was
+stopped goes on where it was; nothing that is there is written over; no name in an archive leads out of the folder.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from bench import files
+from bench.errors import UserError
+from bench.storage import labels
+
+IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.(jpe?g|png)", re.IGNORECASE)
+CLASS = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+SOURCE = ".unpacked.json"  # in a split's folder: which archive it is from
+IMAGENET = {"train": (1000, 1_281_167), "val": (1000, 50_000)}  # classes and images of ILSVRC 2012
+SAY_EVERY_S = 10
+BLOCK = 512  # of a tar
+
+Image = tuple[str, str, int, Callable[[], BinaryIO]]  # class, name, bytes, what opens it
+
+
+def unpack(
+    train: Path | None, val: Path | None, labels_file: Path | None, to: Path, say: Callable[[str], None]
+) -> None:
+    """Unpack one archive or both into a folder. say: is told how far it is, and what there is at the end.
+
+    Raises UserError for an archive that is damaged, cut short or not ImageNet's, for labels that do not fit, for a
+    folder that holds something else, and for a disk without room. OSError when something cannot be written.
+    """
+    to.mkdir(parents=True, exist_ok=True)
+    busy = UserError(f"another process unpacks into {to}: wait for it")
+    with files.locked(to / ".unpack.lock", time.monotonic(), busy):
+        if train:
+            with opened(train) as tar:
+                unpack_split("train", train, training_images(tar, train), to, say)
+        if val:
+            classes = sorted(path.name for path in (to / "train").glob("*") if path.is_dir())
+            with opened(val) as tar:
+                unpack_split("val", val, validation_images(tar, val, labels_file, classes), to, say)
+
+
+def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, say: Callable[[str], None]) -> None:
+    """Unpack an archive's images into TO/<split>, which is there when all of them are."""
+    whole, part = to / split, to / f".{split}.part"
+    source = {"archive": archive.name, "bytes": archive.stat().st_size}
+    if whole.exists():
+        if source_of(whole) != source:
+            raise UserError(f"{whole} is there already, and not from {archive.name}: name another folder")
+        return say(f"{split}: unpacked already")
+    if part.exists() and any(part.iterdir()) and source_of(part) != source:
+        raise UserError(f"{part} is of another archive: remove it, or name another folder")
+    if not part.exists() and shutil.disk_usage(to).free < source["bytes"]:
+        raise UserError(f"{to} has no room for {archive.name}: {source['bytes'] / 2**30:.1f} GiB are needed")
+    part.mkdir(exist_ok=True)
+    (part / SOURCE).write_text(json.dumps(source))
+    counts, said = {}, time.monotonic()
+    for class_name, name, size, open_image in images:
+        folder = part / class_name
+        if class_name not in counts:
+            folder.mkdir(exist_ok=True)
+        counts[class_name] = counts.get(class_name, 0) + 1
+        write(folder / name, size, open_image)
+        if time.monotonic() - said > SAY_EVERY_S:
+            said = time.monotonic()
+            say(f"{split}: {sum(counts.values())} images of {len(counts)} classes so far")
+    for folder in part.iterdir():
+        if folder.name != SOURCE and (there := len(os.listdir(folder))) != counts.get(folder.name, 0):
+            raise UserError(f"{folder} holds {there} files, {counts.get(folder.name, 0)} of them from {archive.name}: "
+                            f"remove {part}")  # fmt: skip
+    os.sync()
+    part.rename(whole)
+    found = len(counts), sum(counts.values())
+    usual = (
+        "as ImageNet has" if found == IMAGENET[split] else f"ImageNet has {IMAGENET[split][0]} and {IMAGENET[split][1]}"
+    )
+    say(f"{split}: {found[0]} classes, {found[1]} images ({usual})")
+
+
+def source_of(folder: Path) -> dict | None:
+    """Which archive a folder is from; None where nothing says so."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads((folder / SOURCE).read_text())
+    return None
+
+
+def write(path: Path, size: int, open_image: Callable[[], BinaryIO]) -> None:
+    """Write one image whole or not at all; one that is there with its size was written before."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_size == size:
+            return
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
+        shutil.copyfileobj(open_image(), file, 1 << 20)
+    temporary.replace(path)
+
+
+def training_images(outer: tarfile.TarFile, archive: Path) -> Iterator[Image]:
+    """The images of a tar of tars, class by class."""
+    seen = set()
+    for member in list(members(outer, archive)):  # to its end before hours of unpacking
+        class_name = member.name.removeprefix("./").removesuffix(".tar")
+        if not CLASS.fullmatch(class_name) or not member.name.endswith(".tar"):
+            raise UserError(
+                f"{archive} holds {member.name!r}: the training archive holds one <class>.tar for each class"
+            )
+        if class_name in seen:
+            raise UserError(f"{archive} holds the class {class_name} twice")
+        seen.add(class_name)
+        with opened(archive, outer.extractfile(member)) as inner:
+            for image in flat_images(inner, archive, f"{class_name}.tar of {archive}"):
+                yield class_name, *image
+    if not seen:
+        raise UserError(f"{archive} is empty")
+
+
+def validation_images(tar: tarfile.TarFile, archive: Path, labels_file: Path, classes: list[str]) -> Iterator[Image]:
+    """The images of a flat tar with their classes. classes: those of the training images, where they are known."""
+    images = sorted(flat_images(tar, archive, str(archive)), key=lambda image: image[0])
+    if not images:
+        raise UserError(f"{archive} is empty")
+    for image, class_name in zip(images, labels.classes_of(labels_file, [i[0] for i in images], classes), strict=True):
+        if not CLASS.fullmatch(class_name):
+            raise UserError(f"{labels_file}: {class_name!r} cannot be the name of a class folder")
+        if classes and class_name not in classes:
+            raise UserError(f"{labels_file} has the class {class_name}, which the training images have not")
+        yield class_name, *image
+
+
+def flat_images(tar: tarfile.TarFile, archive: Path, what: str) -> Iterator[tuple]:
+    """(name, bytes, what opens it) of each image at the top of a tar. Raises UserError for anything else in it."""
+    seen = set()
+    for member in members(tar, archive):
+        name = member.name.removeprefix("./")
+        if not IMAGE.fullmatch(name):
+            raise UserError(f"{what} holds {member.name!r}, which is not the name of an image at its top")
+        if name in seen:
+            raise UserError(f"{what} holds {name} twice")
+        seen.add(name)
+        yield name, member.size, lambda member=member: tar.extractfile(member)
+
+
+def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
+    """The files of a tar, to its very end. Raises UserError for a link, a device or a sparse file in it."""
+    for member in tar:
+        if member.isdir() and member.name in (".", "./"):
+            continue
+        if not member.isfile() or member.issparse():
+            raise UserError(f"{archive} holds {member.name!r}, which is no plain file")
+        yield member
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(BLOCK) != bytes(BLOCK):  # tarfile takes a tar that stops between two files for a whole one
+        raise UserError(f"{archive} is cut short or damaged: it has no end")
+
+
+@contextlib.contextmanager
+def opened(archive: Path, fileobj: BinaryIO | None = None) -> Iterator[tarfile.TarFile]:
+    """A tar, or one in it. What is wrong with it is a UserError in one line."""
+    try:
+        with tarfile.open(None if fileobj else archive, "r:", fileobj) as tar:
+            yield tar
+    except FileNotFoundError:
+        raise UserError(f"{archive} is not there") from None
+    except (tarfile.TarError, EOFError) as error:
+        raise UserError(f"{archive} is cut short, damaged or no tar ({error})") from None

@@ -1,0 +1,150 @@
+"""EMA and SWA: averages of the weights beside the model that is trained, by torch's ``AveragedModel``.
+
+- EMA=0.999: after every step that is taken, average = 0.999 x average + 0.001 x weights, the buffers of batch norm
+  among them; the first step's are taken as they are.
+- SWA=n: the plain mean of the weights after epoch n and each one after it (Izmailov et al. 2018,
+  https://arxiv.org/abs/1803.05407). No batch norm has seen these weights, so its statistics are estimated anew, by
+  ``update_bn`` on the training images of one epoch.
+
+Every rank keeps its own, and nothing is exchanged: replicas with equal weights have equal averages. What is trained
+is the same with them and without.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+from bench.config.options import AVERAGES, RunConfig
+from bench.errors import UserError
+from bench.workload.loader import plain_errors
+
+
+class Averages:
+    """The averages of one run. model: the wrapped one, whose replicas are equal. ``models``: name -> AveragedModel.
+
+    Raises UserError where no rank holds all weights, and when SWA would change frozen statistics.
+    """
+
+    def __init__(self, config: RunConfig, mode, model: nn.Module):
+        if not mode.replicated:
+            raise UserError(f"MODE={config.mode} shards the weights over the ranks: leave EMA and SWA out")
+        self.config, self.mode, self.plain, self.models = config, mode, mode.unwrap(model), {}
+        if config.ema:
+            self.models["ema"] = AveragedModel(
+                self.plain, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True
+            )
+        if config.swa:
+            check_norms(self.plain)
+            self.models["swa"] = AveragedModel(self.plain)
+        self.judged = {name: mode.on_all_devices(averaged.module) for name, averaged in self.models.items()}
+        self.numbers, self.counters = pairs(self.models["ema"].module, self.plain) if config.ema else ([], [])
+
+    def step_taken(self) -> None:
+        """After an optimizer's step. ``AveragedModel.update_parameters`` would wait for the device at every step, to
+        send it a counter that an exponential average does not ask for; the arithmetic is torch's all the same."""
+        if "ema" not in self.models:
+            return
+        ema = self.models["ema"]
+        with torch.no_grad():
+            for averaged, trained in self.numbers:
+                if ema.n_averaged:  # on the CPU
+                    ema.multi_avg_fn(averaged, trained, None)
+                else:
+                    torch._foreach_copy_(averaged, trained)
+            for averaged, trained in self.counters:
+                torch._foreach_copy_(averaged, trained)
+        ema.n_averaged += 1
+
+    def epoch_ended(self, trainer, epoch: int, examples: Iterable) -> None:
+        """After an epoch, counted from 1. examples: this rank's training batches of one epoch. Every rank calls it."""
+        if "swa" in self.models and epoch >= self.config.swa:
+            self.models["swa"].update_parameters(self.plain)
+            gpus = [device for device in self.mode.topology.devices if device.type == "cuda"]
+            with torch.random.fork_rng(devices=gpus), trainer.autocast:  # dropout must not move the training's
+                estimate_statistics(self.mode, self.models["swa"].module, inputs_of(trainer, examples))
+
+    def ready(self) -> dict[str, nn.Module]:
+        """Name -> what a validation calls, of those that something has gone into."""
+        return {name: self.judged[name] for name, averaged in self.models.items() if averaged.n_averaged}
+
+    def state(self) -> dict[str, dict]:
+        """For a checkpoint: name -> the state dict of the AveragedModel."""
+        return {name: averaged.state_dict() for name, averaged in self.models.items()}
+
+    def buffers(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Name -> the average's buffers, which may be each rank's own."""
+        return {name: dict(averaged.module.named_buffers()) for name, averaged in self.models.items()}
+
+    def load(self, state: dict, buffers: dict | None) -> Iterator[str]:
+        """Go on from a checkpoint. buffers: this rank's own, where it has them. Gives a sentence for each average that
+        begins anew."""
+        for name, averaged in self.models.items():
+            if name not in state:
+                yield f"{name.upper()} begins here: the checkpoint has none"
+                continue
+            averaged.load_state_dict(state[name])
+            for key, buffer in averaged.module.named_buffers():
+                if buffers:
+                    buffer.copy_(buffers[name][key])
+
+
+def stored(mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
+    """The averages in a checkpoint: name -> what a validation calls. model: the wrapped one."""
+    found = {}
+    for name in AVERAGES:
+        if name in state and state[name]["n_averaged"]:
+            averaged = AveragedModel(mode.unwrap(model))
+            averaged.load_state_dict(state[name])
+            found[name] = mode.on_all_devices(averaged.module)
+    return found
+
+
+def check_norms(model: nn.Module) -> None:
+    """Raise UserError for a batch norm whose parameters are frozen: its statistics must stay what they are."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and not any(p.requires_grad for p in module.parameters()):
+            raise UserError(f"SWA estimates batch norm's statistics anew, and {name} is frozen: leave SWA out, or "
+                            "FREEZE and TRAIN_ONLY")  # fmt: skip
+
+
+def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
+    """Tensors of two equal models that go together, as (list, list) of one type: those that are averaged, and whole
+    numbers, which count."""
+    groups = {}
+    tensors = zip(
+        itertools.chain(averaged.parameters(), averaged.buffers()),
+        itertools.chain(trained.parameters(), trained.buffers()),
+        strict=True,
+    )
+    for a, b in tensors:
+        group = groups.setdefault(a.dtype, ([], []))
+        group[0].append(a.detach())
+        group[1].append(b.detach())
+    numbers = [group for dtype, group in groups.items() if dtype.is_floating_point]
+    return numbers, [group for dtype, group in groups.items() if not dtype.is_floating_point]
+
+
+def inputs_of(trainer, batches: Iterable) -> Iterator[torch.Tensor]:
+    """This process's training inputs, on the device: one forward pass of one device at a time, so that one process on
+    several devices sees the same parts as one process for each."""
+    for inputs, _, _ in plain_errors(iter(batches)):
+        trainer.status.phase("validating")
+        for part in inputs.split(trainer.config.per_device_batch):
+            yield trainer.workload.prepare(part)
+
+
+@torch.no_grad()
+def estimate_statistics(mode, model: nn.Module, batches: Iterable) -> bool:
+    """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over the batches. Each rank looks
+    at its share, and the mean over ranks is that over all batches, for each rank has as many. Returns False for a model
+    without batch norm."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    update_bn(batches, model)
+    for norm in norms:
+        for buffer in (norm.running_mean, norm.running_var):
+            buffer.copy_(mode.reduce(buffer, "mean"))
+    return bool(norms)

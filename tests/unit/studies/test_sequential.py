@@ -1,0 +1,248 @@
+"""ROUNDS=auto: its error rate and its coverage by simulation, when it ends, and what records and report say of it.
+
+The simulations drive the rule itself (``Sequence``) with seeded noise, and judge with the intervals that the report
+computes. A bound with monte_carlo in it is the promised rate give or take three standard errors of the simulation.
+"""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bench.analysis import stats, tables
+from bench.analysis.comparison import compare_suite
+from bench.cli import main
+from bench.formulas import confidence_per_look
+from bench.record.view import Record
+from bench.report.difference import confidence_of
+from bench.report.page import page
+from bench.studies import rounds
+from bench.studies.registry import study_of
+from bench.studies.sequential import LOOKS, Sequence
+from tests import records
+
+DRAWS = 1000
+LEVEL = confidence_per_look(0.95, len(LOOKS))
+
+
+def monte_carlo(rate: float) -> float:
+    """Three standard errors of a rate found by simulation."""
+    return 3 * math.sqrt(rate * (1 - rate) / DRAWS)
+
+
+class Simulated:
+    """One suite whose rounds are given: throughputs [round][mode], until the rule ends it.
+
+    level: the confidence of each look's interval. minutes: the limit, where a round takes a minute.
+    """
+
+    def __init__(self, throughputs, level: float = LEVEL, minutes: float = 1e9):
+        self.level, self.time, self.said = level, 0.0, []
+        sequence = Sequence(self.judge, minutes, self.said.append, clock=lambda: 60 * self.time)
+        for self.rounds, one in enumerate(throughputs, 1):
+            self.time += 1
+            if sequence.enough(self.rounds, [one]):
+                break
+        self.pairs = self.judge(sequence.records).pairs
+        self.verdicts = [pair.comparison.verdict for pair in self.pairs]
+
+    def judge(self, rows):
+        """All pairs, by the interval that the report shows."""
+        modes = list(zip(*rows, strict=True))
+        return SimpleNamespace(pairs=[self.pair(modes, *ab) for ab in itertools.combinations(range(len(modes)), 2)])
+
+    def pair(self, modes, a: int, b: int):
+        """One pair, without the figures that no verdict rests on."""
+        _, low, high = stats.interval(modes[a], modes[b], self.level)
+        found = SimpleNamespace(low=low, high=high, verdict=stats.verdict(low, high, 0.02))
+        return SimpleNamespace(a=str(a), b=str(b), comparison=found)
+
+
+def simulate(sd: float, speeds=(1.0, 1.0), noise: str = "normal", **options) -> list[Simulated]:
+    """Many suites of modes of these true speeds, with noise of this log deviation on each run."""
+    draw = np.random.default_rng([round(1e4 * sd), len(speeds), round(1e4 * speeds[-1])])
+    shape = (DRAWS, LOOKS[-1], len(speeds))
+    wild = draw.normal(0, sd, shape) if noise == "normal" else draw.standard_t(2, shape) * sd
+    return [Simulated(each, **options) for each in (np.exp(wild) * np.array(speeds)).tolist()]
+
+
+def differ(found: list[Simulated]) -> float:
+    """The share of suites in which some pair ended as faster or slower."""
+    return sum(any(v in ("faster", "slower") for v in each.verdicts) for each in found) / len(found)
+
+
+def covered(found: list[Simulated], ratio: float) -> float:
+    """The share of suites whose last interval of the last pair holds the true ratio."""
+    ends = [each.pairs[-1].comparison for each in found]
+    return sum(low.low <= ratio <= low.high for low in ends) / len(found)
+
+
+# --- What it promises ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["normal", "heavy"])
+@pytest.mark.parametrize("sd", [0.005, 0.03, 0.1])
+def test_identical_modes_are_told_apart_in_fewer_than_one_of_twenty_sequences(sd, noise):
+    found = simulate(sd, noise=noise)
+    assert differ(found) < 0.05 and covered(found, 1.0) > 0.95 - monte_carlo(0.05)
+    assert len({each.rounds for each in found}) > 1  # they did end at several looks
+
+
+def test_looking_five_times_at_95_percent_would_not_do():
+    """What the rule is there for: the same sequences with an interval of 95 % at each look."""
+    found = simulate(0.1, level=0.95)
+    assert differ(found) > 0.08 and covered(found, 1.0) < 0.92
+
+
+@pytest.mark.parametrize("ratio", [1.01, 1.03, 1.3])
+@pytest.mark.parametrize("sd", [0.02, 0.06])
+def test_the_interval_that_is_published_covers(ratio, sd):
+    """At least 95 %: Bonferroni's bound is conservative, since looks at growing data agree more often than by chance.
+    The end is chosen by what was seen, and in these it is often chosen early."""
+    found = simulate(sd, (1.0, ratio))
+    assert covered(found, ratio) > 0.95 - monte_carlo(0.05)
+    wrong = [v for each in found for v in each.verdicts if v == "slower" or (v == "tie" and ratio > 1.02)]
+    assert len(wrong) / len(found) < 0.05
+
+
+def test_it_holds_for_each_pair_where_another_pair_decides_when_to_end():
+    """Two equal modes, and a third that is near them, so that the rounds go on for its sake."""
+    found = simulate(0.03, (1.04, 1.0, 1.0))
+    equal = [each.verdicts[-1] for each in found]
+    assert sum(v in ("faster", "slower") for v in equal) / DRAWS < 0.05
+    assert covered(found, 1.0) > 0.95 - monte_carlo(0.05)
+
+
+def test_it_holds_where_the_time_is_up_between_two_looks():
+    found = simulate(0.03, minutes=11.5)
+    assert {each.rounds for each in found} == {4, 8, 11}
+    assert differ(found) < 0.05 and covered(found, 1.0) > 0.95 - monte_carlo(0.05)
+
+
+def test_large_differences_end_it_early_and_ties_are_found():
+    large, equal = simulate(0.03, (1.0, 1.3)), simulate(0.01)
+    assert sum(each.rounds == 4 and each.verdicts == ["faster"] for each in large) > 0.9 * DRAWS
+    assert sum(each.verdicts == ["tie"] for each in equal) > 0.9 * DRAWS
+
+
+# --- When it ends, and what it says ----------------------------------------------------------------------------------
+
+
+def test_it_says_beforehand_how_long_it_may_take_and_at_each_look_what_is_open():
+    alternating = [[1.0, 1.5, 1.5 + 0.5 * (-1) ** n] for n in range(64)]
+    found = Simulated(alternating, minutes=30)
+    assert found.said[0] == "one round took 60 s: it will take 30 min at most"
+    assert found.said[1] == "look after 4 rounds: 1 of 3 pairs have a verdict, but 2 / 0, 2 / 1"
+    assert found.rounds == 30 and found.said[-1] == "MAX_MINUTES=30 leaves no time for another round after round 30"
+
+
+def test_it_ends_after_the_last_look_and_one_round_may_take_longer_than_the_limit():
+    wild = [[1.0, 1.0 + 0.5 * (-1) ** n] for n in range(99)]
+    assert Simulated(wild).rounds == LOOKS[-1]
+    short = Simulated(wild, minutes=0.1)
+    assert short.rounds == 1 and "it will take 1 min at most" in short.said[0]
+
+
+# --- Its records and their report -------------------------------------------------------------------------------------
+
+LABELS = {"looks": "4,8,16,32,64", "limit_minutes": 60.0}
+NOISE = [1.00, 1.05, 0.96, 1.02, 0.99, 1.04, 0.97, 1.01]
+
+
+def sequential(rounds: int = 8, **common):
+    """A suite that was looked at twice: dp is far away, ddp near."""
+    speeds = {"single": 100.0, "dp": 60.0, "ddp": [103.5 * x for x in NOISE[::-1]]}
+    programs = {mode: options for mode, options in records.compare_programs(**speeds).items() if mode in speeds}
+    return records.suite("compare", programs, rounds=rounds, **common)
+
+
+def test_the_report_knows_from_the_records_that_the_suite_was_sequential():
+    """With a fixed number of rounds the same figures have the interval of 95 %, and a verdict that is not there yet."""
+    fixed, found = (compare_suite(sequential(**labels)).pair("single", "ddp") for labels in ({}, LABELS))
+    a, b = ([r.throughput for r in sequential().programs[mode].records] for mode in ("single", "ddp"))
+    for pair, level in ((fixed, 0.95), (found, 0.99)):
+        expected = stats.interval(a, b, level)
+        assert (pair.comparison.ratio, pair.comparison.low, pair.comparison.high) == pytest.approx(expected)
+    assert (fixed.comparison.verdict, found.comparison.verdict) == ("faster", "too noisy")
+    assert found.comparison.p_difference == pytest.approx(5 * fixed.comparison.p_difference)
+    assert found.comparison.p == pytest.approx(min(1, 5 * fixed.comparison.p))
+
+
+def test_table_and_page_say_by_which_rule_it_ended_and_how_many_rounds_each_pair_needed():
+    suite = sequential(**LABELS)
+    result = compare_suite(suite)
+    grid = tables.pairs_grid(result)
+    assert grid.head[-1][0] == "verdict after"
+    assert {row[0]: row[-1] for row in grid.rows} == {
+        "dp / single": "4 rounds", "ddp / single": "", "ddp / dp": "4 rounds",
+    }  # fmt: skip
+    assert result.rounds_needed() == "verdict after 4 rounds: dp / single, ddp / dp; no verdict: ddp / single"
+    text = page([suite], [], [])
+    assert "looks after 4, 8, 16, 32, 64, at most 60 min; intervals of 99 %: 95 % over all looks" in text
+    assert "ROUNDS=auto MAX_MINUTES=60" in study_of(suite).repeat(suite)
+    plain = sequential()
+    assert "looks after" not in page([plain], [], []) and compare_suite(plain).rounds_needed() == ""
+    assert "verdict after" not in str(tables.pairs_grid(compare_suite(plain)).head)
+
+
+def test_a_suite_that_had_its_verdicts_after_four_rounds_replaces_an_older_one_of_eight():
+    older, newer = sequential(), sequential(rounds=4, name="0002", **LABELS)
+    text = page([older, newer], [], [])
+    assert f'id="{newer.id}"' in text and f'id="{older.id}"' not in text and "Student's 99 % interval" in text
+
+
+def test_records_of_a_sequence_have_wider_intervals_in_other_tables_too():
+    of_sequence, plain = sequential(**LABELS).records, sequential().records
+    assert confidence_of(plain) == 0.95 and confidence_of([*plain, *of_sequence]) == pytest.approx(0.99)
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, capsys):
+    """Real plans, rounds, looks and page; only the runs are made up."""
+
+    def made_up(console, plan, label, config, number, folder, title) -> Record:
+        speed = {"single": 100.0, "dp": 80.0, "ddp": 90.0, "horovod": 70.0}[label] * NOISE[(number + len(label)) % 8]
+        shape = records.shape(label, 2)
+        labels = {"study": "compare", "suite": folder.name, "program": label, "round": number}
+        kept = {name: getattr(config, name) for name in LABELS}
+        found = records.record(label, speed, seconds=60.0 * number + len(label), **shape, **labels, **kept)
+        records.store(folder / str(number), [found])
+        return found
+
+    monkeypatch.setattr(rounds, "run_one", made_up)
+    monkeypatch.setattr("bench.studies.compare.study.bounds_of", lambda config: [])
+    monkeypatch.setattr("bench.studies.compare.study.available", lambda console: ["single", "dp", "ddp", "horovod"])
+    code = main(["compare", "--gpus=2", "--device=cpu", "--rounds=auto", "--max-minutes=5", f"--out={tmp_path}"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == 0
+    assert "rounds until every pair has a verdict, looks after 4, 8, 16, 32, 64, at most 5 min" in said
+    assert (
+        "look after 4 rounds: " in said and "look after 8 rounds: 6 of 6 pairs have a verdict: that is enough" in said
+    )
+    assert "round 8 of" in said and "round 9 of" not in said
+    assert "verdict after 4 rounds: " in said and "; verdict after 8 rounds: " in said
+    (folder,) = tmp_path.iterdir()
+    assert "ROUNDS=auto MAX_MINUTES=5" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("compare --rounds=auto --quick", "ROUNDS=auto and QUICK=1 exclude each other"),
+        ("compare --max-minutes=5", "MAX_MINUTES is the limit of ROUNDS=auto"),
+        ("compare --rounds=auto --max-minutes=soon", "MAX_MINUTES=soon: a number above 0"),
+        ("compare --rounds=auto --max-minutes=-1", "MAX_MINUTES=-1: a number above 0"),
+        ("compare --rounds=many", "ROUNDS=many: a whole number, at least 1"),
+        ("scaling --rounds=auto", "ROUNDS=auto is for compare and knobs, which judge pairs: give a number"),
+        ("accuracy --seeds=auto", "SEEDS=auto: a whole number"),
+        ("run --looks=4,x", "LOOKS=4,x: write rounds, as in 4,8,16"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(words, line, capsys):
+    assert main(words.split()) == 2
+    (last,) = capsys.readouterr().err.strip().splitlines()
+    assert line in last
