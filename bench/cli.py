@@ -7,7 +7,7 @@ import sys
 
 from bench.commands import COMMANDS
 from bench.commands.base import Command, nearest
-from bench.errors import BenchError, UserError
+from bench.errors import BenchError, UserError, printable
 
 INTERRUPTED = 128 + signal.SIGINT
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
@@ -60,15 +60,6 @@ def not_used(command: Command, names: list[str], by_make: bool) -> str:
     how = " ".join([f"make {command.make}" if by_make else f"bench {command.name}", *flags])
     verb = "is an environment variable and is" if len(names) == 1 else "are environment variables and are"
     return f"bench: {', '.join(names)} {verb} not used: options are given as in `{how}`"
-
-
-def printable(text: str) -> str:
-    """A text as one line that does nothing to a terminal.
-
-    >>> printable("a\\x1b[31mb\\n c")
-    'a?[31mb c'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def command_of(words: list[str]) -> Command:

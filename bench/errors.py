@@ -20,3 +20,12 @@ class UserError(BenchError):
 
 class RunFailed(BenchError):
     """A run started and did not end well: a rank raised, was killed, or hung."""
+
+
+def printable(text: str) -> str:
+    """A text as one line that does nothing to a terminal.
+
+    >>> printable("a\\x1b[31mb\\n c")
+    'a?[31mb c'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

@@ -13,11 +13,11 @@ import itertools
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.config.options import RunConfig, from_dict, to_dict
+from bench.measure import steady
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
 
@@ -34,11 +34,11 @@ def main() -> None:
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     """Join, load, build, measure, collect, write."""
-    moments = {"worker_started": time.time()}
+    moments = {"worker_started": steady.now()}
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     status.phase("joining the group")
     script, observer = join(config, run_dir)
-    moments["joined"] = time.time()
+    moments["joined"] = steady.now()
 
     status.phase("preparing the data")
     data = load(config, script, status)
@@ -123,7 +123,7 @@ def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
     import torch
 
     from bench.measure.timeline import StepTimeline
-    from bench.training.checkpoint import check, find
+    from bench.training.checkpoint import find, read
     from bench.workload import weights
     from bench.workload.freezing import train_mode
 
@@ -132,8 +132,7 @@ def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
     model = script.build_model(script.workload.num_outputs, notes.append)
     if config.resume:
         path = Path(mode.gather(str(find(config.resume)))[0])  # all ranks read the same
-        state = weights.read(path)
-        check(state, path)
+        state = read(path)
         weights.load_weights(model, state["model"], path)
         checkpoint = state, path
     if config.profile:  # before the norms, whose sums over ranks it shows
@@ -218,7 +217,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         memory.mark("timed")
         load = Load()
         mode.barrier()  # all ranks enter the timed steps together
-        moments["first_timed_step"] = time.time()
+        moments["first_timed_step"] = steady.now()
         trainer.clock.start()
 
     if ends:
@@ -235,7 +234,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     }
     times["load"] = load.stop() | {"local_rank": mode.topology.local_rank}
     memory.mark("end")
-    moments["last_timed_step"] = time.time()
+    moments["last_timed_step"] = steady.now()
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
     if mode.timeline:  # what a profiler needs is not the training's
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)

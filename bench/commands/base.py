@@ -104,6 +104,9 @@ class Parser(argparse.ArgumentParser):
         args, unknown = self.parse_known_args(words)
         if unknown:
             self.error(self.unknown(unknown[0].partition("=")[0]))
+        for name, value in vars(args).items():
+            if isinstance(value, list):  # what argparse makes of --gpus=--
+                self.error(f"{variable('--' + name)}--: not a value")
         return args
 
     def unknown(self, word: str) -> str:

@@ -30,8 +30,7 @@ def run(args) -> int:
     facts = machine["machine"]
     python = sys.version.split()[0]
     console.print(
-        f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {facts['ram_gib']:.1f} GiB, "
-        f"Python {python}"
+        f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {memory_words(facts)}, Python {python}"
     )
     others = others_now()
     console.print(f"load     other processes take {100 * others:.0f} % of the CPU now")
@@ -48,6 +47,17 @@ def run(args) -> int:
     if not problems:
         console.print("nothing to fix")
     return 1 if problems else 0
+
+
+def memory_words(facts: dict) -> str:
+    """The machine's memory, and what its control group leaves of it.
+
+    >>> memory_words({"ram_gib": 15.6, "memory_limit_gib": 2.0})
+    '15.6 GiB, of which its control group allows 2.0'
+    """
+    limit = facts["memory_limit_gib"]
+    allowed = f", of which its control group allows {limit:.1f}" if limit and limit < facts["ram_gib"] else ""
+    return f"{facts['ram_gib']:.1f} GiB{allowed}"
 
 
 def shared_memory(folder: Path = Path("/dev/shm"), least_mib: int = 256) -> list[str]:

@@ -79,3 +79,13 @@ def fits(f: dataclasses.Field, value) -> bool:
         return "None" in str(f.type)
     kind = base_type(f)
     return isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == (type(value) is bool)
+
+
+def in_range(f: dataclasses.Field, value) -> bool:
+    """Whether a number of an option's type is in its range; a text is, whether or not it can be chosen today."""
+    if isinstance(value, int | float):
+        try:
+            check_value(f, value)
+        except UserError:
+            return False
+    return True

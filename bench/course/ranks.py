@@ -13,7 +13,6 @@ import re
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from bench.launch import supervise
 from bench.launch.engines import horovodrun
 from bench.launch.node import Node, Placement
 from bench.launch.ports import free_port
+from bench.measure import steady
 from bench.measure.environment import usable_cores
 from bench.process.guard import error_path
 
@@ -165,7 +165,8 @@ def common_variables(num_ranks: int) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
-        "BENCH_STARTED_AT": str(time.time()),
+        "BENCH_STARTED_AT": str(steady.now()),
+        **steady.variables(),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
 

@@ -12,6 +12,7 @@ import sysconfig
 
 from bench.errors import UserError
 from bench.files import PROC
+from bench.measure.cgroup import memory_limit
 
 INSTALL_TOOLS = (
     "`apt-get install g++ make` (Debian, Ubuntu), `dnf install gcc-c++ make` (Fedora, RHEL) or"
@@ -134,5 +135,7 @@ def default_jobs() -> int:
         cores = os.cpu_count() or 1
     meminfo = PROC / "meminfo"
     found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
-    fit = int(int(found.group(1)) / 2**20 / MEMORY_PER_JOB_GIB) if found else cores
-    return max(1, min(cores, fit))
+    memory = [int(found.group(1)) * 2**10] if found else []
+    memory += [limit] if (limit := memory_limit()) else []
+    fit = [int(each / 2**30 / MEMORY_PER_JOB_GIB) for each in memory]
+    return max(1, min(cores, *fit))

@@ -19,6 +19,7 @@ from bench.launch.devices import choose_device, device_variables
 from bench.launch.engines import ENGINES
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node
+from bench.measure import steady
 from bench.measure.environment import collect_machine, usable_cores
 from bench.process.ending import uninterrupted
 from bench.record.write import write_failure
@@ -52,7 +53,7 @@ def launch(config: RunConfig, watch=None) -> Path:
     of the epochs that have ended. Raises UserError when the run cannot start, RunFailed when it does not end well; then
     its record says so, and the error has its folder (``run_dir``).
     """
-    started = time.time()
+    started = steady.now()
     choose_device(config)  # a suite may ask for more GPUs than the config it was made from
     devices = device_variables(config)
     run_dir = make_run_dir(config)
@@ -104,7 +105,7 @@ def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> Non
     """Leave a record that says how the run failed, where the disk lets us."""
     os.environ["BENCH_STARTED_AT"] = str(started)
     with uninterrupted(), contextlib.suppress(OSError):
-        write_failure(run_dir, config, collect_machine(), failure | {"after_s": round(time.time() - started, 3)})
+        write_failure(run_dir, config, collect_machine(), failure | {"after_s": round(steady.now() - started, 3)})
 
 
 def make_run_dir(config: RunConfig) -> Path:
@@ -132,9 +133,10 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def common_variables(started: float) -> dict[str, str]:
-    """What every engine's processes get: when the command began, and where this code is."""
+    """What every engine's processes get: when the command began, its clock, and where this code is."""
     return {
         "BENCH_STARTED_AT": str(started),
+        **steady.variables(),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }

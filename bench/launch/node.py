@@ -13,7 +13,10 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from bench.launch import stacks
+from bench.measure import cgroup
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, alive
 from bench.process.heartbeat import Heartbeat, epochs_path, read_status
@@ -38,7 +41,7 @@ class Node:
 
     def __init__(self, placement: Placement, run_dir: Path):
         self.placement, self.run_dir, self.process = placement, run_dir, None
-        self.mark = secrets.token_hex(8)
+        self.mark, self.oom_kills = secrets.token_hex(8), cgroup.oom_kills()
 
     def start(self, argv: list[str], environment: dict) -> None:
         """Start the engine's command, with its output in launcher.log. Ranks end themselves when this process is
@@ -69,9 +72,23 @@ class Node:
         """Which of its ranks have ended without having said why: killed, or crashed."""
         return [bool(beat) and not alive(beat.pid) and beat.phase not in ENDED for beat in self.heartbeats()]
 
+    def out_of_memory(self) -> str:
+        """What to say of ranks that are gone, where the kernel has killed processes of this group for want of memory
+        since the run began; empty otherwise."""
+        if cgroup.oom_kills() <= self.oom_kills:
+            return ""
+        limit = cgroup.memory_limit()
+        return "out of memory" + (f" in its cgroup's limit of {limit / 2**30:.2f} GiB" if limit else "")
+
+    def stopped(self) -> list[bool]:
+        """Which of its ranks somebody has stopped: by SIGSTOP, or in a debugger."""
+        return [bool(beat) and is_stopped(beat.pid) for beat in self.heartbeats()]
+
     def places(self) -> list[dict | None]:
-        """Where the main thread of each of its ranks is now, as ``stacks.collect`` gives it."""
-        pids = {rank: beat and beat.pid for rank, beat in zip(self.placement.ranks, self.heartbeats(), strict=True)}
+        """Where the main thread of each of its ranks is now, as ``stacks.collect`` gives it; None of one that is
+        stopped, and could not say it."""
+        ranks = zip(self.placement.ranks, self.heartbeats(), self.stopped(), strict=True)
+        pids = {rank: beat.pid if beat and not stopped else None for rank, beat, stopped in ranks}
         return stacks.collect(pids, self.run_dir)
 
     def end(self) -> None:
@@ -79,3 +96,10 @@ class Node:
         running = ending.tree(self.process.pid) if self.process.poll() is None else []
         ending.end([*running, *ending.marked(MARK, self.mark)])
         self.process.wait()
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is there and does not run until it is continued."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    return False

@@ -19,6 +19,7 @@ from bench.process.guard import error_path
 from bench.process.heartbeat import PHASES, Heartbeat
 
 TICK_S = 0.2
+MOST_S = 5.0  # from one look to the next, on a busy machine
 # As torch says it: an allocation that fails, a worker that dies of it.
 NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
 JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
@@ -61,10 +62,12 @@ def run(
 def wait(nodes: list[Node], run_dir: Path, timeout: float, watch, starting: float) -> Exception | None:
     """Wait for the nodes' commands. Returns a failure when no rank has made progress for ``timeout`` seconds, or when
     one has raised and the others do not end; None when every command has ended by itself, or one with an error."""
-    progress, moved, broken = None, time.monotonic(), math.inf
+    progress, moved, broken, seen = None, time.monotonic(), math.inf, time.monotonic()
     while True:
         codes = [node.wait(TICK_S / len(nodes)) for node in nodes]
         beats = heartbeats(nodes)
+        asleep = max(0.0, time.monotonic() - seen - MOST_S)  # this process was stopped: no rank's fault
+        moved, broken, seen = moved + asleep, broken + asleep, time.monotonic()
         if watch:
             watch(beats, nodes[0].epochs())
         if None not in codes or any(codes):
@@ -93,10 +96,18 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float) -> Exception:
         return cause
     if words := without_shared_memory(run_dir, len(beats)):
         return failed("hung", None, words, run_dir)
+    if all(beat and beat.phase == "done" for beat in beats):
+        words = f"every rank is done, and the launcher has not ended within {timeout:g} s (TIMEOUT): it hangs"
+        return failed("hung", None, words, run_dir)
     where = [place for node in nodes for place in node.places()]
+    stopped = [rank for rank, is_so in enumerate(each for node in nodes for each in node.stopped()) if is_so]
     missing = [rank for rank, beat in enumerate(beats) if beat is None]
     if missing:
         rank, message = missing[0], f"{names(missing)} did not start within {timeout:g} s (TIMEOUT)"
+    elif stopped:
+        stand = "; ".join(map(standing, range(len(beats)), beats, where))
+        rank, message = stopped[0], f"{names(stopped)} stopped by a signal (SIGSTOP) and not continued ({stand})"
+        message += f"; no progress for {timeout:g} s (TIMEOUT)"
     else:
         rank, message = explain(beats, where, timeout)
     error = failed("hung", rank, message, run_dir)
@@ -178,12 +189,14 @@ def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
 
 def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
     """The first rank that is gone without having said why."""
-    gone = [each for node in nodes for each in node.gone()]
-    for rank, (beat, was_killed) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
+    gone = [(each, node) for node in nodes for each in node.gone()]
+    for rank, (beat, (was_killed, node)) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
         if was_killed:
             step = f"at step {beat.step + 1} of {beat.total_steps}, " if beat.total_steps else ""
-            message = f"rank {rank} was killed (SIGKILL, out of memory) or crashed {step}{beat.phase}"
-            return failed("killed", rank, message, run_dir)
+            how = "was killed (SIGKILL, out of memory) or crashed"
+            if why := node.out_of_memory():
+                how = f"was killed (signal 9): {why};"
+            return failed("killed", rank, f"rank {rank} {how} {step}{beat.phase}", run_dir)
     return None
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from bench.files import PROC
 from bench.measure import nvml
+from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CGROUP = Path("/sys/fs/cgroup")
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # they decide which kernels run
@@ -100,6 +100,7 @@ def describe_machine() -> dict[str, Any]:
         "usable_cores": usable_cores(),
         "cpu_quota_cores": cpu_quota(),
         "ram_gib": round(psutil.virtual_memory().total / nvml.GIB, 2),
+        "memory_limit_gib": (limit := memory_limit()) and round(limit / nvml.GIB, 2),
     }
 
 
@@ -151,40 +152,19 @@ def usable_cores() -> int:
 
 
 def cpu_quota(proc: Path = PROC, cgroup: Path = CGROUP) -> float | None:
-    """The smallest CPU quota, in cores, of the control groups this process is in; None where there is no limit.
-
-    A group is limited by each of its parents too. In a container the path in /proc/self/cgroup may be the host's:
-    then only the last step up, the root of what is mounted here, is there to be read.
-    """
-    quotas = []
-    for line in _read(proc / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)  # '0::/a/b' (version 2) or '3:cpu,cpuacct:/a/b' (version 1)
-        if not controllers:
-            roots = [cgroup, cgroup / "unified"]
-        elif "cpu" in controllers.split(","):
-            roots = [cgroup / controllers, cgroup / "cpu"]
-        else:
-            continue
-        steps = Path(path.lstrip("/"))
-        for root in roots:
-            quotas += [_quota_of(root / step) for step in (steps, *steps.parents)]
+    """The smallest CPU quota, in cores, of the control groups this process is in; None where there is no limit."""
+    quotas = [_quota_of(group) for group in groups("cpu", proc, cgroup)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota_of(group: Path) -> float | None:
     """One control group's quota in cores: cpu.max (version 2) or cpu.cfs_quota_us (version 1)."""
-    text = _read(group / "cpu.max") or f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
+    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    text = text_of(group / "cpu.max") or " ".join(text_of(group / name) for name in files)
     numbers = text.split()  # '150000 100000' is 1.5 cores; 'max' and '-1' are no limit
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or int(numbers[1]) == 0:
         return None
     return int(numbers[0]) / int(numbers[1])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 # --- GPUs and versions ------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ import select
 import signal
 import sys
 import threading
-import time
 import traceback
 from pathlib import Path
 
 from bench.errors import UserError
 from bench.files import PROC
+from bench.measure import steady
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
 
@@ -78,7 +78,7 @@ class Guard:
 
     def report(self, user_error: bool, message: str, trace: str) -> None:
         """Leave behind why this rank ends. The first of all ranks' is the cause."""
-        found = {"rank": self.rank, "time": time.time(), "user_error": user_error, "message": message,
+        found = {"rank": self.rank, "time": steady.now(), "user_error": user_error, "message": message,
                  "traceback": trace}  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
             error_path(self.run_dir, self.rank).write_text(json.dumps(found))

@@ -15,7 +15,7 @@ def migrate(record, where) -> dict:
     """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
-        raise BadRecord(f"{where}: schema version {version}, this program reads 1 to {SCHEMA_VERSION}")
+        raise BadRecord(f"{where}: schema version {str(version)[:50]}, this program reads 1 to {SCHEMA_VERSION}")
     if version < SCHEMA_VERSION and isinstance(record.get("config"), dict):
         if version < 3:
             record["config"] = BEFORE_3 | record["config"]

@@ -6,7 +6,7 @@ import re
 import stat
 from pathlib import Path
 
-from bench.config.fields import fits
+from bench.config.fields import fits, in_range
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, unchecked
 from bench.errors import UserError
@@ -25,7 +25,7 @@ def load(path: Path) -> Record:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     try:
-        data = json.loads(text := text_of(path), parse_constant=refuse)
+        data = json.loads(text := text_of(path), parse_constant=refuse, parse_float=finite)
         if "\\ud" in text.lower():  # half a character can be read, and never written
             json.dumps(data, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
@@ -34,6 +34,7 @@ def load(path: Path) -> Record:
     check_config(data, path)
     if data["status"] == "ok":
         check_samples(data, path)
+        check_coverage(data, path)
         check_summary(data, path)
     return Record(data, str(path.parent))
 
@@ -44,12 +45,18 @@ def text_of(path: Path) -> str:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
         raise ValueError(f"no plain file of at most {MOST_BYTES / 2**20:g} MiB")
-    return CONTROL.sub(r"\1\\ufffd", path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    return CONTROL.sub(r"\1\\ufffd", text) if "\\u00" in text else text
 
 
 def refuse(name: str):
     """NaN and Infinity are no JSON, and no figure of a record is one. Raises ValueError."""
     raise ValueError(f"{name} is no number")
+
+
+def finite(text: str) -> float:
+    """A number; what is too large for one would be read as Infinity. Raises ValueError."""
+    return value if math.isfinite(value := float(text)) else refuse(text[:20])
 
 
 def find_records(folder: Path) -> tuple[list[Record], list[str]]:
@@ -72,17 +79,20 @@ def find_records(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def check_config(record: dict, where) -> None:
-    """Raise BadRecord when ``config`` is not one: an option is missing, unknown or of the wrong type."""
+    """Raise BadRecord when ``config`` is not one: an option is missing, unknown, of the wrong type or out of range."""
     config = record["config"]
     wrong = list(FIELDS.keys() ^ config.keys())
     wrong += [name for name, value in config.items() if name in FIELDS and not fits(FIELDS[name], value)]
+    wrong += [] if wrong else [name for name, value in config.items() if not in_range(FIELDS[name], value)]
     if wrong or config["mode"] not in MODES:
         raise BadRecord(f"{where}: not a valid record: config/{min(wrong, default='mode')} is not an option's value")
 
 
 def check_samples(record: dict, where) -> None:
-    """Raise BadRecord when ranks or columns that belong together differ in length."""
+    """Raise BadRecord when ranks or columns that belong together differ in length, or a rank is missing."""
     parts = record["samples"]
+    if [part["rank"] for part in parts] != list(range(record["topology"]["world_size"])):
+        raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
     for name in ("step_time_s", "batch_fingerprints"):
         if len({len(part[name]) for part in parts}) > 1:
             raise BadRecord(f"{where}: not a valid record: samples/{name}: the ranks differ in length")
@@ -91,6 +101,19 @@ def check_samples(record: dict, where) -> None:
         timelines = [{len(column) for column in device["timeline"].values()} for device in part["devices"]]
         if len({len(column) for column in columns}) > 1 or any(len(lengths) > 1 for lengths in timelines):
             raise BadRecord(f"{where}: not a valid record: samples: columns of rank {part['rank']} differ in length")
+        if found := part.get("replicas"):
+            columns = [found["steps"], found["distance"], found["lr"], *found["by_layer"].values()]
+            columns += [found["theory"]] if found["theory"] else []
+            if len({len(column) for column in columns}) > 1 or len({len(row) for row in found["ranks_top1"]}) > 1:
+                raise BadRecord(f"{where}: not a valid record: samples: columns of the replicas differ in length")
+
+
+def check_coverage(record: dict, where) -> None:
+    """Raise BadRecord when more images were never seen than an epoch left out, or than there are."""
+    seen = record.get("observed", {}).get("data", {})
+    counts = [epoch["never"] for epoch in seen.get("epochs", [])]
+    if counts and not seen["never_seen"] <= min(counts) <= max(counts) <= seen["num_images"]:
+        raise BadRecord(f"{where}: not a valid record: observed/data: epochs/never, never_seen and num_images disagree")
 
 
 def check_summary(record: dict, where) -> None:

@@ -4,14 +4,17 @@ import functools
 import json
 from pathlib import Path
 
-from bench.errors import BenchError
+from bench.errors import BenchError, printable
 
 SCHEMA_VERSION = 6
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 
 
 class BadRecord(BenchError):
-    """A record that cannot be used; the message names the file and the reason."""
+    """A record that cannot be used; the message, one line, names the file and the reason."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))  # it may quote what the file holds
 
 
 @functools.cache
@@ -31,4 +34,9 @@ def check(record: dict, where) -> None:
     if errors:
         error = min(errors, key=lambda e: len(e.instance_path))
         place = "/".join(map(str, error.instance_path)) or "top level"
-        raise BadRecord(f"{where}: not a valid record: {place}: {error.message[:200]}")
+        raise BadRecord(f"{where}: not a valid record: {place[:200]}: {shortened(error.message)}")
+
+
+def shortened(text: str) -> str:
+    """A message of at most 200 letters: a long value is at its beginning, what is wrong with it at its end."""
+    return text if len(text) <= 200 else f"{text[:100]} … {text[-97:]}"

@@ -14,6 +14,7 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
+from bench.measure import steady
 from bench.record.privacy import without_names, without_paths
 from bench.record.schema import SCHEMA_VERSION, check
 from bench.record.summary import summarise, summarise_accuracy
@@ -115,7 +116,7 @@ def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: 
 def frame(run_dir, config: RunConfig, status: str) -> dict:
     """The head that every record has."""
     public = without_names(config)
-    started = float(os.environ.get("BENCH_STARTED_AT", "0")) or datetime.datetime.now().timestamp()
+    started = float(os.environ.get("BENCH_STARTED_AT", "0")) or steady.now()
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": Path(run_dir).name,

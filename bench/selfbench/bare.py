@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig, from_dict
+from bench.measure import steady
 from bench.workload.images.digits import Digits
 from bench.workload.images.models import build_model
 from bench.workload.sharding import global_batches
@@ -86,7 +87,7 @@ def train(config: RunConfig, model, optimizer, rank: int, processes: int, barrie
     for step in range(config.warmup_steps + config.timed_steps):
         if step == config.warmup_steps:
             barrier()
-            ready = time.time()
+            ready = steady.now()
             ends = [time.perf_counter()]
         images, labels, _ = digits[next(stream)[rank::processes]]
         optimizer.zero_grad()

@@ -5,8 +5,9 @@
 
 import json
 import sys
-import time
 from pathlib import Path
+
+from bench.measure import steady
 
 
 def torchrun() -> int:
@@ -27,4 +28,4 @@ def horovodrun() -> int:
 
 if __name__ == "__main__":
     rank = {"torchrun": torchrun, "horovodrun": horovodrun}[sys.argv[1]]()
-    Path(sys.argv[2], f"rank{rank}.json").write_text(json.dumps({"step_time_s": [], "ready": time.time()}))
+    Path(sys.argv[2], f"rank{rank}.json").write_text(json.dumps({"step_time_s": [], "ready": steady.now()}))

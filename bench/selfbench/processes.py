@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import RunFailed
 from bench.files import PROJECT
+from bench.measure import steady
 from bench.process.ending import GRACE_S, end_session
 from bench.record.read import load
 
@@ -67,7 +67,7 @@ def join(config: RunConfig) -> Program:
 
 def command(*words: str) -> Program:
     """A command of the harness that runs nothing; it is ready when it has ended."""
-    return Program([sys.executable, "-m", "bench", *words], {}, lambda out: {"step_time_s": [], "ready": time.time()})
+    return Program([sys.executable, "-m", "bench", *words], {}, lambda out: {"step_time_s": [], "ready": steady.now()})
 
 
 def started(config: RunConfig, script: list[str]) -> list[str]:
@@ -128,9 +128,9 @@ def execute(name: str, program: Program, out: Path) -> dict:
     out.mkdir(parents=True)
     argv = [str(out) if word == "OUT" else word.replace("=OUT", f"={out}") for word in program.argv]
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, **program.variables}
+    environment = {**os.environ, "PYTHONPATH": path, **steady.variables(), **program.variables}
     with (out / "output.log").open("wb") as log:
-        started = time.time()
+        started = steady.now()
         process = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )

@@ -128,8 +128,10 @@ class Remote:
             if path.endswith("/"):  # the empty object that represents a folder
                 continue
             name = path.rpartition("/")[2] if path == root else path[len(root) + 1 :]
+            if info.get("size") is None:  # a page of links tells no sizes
+                info = self.call(f"looking at {path}", self.fs.info, path)
             size, version = info.get("size"), version_of(info)
-            if size is None:
+            if type(size) is not int or size < 0:
                 raise UserError(f"{self.url}: the storage does not tell the size of {name}: copy it by other means")
             md5 = version if self.is_s3 and re.fullmatch(r"[0-9a-f]{32}", version) else None
             files[name] = RemoteFile(path, size, version, md5)

@@ -22,21 +22,28 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     num_images   the length of the training set
     world_size   processes
     ranks        one dict per rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the
-    names
-                 of images it could not read
+                 names of images it could not read
     ema, swa     with EMA and SWA: the state dict of torch's AveragedModel; ranks have its buffers under ``averages``
+
+The file is a zip archive with a checksum of every part. torch writes them and does not look at them when it reads: a
+bit that has flipped in a weight would go unseen, so ``read`` looks.
 """
 
 import contextlib
+import math
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 from bench import files
+from bench.config.fields import fits
+from bench.config.options import FIELDS
 from bench.errors import BenchError, UserError
+from bench.workload import weights
 from bench.workload.weights import listed, reason
 
 FORMAT = "data-parallel-bench checkpoint"
@@ -47,6 +54,11 @@ KEYS = (
     "model", "optimizer", "scaler", "step", "images_seen", "loss_sum", "loss_steps", "skipped_steps", "elapsed_s",
     "accuracy", "guard", "config", "num_images", "world_size", "ranks",
 )  # fmt: skip
+
+
+# What a value must be for a run to go on from it. A value of another kind would raise far from here, or never.
+WHOLE = ("step", "images_seen", "loss_steps", "skipped_steps")
+TABLES = ("model", "optimizer", "config")
 
 
 # Writing
@@ -120,6 +132,22 @@ def find(text: str) -> Path:
     return found[-1]
 
 
+def read(path: Path) -> dict:
+    """A checkpoint, whole and with all that a run needs to go on from it. Raises UserError in one line."""
+    state = weights.read(path)
+    check(state, path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+        damaged = reason(error)
+    if damaged:
+        raise UserError(
+            f"{path} is damaged ({damaged} is not what was written): copy it again, or resume an earlier one"
+        )
+    return state
+
+
 def best_of(path: Path, rows: list[dict]) -> Path | None:
     """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept.
 
@@ -146,3 +174,63 @@ def check(state, path: Path) -> None:
     missing = [key for key in KEYS if key not in state]
     if missing:
         raise UserError(f"{path} is a checkpoint without {listed(missing)}: it cannot be resumed from")
+    if wrong := list(odd(state)):
+        raise UserError(
+            f"{path} is no checkpoint that this bench wrote ({listed(wrong)} cannot be): resume another one"
+        )
+
+
+def odd(state: dict) -> Iterator[str]:
+    """The keys whose values no run has written."""
+    yield from (key for key in WHOLE if not whole(state[key], 0))
+    yield from (key for key in ("num_images", "world_size") if not whole(state[key], 1))
+    if type(state["loss_sum"]) not in (int, float):  # of a training that went astray it may be NaN
+        yield "loss_sum"
+    if not is_finite(state["elapsed_s"]):
+        yield "elapsed_s"
+    yield from (key for key in TABLES if not isinstance(state[key], dict))
+    if state["guard"] is not None and not is_finite(state["guard"]):
+        yield "guard"
+    if not isinstance(state["scaler"], dict | None):
+        yield "scaler"
+    if isinstance(state["model"], dict) and not are_tensors(state["model"]):
+        yield "model"
+    if not isinstance(state["accuracy"], list) or not all(map(is_row, state["accuracy"])):
+        yield "accuracy"
+    if isinstance(state["config"], dict) and not is_config(state["config"]):
+        yield "config"
+    parts, size = state["ranks"], state["world_size"]
+    if not isinstance(parts, list) or not all(map(is_part, parts)) or (whole(size, 1) and len(parts) != size):
+        yield "ranks"
+
+
+def whole(value, least: int) -> bool:
+    """Whether a value is a whole number of at least ``least``."""
+    return type(value) is int and least <= value < 2**53
+
+
+def is_finite(value) -> bool:
+    """Whether a value is a finite number."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def are_tensors(part) -> bool:
+    """Whether a value is a dict of tensors."""
+    return isinstance(part, dict) and all(isinstance(value, torch.Tensor) for value in part.values())
+
+
+def is_config(values: dict) -> bool:
+    """Whether a value is a run's options; an older bench had fewer."""
+    return "optimizer" in values and all(fits(FIELDS[name], values[name]) for name in FIELDS.keys() & values.keys())
+
+
+def is_row(row) -> bool:
+    """Whether a value is what an epoch leaves for the record."""
+    if not isinstance(row, dict) or not all(isinstance(value, int | float | None) for value in row.values()):
+        return False
+    return whole(row.get("epoch"), 0) and whole(row.get("steps"), 0) and is_finite(row.get("elapsed_s"))
+
+
+def is_part(part) -> bool:
+    """Whether a value is what a rank gives to a checkpoint."""
+    return isinstance(part, dict) and all(are_tensors(part.get(key)) for key in ("buffers", "rng"))

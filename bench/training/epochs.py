@@ -25,6 +25,7 @@ from bench.training.loop import Trainer
 from bench.workload.freezing import train_mode
 from bench.workload.loader import plain_errors
 from bench.workload.sharding import steps_of_epochs
+from bench.workload.weights import reason
 
 
 class Epochs:
@@ -182,6 +183,17 @@ class Epochs:
         trainer, rank = self.trainer, self.trainer.mode.topology.rank
         self.check_resumable(state, path)
         load_optimizer(trainer, state["optimizer"], path)
+        try:
+            self.put_back(state, rank)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"RESUME: what {path} holds does not fit this run ({reason(error)})") from None
+        if rank == 0 and (best := checkpoint.best_of(path, self.rows)):  # until this run has a better one
+            checkpoint.keep(best, trainer.run_dir / BEST)
+        self.notes += differences(state, self.config, trainer.mode.topology.world_size)
+
+    def put_back(self, state: dict, rank: int) -> None:
+        """All of a checkpoint but the weights and the optimizer's state. Raises what a wrong shape or name raises."""
+        trainer = self.trainer
         if trainer.scaler.is_enabled() and state["scaler"]:
             trainer.scaler.load_state_dict(state["scaler"])
         if trainer.guard:
@@ -201,9 +213,6 @@ class Epochs:
             self.rng = state["ranks"][rank]["rng"]
         if rank == 0:
             trainer.skipped_images.update(name for part in state["ranks"] for name in part["skipped_images"])
-            if best := checkpoint.best_of(path, self.rows):  # until this run has a better one
-                checkpoint.keep(best, trainer.run_dir / BEST)
-        self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def check_resumable(self, state: dict, path: Path) -> None:
         """The data order can go on only over the same images, and epochs must be left to train."""

@@ -189,6 +189,18 @@ def test_a_notebook_that_takes_too_long_as_a_whole(blank, tmp_path, monkeypatch)
         nbgrading.grade(tmp_path, "00_sample", blank, tmp_path / "work", 0.1)
 
 
+def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, tmp_path):
+    """Not the whole notebook: what ran before it keeps its points, and the page says what happened."""
+    deaf = (
+        "import time\nfor _ in range(120):\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass\n"
+        "def total(rank):\n    return rank"
+    )
+    nbgrading.make_release([sample], tmp_path)
+    found = grade.grade_text(tmp_path, sample, edited(solved, task2_answer=deaf), 15)
+    assert found.tasks == {1: 1, 2: 0, 3: 0}
+    assert "did not end when it was interrupted" in found.feedback
+
+
 def test_a_copy_that_would_show_a_solution_is_not_released(sample, blank, solved):
     release.check(sample, blank)
     with pytest.raises(BenchError, match="the students' copy would show"):

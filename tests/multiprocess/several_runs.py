@@ -26,6 +26,7 @@ from bench.errors import UserError
 from bench.launch.hosts import HOSTS, local
 from bench.launch.launcher import common_variables, thread_variables
 from bench.launch.node import Node, Placement
+from bench.measure import steady
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, Guard, error_path
 from bench.process.heartbeat import StatusWriter
@@ -89,7 +90,7 @@ class Ranks:
     def start(self, rank: int) -> None:
         """Start one of them: the next order is its first."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)} | PATIENT
-        environment |= thread_variables(2) | common_variables(time.time()) | {LAUNCHER_PID: str(os.getpid())}
+        environment |= thread_variables(2) | common_variables(steady.now()) | {LAUNCHER_PID: str(os.getpid())}
         argv = [sys.executable, "-m", __spec__.name, str(self.place), str(rank), str(self.orders)]
         with (self.place / f"rank{rank}.log").open("ab") as log:
             self.processes.append(
@@ -180,7 +181,7 @@ def live(run_dir: Path, rank: int, num_ranks: int, variables: dict) -> None:
         except Exception as error:
             code = 2 if isinstance(error, UserError) else 1
             words = str(error) if code == 2 else f"{type(error).__name__}: {error}"
-            report = {"rank": rank, "time": time.time(), "user_error": code == 2, "message": words,
+            report = {"rank": rank, "time": steady.now(), "user_error": code == 2, "message": words,
                       "traceback": traceback.format_exc()}  # fmt: skip
             status.phase("raised")
             error_path(run_dir, rank).write_text(json.dumps(report))

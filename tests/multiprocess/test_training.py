@@ -233,6 +233,15 @@ def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, ra
     assert result.code == 2 and words in result.last_error_line and not result.run_dirs, result.stderr
 
 
+def test_a_checkpoint_of_which_a_part_does_not_fit_is_refused_in_one_line(tmp_path, ranks, trained):
+    """Of the right kind and with the right names: only the run that would go on from it can know."""
+    state = checkpoint(trained("single"))
+    state["ranks"][0]["buffers"] = dict.fromkeys(state["ranks"][0]["buffers"], torch.ones(7))
+    torch.save(state, tmp_path / "odd.pt")
+    result = ranks.run(tmp_path / "runs", **EPOCHS | MODES["single"] | {"epochs": 3}, resume=tmp_path / "odd.pt")
+    assert result.code == 2 and "odd.pt holds does not fit this run" in result.last_error_line, result.stderr
+
+
 # --- Every mode by itself ------------------------------------------------------------------------------------------
 
 

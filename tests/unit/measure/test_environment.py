@@ -6,10 +6,11 @@ import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from bench.measure import environment
+from bench.measure import cgroup, environment
 
 MACHINE = """
 import json, sys
@@ -107,13 +108,41 @@ def test_no_secret_and_no_address_is_kept(monkeypatch):
     ],
 )  # fmt: skip
 def test_cpu_quota_of_a_control_group(tmp_path, membership, files, expected):
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(membership + "\n" if membership else "")
+    assert environment.cpu_quota(*in_group(tmp_path, membership, files)) == expected
+
+
+def in_group(folder, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
+    """What stands in the place of /proc and /sys/fs/cgroup."""
+    (folder / "proc/self").mkdir(parents=True)
+    (folder / "proc/self/cgroup").write_text(membership + "\n" if membership else "")
     for name, text in files.items():
-        path = tmp_path / "cgroup" / name
+        path = folder / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
-    assert environment.cpu_quota(tmp_path / "proc", tmp_path / "cgroup") == expected
+    return folder / "proc", folder / "cgroup"
+
+
+# What the kernel writes where there is no limit, in version 1.
+NONE_1 = str(2**63 - 4096)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "limit", "kills"),
+    [
+        ("0::/a", {"a/memory.max": "2147483648", "a/memory.events": "low 0\nmax 9\noom 1\noom_kill 3"}, 2**31, 3),
+        ("0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1048576"}, 2**20, 0),  # the parent's limit
+        ("0::/host/path", {"memory.max": "4096", "memory.events": "oom_kill 1"}, 4096, 1),  # a container
+        ("0::/a", {"a/memory.events": "oom_kill 0", "memory.events": "oom_kill 7"}, None, 0),  # others of the parent
+        ("4:memory:/a", {"memory/a/memory.limit_in_bytes": "8192", "memory/memory.limit_in_bytes": NONE_1,
+                         "memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2"}, 8192, 2),
+        ("4:memory:/a", {"memory/a/memory.limit_in_bytes": NONE_1}, None, 0),
+        ("3:cpu:/a", {"cpu/a/memory.max": "1"}, None, 0),
+        ("", {}, None, 0),
+    ],
+)  # fmt: skip
+def test_memory_limit_of_a_control_group(tmp_path, membership, files, limit, kills):
+    places = in_group(tmp_path, membership, files)
+    assert (cgroup.memory_limit(*places), cgroup.oom_kills(*places)) == (limit, kills)
 
 
 def test_a_processor_without_cpuinfo_is_named_by_sysctl(tmp_path):

@@ -109,6 +109,7 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path):
     assert scalars(tmp_path, "val/top1") == [(3, 0.75)]
     assert config_in(tmp_path) == CONFIG
     assert [path.name for path in tmp_path.iterdir()] == ["tensorboard"]
+    assert not any(socket.gethostname() in path.name for path in tmp_path.rglob("*"))  # nothing names the machine
 
 
 def test_tensorboard_has_the_values_on_disk_soon_for_a_run_that_is_killed(tmp_path):

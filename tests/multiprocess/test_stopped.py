@@ -1,0 +1,73 @@
+"""Processes that somebody stops (SIGSTOP) while they run: a rank, the launcher, `bench` itself. Stopped for good it is
+a hang, named within the limit; continued in time it is a run like any other, and its record has the step times as they
+were."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from bench.process.heartbeat import read_status
+from tests import runs
+from tests.multiprocess import hangs
+from tests.multiprocess.broken import ENGINES, failure_of
+from tests.runs import finish, needs_horovod, start_run
+
+LIMIT_S = 20
+AWAY_S = 4.0
+FOR_GOOD = ["ddp by torchrun", pytest.param("horovod", marks=needs_horovod)]
+
+
+def started(out, name: str, **options):
+    """A run of two ranks that is in its timed steps: the process, and its folder."""
+    process = start_run(out, **ENGINES[name] | options, module=hangs.__name__)
+    runs.wait_for(lambda: all((beat := at(out, rank)) and beat.step > 2 for rank in (0, 1)), "both ranks step", 300)
+    (run_dir,) = out.iterdir()
+    return process, run_dir
+
+
+def at(out, rank: int):
+    """A rank's heartbeat; None before it has one."""
+    folders = list(out.iterdir()) if out.is_dir() else []
+    return read_status(folders[0], rank) if folders else None
+
+
+@pytest.mark.parametrize("name", FOR_GOOD)
+def test_a_rank_that_is_stopped_is_named(name, tmp_path):
+    process, run_dir = started(tmp_path, name, steps=100_000, timeout=LIMIT_S)
+    psutil.Process(read_status(run_dir, 1).pid).suspend()
+    since = time.monotonic()
+    failure = failure_of(finish(process, tmp_path, timeout=200))
+    assert (failure["rank"], failure["kind"]) == (1, "hung")
+    assert failure["message"].startswith("rank 1 stopped by a signal (SIGSTOP) and not continued (rank 0: step ")
+    assert f"no progress for {LIMIT_S} s (TIMEOUT)" in failure["message"]
+    assert LIMIT_S - 1 < time.monotonic() - since < LIMIT_S + 60  # the stacks, and the end of the processes
+
+
+@needs_horovod
+def test_a_rank_that_is_continued_in_time(tmp_path):
+    """The run ends well, and nobody is told less than what was measured: one long step, and a mean that it moved."""
+    process, run_dir = started(tmp_path, "horovod", steps=150)
+    rank = psutil.Process(read_status(run_dir, 1).pid)
+    rank.suspend()
+    time.sleep(AWAY_S)
+    rank.resume()
+    result = finish(process, tmp_path)
+    assert result.code == 0, result.stderr
+    assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in result.loaded.samples)
+    assert "horovod was disturbed: its mean step is" in result.stdout
+
+
+def test_bench_and_then_its_launcher_are_stopped(tmp_path):
+    """While `bench` is stopped the ranks go on, and it finds them when it is continued.
+    A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
+    process, _ = started(tmp_path, "ddp by torchrun", steps=400, timeout=LIMIT_S)
+    (launcher,) = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(AWAY_S)
+    process.send_signal(signal.SIGCONT)
+    launcher.suspend()
+    failure = failure_of(finish(process, tmp_path, timeout=300))
+    assert (failure["rank"], failure["kind"]) == (None, "hung")
+    assert failure["message"].startswith("every rank is done, and the launcher has not ended within")
