@@ -15,8 +15,9 @@ settings.register_profile("suite", max_examples=60, derandomize=True, **COMMON)
 settings.register_profile("wide", max_examples=5000, **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
-ODD = [None, True, False, 0, -1, 1, 0.5, 5e-324, 1e308, -1e308, 2**53, 2**64, 10**400, "", "a", "x" * 300_000, "1e5",
-       "[red]", "$x^$", "<b>", "a/../b", "\ud800", "\x1b[31m\n", "٣", "²", [], [[]], [None], {}, {"": {}}]  # fmt: skip
+ODD = [None, True, False, 0, -1, 1, 0.5, 5e-324, 1e30, -1e30, 1e99, 1e308, -1e308, 2**53, 2**64, 10**400, "", "a",
+       "x" * 300_000, "1e5", "[red]", "$x^$", "<b>", "a/../b", "\ud800", "\x1b[31m\n", "٣", "²", [], [[]], [None], {},
+       {"": {}}]  # fmt: skip
 KINDS = ("put", "drop", "add", "scale", "twice", "all")
 
 

@@ -25,6 +25,7 @@ PARTS = {
 }
 WORK = ("model", "data", "recipe", "measuring")  # what is computed and measured
 PROGRAM = ("mode", "engine", "injected")  # which program computes it
+LARGEST, LARGEST_WHOLE = 1e100, 2**53  # what every table, picture and sum can take; a diverged loss is far below
 
 
 def option(
@@ -71,6 +72,8 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} must be above {meta['above']}")
     if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         raise UserError(f"{name}={value} is not a finite number")
+    if isinstance(value, int | float) and abs(value) > (LARGEST if isinstance(value, float) else LARGEST_WHOLE):
+        raise UserError(f"{name}={value} is too large: no record can hold it")
 
 
 def fits(f: dataclasses.Field, value) -> bool:

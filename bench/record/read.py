@@ -6,7 +6,7 @@ import re
 import stat
 from pathlib import Path
 
-from bench.config.fields import fits, in_range
+from bench.config.fields import LARGEST_WHOLE, fits, in_range
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, unchecked
 from bench.errors import UserError
@@ -25,7 +25,7 @@ def load(path: Path) -> Record:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     try:
-        data = json.loads(text := text_of(path), parse_constant=refuse, parse_float=finite)
+        data = json.loads(text := text_of(path), parse_constant=refuse, parse_float=finite, parse_int=whole)
         if "\\ud" in text.lower():  # half a character can be read, and never written
             json.dumps(data, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
@@ -57,6 +57,11 @@ def refuse(name: str):
 def finite(text: str) -> float:
     """A number; what is too large for one would be read as Infinity. Raises ValueError."""
     return value if math.isfinite(value := float(text)) else refuse(text[:20])
+
+
+def whole(text: str) -> int:
+    """A whole number that every table and picture can take. Raises ValueError."""
+    return value if abs(value := int(text)) <= LARGEST_WHOLE else refuse(text[:20])
 
 
 def find_records(folder: Path) -> tuple[list[Record], list[str]]:

@@ -5,9 +5,9 @@ import pytest
 from tests.multiprocess.several_runs import Ranks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ranks(tmp_path_factory):
-    """The processes that take the runs of many files' tests (several_runs.py)."""
+    """The processes that take the runs of all tests in this folder (several_runs.py)."""
     found = Ranks(tmp_path_factory.mktemp("ranks"))
     yield found
     found.close()

@@ -34,6 +34,7 @@ from tests.meeting import Meeting
 from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, SMALL, TINY, Result, flags
 
 TICK_S = 0.01
+MOST_BYTES = 2 * 2**30  # of a rank's memory, which grows with each run: then others take its place
 
 
 class Ranks:
@@ -75,6 +76,8 @@ class Ranks:
 
     def order(self, run_dir: Path, num_ranks: int, environment: dict) -> None:
         """Let the first ``num_ranks`` of them live a run."""
+        if any(psutil.Process(process.pid).memory_info().rss > MOST_BYTES for process in self.processes if self.alive):
+            self.close()
         if not self.processes:
             self.place, self.lives, self.orders = self.folder / f"ranks{self.lives}", self.lives + 1, 0
             self.place.mkdir()
