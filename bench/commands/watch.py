@@ -1,7 +1,6 @@
 """`bench watch`: how a run goes on that somebody else has started, read from the heartbeats in its folder."""
 
 import json
-import re
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from bench.commands.base import folder_of, is_on
 from bench.config.options import unchecked
 from bench.config.workloads import workload_of
 from bench.errors import UserError
-from bench.process.heartbeat import Heartbeat, in_words, read_status, status_path
+from bench.process.heartbeat import Heartbeat, every_status, in_words, status_path
 from bench.record.read import load
 
 EVERY_S = 5.0
@@ -25,7 +24,7 @@ def run(args) -> int:
     units = workload_of(unchecked(json.loads((folder / "config.json").read_text()))).units
     moved, before = time.monotonic(), None
     while not (folder / "record.json").exists():
-        beats = ranks_of(folder)
+        beats = every_status(folder)
         if not beats:
             raise UserError(f"{folder}: its ranks are gone, and there is no record: it was killed, or is about to end")
         now = [beat.beats for beat in beats.values()]
@@ -45,14 +44,6 @@ def going_on(folder: Path) -> Path:
     if not found:
         raise UserError(f"no run is going on in {folder}: name its folder, or the folder of runs (OUT)")
     return max(found, key=lambda path: status_path(path, 0).stat().st_mtime)
-
-
-def ranks_of(folder: Path) -> dict[int, Heartbeat]:
-    """Every rank that has a heartbeat."""
-    numbers = sorted(int(found[1]) for path in folder.glob(".rank*.status")
-                     if (found := re.fullmatch(r"\.rank(\d+)\.status", path.name)))  # fmt: skip
-    beats = {rank: read_status(folder, rank) for rank in numbers}
-    return {rank: beat for rank, beat in beats.items() if beat}
 
 
 def show(console: Console, folder: Path, beats: dict[int, Heartbeat], units: str, still_s: float) -> None:

@@ -7,11 +7,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
-from bench.process.heartbeat import Heartbeat, in_words
+from bench.process.heartbeat import Heartbeat, in_words, line_is_due
 
 BAR_S = 0.5  # between two drawings of the bar
-LINE_S = 5.0  # between two lines, and a twentieth of the steps
-LINES = 20
 
 
 class LiveProgress:
@@ -60,11 +58,8 @@ class LiveProgress:
 
     def is_due(self, beat: Heartbeat, now: float) -> bool:
         """Whether a line is to be printed."""
-        if not beat.window.rate:
-            return False
-        if every := self.config.print_every:
-            return beat.step // every > self.shown // every
-        return now - self.shown_at >= LINE_S and (beat.step - self.shown) * LINES >= beat.total_steps
+        every, since_s = self.config.print_every, now - self.shown_at
+        return bool(beat.window.rate) and line_is_due(every, beat.step, self.shown, beat.total_steps, since_s)
 
     def says(self, beat: Heartbeat) -> str:
         """How far it is, and the time left."""

@@ -5,13 +5,13 @@ is what others took. Nothing here is sampled while steps are timed: counters are
 """
 
 import contextlib
-import os
 import resource
 import time
 
 import psutil
 
 from bench.files import PROC
+from bench.formulas import others_cpu_share
 
 PRESSURE = PROC / "pressure" / "cpu"
 
@@ -74,4 +74,4 @@ def others_now(seconds: float = 1.0) -> float:
     load = Load()
     time.sleep(seconds)
     found = load.stop()
-    return max(0.0, found["machine_cpu_s"] - found["own_cpu_s"]) / (found["wall_s"] * (os.cpu_count() or 1))
+    return others_cpu_share(found["machine_cpu_s"], [found["own_cpu_s"]], found["cores"], found["wall_s"])

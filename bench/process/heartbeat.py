@@ -9,6 +9,7 @@ import contextlib
 import math
 import mmap
 import os
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ PHASES = ("starting", "joining the group", "preparing the data", "building the m
           "collecting results", "done", "raised", "terminated")  # fmt: skip
 LAYOUT = struct.Struct("<qqqqdqqdddd")  # pid, phase, step, total steps, loss, beats; then a Window
 WINDOW_AT = 48
+LINE_S = 5.0  # between two lines of progress, and a twentieth of the steps
+LINES = 20
 
 
 class Window(NamedTuple):
@@ -108,6 +111,25 @@ def in_words(beat: Heartbeat, units: str) -> str:
     parts = [f"step {beat.step} of {beat.total_steps}", *([f"epoch {window.epoch}"] if window.epoch else [])]
     parts += [f"{rate} {units}/s", *([] if math.isnan(beat.loss) else [f"loss {beat.loss:.3f}"])]
     return ", ".join([*parts, f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"])
+
+
+def line_is_due(every: int | None, step: int, told: int, total: int, since_s: float) -> bool:
+    """Whether a line of progress is due after ``step`` steps of ``total``. every: PRINT_EVERY. told, since_s: the step
+    of the last line, and the seconds since then.
+
+    >>> [line_is_due(4, step, 3, 12, 0.0) for step in (3, 4, 5)], line_is_due(None, 50, 40, 200, 6.0)
+    ([False, True, True], True)
+    """
+    if every:
+        return step // every > told // every
+    return since_s >= LINE_S and (step - told) * LINES >= total
+
+
+def every_status(run_dir: Path) -> dict[int, Heartbeat]:
+    """Rank -> its heartbeat, of all that have one in a run's folder."""
+    numbers = sorted(int(found[1]) for path in Path(run_dir).glob(".rank*.status")
+                     if (found := re.fullmatch(r"\.rank(\d+)\.status", path.name)))  # fmt: skip
+    return {rank: beat for rank in numbers if (beat := read_status(run_dir, rank))}
 
 
 def read_status(run_dir: Path, rank: int) -> Heartbeat | None:

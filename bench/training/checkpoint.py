@@ -40,7 +40,7 @@ from pathlib import Path
 import torch
 
 from bench import files
-from bench.config.fields import fits
+from bench.config.fields import LARGEST_WHOLE, fits
 from bench.config.options import FIELDS
 from bench.errors import BenchError, UserError
 from bench.workload import weights
@@ -206,7 +206,7 @@ def odd(state: dict) -> Iterator[str]:
 
 def whole(value, least: int) -> bool:
     """Whether a value is a whole number of at least ``least``."""
-    return type(value) is int and least <= value < 2**53
+    return type(value) is int and least <= value < LARGEST_WHOLE
 
 
 def is_finite(value) -> bool:

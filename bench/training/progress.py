@@ -10,11 +10,9 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
-from bench.process.heartbeat import Heartbeat, StatusWriter, Window, in_words
+from bench.process.heartbeat import Heartbeat, StatusWriter, Window, in_words, line_is_due
 
 WINDOW_S = 1.0  # the least time between two rates
-LINE_S = 5.0  # between two lines, and a twentieth of the steps
-LINES = 20
 
 
 class Progress:
@@ -39,7 +37,7 @@ class Progress:
         """``step`` steps are done, the last of them after ``waited_s`` seconds for its batch."""
         self.waited += waited_s
         took = (now := time.perf_counter()) - self.since
-        due = self.is_due(step, now)
+        due = line_is_due(self.config.print_every, step, self.told, self.total, now - self.told_at)
         if took < WINDOW_S and not due:
             return
         done = max(1, step - self.first)
@@ -52,12 +50,6 @@ class Progress:
             print(f"{in_words(beat, self.units)}, {window.memory_gib:.2f} GiB", flush=True)
             self.told_at, self.told = now, step
         self.resume(step)
-
-    def is_due(self, step: int, now: float) -> bool:
-        """Whether a line is to be written after this step."""
-        if self.config.print_every:
-            return step % self.config.print_every == 0
-        return now - self.told_at >= LINE_S and (step - self.told) * LINES >= self.total
 
     def memory_gib(self) -> float:
         """Of this process: what its GPU's allocator holds, or its resident memory."""
