@@ -10,6 +10,8 @@ ENGINES = {
     "horovod": TINY | {"mode": "horovod", "gpus": 2},
     "dp": TINY | {"mode": "dp", "gpus": 2},
 }
+# A run that goes on until somebody ends it, and leaves the cores to other tests: its steps wait for their images.
+ENDLESS = {"steps": 100_000, "storage_ms": 10}
 EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
 
 

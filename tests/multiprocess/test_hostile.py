@@ -2,10 +2,8 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -14,18 +12,9 @@ from bench.commands import doctor
 from bench.launch import supervise
 from bench.process.heartbeat import read_status
 from tests import runs
-from tests.multiprocess.broken import ENGINES, failure_of
+from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of
 from tests.multiprocess.test_faults import stepping
-from tests.runs import ROOT, TINY, finish, left_behind, needs_horovod, run, start_run
-
-LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "3", "MASTER_PORT": "1", "HOROVOD_RANK": "5", "HOROVOD_LOCAL_RANK": "5"}
-
-
-@pytest.mark.parametrize("name", ["ddp by spawn", pytest.param("horovod", marks=needs_horovod)])
-def test_variables_of_another_run_do_no_harm(name, tmp_path):
-    result = run(tmp_path, env=LEFT_OVER, **ENGINES[name])
-    assert result.code == 0, result.stderr
-    assert [part.rank for part in result.loaded.samples] == [0, 1]
+from tests.runs import ROOT, TINY, finish, left_behind, run, start_run
 
 
 def test_inside_of_somebody_elses_launcher(tmp_path):
@@ -45,16 +34,9 @@ def test_other_launchers_are_known_by_what_they_set(variable, tmp_path):
     assert result.code == 2 and result.stderr.count("\n") == 1 and variable in result.stderr
 
 
-def test_loader_workers_end_with_the_run(tmp_path):
-    """They are asleep in a slow storage when their rank is killed."""
-    result = run(tmp_path, **ENGINES["ddp by torchrun"], workers=2, storage_ms=3000, batch=2, fault="kill:1:1")
-    assert left_behind(result.pid, within=1.0) == []
-    assert failure_of(result)["kind"] == "killed"
-
-
 def started(folder, ranks: int, **options):
     """A run that goes on and on, once every rank steps, with its folder."""
-    process = start_run(folder, **options, steps=100_000)
+    process = start_run(folder, **options, **ENDLESS)
     runs.wait_for(stepping(folder, ranks), "every rank steps")
     (run_dir,) = folder.iterdir()
     return process, run_dir
@@ -65,14 +47,6 @@ def test_sigterm_to_one_rank_blames_that_rank(tmp_path):
     psutil.Process(read_status(run_dir, 1).pid).terminate()
     failure = failure_of(finish(process, tmp_path, timeout=60))
     assert failure["rank"] == 1 and failure["message"] == "rank 1 was ended by SIGTERM"
-
-
-def test_ctrl_c_again_and_again_leaves_the_record(tmp_path):
-    process, _ = started(tmp_path, 2, **ENGINES["ddp by spawn"])
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.05)
-    assert failure_of(finish(process, tmp_path, timeout=60), code=130)["kind"] == "interrupted"
 
 
 def test_the_folder_of_a_run_is_removed(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from bench.launch.node import Node, Placement
 from bench.measure import cgroup
 from tests import runs
-from tests.multiprocess.broken import ENGINES, failure_of
+from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of
 from tests.runs import ROOT, finish, start_run
 
 LIMIT_GIB = 3  # more than two ranks of a small model take
@@ -57,7 +57,7 @@ def group():
 
 def test_a_rank_that_is_killed_for_want_of_memory(group, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(LEAK)
-    options = ENGINES["ddp by torchrun"] | {"steps": 100_000}
+    options = ENGINES["ddp by torchrun"] | ENDLESS
     process = start_run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
     (group / "cgroup.procs").write_text(str(process.pid))  # and with it the ranks that it will start
     failure = failure_of(finish(process, tmp_path / "out", timeout=150))

@@ -60,7 +60,7 @@ def test_replicas_that_drift_are_told_from_a_bound(observed):
 
 
 def test_what_is_wrong_on_purpose_is_found_and_said(observed):
-    wrong = {"mode": "ddp", "launcher": "spawn", "epochs": 1, "batch": 7, "init_sync": 0, "item_sync": 1}
+    wrong = {"mode": "ddp", "epochs": 1, "batch": 7, "init_sync": 0, "item_sync": 1}
     result, seen = observed("wrong", **wrong)
     names = ["unsynced-init", "local-norm", "host-sync"]
     assert [finding.name for finding in mistakes.find(seen)] == names

@@ -19,7 +19,7 @@ def no_linux(tmp_path):
 
 
 def test_a_run_measures_what_can_be_measured(no_linux, tmp_path):
-    result = run(tmp_path / "out", env=no_linux, mode="ddp", gpus=2, **TINY)
+    result = run(tmp_path / "out", env=no_linux, mode="single", **TINY)
     assert result.code == 0, result.stderr
     record = result.loaded
     assert all(0.05 < peak["uss"] < peak["rss_hwm"] < 50 and "pss" not in peak for peak in record.peak_memory)

@@ -11,7 +11,7 @@ import pytest
 from bench.process.heartbeat import read_status
 from tests import runs
 from tests.multiprocess import hangs
-from tests.multiprocess.broken import ENGINES, failure_of
+from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of
 from tests.runs import finish, needs_horovod, start_run
 
 LIMIT_S = 20
@@ -35,7 +35,7 @@ def at(out, rank: int):
 
 @pytest.mark.parametrize("name", FOR_GOOD)
 def test_a_rank_that_is_stopped_is_named(name, tmp_path):
-    process, run_dir = started(tmp_path, name, steps=100_000, timeout=LIMIT_S)
+    process, run_dir = started(tmp_path, name, **ENDLESS, timeout=LIMIT_S)
     psutil.Process(read_status(run_dir, 1).pid).suspend()
     since = time.monotonic()
     failure = failure_of(finish(process, tmp_path, timeout=200))
@@ -48,7 +48,7 @@ def test_a_rank_that_is_stopped_is_named(name, tmp_path):
 @needs_horovod
 def test_a_rank_that_is_continued_in_time(tmp_path):
     """The run ends well, and nobody is told less than what was measured: one long step, and a mean that it moved."""
-    process, run_dir = started(tmp_path, "horovod", steps=150)
+    process, run_dir = started(tmp_path, "horovod", steps=30, storage_ms=30)
     rank = psutil.Process(read_status(run_dir, 1).pid)
     rank.suspend()
     time.sleep(AWAY_S)
@@ -62,7 +62,7 @@ def test_a_rank_that_is_continued_in_time(tmp_path):
 def test_bench_and_then_its_launcher_are_stopped(tmp_path):
     """While `bench` is stopped the ranks go on, and it finds them when it is continued.
     A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
-    process, _ = started(tmp_path, "ddp by torchrun", steps=400, timeout=LIMIT_S)
+    process, _ = started(tmp_path, "ddp by torchrun", steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
     time.sleep(AWAY_S)
