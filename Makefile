@@ -75,7 +75,7 @@ setup: $(READY)
 
 test: $(COURSE)
 	$(DEV)
-	@$(PY) -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	@$(PY) -m pytest -n auto --dist loadfile --no-loadscope-reorder \
 	  $(if $(filter-out 0,$(QUICK)),-m quick) $(ARGS)
 
 lint: $(READY)

@@ -8,12 +8,18 @@ import pytest
 
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
+from bench.measure.environment import usable_cores
 from tests import runs
 
 for name in ("QUICK", *map(variable_of, FIELDS.values())):
     os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
 pytest_plugins = ["tests.stubs.nvml", "tests.s3"]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores, for tests also wait; four at the most."""
+    return min(4, usable_cores() + 1)
 
 
 @pytest.fixture(scope="session")
