@@ -1,4 +1,5 @@
-"""What all tests share: the made-up NVML driver, a local S3 server, a small disk, and one real record."""
+"""What all tests share: the made-up NVML driver, a local S3 server, programs that begin with torch, a small
+disk, and one real record."""
 
 import os
 import shutil
@@ -13,7 +14,7 @@ from tests import runs
 for name in ("QUICK", *map(variable_of, FIELDS.values())):
     os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
-pytest_plugins = ["tests.stubs.nvml", "tests.s3"]
+pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs"]
 
 
 @pytest.fixture(scope="session")
