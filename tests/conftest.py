@@ -4,6 +4,7 @@ disk, and one real record."""
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests import runs
 for name in ("QUICK", *map(variable_of, FIELDS.values())):
     os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
+sys.modules.setdefault("rfc3987_syntax", None)  # as in bench/course/chapters.py: a second of jsonschema's import
 pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs"]
 
 

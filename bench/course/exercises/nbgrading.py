@@ -121,6 +121,7 @@ def call(folder: Path, limit_s: float, *arguments: str) -> None:
 
 def main() -> None:
     """``python -m bench.course.exercises.nbgrading FOLDER generate NAME …``, or ``… grade NAME CELL_LIMIT_S``."""
+    chapters.required("nbformat")  # before nbgrader
     folder, what, *arguments = sys.argv[1:]
     {"generate": generate, "grade": autograde}[what](Path(folder), *arguments)
 
