@@ -24,7 +24,7 @@ from bench.course.warm import Call
 from tests.runs import ROOT
 
 PLACE = "TESTS_FORKED_PROGRAMS"  # in the environment: where the process listens
-MODULES = ("bench.worker", "torch.distributed", "torch._dynamo", "torchvision", "horovod.torch")
+MODULES = ("bench.worker", "torch._dynamo", "torchvision", "horovod.torch")
 
 
 class Programs:
