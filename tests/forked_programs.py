@@ -21,6 +21,7 @@ import pytest
 
 from bench.course.start import preload
 from bench.course.warm import Call
+from bench.files import LINUX
 from tests.runs import ROOT
 
 PLACE = "TESTS_FORKED_PROGRAMS"  # in the environment: where the process listens
@@ -50,7 +51,10 @@ class Programs:
 
 @pytest.fixture(scope="session")
 def forked_programs():
-    """For all tests that this process of pytest runs."""
+    """For all tests that this process of pytest runs. None where a fork is not safe: programs start afresh there."""
+    if not LINUX:
+        yield None
+        return
     with Programs() as programs:
         yield programs
 

@@ -21,7 +21,7 @@ def each_of(first: int, last: int):
 
 def assert_it_runs(path, folder, forked_programs, monkeypatch) -> None:
     """From top to bottom, without an error, and with a figure; afterwards it is known to be executed."""
-    for name, value in forked_runs.variables(forked_programs).items():
+    for name, value in (forked_runs.variables(forked_programs) if forked_programs else {}).items():
         monkeypatch.setenv(name, value)
     executed = chapters.execute(path, folder, quick=True)
     outputs = [output for cell in json.loads(executed.read_text())["cells"] for output in cell.get("outputs", [])]

@@ -13,6 +13,7 @@ from bench.course import output, ranks, start
 from bench.course.output import MOST_LINES, RankOutput
 from bench.course.ranks import run_on_ranks
 from bench.errors import RunFailed, UserError
+from bench.files import LINUX
 from tests.notebooks.kernel import Kernel
 from tests.runs import ROOT, descendants, needs_horovod, wait_for
 
@@ -244,6 +245,8 @@ def test_an_interrupt_of_the_kernel_ends_the_ranks(kernel):
     assert kernel.left() == []
 
 
+forks = pytest.mark.skipif(not LINUX, reason="a fork is safe on Linux alone")
+
 FAMILY = """
     def family():
         import psutil
@@ -252,6 +255,7 @@ FAMILY = """
 """
 
 
+@forks
 def test_ranks_of_later_calls_are_forked_from_one_process(kernel):
     """Which is another one when a variable has changed that a library may have read while it was loaded."""
     (stays,) = kernel.staying()
@@ -279,6 +283,7 @@ def test_what_has_left_a_ranks_session_ends_with_the_call(kernel):
     assert kernel.left() == []
 
 
+@forks
 def test_the_process_that_stays_is_replaced_when_it_is_gone(kernel):
     (stays,) = kernel.staying()
     stays.kill()
@@ -286,6 +291,7 @@ def test_the_process_that_stays_is_replaced_when_it_is_gone(kernel):
     assert kernel.run("course.run_on_ranks(lambda: 1, 2, engine='bare')").shown[0]["text/plain"] == "[1, 1]"
 
 
+@forks
 def test_an_interrupt_while_it_is_starting(kernel):
     """No process id is known yet."""
     code = """
@@ -300,6 +306,7 @@ def test_an_interrupt_while_it_is_starting(kernel):
     assert kernel.run("del warm.WarmNode.wait").raised == "" and kernel.left() == []
 
 
+@forks
 def test_nobody_outlives_the_kernel(tmp_path):
     with Kernel(tmp_path) as kernel:
         code = "def wait():\n    import time\n    print('waiting')\n    time.sleep(600)\ncourse.run_on_ranks(wait, 2)"
@@ -315,6 +322,7 @@ def ranks_run(kernel) -> bool:
     return all("waiting" in path.read_text() for path in kernel.temporary.glob("ranks-*/rank*.log"))
 
 
+@forks
 def test_a_process_that_stays_ends_after_a_while():
     code = "from bench.course import start; start.IDLE_S = 0.5; start.preload = lambda modules: None; start.stay()"
     ours, theirs = socket.socketpair()
