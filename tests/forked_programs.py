@@ -22,10 +22,11 @@ import pytest
 from bench.course.start import preload
 from bench.course.warm import Call
 from bench.files import LINUX
+from bench.measure.nvml import visible_gpus
 from tests.runs import ROOT
 
 PLACE = "TESTS_FORKED_PROGRAMS"  # in the environment: where the process listens
-MODULES = ("bench.worker", "torch._dynamo", "torchvision", "horovod.torch")
+MODULES = ("torch._dynamo", "torchvision", "horovod.torch", "bench.worker")
 
 
 class Programs:
@@ -39,7 +40,8 @@ class Programs:
         with socket.socket(socket.AF_UNIX) as door:
             door.bind(self.variables[PLACE])
             door.listen()
-            command = [sys.executable, "-c", f"from {__name__} import serve; serve()"]
+            modules = ["torch.distributed", *(() if visible_gpus() else MODULES)]  # as in bench/course/warm.py
+            command = [sys.executable, "-c", f"from {__name__} import serve; serve({modules})"]
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=door, start_new_session=True)
         return self
 
@@ -70,11 +72,11 @@ def start(module: str, argv: list[str], environment: dict, log: Path, own: tuple
     return Call(door.detach())
 
 
-def serve() -> None:
-    """Answer every call that comes through standard input, a listening socket, while the parent is there."""
+def serve(modules: list[str]) -> None:
+    """Import these; answer every call at standard input, a listening socket, while the parent is there."""
     parent, door = os.getppid(), socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    preload(list(MODULES))
+    preload(modules)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while os.getppid() == parent:
         if select.select([door], [], [], 1.0)[0]:

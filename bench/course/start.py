@@ -87,7 +87,7 @@ def stay() -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     gc.disable()
-    preload(["torch._dynamo"])  # it comes with the first optimizer, and takes as long as torch itself
+    preload(["torch.distributed"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody here waits for those that serve
     while os.getppid() == caller and time.monotonic() - used < IDLE_S:
         if not select.select([channel], [], [], 1.0)[0]:
@@ -106,16 +106,10 @@ def stay() -> int:
 
 
 def preload(modules: list[str]) -> None:
-    """Import torch, and what else the ranks will. What cannot be imported is for a rank to complain of.
-
-    Nothing else with a torch for GPUs: should an import touch a device, copies of this process could not use it.
-    """
-    with contextlib.suppress(Exception):
-        import torch.distributed
-
-        for module in modules if not torch.backends.cuda.is_built() else ():
-            with contextlib.suppress(Exception):
-                importlib.import_module(module)
+    """Import what the ranks will. One that cannot be imported is for a rank to complain of."""
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def serve(call: dict, answer: int) -> None:

@@ -22,6 +22,7 @@ from bench.files import LINUX
 from bench.launch.engines.horovodrun import GLOO_TIMEOUT
 from bench.launch.node import MARK, Node, Placement
 from bench.measure import steady
+from bench.measure.nvml import visible_gpus
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID
 
@@ -111,12 +112,12 @@ class Call:
 
 
 class WarmNode(Node):
-    """A node whose ranks are forked from the process that stays. ``engine``: of run_on_ranks. Use one at a time, under
-    ``free``."""
+    """A node whose ranks are forked from the process that stays. Use one at a time, under ``free``. modules: what that
+    process imports first, beside torch."""
 
     def __init__(self, placement: Placement, run_dir: Path, modules: tuple[str, ...] = ()):
         super().__init__(placement, run_dir)
-        self.modules = list(modules)
+        self.modules = ["torch._dynamo", *modules]  # it comes with the first optimizer, and takes as long as torch
 
     def start(self, argv: list[str], environment: dict) -> None:
         """Ask for the ranks. argv: a launcher to be started beside them, or nothing."""
@@ -125,7 +126,9 @@ class WarmNode(Node):
         own |= {LAUNCHER_PID: str(os.getpid()), MARK: self.mark}
         call = {"run_dir": str(self.run_dir), "num_ranks": len(self.placement.ranks), "variables": own, "mark": MARK}
         self.starter = starter_for(variables)
-        self.process = self.starter.call(call | {"command": argv, "modules": self.modules})
+        # Where there are GPUs an import might touch one, which a copy could not use then.
+        modules = [] if visible_gpus() else self.modules
+        self.process = self.starter.call(call | {"command": argv, "modules": modules})
 
     def end(self) -> None:
         """End the ranks of the call."""
