@@ -1,8 +1,10 @@
-"""What all tests share: the made-up NVML driver, a local S3 server, a small disk, and one real record."""
+"""What all tests share: the made-up NVML driver, a local S3 server, programs that begin with torch, a small
+disk, and one real record."""
 
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -14,7 +16,8 @@ from tests import runs
 for name in ("QUICK", *map(variable_of, FIELDS.values())):
     os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
-pytest_plugins = ["tests.stubs.nvml", "tests.s3"]
+sys.modules.setdefault("rfc3987_syntax", None)  # as in bench/course/chapters.py: a second of jsonschema's import
+pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs"]
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -165,7 +165,11 @@ def pythonpath() -> str:
 
 
 def required(module: str):
-    """A module of the notebooks extra. Raises UserError when it is missing."""
+    """A module of the notebooks extra. Raises UserError when it is missing.
+
+    They import jsonschema, which would build a grammar of international addresses: a second, and nothing here has one.
+    """
+    sys.modules.setdefault("rfc3987_syntax", None)
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
     raise UserError(f"{module} is missing: run this by make, or `pip install -e '.[notebooks]'`")

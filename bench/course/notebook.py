@@ -9,11 +9,10 @@ follow it, of an exit handler of nbclient that complains of a kernel which never
 import sys
 from pathlib import Path
 
-import nbclient
-import nbformat
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from bench.course.chapters import FAILED, kernel_command, required
 
-from bench.course.chapters import FAILED, kernel_command
+nbformat, nbclient = required("nbformat"), required("nbclient")
+exceptions = nbclient.exceptions
 
 
 def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int:
@@ -25,11 +24,11 @@ def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int
     )  # fmt: skip
     try:
         client.execute()
-    except CellExecutionError as error:
+    except exceptions.CellExecutionError as error:
         said = f"{error.ename}: {first_line(error.evalue)}"
-    except CellTimeoutError:
+    except exceptions.CellTimeoutError:
         said = f"a cell took longer than {cell_limit_s} s"
-    except DeadKernelError:
+    except exceptions.DeadKernelError:
         said = "the kernel died: out of memory, or a crash in a library"
     except RuntimeError as error:
         if "Kernel" not in str(error):

@@ -5,6 +5,7 @@ import linecache
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.errors import UserError
@@ -18,8 +19,8 @@ def main() -> None:
     live(Path(sys.argv[1]), int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
 
 
-def live(run_dir: Path, rank: int) -> None:
-    """Never returns: the guard ends the process."""
+def live(run_dir: Path, rank: int, before: Callable[[Path, int], None] | None = None) -> None:
+    """Never returns: the guard ends the process. before: called before the rank joins the others."""
     with Guard(run_dir, rank, in_log=False) as guard:  # the notebook shows the first error, and not all of them
         guard.status = StatusWriter(run_dir, rank)
         guard.status.phase("joining the group")
@@ -27,6 +28,8 @@ def live(run_dir: Path, rank: int) -> None:
         for name, lines in sources.items():  # a traceback can show the cell's lines
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
         join, leave = ENGINES[engine]
+        if before:
+            before(run_dir, rank)
         join()
         gc.freeze()
         gc.enable()

@@ -2,7 +2,8 @@
 
 A notebook must not fork its kernel: a CUDA device cannot be used again in the copy, and the copy would inherit the
 kernel's random numbers. So the function travels in a file, to processes that the project's launcher starts, watches
-and ends; what it returns comes back in a file, too.
+and ends; what it returns comes back in a file, too. In a notebook the ranks are forked from a process that stays
+(bench/course/warm.py).
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench.course import stand_in, warm
 from bench.course.output import RankOutput
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
@@ -57,13 +59,13 @@ def run_on_ranks(
         run_dir = Path(folder)
         output = RankOutput(run_dir, num_ranks, quiet, files)
         (run_dir / "call").write_bytes(call)
-        command, variables = START[engine](run_dir, num_ranks, timeout)
-        environment = {**os.environ, **common_variables(num_ranks), **variables}
         try:
-            node = Node(Placement(range(num_ranks)), run_dir)
-            supervise.run(
-                [node], lambda node: node.start(command, environment), run_dir, timeout, output.show, STARTING_S
-            )
+            with node_for(engine, num_ranks, run_dir) as node:
+                command, variables = START[engine](run_dir, num_ranks, timeout, isinstance(node, warm.WarmNode))
+                environment = {**os.environ, **common_variables(num_ranks), **variables}
+                supervise.run(
+                    [node], lambda node: node.start(command, environment), run_dir, timeout, output.show, STARTING_S
+                )
             output.finish()
         except UserError:
             output.finish()
@@ -71,6 +73,19 @@ def run_on_ranks(
         except RunFailed as error:
             raise failure_of(error, output, run_dir, num_ranks) from None
         return [result_of(run_dir, rank) for rank in range(num_ranks)]
+
+
+@contextlib.contextmanager
+def node_for(engine: str, num_ranks: int, run_dir: Path) -> Iterator[Node]:
+    """The node that starts the ranks of a call: from the process that stays, or afresh."""
+    placement = Placement(range(num_ranks))
+    if not warm.wanted() or not warm.free.acquire(blocking=False):
+        yield Node(placement, run_dir)
+        return
+    try:
+        yield warm.WarmNode(placement, run_dir, PRELOADED.get(engine, ()))
+    finally:
+        warm.free.release()
 
 
 def failure_of(error: RunFailed, output: RankOutput, run_dir: Path, num_ranks: int) -> BaseException:
@@ -143,19 +158,21 @@ def packed(call: tuple) -> bytes:
         raise UserError(f"the function cannot be sent to other processes: {error}") from None
 
 
-def start_ranks(run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:
-    """By our own starter; the ranks meet at a port of this machine."""
-    command = [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
+def start_ranks(run_dir: Path, num_ranks: int, timeout: float, forked: bool) -> tuple[list[str], dict[str, str]]:
+    """By our own starter; the ranks meet at a port of this machine. forked: they need no command."""
+    command = [] if forked else [sys.executable, "-m", "bench.course.start", str(run_dir), str(num_ranks)]
     return command, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(num_ranks)}
 
 
-def start_horovod(run_dir: Path, num_ranks: int, timeout: float) -> tuple[list[str], dict[str, str]]:
-    """By horovodrun."""
-    command = horovodrun.start(num_ranks, ["-m", RANK_PROGRAM, str(run_dir)])
+def start_horovod(run_dir: Path, num_ranks: int, timeout: float, forked: bool) -> tuple[list[str], dict[str, str]]:
+    """By horovodrun. forked: it starts a stand-in for each rank, which hands it its variables."""
+    program = ["-S", "-E", stand_in.__file__] if forked else ["-m", RANK_PROGRAM]
+    command = horovodrun.start(num_ranks, [*program, str(run_dir)])
     return command, {horovodrun.GLOO_TIMEOUT: str(int(timeout + STARTING_S))}
 
 
 START = {"torch": start_ranks, "bare": start_ranks, "horovod": start_horovod}
+PRELOADED = {"horovod": ("horovod.torch",)}
 
 
 def common_variables(num_ranks: int) -> dict[str, str]:

@@ -29,7 +29,7 @@ def references(study: str, device: str = "cpu") -> list[Suite]:
     that there is not."""
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
-    found = [suite for suite in all_suites() if suite.study == study and suite.device == device]
+    found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]
     return [suite for suite in found if how_quiet(suite.records)[0]]
 
 
@@ -45,11 +45,12 @@ def pictures(suite: Suite) -> dict:
 
 
 @functools.cache
-def all_suites() -> list[Suite]:
-    """Every committed suite. Read once per notebook."""
+def suites_named(study: str) -> list[Suite]:
+    """The committed suites whose folders are named after a study, as every suite's is. Read once per notebook."""
     if not REFERENCE.is_dir():
         raise UserError(f"there is no {REFERENCE}: the chapters need a clone of the repository, not the package alone")
-    return suites_of(find_records(REFERENCE)[0])
+    records = [record for folder in REFERENCE.glob(f"*/{study}-*/") for record in find_records(folder)[0]]
+    return suites_of(sorted(records, key=lambda record: record.started_at))
 
 
 def machine(record: Record) -> str:

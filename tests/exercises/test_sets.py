@@ -1,7 +1,8 @@
 """Every problem set's round trip: the students' copy shows nothing, its blank scores zero, its solution full.
 
-The solution and the blank of a set are run in one process without Jupyter, which forks their ranks (forked.py);
-`make solutions-check` does the same by nbgrader, on fresh processes. The blank's ranks are one: an answer that is not
+The solution and the blank of a set are run in one process without Jupyter, which has torch already
+(tests/forked_programs.py) and forks their ranks (forked.py); `make solutions-check` does the same by nbgrader, on fresh
+processes. The blank's ranks are one: an answer that is not
 there fails on every rank alike.
 """
 
@@ -10,7 +11,9 @@ import json
 import pytest
 
 from bench.course import chapters
-from bench.course.exercises import nbgrading, plain, release, submissions, text
+from bench.course.exercises import contained, nbgrading, plain, release, submissions, text
+from bench.process import ending
+from tests.forked_programs import start
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
 CELL_LIMIT_S = 200  # a cell takes seconds; this machine may be busy
@@ -43,8 +46,21 @@ def forking(notebook: str, road: str) -> str:
     return json.dumps(notebook)
 
 
+def as_a_copy(argv: list[str], limit_s: float, environment: dict, log) -> int:
+    """As ``contained.run``, of a module of this project."""
+    call = start(argv[2], argv[3:], environment, log)
+    try:
+        return call.wait(limit_s)
+    finally:
+        ending.end(ending.tree(call.pid) if call.poll() is None else [], grace_s=0.1)
+
+
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_the_round_trip_of_a_set(path, copies, tmp_path, monkeypatch):
+def test_the_round_trip_of_a_set(path, copies, tmp_path, monkeypatch, forked_programs):
+    if forked_programs:
+        for name, value in forked_programs.variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(contained, "run", as_a_copy)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the nets are tiny, and a process without threads is forked
     problem_set = text.read(path)
     blank = nbgrading.released(copies, path.stem)

@@ -1,10 +1,12 @@
-"""One chapter executed at the small sizes, with real processes. Each is executed once, in test_run_*.py."""
+"""One chapter executed at the small sizes, with real processes. Each is executed once, in test_run_*.py. Ranks are
+forked from processes that have torch already (forked_runs.py)."""
 
 import json
 
 import pytest
 
 from bench.course import chapters
+from tests.notebooks import forked_runs
 
 CHAPTER_LIMIT_S = 900  # under two minutes on an idle machine; this one may be busy
 
@@ -17,8 +19,10 @@ def each_of(first: int, last: int):
     )
 
 
-def assert_it_runs(path, folder) -> None:
+def assert_it_runs(path, folder, forked_programs, monkeypatch) -> None:
     """From top to bottom, without an error, and with a figure; afterwards it is known to be executed."""
+    for name, value in (forked_runs.variables(forked_programs) if forked_programs else {}).items():
+        monkeypatch.setenv(name, value)
     executed = chapters.execute(path, folder, quick=True)
     outputs = [output for cell in json.loads(executed.read_text())["cells"] for output in cell.get("outputs", [])]
     assert outputs and not [output for output in outputs if output["output_type"] == "error"]

@@ -83,17 +83,27 @@ class Kernel:
         raise AssertionError(f"not ended within {LIMIT_S} s; so far: {said}")
 
     def processes(self) -> list[str]:
-        """The command lines of all that this kernel has started, itself not among them."""
+        """The command lines of all that this kernel has started; neither itself nor the process that stays to fork
+        ranks is among them."""
+        stays = [process.pid for process in self.staying()]
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if self.mark in process.environ().get(MARKS, "").split() and process.pid != self.pid:
+                if self.mark in process.environ().get(MARKS, "").split() and process.pid not in (self.pid, *stays):
                     found.append(" ".join(process.cmdline()))
         return found
 
+    def staying(self) -> list[psutil.Process]:
+        """The processes that stay, of this kernel's own children: one, or none. Ranks have the same command line."""
+        return [p for p in psutil.Process(self.pid).children() if p.cmdline()[-2:] == ["-m", "bench.course.start"]]
+
     def left(self, within: float = 10.0) -> list[str]:
-        """Processes and temporary files that are left, after a while."""
+        """Processes and temporary files that are left, after a while. torch leaves a folder, with any optimizer."""
         deadline = time.monotonic() + within
-        while (left := [*self.processes(), *map(str, self.temporary.iterdir())]) and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            files = [str(path) for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
+            left = [*self.processes(), *files]
+            if not left:
+                break
             time.sleep(0.2)
         return left

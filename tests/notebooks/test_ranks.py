@@ -1,15 +1,21 @@
 """Functions of a notebook on ranks: real kernels, real processes. One kernel and one launch serve many tests."""
 
+import ast
 import os
+import socket
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from bench.course import output, ranks, start
 from bench.course.output import MOST_LINES, RankOutput
 from bench.course.ranks import run_on_ranks
 from bench.errors import RunFailed, UserError
+from bench.files import LINUX
 from tests.notebooks.kernel import Kernel
-from tests.runs import descendants, needs_horovod, wait_for
+from tests.runs import ROOT, descendants, needs_horovod, wait_for
 
 pytest.importorskip("ipykernel", reason="the notebooks extra is not installed")
 
@@ -237,6 +243,91 @@ def test_an_interrupt_of_the_kernel_ends_the_ranks(kernel):
     """
     assert kernel.run(code, do_when=("waiting", kernel.manager.interrupt_kernel)).raised.startswith("KeyboardInterrupt")
     assert kernel.left() == []
+
+
+forks = pytest.mark.skipif(not LINUX, reason="a fork is safe on Linux alone")
+
+FAMILY = """
+    def family():
+        import psutil
+        return [process.pid for process in psutil.Process().parents()]
+    course.run_on_ranks(family, 2, engine="bare")
+"""
+
+
+@forks
+def test_ranks_of_later_calls_are_forked_from_one_process(kernel):
+    """Which is another one when a variable has changed that a library may have read while it was loaded."""
+    (stays,) = kernel.staying()
+    ranks = ast.literal_eval(kernel.run(FAMILY).shown[0]["text/plain"])
+    assert [family[1:3] for family in ranks] == [[stays.pid, kernel.pid]] * 2, "the second is who starts and waits"
+    changed = "os.environ['OF_THIS_TEST'] = '1'; course.run_on_ranks(lambda: os.environ['OF_THIS_TEST'], 1)"
+    assert kernel.run(f"import os; {changed}").shown[0]["text/plain"] == "['1']"
+    assert kernel.staying() != [stays] and len(kernel.staying()) == 1 and not stays.is_running()
+
+
+def test_what_has_left_a_ranks_session_ends_with_the_call(kernel):
+    code = """
+        def strays():
+            import os, signal, time
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.setsid()
+                if os.fork() == 0:
+                    time.sleep(600)
+                os._exit(0)
+            os._exit(3)
+        failure_of(strays);
+    """
+    assert "ended with exit code 3" in end(kernel.run(code))
+    assert kernel.left() == []
+
+
+@forks
+def test_the_process_that_stays_is_replaced_when_it_is_gone(kernel):
+    (stays,) = kernel.staying()
+    stays.kill()
+    wait_for(lambda: stays.status() == psutil.STATUS_ZOMBIE, "its end")
+    assert kernel.run("course.run_on_ranks(lambda: 1, 2, engine='bare')").shown[0]["text/plain"] == "[1, 1]"
+
+
+@forks
+def test_an_interrupt_while_it_is_starting(kernel):
+    """No process id is known yet."""
+    code = """
+        from bench.course import warm
+        from bench.process import ending
+        while warm.kept: warm.kept.pop().stop()
+        def interrupted(node, seconds): raise KeyboardInterrupt
+        warm.WarmNode.wait = interrupted
+        course.run_on_ranks(lambda: 1, 2)
+    """
+    assert kernel.run(code).raised.startswith("KeyboardInterrupt")
+    assert kernel.run("del warm.WarmNode.wait").raised == "" and kernel.left() == []
+
+
+@forks
+def test_nobody_outlives_the_kernel(tmp_path):
+    with Kernel(tmp_path) as kernel:
+        code = "def wait():\n    import time\n    print('waiting')\n    time.sleep(600)\ncourse.run_on_ranks(wait, 2)"
+        kernel.client.execute(f"from bench import course\n{code}")
+        wait_for(lambda: len(kernel.processes()) == 3 and ranks_run(kernel), "the ranks", within=100)
+        stays = kernel.staying()
+        os.kill(kernel.pid, 9)
+        wait_for(lambda: kernel.processes() == [] and not stays[0].is_running(), "the end of all", within=30)
+
+
+def ranks_run(kernel) -> bool:
+    """Whether two of a kernel's ranks have begun to print."""
+    return all("waiting" in path.read_text() for path in kernel.temporary.glob("ranks-*/rank*.log"))
+
+
+@forks
+def test_a_process_that_stays_ends_after_a_while():
+    code = "from bench.course import start; start.IDLE_S = 0.5; start.preload = lambda modules: None; start.stay()"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        subprocess.run([sys.executable, "-c", code], stdin=theirs, timeout=60, check=True, cwd=ROOT)
 
 
 def test_a_command_ends_with_its_kernel(tmp_path):

@@ -4,10 +4,13 @@ import ast
 
 import pytest
 
+from bench.analysis.suite import suites_of
 from bench.config.modes import MODES
 from bench.course import records
 from bench.course.source import source
 from bench.errors import UserError
+from bench.record.read import find_records
+from bench.studies.registry import STUDIES
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.quick
@@ -33,7 +36,7 @@ def test_a_method_is_shown_from_its_file_and_moved_to_the_margin():
 
 
 def test_a_decorator_belongs_to_its_function():
-    assert source("bench.course.records", "all_suites").text.startswith("@functools.cache\ndef all_suites")
+    assert source("bench.course.records", "suites_named").text.startswith("@functools.cache\ndef suites_named")
 
 
 def test_a_constant_and_a_package():
@@ -64,6 +67,11 @@ def test_a_committed_suite_names_its_machine(study):
     assert "torch" in records.machine(found[-1].first) and found[-1].machine == records.machine(found[-1].first)
 
 
+def test_every_committed_suite_is_found_by_its_study():
+    suites = suites_of(find_records(records.REFERENCE)[0])
+    assert {suite.id for suite in suites} == {s.id for name in STUDIES for s in records.suites_named(name)}
+
+
 def test_of_several_suites_one_is_found_by_what_it_is_about():
     replay, lab = records.reference("replay", about="dp-workers"), records.reference("lab", about="local-norm")
     assert [replay.of_variant(name).config.workers for name in ("fair", "unfair")] == [2, 1]
@@ -82,7 +90,7 @@ def test_a_study_that_there_is_not():
 
 
 def test_where_no_gpu_has_measured_it_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(records, "all_suites", lambda: [])
+    monkeypatch.setattr(records, "suites_named", lambda study: [])
     records.no_gpu_record("compare", "make compare GPUS=2")
     assert capsys.readouterr().out == (
         "No record of 'compare' from a GPU is published yet. On a machine with GPUs: make compare GPUS=2\n"
@@ -92,4 +100,4 @@ def test_where_no_gpu_has_measured_it_is_said(monkeypatch, capsys):
 def test_without_a_clone_there_are_no_records(monkeypatch, tmp_path):
     monkeypatch.setattr(records, "REFERENCE", tmp_path / "none")
     with pytest.raises(UserError, match="need a clone of the repository"):
-        records.all_suites.__wrapped__()
+        records.suites_named.__wrapped__("compare")

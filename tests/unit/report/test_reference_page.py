@@ -122,7 +122,7 @@ def test_renew_names_what_is_no_reference(folder, monkeypatch, capsys):
 
 def test_chapters_show_no_disturbed_suite_and_pooling_counts_them(folder, monkeypatch):
     some = suites_of(suite_records(1, 0.5) + suite_records(2, 0.0))
-    monkeypatch.setattr(course_records, "all_suites", lambda: some)
+    monkeypatch.setattr(course_records, "suites_named", lambda study: some)
     assert [suite.id[-4:] for suite in course_records.references("compare")] == ["0002"]
     folder("a", suite_records(1, 0.5))
     good, said = pool(folder.path)
