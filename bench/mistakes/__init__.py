@@ -5,13 +5,15 @@ To add one: write its file (README.md in this folder says what is in it) and add
 
 import importlib
 
-from bench.mistakes.base import Finding, Mistake
+from bench.mistakes.base import Finding, Mistake, Question
 
 FILES = (
     "unsynced_init", "whole_data", "no_reshuffle", "rank_metrics", "many_writers", "rank0_collective", "lr_not_scaled",
     "same_augmentation", "gradient_sum", "strict_false", "local_norm", "host_sync", "lost_remainder",
     "loader_starvation",
 )  # fmt: skip
+
+__all__ = ["DETECTED", "INJECTED", "MISTAKES", "Finding", "Mistake", "Question", "find", "unheard", "unobserved"]
 
 DETECTED: dict[str, Mistake] = {
     mistake.name: mistake for mistake in (importlib.import_module(f"bench.mistakes.{file}").MISTAKE for file in FILES)
@@ -26,5 +28,11 @@ def find(observed: dict) -> list[Finding]:
 
 
 def unobserved(observed: dict) -> list[str]:
-    """The mistakes of which nothing is known, because what shows them was not observed."""
-    return [name for name, mistake in DETECTED.items() if not mistake.observed(observed)]
+    """The mistakes of which nothing is known of a run of this bench, because what shows them was not observed."""
+    return [name for name, mistake in DETECTED.items() if not (mistake.watched or mistake.observed(observed))]
+
+
+def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
+    """The same for a Watch: each mistake with the reason, "" where none is known. reasons: by key of ``observed``."""
+    unseen = {name: mistake.needs.split() for name, mistake in DETECTED.items() if not mistake.observed(observed)}
+    return {name: reasons.get(needs[0], "") for name, needs in unseen.items()}

@@ -4,13 +4,15 @@ import functools
 import random
 import warnings
 from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
 
-from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS
-from bench.observe.probes import hash_of
+from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, coverage
+from bench.observe.probe import Probe
+from bench.observe.weights import hash_of
 
 REPEATS = 8  # times that one example is drawn, to see whether it comes out otherwise, and how
 FIRST = range(8)  # examples by whose labels a data set is told from another
@@ -167,3 +169,61 @@ def is_label(item) -> bool:
     if isinstance(item, torch.Tensor):
         return item.dim() == 0 and not item.is_floating_point()
     return isinstance(item, int | np.integer)
+
+
+# --- the probes of a Watch ----------------------------------------------------------------------------------------
+
+
+def data_of(parts: list[dict]) -> dict | None:
+    """What the ranks drew. A part: steps (arrays of indices), num_images, epochs, and from a Watch two more.
+
+    subset: [num_images], which images of another set of ``of`` images this rank's data set is made of. Where the ranks
+    have different ones, their indices count in that other set. kind: of the data set's first examples. Where it
+    differs the ranks read sets of their own, and the same index is not the same image: nothing is known then.
+    """
+    ranks, num_images = [part["steps"] for part in parts], parts[0]["num_images"]
+    if len({part.get("kind") for part in parts}) > 1:
+        return None
+    subsets = [part.get("subset") for part in parts]
+    if any(subset is not None for subset in subsets) and not all(np.array_equal(s, subsets[0]) for s in subsets):
+        if any(subset is None for subset in subsets):
+            return None
+        ranks = [[subset[step] for step in steps] for subset, steps in zip(subsets, ranks, strict=True)]
+        num_images = parts[0]["of"]
+    return coverage(ranks, num_images, parts[0]["epochs"])
+
+
+class Draws(Probe):
+    """The images that the first loader draws."""
+
+    joins: ClassVar = {"data": data_of}
+    loader = None
+
+    def begin(self, loader) -> None:
+        if can_be_recorded(loader):
+            self.loader = LoaderWatch(loader, self.watch.ranks)
+
+    def epoch_ended(self, loader, batches: int, whole: bool) -> None:
+        if self.loader and self.loader.loader is loader:
+            self.loader.epoch_ended(batches, whole)
+
+    def close(self) -> None:
+        if self.loader:
+            self.loader.close()
+
+    def part(self) -> dict:
+        return {"data": self.loader and self.loader.result(self.watch.probe(Augmentation).labels)}
+
+
+class Augmentation(Probe):
+    """The random numbers that the first loader's augmentation draws from."""
+
+    joins: ClassVar = {"augmentation": lambda streams: {"streams": streams}}
+    stream = labels = None
+
+    def begin(self, loader) -> None:
+        if can_be_recorded(loader):
+            self.stream, self.labels = augmentation(loader)
+
+    def part(self) -> dict:
+        return {"augmentation": self.stream}

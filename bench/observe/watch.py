@@ -9,27 +9,40 @@
     watch.report()                             # on every rank; rank 0 prints
 
 The training stays bit-identical. The ranks speak to each other in ``report`` alone.
+
+What is seen is seen by probes, one class each (bench/observe/probe.py); to add one, name it in ``PROBES``.
 """
 
-import statistics
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
 from bench.modes import collectives
-from bench.observe.draws import LoaderWatch, augmentation, can_be_recorded
-from bench.observe.observer import put_together
-from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, norm_of, state_of
+from bench.observe.counts import Counts, DataWaits
+from bench.observe.draws import Augmentation, Draws
+from bench.observe.gradients import Gradients
+from bench.observe.loads import LoadedWeights
+from bench.observe.metrics import Metrics, Rates
+from bench.observe.norms import Norms
+from bench.observe.probe import Probe, Unheard
+from bench.observe.together import put_together
+from bench.observe.view import View
+from bench.observe.waits import Waits
+from bench.observe.weights import Weights
+from bench.observe.writers import WrittenFiles
 
-COUNTED_STEPS = 20  # in which waits for the device are counted
-TIMED_STEPS = 10_000
+# In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
+PROBES: tuple[type[Probe], ...] = (
+    DataWaits, WrittenFiles, LoadedWeights, Weights, Gradients, Rates, Counts, Norms, Metrics, Draws, Augmentation,
+    Waits,
+)  # fmt: skip
 
 
 class Watch:
@@ -37,143 +50,156 @@ class Watch:
 
     model, optimizer: as the script uses them, wrapped; ``follow`` takes them later, for a Watch that is made at the top
     of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the global batch that it is for.
+    expect: names of findings that are meant so: they are listed as expected, and are none. Raises UserError for what it
+    cannot watch.
     """
 
     def __init__(
-        self, model: nn.Module | None = None, optimizer=None, lr: float | None = None, lr_batch: int | None = None
+        self,
+        model: nn.Module | None = None,
+        optimizer=None,
+        lr: float | None = None,
+        lr_batch: int | None = None,
+        expect: Sequence[str] = (),
     ):
         self.recipe = {"lr": lr, "lr_batch": lr_batch} if lr is not None and lr_batch is not None else None
-        self.writers, self.loads = Writers(), Loads()
-        self.model = self.waits = self.gradient = self.loader = self.begun = None
-        self.stream = self.labels = self.norms = None
-        self.reported, self.shares, self.hooks = {}, [], []
-        self.images = self.batches = self.optimizer_steps = self.workers = self.depth = 0
-        self.peak_lr = 0.0
+        self.expect = expected(expect)
+        self.model = self.optimizer = None
+        self.begun, self.hooks, self.failed = False, [], {}
+        self.probes = [probe(self) for probe in PROBES]
+        self.counts = self.probe(Counts)
+        self.told = {}
         if model is not None:
             self.follow(model, optimizer)
+
+    def probe(self, kind: type[Probe]) -> Probe:
+        """The probe of a class."""
+        return next(probe for probe in self.probes if isinstance(probe, kind))
 
     def follow(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Watch these from now on. Raises UserError for a model whose parameters are sharded."""
         if any(type(p).__name__ == "DTensor" for p in model.parameters()) or "FullySharded" in type(model).__name__:
             raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
         self.model, self.optimizer = model, optimizer
-        self.gradient = GradientProbe(model.parameters())
+        self.tell("follow", model, optimizer)
         self.hooks = [
-            optimizer.register_step_pre_hook(self.before_step),
-            optimizer.register_step_post_hook(self.after_step),
+            register_optimizer_step_pre_hook(lambda stepping, *_: self.tell("before_step", stepping)),
+            register_optimizer_step_post_hook(lambda stepping, *_: self.tell("after_step", stepping)),
         ]
 
-    def before_step(self, optimizer, arguments, options) -> None:
-        """Called when the optimizer's step begins. Horovod steps twice: the inner has final gradients."""
-        self.depth += 1
-        if self.gradient.hooks:
-            self.gradient.look()
-        self.peak_lr = max(self.peak_lr, *(float(group["lr"]) for group in optimizer.param_groups))
-
-    def after_step(self, optimizer, arguments, options) -> None:
-        """Called when the step has been taken."""
-        self.depth -= 1
-        self.optimizer_steps += self.depth == 0
-        self.gradient.close()
-
-    def __call__(self, loader) -> Iterator:
-        """The loader's batches: one epoch."""
-        self.begin(loader)
-        taken, whole = 0, False
-        try:
-            for batch in self.waits.steps_of(self.timed(loader)):
-                taken += 1
-                yield batch
-                self.stepped(batch)
-            whole = True
-        finally:
-            if self.loader and self.loader.loader is loader:
-                self.loader.epoch_ended(taken, whole)
-
-    def begin(self, loader) -> None:
-        """An epoch begins; before the first one, everything has its state from the start."""
-        if self.model is None:
-            raise UserError("Watch: call follow(model, optimizer) before the first epoch")
-        if self.begun is not None:
-            return
-        self.begun = state_of(self.model)
-        self.waits = HostSyncs(any(p.is_cuda for p in self.model.parameters()))
-        self.workers = getattr(loader, "num_workers", 0)
-        if can_be_recorded(loader):
-            self.stream, self.labels = augmentation(loader)
-            self.loader = LoaderWatch(loader, engine()[1])
-
-    def timed(self, loader) -> Iterator:
-        """The batches, with the share of each step that was spent waiting for its batch."""
-        asked = time.perf_counter()
-        for batch in loader:
-            got = time.perf_counter()
-            yield batch
-            now = time.perf_counter()
-            if len(self.shares) < TIMED_STEPS:
-                self.shares.append((got - asked) / (now - asked))
-            asked = now
-
-    def stepped(self, batch) -> None:
-        """A batch has been trained on."""
-        self.batches += 1
-        if self.norms is None:  # now the model is in training mode
-            self.images, self.norms = length_of(batch), batch_norms(self.model)
-        if self.waits.steps == COUNTED_STEPS:
-            self.waits.close()
-
-    def metric(self, **values) -> None:
-        """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
-        images: that were counted for it; val_images: of the whole validation set."""
-        for name, value in values.items():
-            if name == "val_images":
-                self.reported[name] = int(value)
-            else:
-                self.reported.setdefault(name, []).append(int(value) if name == "images" else float(value))
-
-    def report(self) -> list[Finding]:
-        """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them."""
-        rank, _, gather = engine()
-        parts = gather(self.part())
-        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True}
-        observed = put_together(parts, known)
-        findings = mistakes.find(observed)
-        if rank == 0:
-            print(f"known mistakes found: {len(findings)}")
-            for finding in findings:
-                print("\n".join(finding.lines()))
-            if unseen := mistakes.unobserved(observed):
-                print(f"not observed: {', '.join(unseen)}", flush=True)
-        return findings
+    @property
+    def ranks(self) -> int:
+        """How many processes train."""
+        return engine()[1]
 
     @property
     def devices(self) -> int:
         """Devices of this process."""
         return len(getattr(self.model, "device_ids", None) or [0])
 
+    # --- what happens, and who is told ----------------------------------------------------------------------------
+
+    def tell(self, what: str, *arguments) -> None:
+        """Call a method of every probe that has it. What it raises ends the probe, and never the script."""
+        if what not in self.told:
+            having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
+            self.told[what] = [(probe, getattr(probe, what)) for probe in having]
+        for probe, method in self.told[what]:
+            if probe not in self.failed:
+                try:
+                    method(*arguments)
+                except Exception as error:
+                    self.fails(probe, error)
+
+    def guarded(self, probe: Probe, function: Callable) -> Callable:
+        """A function of a probe that torch or Python will call: it returns None once it or its probe has failed."""
+
+        def call(*arguments, **options):
+            if probe not in self.failed:
+                try:
+                    return function(*arguments, **options)
+                except Exception as error:
+                    self.fails(probe, error)
+
+        return call
+
+    def fails(self, probe: Probe, error: Exception) -> None:
+        """A probe raised: from now on it is deaf."""
+        self.failed[probe] = Unheard(f"the probe failed: {type(error).__name__}: {error}")
+
+    def __call__(self, loader) -> View:
+        """The loader's batches: one epoch each time that it is walked."""
+        return View(self, loader)
+
+    def begin(self, loader) -> None:
+        """An epoch begins; before the first one, everything has its state from the start."""
+        if self.model is None:
+            raise UserError("Watch: call follow(model, optimizer) before the first epoch")
+        if not self.begun:
+            self.begun = True
+            self.tell("begin", loader)
+
+    def metric(self, **values) -> None:
+        """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
+        images: that were counted for it; val_images: of the whole validation set."""
+        self.tell("metric", values)
+
+    # --- the report -----------------------------------------------------------------------------------------------
+
+    def report(self) -> list[Finding]:
+        """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them.
+
+        A finding with a ``question`` may be meant so; those in ``expect`` are left out.
+        """
+        rank, _, gather = engine()
+        parts = gather(self.part())
+        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True}
+        joins = {key: join for probe in self.probes for key, join in probe.joins.items()}
+        observed, unheard = put_together(parts, known, joins)
+        found = mistakes.find(observed)
+        if rank == 0:
+            print("\n".join(report_lines(found, self.expect, mistakes.unheard(observed, unheard))), flush=True)
+        return [finding for finding in found if finding.name not in self.expect]
+
     def part(self) -> dict:
         """This rank's part; everything is taken down."""
-        for probe in (self.writers, self.loads, self.waits, self.gradient, self.loader):
-            if probe:
-                probe.close()
         for hook in self.hooks:
             hook.remove()
-        seen = {"writers": self.writers.result(), "loads": self.loads.result(), "reported": self.reported or None}
-        if self.begun is None:
-            return seen
-        gradient = self.gradient.result()
-        per_step = self.images * max(1, round(self.batches / max(1, self.optimizer_steps)))
-        return seen | {
-            "start": self.begun,
-            "end": state_of(self.model),
-            "data": self.loader and self.loader.result(self.labels),
-            "augmentation": self.stream,
-            "norm": norm_of(self.norms, self.images // self.devices) if self.norms is not None else None,
-            "gradient": gradient and gradient | {"kind": kind_of(self.model, self.optimizer)},
-            "learning_rate": self.recipe and self.recipe | {"used": self.peak_lr, "images": per_step},
-            "host_syncs": self.waits.result(),
-            "loader": {"wait_share": statistics.median(self.shares), "workers": self.workers} if self.shares else None,
-        }
+        self.tell("close")
+        part = {}
+        for probe in self.probes:
+            seen = {}
+            if probe not in self.failed:
+                try:
+                    seen = probe.part()
+                except Exception as error:
+                    self.fails(probe, error)
+            for key in probe.joins:
+                value = self.failed.get(probe) or seen.get(key)
+                part[key] = Unheard(probe.silent[key]) if value is None and key in probe.silent else value
+        return part
+
+
+def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str, str]) -> list[str]:
+    """What rank 0 prints. unheard: mistake -> why it could not be looked for."""
+    wrong = [finding for finding in found if finding.name not in expect and not finding.question]
+    asked = [finding for finding in found if finding.name not in expect and finding.question]
+    meant = [finding.name for finding in found if finding.name in expect]
+    seen = [name for name in mistakes.DETECTED if name not in unheard and name not in {f.name for f in found}]
+    lines = [f"known mistakes found: {len(wrong)}"]
+    lines += [line for finding in (*wrong, *asked) for line in finding.lines()]
+    lines += [f"expected: {', '.join(meant)}"] if meant else []
+    lines += [f"looked for, clean: {', '.join(seen)}"] if seen else []
+    whys = [f"{name} ({why})" if why else name for name, why in unheard.items()]
+    return lines + ([f"not observed: {', '.join(whys)}"] if whys else [])
+
+
+def expected(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of ``expect``. Raises UserError for one that is no mistake's."""
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if unknown := [name for name in names if name not in mistakes.DETECTED]:
+        raise UserError(f"Watch(expect=): {unknown[0]} is none of {', '.join(mistakes.DETECTED)}")
+    return names
 
 
 def engine() -> tuple:
@@ -184,20 +210,3 @@ def engine() -> tuple:
     if horovod and horovod.is_initialized():
         return horovod.rank(), horovod.size(), horovod.allgather_object
     return 0, 1, lambda item: [item]
-
-
-def kind_of(model: nn.Module, optimizer) -> str:
-    """How gradients are exchanged: "mean" but for what is known to be none."""
-    horovod = sys.modules.get("horovod.torch")
-    if horovod and (getattr(optimizer, "op", None) is horovod.Adasum or hasattr(optimizer, "_starting_models")):
-        return "Adasum"
-    hooks = [hook for hook, _ in getattr(model, "_comm_hooks", [])]  # DDP's; torch's name for it is its own
-    return "PowerSGD" if any("power" in getattr(hook, "__name__", "").lower() for hook in hooks) else "mean"
-
-
-def length_of(batch) -> int:
-    """Examples in a batch: the length of the first tensor in it; 0 without one."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 0
-    items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    return next((length for item in items if (length := length_of(item))), 0)

@@ -1,4 +1,4 @@
-"""bench/observe/probes.py and draws.py: what they see, and that nothing is left of them."""
+"""The probes of bench/observe: what they see, and that nothing is left of them."""
 
 import random
 
@@ -9,15 +9,15 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset, random_split
 
 from bench.config.options import RunConfig
-from bench.observe import probes
-from bench.observe.draws import LoaderWatch, augmentation
-from bench.observe.observer import Observer, data_of
+from bench.observe import gradients, loads, waits, writers
+from bench.observe.draws import LoaderWatch, augmentation, data_of
+from bench.observe.observer import Observer
 
 
 def functions() -> tuple:
     """Those that probes put others in place of."""
-    waits = [vars(torch.Tensor).get(name) for name in probes.WAITS]
-    return torch.save, torch.load, nn.Module.load_state_dict, waits, list(probes.listeners)
+    methods = [vars(torch.Tensor).get(name) for name in waits.WAITS]
+    return torch.save, torch.load, nn.Module.load_state_dict, methods, list(writers.listeners)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_a_run_without_watch_puts_nothing_up(tmp_path):
 
 
 def test_waits_count_for_the_line_of_the_script_that_waits():
-    waits = probes.HostSyncs(on_gpu=False)
+    syncs = waits.HostSyncs(on_gpu=False)
     loss = torch.ones(())
 
     def loader():
@@ -46,29 +46,29 @@ def test_waits_count_for_the_line_of_the_script_that_waits():
             float(loss)  # the loader's own affair
             yield number
 
-    for number in waits.steps_of(loader()):
+    for number in syncs.steps_of(loader()):
         loss.item()
         f"{loss:.3f}"
         torch.nn.utils.clip_grad_norm_([nn.Parameter(loss)], 1.0)  # what torch does within is its own
         if number == 0:
             loss.tolist()
-    waits.close()
+    syncs.close()
     loss.item()
-    found = {entry["where"].split(" ", 1)[1]: entry["per_step"] for entry in waits.result()}
+    found = {entry["where"].split(" ", 1)[1]: entry["per_step"] for entry in syncs.result()}
     assert found == {"item": 1, "format": 1, "tolist": 0.25}
 
 
 def test_on_a_gpu_tensors_elsewhere_do_not_count():
-    waits = probes.HostSyncs(on_gpu=True)
-    for _ in waits.steps_of([0]):
+    syncs = waits.HostSyncs(on_gpu=True)
+    for _ in syncs.steps_of([0]):
         torch.ones(()).item()
-    waits.close()
-    assert waits.result() == []
+    syncs.close()
+    assert syncs.result() == []
 
 
 def test_a_rank_own_gradient_adds_up_over_passes():
     model = nn.Linear(3, 1, bias=False)
-    probe = probes.GradientProbe(model.parameters())
+    probe = gradients.GradientProbe(model.parameters())
     for value in (1.0, 2.0):
         model(torch.full((1, 3), value)).sum().backward()
     model.weight.grad *= 0.5  # an exchange
@@ -80,26 +80,26 @@ def test_a_rank_own_gradient_adds_up_over_passes():
 
 
 def test_files_that_are_written_are_noted_below_the_folder(tmp_path):
-    writers = probes.Writers(tmp_path)
+    written = writers.Writers(tmp_path)
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / ".hidden").write_text("x")
     (tmp_path / "a.txt").read_text()
     torch.save({}, tmp_path / "b.pt")
     torch.save({}, tmp_path.parent / f"{tmp_path.name}-outside.pt")
-    writers.close()
+    written.close()
     (tmp_path / "later").write_text("x")
-    assert writers.result()["names"] == ["a.txt", "b.pt"]
+    assert written.result()["names"] == ["a.txt", "b.pt"]
 
 
 def test_loads_say_what_found_its_place(tmp_path):
-    loads, model = probes.Loads(), nn.Linear(2, 2)
+    seen, model = loads.Loads(), nn.Linear(2, 2)
     torch.save({f"module.{key}": value for key, value in model.state_dict().items()}, tmp_path / "w.pt")
     model.load_state_dict(torch.load(tmp_path / "w.pt"), strict=False)
     model.load_state_dict(model.state_dict())
     with pytest.raises(RuntimeError):
         model.load_state_dict({})
-    loads.close()
-    wrong, right = loads.result()
+    seen.close()
+    wrong, right = seen.result()
     assert wrong == {"file": "w.pt", "keys": 2, "missing": 2, "unexpected": 2, "strict": False, "prefix": "module."}
     assert right["missing"] == right["unexpected"] == 0 and right["prefix"] is None
 
