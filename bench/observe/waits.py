@@ -90,10 +90,10 @@ class Waits(Probe):
     def begin(self, loader) -> None:
         self.waits = HostSyncs(any(p.is_cuda for p in self.watch.model.parameters()))
 
-    def fetched(self, loader, batch) -> None:
+    def fetched(self, epoch, batch) -> None:
         self.waits.step_begins()
 
-    def trained(self, loader, batch) -> None:
+    def trained(self, epoch) -> None:
         self.waits.on = False
         if self.waits.steps == COUNTED_STEPS:
             self.waits.close()

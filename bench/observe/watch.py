@@ -26,14 +26,15 @@ from bench.errors import UserError
 from bench.mistakes import Finding
 from bench.modes import collectives
 from bench.observe.counts import Counts, DataWaits
-from bench.observe.draws import Augmentation, Draws
+from bench.observe.draws import Draws
 from bench.observe.gradients import Gradients
 from bench.observe.loads import LoadedWeights
 from bench.observe.metrics import Metrics, Rates
 from bench.observe.norms import Norms
 from bench.observe.probe import Probe, Unheard
+from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.together import put_together
-from bench.observe.view import View
+from bench.observe.view import View, view_of
 from bench.observe.waits import Waits
 from bench.observe.weights import Weights
 from bench.observe.writers import WrittenFiles
@@ -41,7 +42,7 @@ from bench.observe.writers import WrittenFiles
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
     DataWaits, WrittenFiles, LoadedWeights, Weights, Gradients, Rates, Counts, Norms, Metrics, Draws, Augmentation,
-    Waits,
+    StepRandom, Waits,
 )  # fmt: skip
 
 
@@ -100,12 +101,13 @@ class Watch:
     # --- what happens, and who is told ----------------------------------------------------------------------------
 
     def tell(self, what: str, *arguments) -> None:
-        """Call a method of every probe that has it. What it raises ends the probe, and never the script."""
+        """Call a method of every probe that has it. What it raises ends the probe, and never the script; one that has
+        ended is still taken down."""
         if what not in self.told:
             having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
             self.told[what] = [(probe, getattr(probe, what)) for probe in having]
         for probe, method in self.told[what]:
-            if probe not in self.failed:
+            if probe not in self.failed or what == "close":
                 try:
                     method(*arguments)
                 except Exception as error:
@@ -129,7 +131,7 @@ class Watch:
 
     def __call__(self, loader) -> View:
         """The loader's batches: one epoch each time that it is walked."""
-        return View(self, loader)
+        return view_of(self, loader)
 
     def begin(self, loader) -> None:
         """An epoch begins; before the first one, everything has its state from the start."""

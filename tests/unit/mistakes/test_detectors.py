@@ -17,6 +17,7 @@ LOAD = {"file": "w.pt", "keys": 62, "missing": 0, "unexpected": 0, "strict": Fal
 NORM = {"kind": "BatchNorm2d × 20", "images": 4, "synchronised": False, "disagreement": 0.3}
 PLACE = {"file": "a/epochs.py", "line": 275, "function": "validate", "collective": True}
 OTHER = PLACE | {"line": 150, "function": "end_epoch"}
+STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False, "wrapped": True}
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
     "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
@@ -28,7 +29,8 @@ RIGHT = {
     "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"},
     "loads": [[LOAD | {"missing": 2}], []], "norm": NORM | {"images": 8},
     "host_syncs": [{"where": "train.py:9 item", "per_step": 0.1}],
-    "loader": {"wait_share": [0.1, 0.15], "workers": 2},
+    "loader": {"wait_share": [0.1, 0.15], "workers": 2}, "random": {"streams": ["0", "1"], "generators": []},
+    "steps": STEPS,
 }  # fmt: skip
 
 
@@ -61,8 +63,25 @@ WRONG = [
     ("lost-remainder", {"data": DATA | epochs(never=6)["data"] | {"never_seen": 6}}, "6 of 100 images"),
     ("lost-remainder", epochs(never=16), "16 of 100 images"),
     ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "workers": 1}}, "40 %"),
+    ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "wait_s": [0.1, 0.1], "workers": 1}}, "40 %"),
+    ("same-random", {"random": {"streams": ["0", "0"], "generators": ["torch"]}}, "from 1 random streams (torch)"),
+    ("uneven-steps", {"steps": STEPS | {"batches": [[9, 9], [9, 8]]}}, "epoch 2 has 9, 8 batches"),
+    ("uneven-steps", {"steps": STEPS | {"images": [8, 4]}}, "a step has 8, 4 images"),
+]
+WATCHED = {"kind": "Own", "shuffles": False, "set_epoch": False, "replacement": False, "repeats": False, "epochs": []}
+ASKED = [
+    ("whole-data", epochs(repeated=36, most=3, by_one_rank=30), {}, "replacement"),
+    ("whole-data", {"data": {"shared_in_a_step": 0.1}}, {"replacement": True}, "Own meant to draw with"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 1.0}}, {}, "fixed (Own)"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 0.9}}, {"shuffles": True}, "blocks"),
+    ("lost-remainder", {"data": epochs(never=40)["data"] | {"never_seen": 40}}, {}, "held out"),
+    ("lost-remainder", epochs(draws=60, never=40), {}, "a part of the images"),
 ]
 PASS = {
+    "a short wait": {"loader": {"wait_share": [0.9], "wait_s": [0.001], "workers": 0}},
+    "under Join": {"steps": STEPS | {"batches": [[9], [8]], "joined": True}},
+    "batches of any length": {"steps": STEPS | {"images": [None, 8]}},
+    "own sets, a part of each": {"data": epochs(draws=60, never=40)["data"] | {"sampler": WATCHED, "own_sets": True}},
     "a bound exchanges nothing": {"exchanges": False, "start": {"parameters": ["a", "b"]}, "norm": NORM},
     "buffers that differ by rank": {"end": {"parameters": ["c", "c"], "buffers": ["d", "e"]}},
     "padding": epochs(draws=101, repeated=1, most=2),
@@ -105,10 +124,17 @@ def test_what_is_right_is_let_pass(change):
     assert names(RIGHT | change) == []
 
 
+@pytest.mark.parametrize(("name", "change", "sampler", "asks"), ASKED)
+def test_what_only_its_author_knows_is_asked(name, change, sampler, asks):
+    [finding] = mistakes.find(RIGHT | {"data": change["data"] | {"sampler": WATCHED | sampler}})
+    assert finding.name == name and asks in finding.question
+    assert not any(found.question for found in mistakes.find(RIGHT | change))  # a run of this bench means none of it
+
+
 def test_every_mistake_has_a_detector_and_a_case_here():
     assert {name for name, _, _ in WRONG} == set(DETECTED) == {mistake.name for mistake in DETECTED.values()}
     assert set(INJECTED) < set(MISTAKES) < set(DETECTED)
-    assert set(DETECTED) - set(MISTAKES) == {"loader-starvation"}  # nothing injects it
+    assert set(DETECTED) - set(MISTAKES) == {"loader-starvation", "same-random", "uneven-steps"}  # nothing injects it
     assert mistakes.find({}) == []
     assert set(mistakes.unobserved({})) == set(DETECTED) - {
         "rank0-collective"
