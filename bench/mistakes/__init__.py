@@ -5,13 +5,13 @@ To add one: write its file (README.md in this folder says what is in it) and add
 
 import importlib
 
-from bench.mistakes.base import Finding, Mistake, Question
+from bench.mistakes.base import Finding, Mistake, Question, part_of
 
 FILES = (
     "unsynced_init", "whole_data", "no_reshuffle", "rank_metrics", "many_writers", "rank0_collective", "lr_not_scaled",
     "same_augmentation", "gradient_sum", "strict_false", "local_norm", "host_sync", "lost_remainder",
-    "loader_starvation", "drift", "no_exchange", "no_group", "forgotten_parameters", "stale_optimizer", "lr_by_rank",
-    "unsynced_accumulation", "rank0_forward", "counted_twice", "other_replica",
+    "loader_starvation", "same_random", "uneven_steps", "drift", "no_exchange", "no_group", "forgotten_parameters",
+    "stale_optimizer", "lr_by_rank", "unsynced_accumulation", "rank0_forward", "counted_twice", "other_replica",
 )  # fmt: skip
 
 __all__ = [
@@ -55,4 +55,9 @@ def unobserved(observed: dict) -> list[str]:
 def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
     """The same for a Watch: each mistake with the reason, "" where none is known. reasons: by key of ``observed``."""
     unseen = {name: mistake.needs.split() for name, mistake in DETECTED.items() if not mistake.observed(observed)}
-    return {name: reasons.get(needs[0], "") for name, needs in unseen.items()}
+    return {name: reasons.get(needs[0]) or why(observed, needs) for name, needs in unseen.items()}
+
+
+def why(observed: dict, needs: list[str]) -> str:
+    """The reason that an observed part gives for what it lacks, in its "unheard"."""
+    return part_of(observed, [*needs[:-1], "unheard", *needs[-1:]]) or ""

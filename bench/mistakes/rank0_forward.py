@@ -11,8 +11,8 @@ def detect(observed: dict) -> str | None:
     evaluates = evaluates or [place.get("evaluates", 0) for place in places if place]
     if any(evaluates) and (min(evaluates) == 0 or (any(forwards.get("buffers", [])) and differ(evaluates))):
         return f"the wrapped model was called in evaluation {counts(evaluates)} times, by rank"
-    taken = (observed.get("steps") or {}).get("steps", [])
-    if differ(trains) and passes and not differ(taken) and observed.get("steps"):
+    batches = [tuple(taken) for taken in (observed.get("steps") or {}).get("batches", [])]
+    if differ(trains) and passes and batches and not differ(batches):
         return f"the wrapped model was called in training {counts(trains)} times, by rank, in equally many steps"
     return None
 

@@ -51,14 +51,14 @@ class Hang(Probe):
         self.longest = max(self.longest, now - self.moved)
         self.moved = now
 
-    def asked(self, loader) -> None:
+    def asked(self, epoch) -> None:
         self.move()
 
-    def fetched(self, loader, batch) -> None:
+    def fetched(self, epoch, batch) -> None:
         self.taken += 1
         self.move()
 
-    def trained(self, loader, batch) -> None:
+    def trained(self, epoch) -> None:
         self.move()
 
     def before_step(self, optimizer) -> None:
@@ -67,9 +67,9 @@ class Hang(Probe):
     def after_step(self, optimizer) -> None:
         self.move()
 
-    def epoch_ended(self, loader, batches: int, whole: bool) -> None:
-        if whole:
-            self.epochs.append(batches)
+    def epoch_ended(self, epoch) -> None:
+        if epoch.whole and epoch.optimizer_steps:
+            self.epochs.append(epoch.taken)
         self.taken = 0
         self.move()
 

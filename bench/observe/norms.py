@@ -49,7 +49,7 @@ class Norms(Probe):
     silent: ClassVar = {"norm": "no step was seen"}
     norms = None
 
-    def trained(self, loader, batch) -> None:
+    def trained(self, epoch) -> None:
         if self.norms is None:  # now the model is in training mode
             self.norms = batch_norms(self.watch.model)
 

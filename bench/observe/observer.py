@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.config.options import RunConfig
-from bench.observe.coverage import first_steps
-from bench.observe.draws import Augmentation, Draws
+from bench.observe.coverage import coverage, first_steps, walks_of
 from bench.observe.gradients import GradientProbe, Gradients
 from bench.observe.loads import LoadedWeights, Loads
 from bench.observe.metrics import Metrics
@@ -116,7 +115,7 @@ class Observer:
         epochs = [(a - first, b - first) for a, b in itertools.pairwise(ends) if a > first or a == first == 0]
         ranks = self.trainer.mode.topology.world_size
         steps = [draws % len(dataset) for draws in first_steps(self.sampler, ranks, epochs)]
-        return {"steps": steps, "num_images": len(dataset), "epochs": epochs}
+        return {"walks": walks_of(steps, epochs), "num_images": len(dataset)}
 
     def augmentation(self, dataset) -> str | None:
         """A hash of the seeds that the first steps' images were augmented by; None without augmentation."""
@@ -155,6 +154,8 @@ def reported(rows: list[dict], val_set) -> dict | None:
 
 # What a run of this bench is observed in, which asks its own loop where a Watch has to listen.
 JOINS = {
-    "start": columns, "end": columns, **Draws.joins, **Metrics.joins, **WrittenFiles.joins, **Augmentation.joins,
-    **Gradients.joins, **LoadedWeights.joins, **Norms.joins, **Waits.joins,
+    "start": columns, "end": columns, **Metrics.joins, **WrittenFiles.joins, **Gradients.joins, **LoadedWeights.joins,
+    **Norms.joins, **Waits.joins,
+    "data": lambda parts: coverage([part["walks"] for part in parts], parts[0]["num_images"]),
+    "augmentation": lambda streams: {"streams": streams},
 }  # fmt: skip

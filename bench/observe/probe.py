@@ -35,23 +35,26 @@ class Probe:
     def begin(self, loader) -> None:
         """The first epoch of all begins; everything has its state from the start."""
 
-    def before_iter(self, loader) -> None:
-        """An epoch begins: ``iter(loader)`` is called next."""
+    def before_iter(self, epoch) -> None:
+        """An epoch (bench/observe/view.py) begins: ``iter(loader)`` is called next."""
 
-    def after_iter(self, loader, iterator) -> None:
+    def after_iter(self, epoch, iterator) -> None:
         """``iter(loader)`` has returned its iterator; None: it raised."""
 
-    def asked(self, loader) -> None:
+    def asked(self, epoch) -> None:
         """The script waits for a batch: ``next(iterator)`` is called next."""
 
-    def fetched(self, loader, batch) -> None:
+    def drawn(self, epoch, iterator, indices) -> None:
+        """torch's iterator has drawn the indices of a batch, which is fetched next, or later by a worker."""
+
+    def fetched(self, epoch, batch) -> None:
         """A batch is there, and is handed to the script next."""
 
-    def trained(self, loader, batch) -> None:
+    def trained(self, epoch) -> None:
         """The script asks for the next batch, or has ended: it is done with this one."""
 
-    def epoch_ended(self, loader, batches: int, whole: bool) -> None:
-        """An epoch of so many batches was taken; whole: to its end."""
+    def epoch_ended(self, epoch) -> None:
+        """The epoch is over, at its end or before."""
 
     def before_step(self, optimizer) -> None:
         """An optimizer's step begins: any optimizer's of the process, and Horovod steps twice."""

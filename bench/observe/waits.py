@@ -111,11 +111,11 @@ class Waits(Probe):
         guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
         self.waits = HostSyncs(on_gpu, evaluates=lambda: not model.training, guarded=guarded)
 
-    def fetched(self, loader, batch) -> None:
+    def fetched(self, epoch, batch) -> None:
         self.waits.step_begins()
         self.enabled = torch.is_grad_enabled() and self.watch.model.training
 
-    def trained(self, loader, batch) -> None:
+    def trained(self, epoch) -> None:
         self.waits.step_ends(self.enabled)
         if self.waits.steps == COUNTED_STEPS:
             self.waits.close()

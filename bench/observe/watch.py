@@ -28,7 +28,7 @@ from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
 from bench.observe.counts import Counts, DataWaits
-from bench.observe.draws import Augmentation, Draws
+from bench.observe.draws import Draws
 from bench.observe.gradients import Gradients, Passes
 from bench.observe.hang import Hang
 from bench.observe.loads import LoadedWeights
@@ -37,8 +37,9 @@ from bench.observe.norms import Norms
 from bench.observe.parameters import Parameters
 from bench.observe.probe import Probe, Unheard
 from bench.observe.ranks import Ranks, launched
+from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.together import put_together
-from bench.observe.view import View
+from bench.observe.view import View, view_of
 from bench.observe.waits import Waits
 from bench.observe.weights import Others, Weights
 from bench.observe.writers import WrittenFiles
@@ -46,7 +47,7 @@ from bench.observe.writers import WrittenFiles
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
     DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Others, Parameters, Passes, Gradients, Rates, Counts, Norms,
-    Metrics, Draws, Augmentation, Waits,
+    Metrics, Draws, Augmentation, StepRandom, Waits,
 )  # fmt: skip
 
 
@@ -131,12 +132,13 @@ class Watch:
     # --- what happens, and who is told ----------------------------------------------------------------------------
 
     def tell(self, what: str, *arguments) -> None:
-        """Call a method of every probe that has it. What it raises ends the probe, and never the script."""
+        """Call a method of every probe that has it. What it raises ends the probe, and never the script; one that has
+        ended is still taken down."""
         if what not in self.told:
             having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
             self.told[what] = [(probe, getattr(probe, what)) for probe in having]
         for probe, method in self.told[what]:
-            if probe not in self.failed:
+            if probe not in self.failed or what == "close":
                 try:
                     method(*arguments)
                 except Exception as error:
@@ -162,7 +164,7 @@ class Watch:
         """The loader's batches: one epoch each time that it is walked. Raises UserError for what cannot be walked."""
         if isinstance(loader, nn.Module) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
             raise UserError(f"watch(loader) takes what yields batches, and a {type(loader).__name__} does not")
-        return View(self, loader)
+        return view_of(self, loader)
 
     def begin(self, loader) -> None:
         """An epoch begins; before the first one, everything has its state from the start."""
@@ -205,7 +207,10 @@ class Watch:
             (observed, unheard), prints = self.alone(own | hang.part(), str(why)), True
             first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
         hang.ended()
-        return self.say(observed, unheard, first) if prints else self.keep(observed)
+        found = self.say(observed, unheard) if prints else self.keep(observed)
+        if first:
+            raise UserError(first)
+        return found
 
     def number_of(self) -> int:
         """This rank's number, or what its launcher says that it is."""

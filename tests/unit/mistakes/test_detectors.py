@@ -25,6 +25,7 @@ PARAMETERS = {"tensors": 10, "steps": 9, "forgotten": [], "head_alone": False, "
 GRADIENT = {"over_mean": 1.0, "same_on_all_ranks": True, "exchanged": True, "steady": True, "passes": 1, "kind": "mean"}
 RATE = {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64}
 SMALL = RATE | {"global_batch": 256, "for_batch": 64, "meant": 0.4}
+STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False, "wrapped": True}
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
     "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
@@ -40,6 +41,7 @@ RIGHT = {
     "weights": WEIGHTS, "parameters": PARAMETERS, "group": {"joined": True, "launched": LAUNCHED},
     "rates": {"looked_at": 9, "apart_at": None, "by_rank": []}, "passes": {"steps": 20, "unsynced": 0},
     "forwards": {"trains": [9, 9], "evaluates": [3, 3], "buffers": [True, True]}, "others": {"ema": ["a", "a"]},
+    "random": {"streams": ["0", "1"], "generators": []}, "steps": STEPS,
 }  # fmt: skip
 
 
@@ -80,11 +82,24 @@ WRONG = [
     ("forgotten-parameters", {"parameters": PARAMETERS | {"unchanged": list("abcdefghij")}}, "none of 10 parameters"),
     ("stale-optimizer", {"parameters": PARAMETERS | {"stale": 2, "missing": 2}}, "2 of the optimizer's parameters"),
     ("lr-by-rank", {"rates": {"looked_at": 9, "apart_at": 4, "by_rank": [0.1, 0.05]}}, "in step 4"),
-    ("unsynced-accumulation", {"passes": {"steps": 9, "unsynced": 9}}, "9 of the first 9 steps"),
+    ("unsynced-accumulation", {"passes": {"steps": 9, "unsynced": 8}}, "8 of the first 9 steps"),
     ("rank0-forward", {"forwards": RIGHT["forwards"] | {"evaluates": [3, 0]}}, "in evaluation 3, 0 times"),
     ("counted-twice", {"reported": RIGHT["reported"] | {"images": [[37, 37]] * 2}}, "37 images were counted, of 36"),
     ("other-replica", {"others": {"ema": ["a", "b"]}}, "ema (2 different on 2 ranks)"),
     ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "workers": 1}}, "40 %"),
+    ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "wait_s": [0.1, 0.1], "workers": 1}}, "40 %"),
+    ("same-random", {"random": {"streams": ["0", "0"], "generators": ["torch"]}}, "from 1 random streams (torch)"),
+    ("uneven-steps", {"steps": STEPS | {"batches": [[9, 9], [9, 8]]}}, "epoch 2 has 9, 8 batches"),
+    ("uneven-steps", {"steps": STEPS | {"images": [8, 4]}}, "a step has 8, 4 images"),
+]
+WATCHED = {"kind": "Own", "shuffles": False, "set_epoch": False, "replacement": False, "repeats": False, "epochs": []}
+ASKED_OF_DATA = [
+    ("whole-data", epochs(repeated=36, most=3, by_one_rank=30), {}, "replacement"),
+    ("whole-data", {"data": {"shared_in_a_step": 0.1}}, {"replacement": True}, "Own meant to draw with"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 1.0}}, {}, "fixed (Own)"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 0.9}}, {"shuffles": True}, "blocks"),
+    ("lost-remainder", {"data": epochs(never=40)["data"] | {"never_seen": 40}}, {}, "held out"),
+    ("lost-remainder", epochs(draws=60, never=40), {}, "a part of the images"),
 ]
 ASKED = [
     ("drift", {"weights": APART | {"together_again": True}}, "local SGD"),
@@ -106,6 +121,10 @@ PASS = {
         "forwards": {"trains": [9, 9], "evaluates": [3, 4], "buffers": [False, False]}
     },
     "one process and no launcher": {"group": {"joined": False, "launched": None}},
+    "a short wait": {"loader": {"wait_share": [0.9], "wait_s": [0.001], "workers": 0}},
+    "under Join": {"steps": STEPS | {"batches": [[9], [8]], "joined": True}},
+    "batches of any length": {"steps": STEPS | {"images": [None, 8]}},
+    "own sets, a part of each": {"data": epochs(draws=60, never=40)["data"] | {"sampler": WATCHED, "own_sets": True}},
     "a bound exchanges nothing": {"exchanges": False, "start": {"parameters": ["a", "b"]}, "norm": NORM},
     "buffers that differ by rank": {"end": {"parameters": ["c", "c"], "buffers": ["d", "e"]}},
     "padding": epochs(draws=101, repeated=1, most=2),
@@ -160,6 +179,13 @@ def test_what_follows_from_a_mistake_is_not_said_beside_it():
     assert names(RIGHT | apart) == ["drift"]
     assert names(RIGHT | apart | {"gradient": GRADIENT | {"exchanged": False}}) == ["no-exchange"]
     assert names(RIGHT | apart | {"rates": {"looked_at": 9, "apart_at": 1, "by_rank": [1, 2]}}) == ["lr-by-rank"]
+
+
+@pytest.mark.parametrize(("name", "change", "sampler", "asks"), ASKED_OF_DATA)
+def test_what_only_its_author_knows_is_asked(name, change, sampler, asks):
+    [finding] = mistakes.find(RIGHT | {"data": change["data"] | {"sampler": WATCHED | sampler}})
+    assert finding.name == name and asks in finding.question
+    assert not any(found.question for found in mistakes.find(RIGHT | change))  # a run of this bench means none of it
 
 
 def test_every_mistake_has_a_detector_and_a_case_here():

@@ -1,16 +1,12 @@
 """The probes of bench/observe: what they see, and that nothing is left of them."""
 
-import random
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset, random_split
+from torch.utils.data import DataLoader
 
 from bench.config.options import RunConfig
 from bench.observe import gradients, loads, waits, writers
-from bench.observe.draws import LoaderWatch, augmentation, data_of
 from bench.observe.observer import Observer
 
 
@@ -104,77 +100,3 @@ def test_loads_say_what_found_its_place(tmp_path):
     wrong, right = seen.result()
     assert wrong == {"file": "w.pt", "keys": 2, "missing": 2, "unexpected": 2, "strict": False, "prefix": "module."}
     assert right["missing"] == right["unexpected"] == 0 and right["prefix"] is None
-
-
-# --- a loader of a user's ------------------------------------------------------------------------------------------
-
-
-class Noisy(torch.utils.data.Dataset):
-    """Random numbers of all three generators beside a label."""
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int):
-        return torch.rand(2), np.random.rand(), random.random(), index
-
-
-def seeded(seed: int) -> None:
-    """All three generators."""
-    torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_augmentation_is_told_by_the_seeds_it_would_get_and_uses_none_up(workers):
-    loader = DataLoader(Noisy(), num_workers=workers)
-    seen = []
-    for seed in (1, 1, 2):
-        seeded(seed)
-        seen.append(augmentation(loader))
-        after = torch.rand(1), np.random.rand(), random.random()
-        seeded(seed)
-        assert after == (torch.rand(1), np.random.rand(), random.random())
-    streams, labels = zip(*seen, strict=True)
-    assert streams[0] == streams[1] != streams[2] and len(set(labels)) == 1
-
-
-def test_without_randomness_or_examples_by_number_there_is_no_stream():
-    assert augmentation(DataLoader(TensorDataset(torch.arange(10))))[0] is None
-    assert augmentation(DataLoader({"a": 1}, sampler=["a"])) == (None, None)
-
-
-def part_of(loader, labels=None) -> dict | None:
-    """One epoch of a loader, as its rank's part."""
-    watch = LoaderWatch(loader, ranks=2)
-    before = watch.recorded.sampler
-    watch.epoch_ended(sum(1 for _ in loader), whole=True)
-    watch.close()
-    assert before in (loader.sampler, loader.batch_sampler)
-    return watch.result(labels)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_shares_of_a_subset_and_of_a_subset_sampler_are_whole_epochs(workers):
-    whole = TensorDataset(torch.arange(100))
-    train, _ = random_split(whole, [80, 20], generator=torch.Generator().manual_seed(1))
-    of_one_subset = [
-        part_of(DataLoader(train, 8, sampler=range(rank, 80, 2), num_workers=workers)) for rank in range(2)
-    ]
-    own_subsets = [
-        part_of(DataLoader(Subset(whole, range(rank, 100, 2)), 10, num_workers=workers)) for rank in range(2)
-    ]
-    for parts, images in ((of_one_subset, 80), (own_subsets, 100)):
-        assert data_of(parts)["epochs"] == [{"draws": images, "never": 0, "repeated": 0, "most": 1}]
-    chosen = SubsetRandomSampler(range(50, 100))
-    assert data_of([part_of(DataLoader(whole, 10, sampler=chosen))])["epochs"][0]["never"] == 0
-
-
-def test_what_cannot_be_known_of_the_data_is_not_said():
-    whole = TensorDataset(torch.arange(10))
-    with_replacement = torch.utils.data.RandomSampler(whole, replacement=True)
-    assert part_of(DataLoader(whole, 5, sampler=with_replacement)) is None
-    assert data_of([part_of(DataLoader(whole, 5), labels) for labels in ("one set", "another")]) is None
-    watch = LoaderWatch(DataLoader(whole, 5), ranks=1)
-    watch.epoch_ended(sum(1 for _ in zip(range(1), watch.loader, strict=False)), whole=False)
-    watch.close()
-    assert "epochs" not in data_of([watch.result(None)])
