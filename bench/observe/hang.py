@@ -112,9 +112,11 @@ class Hang(Probe):
             self.said, self.found = True, found
             at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
             lines = [f"Watch: nothing has moved on rank {world.rank} for {limit:.3g} s; it is at {at}"]
-            if world.rank == 0 or not told:
+            if findings and world.rank == 0:
+                lines += [f"known mistakes found: {len(findings)}"]
                 lines += [line for finding in findings for line in finding.lines()]
-                lines += [] if told else ["  where the other ranks are is not known"]
+            elif not told:
+                lines += ["  where the other ranks are is not known"]
             print("\n".join(lines), file=sys.stderr, flush=True)
 
     def place(self) -> dict | None:
@@ -127,8 +129,9 @@ class Hang(Probe):
             return None
         if any(file == MEETING for file, _, _ in found):  # it waits in report
             place["collective"] = True
-        forwards = self.watch.probe(Passes).evaluates
-        return place | {"epochs": list(self.epochs), "taken": self.taken, "evaluates": forwards}
+        passes = self.watch.probe(Passes)
+        counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
+        return place | {"epochs": list(self.epochs)} | counts
 
     def places(self, here: dict) -> list[dict | None]:
         """The places of all ranks that hang in the time; None of one that does not say."""
