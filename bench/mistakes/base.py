@@ -95,6 +95,7 @@ class Mistake:
     detect: ``observed`` -> a sentence of evidence, or None; a Question where it may be meant so; evidence with texts of
     its own is a Finding.
     needs: the part of ``observed`` that the detector looks at; "" where it is seen only in a run that failed.
+    explains: names of mistakes that follow from this one: they are not said again beside it.
     watched: only a Watch sees it, and no run of this bench can make it: records say nothing of it.
     switch: the options that make a right run wrong; none: MISTAKE=<name> does, by ``overrides``, which are decisions of
     a script taken wrongly (name -> function of the script and the decision's arguments), or by ``sums_gradients``,
@@ -113,6 +114,7 @@ class Mistake:
     requires: tuple[Requirement, ...] = ()
     lab: Lab | None = None
     watched: bool = False
+    explains: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> dict:

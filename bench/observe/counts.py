@@ -29,7 +29,7 @@ class Counts(Probe):
         super().__init__(watch)
         self.epochs: dict[Epoch, list[int | None]] = {}  # the lengths of its first batches
         self.known: dict[Epoch, list[int]] = {}  # the same from the indices that they are made of
-        self.depth = self.optimizer_steps = 0
+        self.optimizer_steps = 0
         self.joined = False
 
     def before_iter(self, epoch) -> None:
@@ -47,12 +47,8 @@ class Counts(Probe):
             known = self.known[epoch]
             lengths.append(length_of(batch, known[len(lengths)] if len(lengths) < len(known) else None))
 
-    def before_step(self, optimizer) -> None:
-        self.depth += 1
-
     def after_step(self, optimizer) -> None:
-        self.depth -= 1
-        if self.depth:
+        if self.watch.stepping:
             return
         self.optimizer_steps += 1
         for epoch in list(self.epochs)[-10:]:

@@ -16,9 +16,9 @@ from bench.observe.gradients import GradientProbe, Gradients
 from bench.observe.loads import LoadedWeights, Loads
 from bench.observe.metrics import Metrics
 from bench.observe.norms import Norms, batch_norms, norm_of
-from bench.observe.together import put_together
+from bench.observe.together import columns, put_together
 from bench.observe.waits import HostSyncs, Waits
-from bench.observe.weights import Weights, hash_of, state_of
+from bench.observe.weights import hash_of, state_of
 from bench.observe.writers import Writers, WrittenFiles
 from bench.record.observed import from_samples, rate_of
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
@@ -90,17 +90,20 @@ class Observer:
             "reported": reported([row for row in rows if row["steps"] > self.first_step], val_set),
             "augmentation": self.augmentation(dataset),
             "norm": norm_of(batch_norms(self.trainer.model), self.config.per_device_batch),
-            "gradient": self.gradient and self.gradient.result(),
+            "gradient": self.gradient and self.gradient_part(facts),
             "host_syncs": self.waits and self.waits.result(),
         }
-        if seen["gradient"]:
-            kind = "PowerSGD" if facts["compression"] == "powersgd" else NO_MEAN.get(facts["gradient"], "mean")
-            seen["gradient"]["kind"] = kind
         for name in ("writers", "loads"):
             if probe := getattr(self, name):
                 probe.close()
                 seen[name] = probe.result()
         return seen
+
+    def gradient_part(self, facts: dict) -> dict | None:
+        """The gradients of the first step, and how the mode exchanges them."""
+        kind = "PowerSGD" if facts["compression"] == "powersgd" else NO_MEAN.get(facts["gradient"], "mean")
+        look = self.gradient.result()
+        return look and {"looks": [look], "passes": self.gradient.passes, "kind": kind}
 
     def data(self, dataset, rows: list[dict]) -> dict:
         """The images of this rank's first steps, and where the whole epochs begin and end among them."""
@@ -151,8 +154,8 @@ def reported(rows: list[dict], val_set) -> dict | None:
 
 # What a run of this bench is observed in, which asks its own loop where a Watch has to listen.
 JOINS = {
-    **Weights.joins, **Metrics.joins, **WrittenFiles.joins, **Gradients.joins, **LoadedWeights.joins, **Norms.joins,
-    **Waits.joins,
+    "start": columns, "end": columns, **Metrics.joins, **WrittenFiles.joins, **Gradients.joins, **LoadedWeights.joins,
+    **Norms.joins, **Waits.joins,
     "data": lambda parts: coverage([part["walks"] for part in parts], parts[0]["num_images"]),
     "augmentation": lambda streams: {"streams": streams},
 }  # fmt: skip

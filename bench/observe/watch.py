@@ -8,51 +8,58 @@
             ...
     watch.report()                             # on every rank; rank 0 prints
 
-The training stays bit-identical. The ranks speak to each other in ``report`` alone.
+The training stays bit-identical. The ranks speak to each other in ``report`` alone, and when the training hangs.
 
 What is seen is seen by probes, one class each (bench/observe/probe.py); to add one, name it in ``PROBES``.
 """
 
+import atexit
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
-import torch
-import torch.distributed as dist
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
 
 from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
-from bench.modes import collectives
 from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
-from bench.observe.gradients import Gradients
+from bench.observe.gradients import Gradients, Passes
+from bench.observe.hang import Hang
 from bench.observe.loads import LoadedWeights
 from bench.observe.metrics import Metrics, Rates
 from bench.observe.norms import Norms
+from bench.observe.parameters import Parameters
 from bench.observe.probe import Probe, Unheard
+from bench.observe.ranks import Ranks, launched
 from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.together import put_together
 from bench.observe.view import View, view_of
 from bench.observe.waits import Waits
-from bench.observe.weights import Weights
+from bench.observe.weights import Others, Weights
 from bench.observe.writers import WrittenFiles
 
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
-    DataWaits, WrittenFiles, LoadedWeights, Weights, Gradients, Rates, Counts, Norms, Metrics, Draws, Augmentation,
-    StepRandom, Waits,
+    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Others, Parameters, Passes, Gradients, Rates, Counts, Norms,
+    Metrics, Draws, Augmentation, StepRandom, Waits,
 )  # fmt: skip
 
 
 class Watch:
     """Beside one process of a script.
 
-    model, optimizer: as the script uses them, wrapped; ``follow`` takes them later, for a Watch that is made at the top
-    of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the global batch that it is for.
-    expect: names of findings that are meant so: they are listed as expected, and are none. Raises UserError for what it
-    cannot watch.
+    model, optimizer: as the script uses them, wrapped; several optimizers as a list. ``follow`` takes them later, for a
+    Watch that is made at the top of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the
+    global batch that it is for. expect: names of findings that are meant so: they are listed as expected, and are none.
+    others: further modules that should be the same on all ranks, by name. hang_s: seconds without a batch or a step
+    after which the ranks say where they are (never less than ten times the longest wait seen); ``report`` waits as long
+    for the other ranks. Raises UserError for what it cannot watch.
     """
 
     def __init__(
@@ -62,14 +69,20 @@ class Watch:
         lr: float | None = None,
         lr_batch: int | None = None,
         expect: Sequence[str] = (),
+        others: dict | None = None,
+        hang_s: float = 60.0,
     ):
         self.recipe = {"lr": lr, "lr_batch": lr_batch} if lr is not None and lr_batch is not None else None
-        self.expect = expected(expect)
-        self.model = self.optimizer = None
-        self.begun, self.hooks, self.failed = False, [], {}
+        self.expect, self.others, self.hang_s = expected(expect), dict(others or {}), hang_s
+        made[0] += 1
+        self.number, self.world, self.pid = made[0], Ranks(), os.getpid()
+        self.model, self.optimizers = None, []
+        self.begun, self.reported, self.stepping = False, None, 0
+        self.hooks, self.failed, self.told = [], {}, {}
+        if model is not None or optimizer is not None:
+            checked(model, optimizer)
         self.probes = [probe(self) for probe in PROBES]
         self.counts = self.probe(Counts)
-        self.told = {}
         if model is not None:
             self.follow(model, optimizer)
 
@@ -77,21 +90,39 @@ class Watch:
         """The probe of a class."""
         return next(probe for probe in self.probes if isinstance(probe, kind))
 
-    def follow(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Watch these from now on. Raises UserError for a model whose parameters are sharded."""
-        if any(type(p).__name__ == "DTensor" for p in model.parameters()) or "FullySharded" in type(model).__name__:
-            raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
-        self.model, self.optimizer = model, optimizer
+    def follow(self, model: nn.Module, optimizer, others: dict | None = None) -> None:
+        """Watch these from now on. Raises UserError for what is no model and no optimizer, and for sharded models."""
+        self.optimizers = checked(model, optimizer)
+        self.model, self.held = model, {}
+        self.others |= others or {}
+        self.world.look()
         self.tell("follow", model, optimizer)
-        self.hooks = [
-            register_optimizer_step_pre_hook(lambda stepping, *_: self.tell("before_step", stepping)),
-            register_optimizer_step_post_hook(lambda stepping, *_: self.tell("after_step", stepping)),
-        ]
+        if not self.hooks:
+            self.hooks = [register_optimizer_step_pre_hook(self.before_step)]
+            self.hooks += [register_optimizer_step_post_hook(self.after_step)]
+            exits.append(self)
+
+    def before_step(self, optimizer, arguments, options) -> None:
+        """torch calls it when any optimizer's step begins; a step within a step is Horovod's, or a wrapper's."""
+        self.stepping += 1
+        self.tell("before_step", optimizer)
+
+    def after_step(self, optimizer, arguments, options) -> None:
+        """torch calls it when a step has been taken."""
+        self.stepping = max(0, self.stepping - 1)
+        self.tell("after_step", optimizer)
+
+    def steps_model(self, optimizer) -> bool:
+        """Whether an optimizer holds parameters of the model."""
+        if id(optimizer) not in self.held:
+            own = {id(p) for p in self.model.parameters()}
+            self.held[id(optimizer)] = any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+        return self.held[id(optimizer)]
 
     @property
     def ranks(self) -> int:
         """How many processes train."""
-        return engine()[1]
+        return self.world.count
 
     @property
     def devices(self) -> int:
@@ -127,44 +158,106 @@ class Watch:
 
     def fails(self, probe: Probe, error: Exception) -> None:
         """A probe raised: from now on it is deaf."""
-        self.failed[probe] = Unheard(f"the probe failed: {type(error).__name__}: {error}")
+        self.failed[probe] = Unheard(failure(error))
 
     def __call__(self, loader) -> View:
-        """The loader's batches: one epoch each time that it is walked."""
+        """The loader's batches: one epoch each time that it is walked. Raises UserError for what cannot be walked."""
+        if isinstance(loader, nn.Module) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+            raise UserError(f"watch(loader) takes what yields batches, and a {type(loader).__name__} does not")
         return view_of(self, loader)
 
     def begin(self, loader) -> None:
         """An epoch begins; before the first one, everything has its state from the start."""
         if self.model is None:
             raise UserError("Watch: call follow(model, optimizer) before the first epoch")
-        if not self.begun:
+        if not self.begun and self.reported is None:
             self.begun = True
+            self.world.look()
             self.tell("begin", loader)
 
     def metric(self, **values) -> None:
         """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
-        images: that were counted for it; val_images: of the whole validation set."""
-        self.tell("metric", values)
+        images: that were counted for it; val_images: of the whole validation set. Raises UserError for no number."""
+        try:
+            numbers = {
+                name: (int if name in ("images", "val_images") else float)(value) for name, value in values.items()
+            }
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"Watch.metric takes numbers: {', '.join(values)}") from None
+        self.tell("metric", numbers)
 
     # --- the report -----------------------------------------------------------------------------------------------
 
     def report(self) -> list[Finding]:
         """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them.
 
-        A finding with a ``question`` may be meant so; those in ``expect`` are left out.
+        A finding with a ``question`` may be meant so; those in ``expect`` are left out. Where the ranks do not come
+        together each says in one line why, and what it saw itself. A second call returns what the first did.
         """
-        rank, _, gather = engine()
-        parts = gather(self.part())
-        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True}
-        joins = {key: join for probe in self.probes for key, join in probe.joins.items()}
-        observed, unheard = put_together(parts, known, joins)
+        if self.reported is not None:
+            return self.reported
+        self.reported = []
+        if self in exits:
+            exits.remove(self)
+        own, hang = self.part(), self.probe(Hang)
+        try:
+            observed, unheard = self.world.together(own, self.join, hang.limit_s + min(5.0, self.hang_s))
+            prints, first = self.number_of() == 0, ""
+        except Unheard as why:
+            (observed, unheard), prints = self.alone(own, str(why)), True
+            first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
+        hang.ended()
+        return self.say(observed, unheard, first) if prints else self.keep(observed)
+
+    def number_of(self) -> int:
+        """This rank's number, or what its launcher says that it is."""
+        started = launched()
+        return started[2] if started and not self.world.kind else self.world.rank
+
+    def keep(self, observed: dict) -> list[Finding]:
+        """The findings that are not expected."""
+        self.reported = [finding for finding in mistakes.find(observed) if finding.name not in self.expect]
+        return self.reported
+
+    def say(self, observed: dict, unheard: dict[str, str], first: str = "", to=None) -> list[Finding]:
+        """Print the findings, and return those that are not expected."""
         found = mistakes.find(observed)
-        if rank == 0:
-            print("\n".join(report_lines(found, self.expect, mistakes.unheard(observed, unheard))), flush=True)
-        return [finding for finding in found if finding.name not in self.expect]
+        lines = report_lines(found, self.expect, mistakes.unheard(observed, unheard))
+        print("\n".join([first, *lines] if first else lines), file=to, flush=True)
+        return self.keep(observed)
+
+    def join(self, parts: list[dict]) -> tuple[dict, dict[str, str]]:
+        """``observed`` of all ranks' parts, and why some of it is not known. A join that fails costs its key alone."""
+        joins = {key: self.joining(join) for probe in self.probes for key, join in probe.joins.items()}
+        started = launched()
+        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True, "group": {
+            "joined": bool(self.world.kind), "launched": started and {"variable": started[0], "processes": started[1]},
+        }}  # fmt: skip
+        return put_together(parts, known, joins)
+
+    @staticmethod
+    def joining(join: Callable) -> Callable:
+        """A join whose failure is a reason, and no error of the script's."""
+
+        def joined(parts: list):
+            try:
+                return join(parts)
+            except Unheard:
+                raise
+            except Exception as error:
+                raise Unheard(failure(error)) from None
+
+        return joined
+
+    def alone(self, part: dict, why: str) -> tuple[dict, dict[str, str]]:
+        """``observed`` of one rank of several: what needs no other to be judged."""
+        observed, unheard = self.join([part])
+        apart = {key: why for key in observed if key not in ALONE}
+        return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
 
     def part(self) -> dict:
         """This rank's part; everything is taken down."""
+        self.world.look()
         for hook in self.hooks:
             hook.remove()
         self.tell("close")
@@ -174,6 +267,8 @@ class Watch:
             if probe not in self.failed:
                 try:
                     seen = probe.part()
+                except Unheard as why:
+                    seen = dict.fromkeys(probe.joins, why)
                 except Exception as error:
                     self.fails(probe, error)
             for key in probe.joins:
@@ -181,13 +276,73 @@ class Watch:
                 part[key] = Unheard(probe.silent[key]) if value is None and key in probe.silent else value
         return part
 
+    def exit(self) -> None:
+        """The interpreter ends, and nobody has called report: say what this rank saw, and wait for no other."""
+        if self.reported is None and self.begun and os.getpid() == self.pid:
+            self.probe(Hang).ended()
+            why = "report was not called"
+            observed, unheard = self.alone(self.part(), why)
+            first = f"Watch: {why} on rank {self.number_of()}; what it saw by itself:"
+            self.say(observed, unheard, first, sys.stderr)
+
+
+# What one rank can judge without the others.
+ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
+         "hang")  # fmt: skip
+made = [0]  # Watches of this process
+exits: list[Watch] = []  # those that have not reported
+
+
+@atexit.register
+def at_exit() -> None:
+    """Have the Watches say what they saw."""
+    for watch in tuple(exits):
+        with contextlib.suppress(Exception):
+            watch.exit()
+    exits.clear()
+
+
+def checked(model, optimizer) -> list:
+    """The optimizers. Raises UserError, in one line, for what is no model and no optimizer."""
+    if not isinstance(model, nn.Module):
+        if isinstance(optimizer, nn.Module):
+            raise UserError("Watch(model, optimizer): the model comes first")
+        what = "a loader, which goes to watch(loader)" if isinstance(model, DataLoader) else type(model).__name__
+        raise UserError(f"Watch(model, optimizer): the first is the model, an nn.Module, and not {what}")
+    if optimizer is None:
+        raise UserError("Watch(model, optimizer): the optimizer is missing")
+    if any(type(p).__name__ == "DTensor" for p in model.parameters()) or "FullySharded" in type(model).__name__:
+        raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
+    found = []
+    for each in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
+        inner = each
+        while inner is not None and not isinstance(getattr(inner, "param_groups", None), list):
+            names = ("optimizer", "optim", "base_optimizer", "_optimizer")
+            wraps = None if isinstance(inner, LRScheduler | DataLoader) else vars_of(inner)
+            inner = next((wraps[name] for name in names if wraps.get(name) is not None), None) if wraps else None
+        if inner is None:
+            raise UserError(f"Watch(model, optimizer): the second is the optimizer, and not {type(each).__name__}")
+        found.append(inner)
+    return found
+
+
+def vars_of(item) -> dict:
+    """An object's attributes."""
+    return getattr(item, "__dict__", {})
+
+
+def failure(error: Exception) -> str:
+    """A probe's error as a reason."""
+    return f"the probe failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
 
 def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str, str]) -> list[str]:
     """What rank 0 prints. unheard: mistake -> why it could not be looked for."""
     wrong = [finding for finding in found if finding.name not in expect and not finding.question]
     asked = [finding for finding in found if finding.name not in expect and finding.question]
     meant = [finding.name for finding in found if finding.name in expect]
-    seen = [name for name in mistakes.DETECTED if name not in unheard and name not in {f.name for f in found}]
+    said = {finding.name for finding in found} | mistakes.follow_from(found) | set(unheard)
+    seen = [name for name in mistakes.DETECTED if name not in said]
     lines = [f"known mistakes found: {len(wrong)}"]
     lines += [line for finding in (*wrong, *asked) for line in finding.lines()]
     lines += [f"expected: {', '.join(meant)}"] if meant else []
@@ -202,13 +357,3 @@ def expected(names: Sequence[str]) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in mistakes.DETECTED]:
         raise UserError(f"Watch(expect=): {unknown[0]} is none of {', '.join(mistakes.DETECTED)}")
     return names
-
-
-def engine() -> tuple:
-    """Rank, number of ranks, and a function that gathers an item of every rank, of what is initialised here."""
-    horovod = sys.modules.get("horovod.torch")
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size(), collectives.gather
-    if horovod and horovod.is_initialized():
-        return horovod.rank(), horovod.size(), horovod.allgather_object
-    return 0, 1, lambda item: [item]

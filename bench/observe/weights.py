@@ -1,14 +1,16 @@
-"""Weights and buffers of the replicas: whether they are the same on all ranks, at the start and at the end."""
+"""Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between."""
 
 import hashlib
 from collections.abc import Iterable
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
-from bench.observe.probe import Probe
-from bench.observe.together import columns
+from bench.observe.probe import Probe, Unheard
+
+CLOSELY = 16  # steps after each of which the weights are looked at: weights may be averaged every few of them
 
 
 def hash_of(pieces: Iterable[bytes]) -> str:
@@ -33,14 +35,119 @@ def state_of(model: nn.Module, whole: dict[str, torch.Tensor] | None = None) -> 
     return {"parameters": tensors_hash(parameters), "buffers": tensors_hash(buffers)}
 
 
-class Weights(Probe):
-    """Hashes of the model before the first step and at the end."""
+def checksums(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """[tensors, 2] int64 on the first tensor's device: of each the sum of its raw bits and of their squares, which any
+    order of adding gives exactly. Nothing waits for the device."""
+    rows = []
+    for tensor in tensors:
+        bits = bits_of(tensor.detach())
+        rows.append(torch.stack([bits.sum(dtype=torch.int64), (bits * bits).sum(dtype=torch.int64)]))
+    return torch.stack([row.to(rows[0].device) for row in rows]) if rows else torch.zeros(0, 2, dtype=torch.int64)
 
-    joins: ClassVar = {"start": columns, "end": columns}
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's numbers as whole numbers of the same bits."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.int64)
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds[tensor.element_size()]
+    return tensor.contiguous().view(kind)
+
+
+def hashes(parts: list[dict], key: str) -> list[str]:
+    """A hash of each rank's checksums."""
+    return [hash_of([np.ascontiguousarray(part[key]).tobytes()]) for part in parts]
+
+
+def weights_of(parts: list[dict]) -> dict | None:
+    """Whether the replicas go apart: the first step after which they differ, and in which layers.
+
+    A part: steps, how many steps had been taken at each look; sums, [looks, parameters, 2]; names. together_again:
+    whether they were equal at a later look, as they are where the weights are averaged now and then.
+    """
+    looks = min(len(part["steps"]) for part in parts)
+    steps = parts[0]["steps"]
+    if any(part["names"] != parts[0]["names"] or part["steps"][:looks] != steps[:looks] for part in parts):
+        raise Unheard("the ranks train different models, or have looked at different steps")
+    sums = np.stack([part["sums"][:looks] for part in parts])  # [ranks, looks, parameters, 2]
+    differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
+    found = {"looked_at": steps[:looks], "apart_at": None, "layers": [], "together_again": False}
+    if differ.any():
+        first = int(differ.any(axis=1).argmax())
+        found["apart_at"] = steps[first]
+        found["layers"] = [name for name, other in zip(parts[0]["names"], differ[first], strict=True) if other]
+        found["together_again"] = not bool(differ[first:].any(axis=1).all())
+    return found
+
+
+def looked_at(step: int) -> bool:
+    """Whether the weights are looked at after so many steps: each of the first CLOSELY, then 32, 64, 128, …"""
+    return step <= CLOSELY or step & (step - 1) == 0
+
+
+class Weights(Probe):
+    """Checksums of the parameters before the first step, after some of the steps, and at the end."""
+
+    joins: ClassVar = {
+        "start": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
+        "end": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
+        "weights": weights_of,
+    }
     begun = None
 
     def begin(self, loader) -> None:
-        self.begun = state_of(self.watch.model)
+        self.named = dict(self.watch.model.named_parameters())
+        self.begun = self.look(), checksums(self.watch.model.buffers())
+        self.step, self.steps, self.looks = 0, [0], [self.begun[0]]
+
+    def look(self) -> torch.Tensor:
+        """The checksums as they are now."""
+        return checksums(self.named.values())
+
+    def after_step(self, optimizer) -> None:
+        if self.begun is None or self.watch.stepping or not self.watch.steps_model(optimizer):
+            return
+        self.step += 1
+        if looked_at(self.step):
+            self.steps.append(self.step)
+            self.looks.append(self.look())
 
     def part(self) -> dict:
-        return {"start": self.begun, "end": state_of(self.watch.model)} if self.begun else {}
+        if self.begun is None:
+            return {}
+        self.looks.append(self.look())
+        sums = [look.cpu().numpy() for look in self.looks]
+        begun, buffers = (each.cpu().numpy() for each in self.begun)
+        return {
+            "start": {"parameters": begun, "buffers": buffers},
+            "end": {"parameters": sums[-1], "buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
+            "weights": {"steps": [*self.steps, self.step], "sums": np.stack(sums), "names": list(self.named)},
+        }
+
+    def unchanged(self) -> list[str]:
+        """The parameters that are, bit for bit, what they were before the first step."""
+        same = (self.look() == self.begun[0]).all(dim=1).tolist()
+        return [name for name, still in zip(self.named, same, strict=True) if still]
+
+
+class Others(Probe):
+    """Further modules that should be the same on all ranks: an average of the weights, a second model."""
+
+    joins: ClassVar = {"others": lambda parts: {name: hashes(parts, name) for name in parts[0]}}
+    silent: ClassVar = {"others": 'none was named: Watch(…, others={"ema": ema})'}
+
+    def part(self) -> dict:
+        sums = {name: checksums(tensors_of(other)).cpu().numpy() for name, other in self.watch.others.items()}
+        return {"others": sums or None}
+
+
+def tensors_of(other) -> list[torch.Tensor]:
+    """The parameters of a module; of what only has a state dict, or is one, its tensors of floats."""
+    if isinstance(other, nn.Module):
+        return list(other.parameters())
+    state = other if isinstance(other, dict) else other.state_dict()
+    values = [value for _, value in sorted(state.items(), key=lambda item: str(item[0]))]
+    nested = [tensors_of(value) for value in values if isinstance(value, dict)]
+    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return floats + [tensor for tensors in nested for tensor in tensors]

@@ -24,6 +24,7 @@ from bench import mistakes
 from bench.observe import Watch
 from bench.observe.draws import data_of
 from bench.observe.probe import Unheard
+from tests.unit.observe.test_view import quiet
 
 IMAGES = 120
 WHOLE = TensorDataset(torch.arange(IMAGES), torch.arange(IMAGES) % 7)
@@ -35,7 +36,7 @@ def part_of(make, rank: int, epochs: int = 3, set_epoch: bool = True, most: int 
     torch.manual_seed(100 + rank)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch, loader = Watch(model, optimizer), make(rank)
+    watch, loader = quiet(Watch(model, optimizer)), make(rank)
     for epoch in range(epochs):
         if set_epoch and hasattr(getattr(loader, "sampler", None), "set_epoch"):
             loader.sampler.set_epoch(epoch)
@@ -228,7 +229,7 @@ def test_a_finding_says_what_is_the_matter():
 def test_validations_and_abandoned_loaders_are_not_the_training():
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = Watch(model, optimizer)
+    watch = quiet(Watch(model, optimizer))
     whole = DataLoader(WHOLE, 8)
     next(iter(watch(whole)))
     for epoch in range(2):
@@ -261,7 +262,7 @@ def test_a_torch_that_keeps_its_indices_elsewhere_is_said(monkeypatch):
     monkeypatch.delattr(_BaseDataLoaderIter, "_next_index")
     monkeypatch.setattr("torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data", lambda it: 1 / 0)
     model = nn.Linear(1, 1)
-    watch = Watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    watch = quiet(Watch(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     with pytest.raises(ZeroDivisionError):
         next(iter(watch(DataLoader(WHOLE, 8))))
     draws = next(probe for probe in watch.probes if type(probe).__name__ == "Draws")

@@ -47,11 +47,12 @@ def test_waits_count_for_the_line_of_the_script_that_waits():
         f"{loss:.3f}"
         torch.nn.utils.clip_grad_norm_([nn.Parameter(loss)], 1.0)  # what torch does within is its own
         if number == 0:
-            loss.tolist()
+            int(loss)
+        loss.tolist()  # of a tensor on the CPU: a copy
     syncs.close()
     loss.item()
     found = {entry["where"].split(" ", 1)[1]: entry["per_step"] for entry in syncs.result()}
-    assert found == {"item": 1, "format": 1, "tolist": 0.25}
+    assert found == {"item": 1, "format": 1, "int": 0.25}
 
 
 def test_on_a_gpu_tensors_elsewhere_do_not_count():
@@ -71,7 +72,8 @@ def test_a_rank_own_gradient_adds_up_over_passes():
     probe.look()
     probe.close()
     result = probe.result()
-    assert result["own"].tolist() == [3, 3, 3] and result["final"].tolist() == [1.5, 1.5, 1.5]
+    own, final = result[0]
+    assert own.tolist() == [3, 3, 3] and final.tolist() == [1.5, 1.5, 1.5] and probe.passes == 2
     assert not model.weight._backward_hooks
 
 

@@ -1,0 +1,36 @@
+"""A wrapped model that one rank alone evaluates: ``if rank == 0: model(images)`` with DistributedDataParallel."""
+
+from bench.mistakes.base import Mistake
+
+
+def detect(observed: dict) -> str | None:
+    """Ranks that have called the wrapped model in evaluation, and ranks that have not; or in a step more often."""
+    forwards, passes = observed.get("forwards") or {}, observed.get("passes") or {}
+    evaluates, trains = forwards.get("evaluates", []), forwards.get("trains", [])
+    if evaluates and any(evaluates) and (min(evaluates) == 0 or (any(forwards["buffers"]) and differ(evaluates))):
+        return f"the wrapped model was called in evaluation {counts(evaluates)} times, by rank"
+    taken = (observed.get("steps") or {}).get("steps", [])
+    if differ(trains) and passes and not differ(taken) and observed.get("steps"):
+        return f"the wrapped model was called in training {counts(trains)} times, by rank, in equally many steps"
+    return None
+
+
+def differ(numbers: list) -> bool:
+    """Whether they are not all the same."""
+    return len(set(numbers)) > 1
+
+
+def counts(numbers: list[int]) -> str:
+    """The first of them."""
+    return ", ".join(map(str, numbers[:8]))
+
+
+MISTAKE = Mistake(
+    "rank0-forward",
+    "a wrapped model evaluated on one rank alone",
+    "DistributedDataParallel broadcasts buffers in its forward: one rank alone waits, or is answered by another call",
+    "evaluate on every rank, or the plain model: model.module(images)",
+    detect,
+    needs="forwards",
+    watched=True,
+)
