@@ -10,8 +10,8 @@ from bench.mistakes.base import Finding, Mistake, Question, part_of
 FILES = (
     "unsynced_init", "whole_data", "no_reshuffle", "rank_metrics", "many_writers", "rank0_collective", "lr_not_scaled",
     "same_augmentation", "gradient_sum", "strict_false", "local_norm", "host_sync", "lost_remainder",
-    "loader_starvation", "drift", "no_exchange", "no_group", "forgotten_parameters", "stale_optimizer", "lr_by_rank",
-    "unsynced_accumulation", "rank0_forward", "counted_twice", "other_replica", "same_random", "uneven_steps",
+    "loader_starvation", "same_random", "uneven_steps", "drift", "no_exchange", "no_group", "forgotten_parameters",
+    "stale_optimizer", "lr_by_rank", "unsynced_accumulation", "rank0_forward", "counted_twice", "other_replica",
 )  # fmt: skip
 
 __all__ = [

@@ -7,10 +7,12 @@ def detect(observed: dict) -> str | None:
     """Ranks that have called the wrapped model in evaluation, and ranks that have not; or in a step more often."""
     forwards, passes = observed.get("forwards") or {}, observed.get("passes") or {}
     evaluates, trains = forwards.get("evaluates", []), forwards.get("trains", [])
-    if evaluates and any(evaluates) and (min(evaluates) == 0 or (any(forwards["buffers"]) and differ(evaluates))):
+    places = (observed.get("hang") or {}).get("where") or []
+    evaluates = evaluates or [place.get("evaluates", 0) for place in places if place]
+    if any(evaluates) and (min(evaluates) == 0 or (any(forwards.get("buffers", [])) and differ(evaluates))):
         return f"the wrapped model was called in evaluation {counts(evaluates)} times, by rank"
-    taken = (observed.get("steps") or {}).get("steps", [])
-    if differ(trains) and passes and not differ(taken) and observed.get("steps"):
+    batches = [tuple(taken) for taken in (observed.get("steps") or {}).get("batches", [])]
+    if differ(trains) and passes and batches and not differ(batches):
         return f"the wrapped model was called in training {counts(trains)} times, by rank, in equally many steps"
     return None
 
@@ -33,4 +35,5 @@ MISTAKE = Mistake(
     detect,
     needs="forwards",
     watched=True,
+    explains=("rank0-collective",),
 )

@@ -7,7 +7,7 @@ from bench.mistakes.drift import averaged
 def detect(observed: dict) -> str | Question | None:
     """Steps before which the last backward pass was not exchanged."""
     passes = observed.get("passes") or {}
-    if not passes.get("unsynced"):
+    if not passes.get("unsynced") or (passes["unsynced"] == passes["steps"] and not accumulates(observed)):
         return None
     evidence = (
         f"the last pass before a step was under no_sync in {passes['unsynced']} of the first {passes['steps']} steps"
@@ -15,6 +15,11 @@ def detect(observed: dict) -> str | Question | None:
     if averaged(observed):
         return Question(evidence, "are the weights averaged now and then instead (local SGD)?")
     return evidence
+
+
+def accumulates(observed: dict) -> bool:
+    """Whether steps are made of several passes; where each is one, nothing is exchanged at all."""
+    return (observed.get("gradient") or {}).get("passes", 2) > 1
 
 
 MISTAKE = Mistake(

@@ -4,8 +4,6 @@ import statistics
 import time
 from typing import ClassVar
 
-from torch.nn.parallel import DistributedDataParallel
-
 from bench.observe.examples import is_list, length_of
 from bench.observe.probe import Probe
 from bench.observe.view import Epoch, chosen
@@ -82,18 +80,16 @@ class Counts(Probe):
                 "batches": [epoch.taken for epoch, _ in epochs],
                 "images": sizes.pop() if len(sizes) == 1 else None,
                 "joined": self.joined,
-                "wrapped": isinstance(self.watch.model, DistributedDataParallel),
             }
         }
 
 
 def steps_of(ranks: list[dict]) -> dict:
-    """By rank: batches of each epoch, and images of a batch where all but the last are alike."""
+    """By rank: batches of each epoch and images of a batch where all but the last are alike."""
     return {
         "batches": [rank["batches"] for rank in ranks],
         "images": [rank["images"] for rank in ranks],
         "joined": any(rank["joined"] for rank in ranks),
-        "wrapped": any(rank["wrapped"] for rank in ranks),
     }
 
 

@@ -68,7 +68,7 @@ class Hang(Probe):
         self.move()
 
     def epoch_ended(self, epoch) -> None:
-        if epoch.whole:
+        if epoch.whole and epoch.optimizer_steps:
             self.epochs.append(epoch.taken)
         self.taken = 0
         self.move()
@@ -125,7 +125,8 @@ class Hang(Probe):
         place = stacks.place_in([frame for frame in frames if not frame["file"].startswith(HERE)])
         if place is None:
             return None
-        place["collective"] = place["collective"] or any(file == MEETING for file, _, _ in found)
+        if any(file == MEETING for file, _, _ in found):  # it waits in report
+            place["collective"] = True
         forwards = self.watch.probe(Passes).evaluates
         return place | {"epochs": list(self.epochs), "taken": self.taken, "evaluates": forwards}
 

@@ -204,10 +204,13 @@ class Watch:
             observed, unheard = self.world.together(own, self.join, hang.limit_s + min(5.0, self.hang_s))
             prints, first = self.number_of() == 0, ""
         except Unheard as why:
-            (observed, unheard), prints = self.alone(own, str(why)), True
+            (observed, unheard), prints = self.alone(own | hang.part(), str(why)), True
             first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
         hang.ended()
-        return self.say(observed, unheard, first) if prints else self.keep(observed)
+        found = self.say(observed, unheard) if prints else self.keep(observed)
+        if first:
+            raise UserError(first)
+        return found
 
     def number_of(self) -> int:
         """This rank's number, or what its launcher says that it is."""

@@ -85,7 +85,7 @@ def train(rank: int, ranks: int, folder: Path, name: str, workers: int = 0, watc
     right = name != "wrong"
     torch.manual_seed(100 + rank)
     batch = BATCH if right else 4
-    lr = 0.1 * batch * ranks / BATCH * (1 if right else 4)
+    lr = 0.1 * batch * ranks / BATCH * (1 if right else 0.25)
     model, optimizer = wrap(make_model(), lr, right)
     if not right:
         torch.manual_seed(0)

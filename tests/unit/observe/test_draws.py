@@ -122,6 +122,15 @@ class Stream(IterableDataset):
         return iter(self.examples)
 
 
+class Shuffling(Stream):
+    """Asks for the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
 class Prefetching:
     """A loader of one's own around torch's."""
 
@@ -190,8 +199,8 @@ WRONG = {
     "a fold": (lambda rank: DataLoader(WHOLE, 8, sampler=Own(range(rank, 96, 2))), {}, ["lost-remainder?"]),
     "a stream for all": (lambda rank: DataLoader(Stream(0, 1), 8), {"epochs": 1}, ["whole-data"]),
     "a stream split": (lambda rank: DataLoader(Stream(rank, 2), 8), {"epochs": 1}, []),
-    "a stream twice": (lambda rank: DataLoader(Stream(rank, 2), 8), {}, ["no-reshuffle?"]),
-    "a list of batches": (lambda rank: list(WHOLE.tensors[0].float().split(8))[rank::2], {}, ["no-reshuffle?"]),
+    "a stream in its order": (lambda rank: DataLoader(Stream(rank, 2), 8), {}, []),
+    "a stream that shuffles": (lambda rank: DataLoader(Shuffling(rank, 2), 8), {}, ["no-reshuffle"]),
 }  # fmt: skip
 
 
@@ -240,6 +249,18 @@ def test_validations_and_abandoned_loaders_are_not_the_training():
             pass
     found = data_of([watch.part()["data"]])
     assert len(found["epochs"]) == 2 and found["sampler"]["kind"] == "DistributedSampler"
+
+
+def test_a_subset_that_is_cut_anew_for_each_epoch_counts_in_the_whole_set():
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = quiet(Watch(model, optimizer))
+    for epoch in range(3):
+        order = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(epoch))
+        for _ in watch(DataLoader(Subset(WHOLE, order.tolist()), 8)):
+            optimizer.step()
+    found = data_of([watch.part()["data"]])
+    assert found["same_neighbours"] < 0.1 and found["num_images"] == IMAGES and found["never_seen"] == 0
 
 
 def test_chosen_images_are_the_whole_where_all_ranks_have_the_same():
