@@ -1,7 +1,7 @@
 """Ranks with different numbers of steps, or of images per step: shards of different lengths, batches of different
 sizes."""
 
-from bench.mistakes.base import Finding, Mistake, Question
+from bench.mistakes.base import Finding, Mistake
 
 BATCHES = (
     "the mean over ranks gives each rank's gradient the same weight: an image in a smaller batch counts for more",
@@ -9,9 +9,9 @@ BATCHES = (
 )
 
 
-def detect(observed: dict) -> str | Finding | Question | None:
-    """Epochs of different numbers of batches, but for those that Join ends, and batches of different sizes. Where no
-    wrapper of torch exchanges at every step, ranks may take different numbers of them by design."""
+def detect(observed: dict) -> str | Finding | None:
+    """Epochs of different numbers of batches, also where a run hangs at the end of one, and batches of different sizes.
+    What ranks do under Join is meant so, as far as anyone can tell."""
     places = [place for place in (observed.get("hang") or {}).get("where") or [] if place and "epochs" in place]
     for number in range(max((len(place["epochs"]) for place in places), default=0)):
         ended = [place["epochs"][number] for place in places if len(place["epochs"]) > number]
@@ -20,15 +20,22 @@ def detect(observed: dict) -> str | Finding | Question | None:
             return f"epoch {number + 1} ended on a rank after {min(ended)} batches, and another one got more of them"
     steps = observed.get("steps", {})
     for number, batches in enumerate(zip(*steps.get("batches", []), strict=False), 1):
-        if len(set(batches)) > 1 and not steps["joined"]:
+        if len(set(batches)) > 1:
             evidence = f"epoch {number} has {listed(batches)} batches on the ranks"
-            asks = "do the ranks exchange so that each may take its own number of steps?"
-            return evidence if steps["wrapped"] else Question(evidence, asks)
+            return asked(evidence) if steps["joined"] else evidence
     images = steps.get("images", [])
     if len(set(images)) > 1 and None not in images:
         evidence = f"a step has {listed(images)} images on the ranks"
         return Finding(MISTAKE.name, MISTAKE.title, evidence, *BATCHES)
     return None
+
+
+def asked(evidence: str) -> Finding:
+    """Under Join no rank waits for ever."""
+    consequence = "the longest shards count for most: at the end their images have every step to themselves"
+    remedy = "shards of one length, where that is not meant"
+    return Finding(MISTAKE.name, MISTAKE.title, f"{evidence}, under Join", consequence, remedy,
+                   "may a rank end before the others?")  # fmt: skip
 
 
 def listed(numbers) -> str:

@@ -4,8 +4,6 @@ import statistics
 import time
 from typing import ClassVar
 
-from torch.nn.parallel import DistributedDataParallel
-
 from bench.observe.examples import is_list, length_of
 from bench.observe.probe import Probe
 from bench.observe.view import Epoch, chosen
@@ -29,7 +27,7 @@ class Counts(Probe):
         super().__init__(watch)
         self.epochs: dict[Epoch, list[int | None]] = {}  # the lengths of its first batches
         self.known: dict[Epoch, list[int]] = {}  # the same from the indices that they are made of
-        self.depth = self.optimizer_steps = 0
+        self.optimizer_steps = 0
         self.joined = False
 
     def before_iter(self, epoch) -> None:
@@ -47,12 +45,8 @@ class Counts(Probe):
             known = self.known[epoch]
             lengths.append(length_of(batch, known[len(lengths)] if len(lengths) < len(known) else None))
 
-    def before_step(self, optimizer) -> None:
-        self.depth += 1
-
     def after_step(self, optimizer) -> None:
-        self.depth -= 1
-        if self.depth:
+        if self.watch.stepping:
             return
         self.optimizer_steps += 1
         for epoch in list(self.epochs)[-10:]:
@@ -86,18 +80,16 @@ class Counts(Probe):
                 "batches": [epoch.taken for epoch, _ in epochs],
                 "images": sizes.pop() if len(sizes) == 1 else None,
                 "joined": self.joined,
-                "wrapped": isinstance(self.watch.model, DistributedDataParallel),
             }
         }
 
 
 def steps_of(ranks: list[dict]) -> dict:
-    """By rank: batches of each epoch, and images of a batch where all but the last are alike."""
+    """By rank: batches of each epoch and images of a batch where all but the last are alike."""
     return {
         "batches": [rank["batches"] for rank in ranks],
         "images": [rank["images"] for rank in ranks],
         "joined": any(rank["joined"] for rank in ranks),
-        "wrapped": any(rank["wrapped"] for rank in ranks),
     }
 
 

@@ -162,6 +162,7 @@ class Draws(Probe):
                 "sampler": sampler_seen(records), "wrong": self.wrong(first)}  # fmt: skip
         if part["wrong"]:
             return {"data": part}
+        of_one_set(records, part["set"])
         part["walks"] = [walk_of(record) for record in records]
         part["labels"] = [labelled(record) for record in records[:HASHED_EPOCHS]]
         return {"data": part}
@@ -179,6 +180,16 @@ def alike(record: Drawn, other: Drawn) -> bool:
     """Whether two epochs are of the same data."""
     sizes = [each.set["sizes"] if each.set else None for each in (record, other)]
     return sizes[0] == sizes[1] and bool(record.wrong) == bool(other.wrong)
+
+
+def of_one_set(records: list[Drawn], known: dict) -> None:
+    """Where an epoch has a Subset of its own, the indices of all count in the set that it is taken of."""
+    sets = [arrays(record.set) for record in records]
+    while known["indices"] and not all(np.array_equal(each["indices"][0], known["indices"][0]) for each in sets):
+        for record, each in zip(records, sets, strict=True):
+            record.steps = [each["indices"][0][step] for step in record.steps]
+            each["indices"], each["sizes"] = each["indices"][1:], each["sizes"][1:]
+        known["indices"], known["sizes"] = known["indices"][1:], known["sizes"][1:]
 
 
 def walk_of(record: Drawn) -> Walk:
@@ -412,7 +423,7 @@ def by_examples(parts: list[dict], why: str) -> dict:
     found = {"shared_examples": shared, "sampler": parts[0]["sampler"]}
     lacking = {"epochs": why}
     same = repeated_order(parts)
-    if same is None:
+    if same is None or not (parts[0]["sampler"] or {}).get("shuffles"):  # many streams have an order of their own
         lacking["same_neighbours"] = why
     else:
         found |= {"same_neighbours": same, "num_images": shared["of"]}

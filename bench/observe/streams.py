@@ -258,7 +258,7 @@ def augmentation_of(ranks: list[dict]) -> dict:
 def random_of(ranks: list[dict]) -> dict:
     """The streams that the ranks' steps draw from."""
     if (streams := streams_of(ranks)) is None:
-        raise Unheard("no random number was drawn in the first steps")
+        raise Unheard("no random number was drawn in each of the first steps")
     return streams
 
 
@@ -330,7 +330,7 @@ class StepRandom(Probe):
     """The random numbers that a step draws: for dropout, or for noise."""
 
     joins: ClassVar = {"random": random_of}
-    silent: ClassVar = {"random": "no step was seen"}
+    silent: ClassVar = {"random": "fewer than two steps of an epoch were seen"}
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -346,6 +346,9 @@ class StepRandom(Probe):
             self.seen.setdefault(epoch, []).append(used(self.begun.pop(epoch), global_states(on_gpu=True)))
 
     def part(self) -> dict:
-        if not self.seen:
+        whole = [epoch for epoch, steps in self.seen.items() if len(steps) == FETCHES]
+        if not whole:
             return {}
-        return {"random": {"step": self.seen[chosen(list(self.seen))[0]]}}
+        steps = self.seen[chosen(whole)[0]]
+        always = set.intersection(*map(set, steps))  # what is drawn now and then is an iterator's seed, or a choice
+        return {"random": {"step": [{name: step[name] for name in always} for step in steps]}}

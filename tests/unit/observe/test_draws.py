@@ -24,6 +24,7 @@ from bench import mistakes
 from bench.observe import Watch
 from bench.observe.draws import data_of
 from bench.observe.probe import Unheard
+from tests.unit.observe.test_view import quiet
 
 IMAGES = 120
 WHOLE = TensorDataset(torch.arange(IMAGES), torch.arange(IMAGES) % 7)
@@ -35,7 +36,7 @@ def part_of(make, rank: int, epochs: int = 3, set_epoch: bool = True, most: int 
     torch.manual_seed(100 + rank)
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch, loader = Watch(model, optimizer), make(rank)
+    watch, loader = quiet(Watch(model, optimizer)), make(rank)
     for epoch in range(epochs):
         if set_epoch and hasattr(getattr(loader, "sampler", None), "set_epoch"):
             loader.sampler.set_epoch(epoch)
@@ -121,6 +122,15 @@ class Stream(IterableDataset):
         return iter(self.examples)
 
 
+class Shuffling(Stream):
+    """Asks for the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
 class Prefetching:
     """A loader of one's own around torch's."""
 
@@ -189,8 +199,8 @@ WRONG = {
     "a fold": (lambda rank: DataLoader(WHOLE, 8, sampler=Own(range(rank, 96, 2))), {}, ["lost-remainder?"]),
     "a stream for all": (lambda rank: DataLoader(Stream(0, 1), 8), {"epochs": 1}, ["whole-data"]),
     "a stream split": (lambda rank: DataLoader(Stream(rank, 2), 8), {"epochs": 1}, []),
-    "a stream twice": (lambda rank: DataLoader(Stream(rank, 2), 8), {}, ["no-reshuffle?"]),
-    "a list of batches": (lambda rank: list(WHOLE.tensors[0].float().split(8))[rank::2], {}, ["no-reshuffle?"]),
+    "a stream in its order": (lambda rank: DataLoader(Stream(rank, 2), 8), {}, []),
+    "a stream that shuffles": (lambda rank: DataLoader(Shuffling(rank, 2), 8), {}, ["no-reshuffle"]),
 }  # fmt: skip
 
 
@@ -228,7 +238,7 @@ def test_a_finding_says_what_is_the_matter():
 def test_validations_and_abandoned_loaders_are_not_the_training():
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = Watch(model, optimizer)
+    watch = quiet(Watch(model, optimizer))
     whole = DataLoader(WHOLE, 8)
     next(iter(watch(whole)))
     for epoch in range(2):
@@ -239,6 +249,18 @@ def test_validations_and_abandoned_loaders_are_not_the_training():
             pass
     found = data_of([watch.part()["data"]])
     assert len(found["epochs"]) == 2 and found["sampler"]["kind"] == "DistributedSampler"
+
+
+def test_a_subset_that_is_cut_anew_for_each_epoch_counts_in_the_whole_set():
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watch = quiet(Watch(model, optimizer))
+    for epoch in range(3):
+        order = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(epoch))
+        for _ in watch(DataLoader(Subset(WHOLE, order.tolist()), 8)):
+            optimizer.step()
+    found = data_of([watch.part()["data"]])
+    assert found["same_neighbours"] < 0.1 and found["num_images"] == IMAGES and found["never_seen"] == 0
 
 
 def test_chosen_images_are_the_whole_where_all_ranks_have_the_same():
@@ -261,7 +283,7 @@ def test_a_torch_that_keeps_its_indices_elsewhere_is_said(monkeypatch):
     monkeypatch.delattr(_BaseDataLoaderIter, "_next_index")
     monkeypatch.setattr("torch.utils.data.dataloader._SingleProcessDataLoaderIter._next_data", lambda it: 1 / 0)
     model = nn.Linear(1, 1)
-    watch = Watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    watch = quiet(Watch(model, torch.optim.SGD(model.parameters(), lr=0.1)))
     with pytest.raises(ZeroDivisionError):
         next(iter(watch(DataLoader(WHOLE, 8))))
     draws = next(probe for probe in watch.probes if type(probe).__name__ == "Draws")

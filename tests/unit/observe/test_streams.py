@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from bench.observe import Watch
 from bench.observe.probe import Unheard
 from bench.observe.streams import augmentation_of, random_of
+from tests.unit.observe.test_view import quiet
 
 
 class Noisy(Dataset):
@@ -55,7 +56,7 @@ def part_of(make, seed: int, dropout: float = 0.0, epochs: int = 1) -> dict:
     """A rank's part: the loader is made with all generators seeded."""
     model = nn.Sequential(nn.Linear(1, 2), nn.Dropout(dropout))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = Watch(model, optimizer)
+    watch = quiet(Watch(model, optimizer))
     seeded(seed)
     loader = make()
     for _ in range(epochs):
