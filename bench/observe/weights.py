@@ -1,6 +1,7 @@
 """Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -63,16 +64,19 @@ def hashes(parts: list[dict], key: str) -> list[str]:
 def weights_of(parts: list[dict]) -> dict | None:
     """Whether the replicas go apart: the first step after which they differ, and in which layers.
 
-    A part: steps, how many steps had been taken at each look; sums, [looks, parameters, 2]; names. together_again:
-    whether they were equal at a later look, as they are where the weights are averaged now and then.
+    A part: steps, how many had been taken at each look; sums, [looks and the end, parameters, 2]; names.
+    together_again: whether they were equal at a later look, as they are where the weights are averaged now and then.
     """
-    looks = min(len(part["steps"]) for part in parts)
-    steps = parts[0]["steps"]
-    if any(part["names"] != parts[0]["names"] or part["steps"][:looks] != steps[:looks] for part in parts):
-        raise Unheard("the ranks train different models, or have looked at different steps")
-    sums = np.stack([part["sums"][:looks] for part in parts])  # [ranks, looks, parameters, 2]
+    if any(part["names"] != parts[0]["names"] for part in parts):
+        raise Unheard("the ranks train different models")
+    columns = itertools.takewhile(
+        lambda column: len(set(column)) == 1, zip(*(part["steps"] for part in parts), strict=False)
+    )
+    steps = [column[0] for column in columns]
+    sums = np.stack([np.concatenate([part["sums"][: len(steps)], part["sums"][-1:]]) for part in parts])
+    steps.append(max(part["steps"][-1] for part in parts))  # the end, after as many steps as each has taken
     differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
-    found = {"looked_at": steps[:looks], "apart_at": None, "layers": [], "together_again": False}
+    found = {"looked_at": steps, "apart_at": None, "layers": [], "together_again": False}
     if differ.any():
         first = int(differ.any(axis=1).argmax())
         found["apart_at"] = steps[first]
@@ -122,7 +126,7 @@ class Weights(Probe):
         return {
             "start": {"parameters": begun, "buffers": buffers},
             "end": {"parameters": sums[-1], "buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
-            "weights": {"steps": [*self.steps, self.step], "sums": np.stack(sums), "names": list(self.named)},
+            "weights": {"steps": self.steps, "sums": np.stack(sums), "names": list(self.named)},
         }
 
     def unchanged(self) -> list[str]:
