@@ -1,7 +1,6 @@
 """Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between."""
 
 import hashlib
-import itertools
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -64,17 +63,17 @@ def hashes(parts: list[dict], key: str) -> list[str]:
 def weights_of(parts: list[dict]) -> dict | None:
     """Whether the replicas go apart: the first step after which they differ, and in which layers.
 
-    A part: steps, how many had been taken at each look; sums, [looks and the end, parameters, 2]; names.
+    A part: looks, (epoch, steps taken in it) of each; steps, how many had been taken in all; sums, [looks and the end,
+    parameters, 2]; names. Ranks that take different numbers of steps are compared at the looks that all have.
     together_again: whether they were equal at a later look, as they are where the weights are averaged now and then.
     """
     if any(part["names"] != parts[0]["names"] for part in parts):
         raise Unheard("the ranks train different models")
-    columns = itertools.takewhile(
-        lambda column: len(set(column)) == 1, zip(*(part["steps"] for part in parts), strict=False)
-    )
-    steps = [column[0] for column in columns]
-    sums = np.stack([np.concatenate([part["sums"][: len(steps)], part["sums"][-1:]]) for part in parts])
-    steps.append(max(part["steps"][-1] for part in parts))  # the end, after as many steps as each has taken
+    places = [{look: number for number, look in enumerate(part["looks"])} for part in parts]
+    common = [look for look in parts[0]["looks"] if all(look in place for place in places)]
+    rows = [[place[look] for look in common] + [-1] for place in places]  # and the end
+    sums = np.stack([part["sums"][row] for part, row in zip(parts, rows, strict=True)])
+    steps = [parts[0]["steps"][row] for row in rows[0]]
     differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
     found = {"looked_at": steps, "apart_at": None, "layers": [], "together_again": False}
     if differ.any():
@@ -104,6 +103,7 @@ class Weights(Probe):
         self.named = dict(self.watch.model.named_parameters())
         self.begun = self.look(), checksums(self.watch.model.buffers())
         self.step, self.steps, self.looks = 0, [0], [self.begun[0]]
+        self.epoch, self.within, self.places = 0, 0, [(0, 0)]
 
     def look(self) -> torch.Tensor:
         """The checksums as they are now."""
@@ -113,9 +113,15 @@ class Weights(Probe):
         if self.begun is None or self.watch.stepping or not self.watch.steps_model(optimizer):
             return
         self.step += 1
+        self.within += 1
         if looked_at(self.step):
             self.steps.append(self.step)
             self.looks.append(self.look())
+            self.places.append((self.epoch, self.within))
+
+    def epoch_ended(self, epoch) -> None:
+        if epoch.optimizer_steps:
+            self.epoch, self.within = self.epoch + 1, 0
 
     def part(self) -> dict:
         if self.begun is None:
@@ -126,7 +132,12 @@ class Weights(Probe):
         return {
             "start": {"parameters": begun, "buffers": buffers},
             "end": {"parameters": sums[-1], "buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
-            "weights": {"steps": self.steps, "sums": np.stack(sums), "names": list(self.named)},
+            "weights": {
+                "looks": self.places,
+                "steps": [*self.steps, self.step],
+                "sums": np.stack(sums),
+                "names": list(self.named),
+            },
         }
 
     def unchanged(self) -> list[str]:
