@@ -25,7 +25,7 @@ def detect(observed: dict) -> str | Question | None:
     if len(moved) == seen["tensors"]:
         return f"none of {seen['tensors']} parameters has changed in {steps} steps"
     idle = [name for name in still if name in seen["idle"]]
-    if idle and not seen["may_be_idle"]:
+    if idle:
         evidence = (
             f"{len(idle)} of {seen['tensors']} parameters never got a gradient, and have not changed: {some(idle)}"
         )

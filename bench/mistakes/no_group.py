@@ -20,4 +20,5 @@ MISTAKE = Mistake(
     detect,
     needs="group",
     watched=True,
+    explains=("lost-remainder", "lr-not-scaled", "many-writers"),
 )

@@ -4,15 +4,16 @@ from bench.mistakes.base import Mistake
 
 
 def detect(observed: dict) -> str | None:
-    """Ranks that have called the wrapped model in evaluation, and ranks that have not; or in a step more often."""
-    forwards, passes = observed.get("forwards") or {}, observed.get("passes") or {}
-    evaluates, trains = forwards.get("evaluates", []), forwards.get("trains", [])
-    places = (observed.get("hang") or {}).get("where") or []
-    evaluates = evaluates or [place.get("evaluates", 0) for place in places if place]
+    """Ranks that have called the wrapped model in evaluation, and ranks that have not; or more often in training, in
+    equally many steps. Ranks that hang are asked the same."""
+    forwards = observed.get("forwards") or {}
+    places = [place for place in (observed.get("hang") or {}).get("where") or [] if place and "trains" in place]
+    evaluates, trains = ([place[key] for place in places] or forwards.get(key, []) for key in ("evaluates", "trains"))
     if any(evaluates) and (min(evaluates) == 0 or (any(forwards.get("buffers", [])) and differ(evaluates))):
         return f"the wrapped model was called in evaluation {counts(evaluates)} times, by rank"
     batches = [tuple(taken) for taken in (observed.get("steps") or {}).get("batches", [])]
-    if differ(trains) and passes and batches and not differ(batches):
+    steps = [(*place["epochs"], place["taken"]) for place in places] or batches
+    if differ(trains) and steps and not differ(steps):
         return f"the wrapped model was called in training {counts(trains)} times, by rank, in equally many steps"
     return None
 

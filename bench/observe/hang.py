@@ -20,6 +20,7 @@ from bench.observe.gradients import Passes
 from bench.observe.probe import Probe
 
 TIMES = 10  # a training hangs when nothing moves for so many times the longest wait that was seen
+LONG = 5  # times the limit, after which a rank says where it is whatever that is: until then a validation may be long
 STILL_S = 0.5  # a rank that is elsewhere after so long does not hang
 ANSWER_S = 15.0  # for the other ranks to say where they are, beyond the limit
 
@@ -108,13 +109,16 @@ class Hang(Probe):
             return
         found = {"limit_s": limit, "where": where if told else [], "by": "Watch"}
         findings = mistakes.find({"world_size": world.count, "hang": found}) if told else []
-        if findings or (here["collective"] and not told):
+        waited = time.monotonic() - self.moved
+        if findings or (here["collective"] and not told) or waited > LONG * limit:
             self.said, self.found = True, found
             at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
-            lines = [f"Watch: nothing has moved on rank {world.rank} for {limit:.3g} s; it is at {at}"]
-            if world.rank == 0 or not told:
+            lines = [f"Watch: nothing has moved on rank {world.rank} for {waited:.3g} s; it is at {at}"]
+            if findings and world.rank == 0:
+                lines += [f"known mistakes found: {len(findings)}"]
                 lines += [line for finding in findings for line in finding.lines()]
-                lines += [] if told else ["  where the other ranks are is not known"]
+            elif not told:
+                lines += ["  where the other ranks are is not known"]
             print("\n".join(lines), file=sys.stderr, flush=True)
 
     def place(self) -> dict | None:
@@ -127,8 +131,9 @@ class Hang(Probe):
             return None
         if any(file == MEETING for file, _, _ in found):  # it waits in report
             place["collective"] = True
-        forwards = self.watch.probe(Passes).evaluates
-        return place | {"epochs": list(self.epochs), "taken": self.taken, "evaluates": forwards}
+        passes = self.watch.probe(Passes)
+        counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
+        return place | {"epochs": list(self.epochs)} | counts
 
     def places(self, here: dict) -> list[dict | None]:
         """The places of all ranks that hang in the time; None of one that does not say."""

@@ -63,7 +63,6 @@ class Parameters(Probe):
             "missing": len(missing),
             "unchanged": still,
             "idle": [name for name, p in named if id(p) not in self.graded],
-            "may_be_idle": getattr(model, "find_unused_parameters", False),
         }}  # fmt: skip
 
 

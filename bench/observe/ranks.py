@@ -5,6 +5,7 @@ all are there: so a rank that does not come is named after a limit, and no colle
 """
 
 import contextlib
+import http.client
 import os
 import pickle
 import sys
@@ -24,6 +25,7 @@ LAUNCHERS = (
 )  # fmt: skip
 PIECE = 4 << 20  # bytes of one value in a store: torch's takes 8 MiB at the most
 TICK_S = 0.02
+STORE_S = 10.0  # for an answer of Horovod's store
 serial = [0]  # meetings of this process; all ranks hold theirs in the same order
 
 
@@ -43,6 +45,7 @@ class Ranks:
                 self.store = dist.distributed_c10d._get_default_store()
         elif horovod and horovod.is_initialized():
             self.rank, self.count, self.kind = horovod.rank(), horovod.size(), "horovod"
+            self.store = self.store or HorovodStore.found()
 
     def together(self, part, join: Callable[[list], object], limit_s: float):
         """``join`` of the parts of all ranks, which runs on one rank and is handed to all.
@@ -53,7 +56,7 @@ class Ranks:
         serial[0] += 1
         if self.count == 1:
             return join([part])
-        if self.kind == "horovod":
+        if self.store is None and self.kind == "horovod":
             return self.by_collective(part, join, limit_s)
         if self.store is None:
             raise Unheard("the ranks cannot meet: this torch keeps the store of its process group elsewhere")
@@ -65,7 +68,7 @@ class Ranks:
             raise Unheard(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
 
     def by_collective(self, part, join: Callable, limit_s: float):
-        """The same by Horovod's collectives."""
+        """The same by Horovod's collectives, where MPI has started the ranks."""
         horovod = sys.modules["horovod.torch"]
         if not horovod.is_initialized():
             raise Unheard("the ranks cannot meet after hvd.shutdown(): call report before it")
@@ -77,6 +80,46 @@ class Ranks:
             time.sleep(TICK_S)
         horovod.synchronize(there)
         return join(horovod.allgather_object(part))
+
+
+class HorovodStore:
+    """The store of keys at which Horovod's ranks have found each other, as torch's stores are called."""
+
+    def __init__(self, host: str, port: int):
+        self.host, self.port = host, port
+
+    @classmethod
+    def found(cls) -> "HorovodStore | None":
+        """That of horovodrun with Gloo; None under MPI, which has none."""
+        with contextlib.suppress(KeyError, ValueError):
+            return cls(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+        return None
+
+    def ask(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
+        """One request; None where the key is not there. Raises OSError when the server is gone."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=STORE_S)
+        try:
+            connection.request(method, f"/bench-watch/{key.replace('/', '.')}", value)
+            answer = connection.getresponse()
+            return answer.read() if answer.status == http.HTTPStatus.OK else None
+        finally:
+            connection.close()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Put a value."""
+        self.ask("PUT", key, value.encode() if isinstance(value, str) else value)
+
+    def get(self, key: str) -> bytes | None:
+        """A value."""
+        return self.ask("GET", key)
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+        return all(self.get(key) is not None for key in keys)
+
+    def clone(self) -> "HorovodStore":
+        """Every request has a connection of its own."""
+        return self
 
 
 class Meeting:

@@ -63,16 +63,19 @@ def hashes(parts: list[dict], key: str) -> list[str]:
 def weights_of(parts: list[dict]) -> dict | None:
     """Whether the replicas go apart: the first step after which they differ, and in which layers.
 
-    A part: steps, how many steps had been taken at each look; sums, [looks, parameters, 2]; names. together_again:
-    whether they were equal at a later look, as they are where the weights are averaged now and then.
+    A part: looks, (epoch, steps taken in it) of each; steps, how many had been taken in all; sums, [looks and the end,
+    parameters, 2]; names. Ranks that take different numbers of steps are compared at the looks that all have.
+    together_again: whether they were equal at a later look, as they are where the weights are averaged now and then.
     """
-    looks = min(len(part["steps"]) for part in parts)
-    steps = parts[0]["steps"]
-    if any(part["names"] != parts[0]["names"] or part["steps"][:looks] != steps[:looks] for part in parts):
-        raise Unheard("the ranks train different models, or have looked at different steps")
-    sums = np.stack([part["sums"][:looks] for part in parts])  # [ranks, looks, parameters, 2]
+    if any(part["names"] != parts[0]["names"] for part in parts):
+        raise Unheard("the ranks train different models")
+    places = [{look: number for number, look in enumerate(part["looks"])} for part in parts]
+    common = [look for look in parts[0]["looks"] if all(look in place for place in places)]
+    rows = [[place[look] for look in common] + [-1] for place in places]  # and the end
+    sums = np.stack([part["sums"][row] for part, row in zip(parts, rows, strict=True)])
+    steps = [parts[0]["steps"][row] for row in rows[0]]
     differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
-    found = {"looked_at": steps[:looks], "apart_at": None, "layers": [], "together_again": False}
+    found = {"looked_at": steps, "apart_at": None, "layers": [], "together_again": False}
     if differ.any():
         first = int(differ.any(axis=1).argmax())
         found["apart_at"] = steps[first]
@@ -100,6 +103,7 @@ class Weights(Probe):
         self.named = dict(self.watch.model.named_parameters())
         self.begun = self.look(), checksums(self.watch.model.buffers())
         self.step, self.steps, self.looks = 0, [0], [self.begun[0]]
+        self.epoch, self.within, self.places = 0, 0, [(0, 0)]
 
     def look(self) -> torch.Tensor:
         """The checksums as they are now."""
@@ -109,9 +113,15 @@ class Weights(Probe):
         if self.begun is None or self.watch.stepping or not self.watch.steps_model(optimizer):
             return
         self.step += 1
+        self.within += 1
         if looked_at(self.step):
             self.steps.append(self.step)
             self.looks.append(self.look())
+            self.places.append((self.epoch, self.within))
+
+    def epoch_ended(self, epoch) -> None:
+        if epoch.optimizer_steps:
+            self.epoch, self.within = self.epoch + 1, 0
 
     def part(self) -> dict:
         if self.begun is None:
@@ -122,7 +132,12 @@ class Weights(Probe):
         return {
             "start": {"parameters": begun, "buffers": buffers},
             "end": {"parameters": sums[-1], "buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
-            "weights": {"steps": [*self.steps, self.step], "sums": np.stack(sums), "names": list(self.named)},
+            "weights": {
+                "looks": self.places,
+                "steps": [*self.steps, self.step],
+                "sums": np.stack(sums),
+                "names": list(self.named),
+            },
         }
 
     def unchanged(self) -> list[str]:

@@ -16,13 +16,31 @@ script. A key that is absent was not observed, and its detector says nothing. Al
     writers        {file name: [ranks that wrote it]}
     learning_rate  {"used", "meant", "global_batch", "for_batch"}: meant is the recipe's, scaled to this global batch
     augmentation   {"streams": [fingerprint, …]}: of the random choices of the first steps
-    gradient       {"over_mean", "same_on_all_ranks", "kind"}: the exchanged gradient over the mean of the ranks' own
+    gradient       {"over_mean", "same_on_all_ranks", "kind", "exchanged", "steady", "passes"}: the exchanged gradient
+                   over the mean of the ranks' own; exchanged: not each rank its own; steady: the same in all steps that
+                   were looked at; passes: backward passes of a step
     loads          [[{"file", "keys", "missing", "unexpected", "strict", "prefix"}, …], …]
     norm           {"kind", "images", "synchronised", "disagreement"}: images one normalising layer sees at once;
                    disagreement: of the ranks' running means, in standard deviations, at the end
     host_syncs     [{"where": "train.py:12 item", "per_step"}, …] of rank 0
     loader         {"wait_share": [share 0..1 of the time of a step, …], "workers"}
-    hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}
+    hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}; of a Watch "by", and
+                   in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates"
+
+What a Watch alone observes:
+
+    group          {"joined": whether there is a process group, "launched": {"variable", "processes"} of a launcher}
+    weights        {"looked_at": [steps], "apart_at": the first after which replicas differ or None, "layers" that do,
+                   "together_again": whether they were equal at a later look}
+    parameters     {"tensors", "steps", "forgotten": [in no optimizer, with a gradient], "missing": number in none,
+                   "head_alone", "stale": number the optimizer has that are not the model's, "unchanged": [names],
+                   "idle": [those without a gradient]}
+    rates          {"looked_at", "apart_at": the first step with other learning rates by rank or None, "by_rank"}
+    passes         {"steps", "unsynced": those whose last pass was under no_sync}
+    forwards       {"trains", "evaluates": calls of the wrapped model, "buffers": whether it has some to broadcast}
+    others         {name of a further module: [hash, …]}
+    steps          {"batches": [[per epoch], …], "images": [of a batch, …], "joined": under Join, "wrapped": by DDP}
+    random         {"streams": [fingerprint, …], "generators": [names]}: of the random numbers of the first steps
 """
 
 import statistics

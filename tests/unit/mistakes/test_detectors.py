@@ -21,7 +21,7 @@ LAUNCHED = {"variable": "WORLD_SIZE", "processes": 2}
 WEIGHTS = {"looked_at": [0, 1, 2, 9], "apart_at": None, "layers": [], "together_again": False}
 APART = WEIGHTS | {"apart_at": 2, "layers": ["fc.weight", "fc.bias"]}
 PARAMETERS = {"tensors": 10, "steps": 9, "forgotten": [], "head_alone": False, "stale": 0, "missing": 0,
-              "unchanged": [], "idle": [], "may_be_idle": False}  # fmt: skip
+              "unchanged": [], "idle": []}  # fmt: skip
 GRADIENT = {"over_mean": 1.0, "same_on_all_ranks": True, "exchanged": True, "steady": True, "passes": 1, "kind": "mean"}
 RATE = {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64}
 SMALL = RATE | {"global_batch": 256, "for_batch": 64, "meant": 0.4}
@@ -117,7 +117,9 @@ PASS = {
     "a larger checkpoint with a new head": {"loads": [[LOAD | {"keys": 200, "unexpected": 142, "missing": 2}]]},
     "as many passes as ranks, divided by their number": {"gradient": GRADIENT | {"over_mean": 0.5, "passes": 2}},
     "clipped to a half by chance": {"gradient": GRADIENT | {"over_mean": 0.5, "steady": False}},
-    "parts unused now and then": {"parameters": PARAMETERS | {"unchanged": ["x"], "idle": ["x"], "may_be_idle": True}},
+    "one that stood still in a short training": {
+        "parameters": PARAMETERS | {"unchanged": ["x"], "idle": ["x"], "steps": 2}
+    },
     "evaluation on shares of different lengths": {
         "forwards": {"trains": [9, 9], "evaluates": [3, 4], "buffers": [False, False]}
     },
