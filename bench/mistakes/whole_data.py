@@ -46,7 +46,7 @@ def judged(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Finding
     sampler = data.get("sampler") or {}
     if "sampler" in data:  # of a script; a run of this bench draws as its mode does
         repeats, again = epoch.get("repeated", 0), epoch.get("by_one_rank", 0)
-        if data.get("shared_in_a_step", 0) > ALIKE and not sampler.get("repeats"):
+        if data.get("shared_in_a_step", 0) > ALIKE and not whole and not sampler.get("repeats"):
             return Finding(MISTAKE.name, ONE_SHARD, f"{evidence}: each on several ranks", *SAME)
         if sampler.get("replacement") or sampler.get("repeats") or 2 * again > repeats > 0:
             asks = f"is {sampler.get('kind', 'the sampler')} meant to draw with replacement, or an image several times?"

@@ -94,7 +94,8 @@ def steps_of(ranks: list[dict]) -> dict:
 
 
 def loader_of(parts: list[dict]) -> dict:
-    """The share of the median step of each rank, its wait in seconds, and the workers of all."""
+    """The share of the median step of each rank, the seconds that three quarters of its steps wait at least where it
+    trains on a CPU, and the workers of all."""
     return {"wait_share": [part["wait_share"] for part in parts], "wait_s": [part["wait_s"] for part in parts],
             "workers": sum(part["workers"] for part in parts)}  # fmt: skip
 
@@ -138,5 +139,6 @@ class DataWaits(Probe):
         if len(steps) < FEWEST_STEPS:
             return {}
         share = statistics.median(wait / step for wait, step in steps)
-        wait = statistics.median(wait for wait, _ in steps)
+        on_gpu = any(p.is_cuda for p in self.watch.model.parameters())
+        wait = None if on_gpu else statistics.quantiles((wait for wait, _ in steps), n=4)[0]
         return {"loader": {"wait_share": share, "wait_s": wait, "workers": self.workers}}
