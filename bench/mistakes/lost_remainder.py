@@ -41,7 +41,7 @@ def detect(observed: dict) -> str | Finding | None:
     if "sampler" in data:
         if often:
             return none if lost < batch + observed.get("world_size", 1) else asked(none, "are they held out?")
-        if never >= batch and not data.get("own_sets"):
+        if never >= batch and not data.get("own_sets") and not any(whole_data.draws_again(data, e) for e in epochs):
             return asked(part, "is an epoch of this training meant to be a part of the images?")
         return None
     return part if never >= batch else none if often else None

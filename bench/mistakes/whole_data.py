@@ -18,7 +18,7 @@ def epoch_images(script, num_images: int) -> int:
 def detect(observed: dict) -> str | Finding | None:
     """Epochs of more draws than images, images drawn again and again in an epoch, an image twice in one step, or the
     same bytes on several ranks. What one rank alone draws again and again may be meant."""
-    data = observed.get("data", {})
+    data = observed.get("data", {}) if observed.get("world_size") != 1 else {}
     shared = data.get("shared_in_a_step") or 0
     for number, epoch in enumerate(data.get("epochs", []), 1):
         batch, images = data["global_batch"], data["num_images"]
@@ -45,10 +45,9 @@ def judged(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Finding
     """What images that come more than once are a sign of. whole: an epoch has more draws than there are images."""
     sampler = data.get("sampler") or {}
     if "sampler" in data:  # of a script; a run of this bench draws as its mode does
-        repeats, again = epoch.get("repeated", 0), epoch.get("by_one_rank", 0)
-        if data.get("shared_in_a_step", 0) > ALIKE and not whole and not sampler.get("repeats"):
+        if data.get("alike", 0) > ALIKE and not whole and not sampler.get("repeats"):
             return Finding(MISTAKE.name, ONE_SHARD, f"{evidence}: each on several ranks", *SAME)
-        if sampler.get("replacement") or sampler.get("repeats") or 2 * again > repeats > 0:
+        if draws_again(data, epoch):
             asks = f"is {sampler.get('kind', 'the sampler')} meant to draw with replacement, or an image several times?"
             return Finding(MISTAKE.name, AGAIN, evidence, *CHANCE, asks)
     if not whole and epoch and epoch["repeated"] > 2 * data["global_batch"]:
@@ -56,7 +55,15 @@ def judged(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Finding
     return evidence
 
 
-ALIKE = 0.9  # share of a step's images that are on several ranks, beyond which all ranks draw the same
+def draws_again(data: dict, epoch: dict) -> bool:
+    """Whether a rank by itself draws images more than once in an epoch, or its sampler says that it does."""
+    sampler, again = data.get("sampler") or {}, epoch.get("by_one_rank", 0)
+    often = again > FEW and again > FEW_OF * epoch.get("repeated", 0)
+    return bool(sampler.get("replacement") or sampler.get("repeats") or often)
+
+
+FEW, FEW_OF = 2, 0.1  # images that a sampler may fill an epoch up with; their share of those that come more than once
+ALIKE = 0.9  # share of the steps in which all ranks draw the same
 AGAIN = "a rank draws the same image again and again"
 CHANCE = (
     "an epoch has some images several times, and others not at all",

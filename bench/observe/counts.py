@@ -28,11 +28,15 @@ class Counts(Probe):
         self.epochs: dict[Epoch, list[int | None]] = {}  # the lengths of its first batches
         self.known: dict[Epoch, list[int]] = {}  # the same from the indices that they are made of
         self.optimizer_steps = 0
-        self.joined = False
+        self.joined, self.open = False, set()
 
     def before_iter(self, epoch) -> None:
+        self.open.add(epoch)
         if len(self.epochs) < COUNTED_EPOCHS:
             self.epochs[epoch], self.known[epoch] = [], []
+
+    def epoch_ended(self, epoch) -> None:
+        self.open.discard(epoch)
 
     def drawn(self, epoch, iterator, indices) -> None:
         known = self.known.get(epoch)
@@ -49,8 +53,8 @@ class Counts(Probe):
         if self.watch.stepping:
             return
         self.optimizer_steps += 1
-        for epoch in list(self.epochs)[-10:]:
-            epoch.optimizer_steps += epoch.loader is not None
+        for epoch in self.open:
+            epoch.optimizer_steps += 1
         self.joined |= bool(getattr(getattr(self.watch.model, "_join_config", None), "enable", False))
 
     @property

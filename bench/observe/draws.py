@@ -4,6 +4,8 @@ of the examples' bytes, which tell a data set from another and find an example t
 Nothing of a loader is replaced. The one method by which torch's iterators ask for the next indices is listened to.
 """
 
+import contextlib
+import itertools
 import threading
 import weakref
 from typing import ClassVar
@@ -138,7 +140,9 @@ class Draws(Probe):
             return
         known = len(record.steps[epoch.taken - 1]) if len(record.steps) >= epoch.taken else None
         length = length_of(batch, known)
-        examples, labels = numbers_of(batch, length) if length else (None, None)
+        examples = labels = None
+        with contextlib.suppress(Exception):  # whatever a batch is made of
+            examples, labels = numbers_of(batch, length) if length else (None, None)
         record.examples.append(examples)
         record.labels.append(labels)
         record.hashed += length or 0
@@ -234,7 +238,11 @@ def set_of(iterator) -> dict:
     except TypeError:
         sizes.append(None)
     chosen_ones = sampler.indices if isinstance(sampler, SubsetRandomSampler) else None
-    return {"indices": indices, "sizes": sizes, "chosen": chosen_ones, "holds": digest(held_by(data))}
+    try:
+        holds = held_by(data)
+    except Exception:  # whatever a data set is made of
+        holds = type(data).__name__
+    return {"indices": indices, "sizes": sizes, "chosen": chosen_ones, "holds": digest(holds)}
 
 
 def held_by(item, depth: int = 3) -> object:
@@ -246,8 +254,9 @@ def held_by(item, depth: int = 3) -> object:
     if isinstance(item, torch.Tensor | np.ndarray):
         if isinstance(item, torch.Tensor) and (item.is_cuda or item.is_sparse or item.dtype == torch.bfloat16):
             return tuple(item.shape)
-        flat = item.reshape(-1) if isinstance(item, np.ndarray) else item.detach().reshape(-1)
-        some = np.asarray(flat[:: max(1, len(flat) // SAMPLED)])
+        count = int(np.prod(item.shape))  # by their places: an array that is not contiguous would be copied whole
+        places = np.unravel_index(np.arange(0, count, max(1, count // SAMPLED)), tuple(item.shape) or (1,))
+        some = np.asarray(item[places] if item.ndim else item)
         return tuple(item.shape), (repr(some[:20]) if some.dtype == object else some.tobytes())
     if not depth:
         return type(item).__name__
@@ -255,7 +264,8 @@ def held_by(item, depth: int = 3) -> object:
         some = item[:: max(1, len(item) // 100)]
         return len(item), [held_by(part, depth - 1) for part in some]
     if isinstance(item, dict):
-        return len(item), [(str(key), held_by(value, depth - 1)) for key, value in list(item.items())[:100]]
+        some = itertools.islice(item.items(), 100)
+        return len(item), [(str(key), held_by(value, depth - 1)) for key, value in some]
     plain = {} if callable(item) else vars(item) if hasattr(item, "__dict__") else {}
     return type(item).__name__, [(name, held_by(value, depth - 1)) for name, value in plain.items()]
 
@@ -324,11 +334,19 @@ def data_of(parts: list[dict]) -> dict:
     steps = [step for walks in ranks for walk, _ in walks for step in walk if len(step)]
     if any(step.min() < 0 or step.max() >= num_images for step in steps):
         raise Unheard(f"its sampler draws other numbers than 0 to {max(sizes) - 1}")
-    found = coverage(ranks, num_images) | {"sampler": parts[0]["sampler"], "own_sets": not same}
+    found = coverage(ranks, num_images)
+    found |= {"sampler": parts[0]["sampler"], "own_sets": not same, "alike": alike_steps(ranks)}
     if not same and (shared := shared_examples(parts)):
         found["shared_examples"] = shared
     lacking = {"epochs": "no epoch was seen to its end", "same_neighbours": "only one epoch was seen"}
     return found | {"unheard": {name: reason for name, reason in lacking.items() if name not in found}}
+
+
+def alike_steps(ranks: list[list[Walk]]) -> float:
+    """The share of the steps in which all ranks draw the same images in the same order; 0 for one rank."""
+    steps = [[step for steps, _ in walks for step in steps] for walks in ranks]
+    same = [all(np.array_equal(step, own[0]) for step in own[1:]) for own in zip(*steps, strict=False)]
+    return sum(same) / len(same) if same and len(ranks) > 1 else 0.0
 
 
 def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:

@@ -22,8 +22,14 @@ def length_of(batch, known: int | None = None) -> int | None:
     >>> length_of(([torch.zeros(3, 4, 5), torch.zeros(3, 5, 4)], [{"boxes": torch.zeros(7, 4)}, {}]))
     2
     """
-    if known is not None:
-        return known
+    try:
+        return known if known is not None else counted(batch)
+    except Exception:  # whatever a batch is made of
+        return None
+
+
+def counted(batch, depth: int = 4) -> int | None:
+    """The length of a batch by its form."""
     if is_array(batch):
         return len(batch) if batch.ndim else None
     items = list(items_of(batch))
@@ -35,8 +41,9 @@ def length_of(batch, known: int | None = None) -> int | None:
         shapes = {tuple(array.shape) for array in arrays}
         return len(items) if len(shapes) > 1 or items[0].ndim == 3 else same(arrays)
     found = same(arrays)
-    if found is None:  # within the first part that has a length
-        found = next((length for item in items if not is_array(item) and (length := length_of(item))), None)
+    if found is None and depth:  # within the first part that has a length
+        parts = (counted(item, depth - 1) for item in items if not is_array(item))
+        found = next((length for length in parts if length), None)
     return found
 
 

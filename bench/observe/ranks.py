@@ -30,7 +30,7 @@ serial = [0]  # meetings of this process; all ranks hold theirs in the same orde
 
 
 class Ranks:
-    """rank, count: of this process. joined: there is a group of processes. store: where they can leave keys, if known."""
+    """rank, count: of this process. joined: there is a group of processes. store: where they leave keys, if known."""
 
     def __init__(self):
         self.rank, self.count, self.store, self.joined = 0, 1, None, False

@@ -5,6 +5,7 @@ Only the states are looked at, as they are before and after; nothing is drawn.
 """
 
 import hashlib
+import itertools
 import json
 import mmap
 import os
@@ -104,7 +105,7 @@ def parts_of(item) -> Iterable[tuple[str, object]]:
     if isinstance(item, torch.Tensor | np.ndarray | type) or callable(getattr(item, "__code__", None)):
         return []
     if isinstance(item, dict):
-        pairs = [(f"[{key!r}]", value) for key, value in list(item.items())[:50]]
+        pairs = [(f"[{key!r}]", value) for key, value in itertools.islice(item.items(), 50)]
     elif isinstance(item, list | tuple):
         pairs = [(f"[{place}]", value) for place, value in enumerate(item[:50])]
     else:

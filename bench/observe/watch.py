@@ -231,7 +231,7 @@ class Watch:
         joins = {key: self.joining(join) for probe in self.probes for key, join in probe.joins.items()}
         started = launched()
         known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True, "group": {
-            "joined": bool(self.world.joined), "launched": started and {"variable": started[0], "processes": started[1]},
+            "joined": self.world.joined, "launched": started and {"variable": started[0], "processes": started[1]},
         }}  # fmt: skip
         return put_together(parts, known, joins)
 

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,7 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from bench import mistakes
 from bench.observe import Watch
-from bench.observe.draws import data_of
+from bench.observe.draws import data_of, held_by
 from bench.observe.probe import Unheard
 from tests.unit.observe.test_view import quiet
 
@@ -158,6 +159,21 @@ def own_set(rank: int, noise: float = 0.0) -> DataLoader:
     return DataLoader(File(), 6, shuffle=True)
 
 
+class Shared(Sampler):
+    """One list drawn with replacement, over the ranks: every image may come on any of them."""
+
+    def __init__(self, rank: int, ranks: int):
+        self.rank, self.ranks, self.number = rank, ranks, 0
+
+    def __iter__(self):
+        self.number += 1
+        drawn = torch.randint(IMAGES, (IMAGES,), generator=torch.Generator().manual_seed(self.number))
+        return iter(drawn[self.rank :: self.ranks].tolist())
+
+    def __len__(self) -> int:
+        return IMAGES // self.ranks
+
+
 RIGHT = {
     "split": split,
     "workers": lambda rank: split(rank, num_workers=1),
@@ -221,6 +237,23 @@ def test_a_right_loader_draws_each_image_once(make):
 @pytest.mark.parametrize(("make", "options", "names"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_found_and_what_may_be_meant_is_asked(make, options, names):
     assert said(make, **options) == names
+
+
+def test_a_list_with_replacement_over_four_ranks_is_asked_about_and_not_in_one_process():
+    def found(ranks: int) -> list:
+        seen = data(lambda rank: DataLoader(WHOLE, 6, sampler=Shared(rank, ranks)), ranks=ranks)
+        return mistakes.find({"world_size": ranks, "data": seen})
+
+    assert [finding.name for finding in found(4) if finding.question] == ["whole-data"] and len(found(4)) == 1
+    assert found(1) == []
+
+
+def test_a_set_is_told_from_another_by_what_it_holds_and_is_not_copied():
+    large = torch.zeros(1).expand(1 << 40)  # a copy would need 4 TB
+    assert held_by({"x": large.view(1 << 20, 1 << 20).t()}) == held_by({"x": large.view(1 << 20, 1 << 20).t()})
+    assert held_by([np.arange(9)]) != held_by([np.arange(1, 10)]) and held_by(torch.tensor(3)) != held_by(
+        torch.tensor(4)
+    )
 
 
 def test_a_finding_says_what_is_the_matter():

@@ -57,3 +57,16 @@ def test_each_example_has_a_number_of_its_bytes_and_one_of_its_labels():
     assert alone[0] == alone[3] != alone[1] and none is None
     assert numbers_of(({"text": ["a", "b"]},), 2)[0] is not None
     assert numbers_of(torch.zeros(3, 2), 4) == (None, None)
+
+
+def test_a_batch_that_cannot_be_read_has_no_length():
+    class Own:
+        def __init__(self):
+            self.itself = self
+
+    class Refusing(dict):
+        def values(self):
+            raise RuntimeError("released")
+
+    assert length_of(Own()) is None and length_of(Refusing(a=1)) is None
+    assert length_of(torch.zeros(4, 2).to_sparse(), known=4) == 4
