@@ -207,10 +207,7 @@ class Watch:
             (observed, unheard), prints = self.alone(own | hang.part(), str(why)), True
             first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
         hang.ended()
-        found = self.say(observed, unheard) if prints else self.keep(observed)
-        if first:
-            raise UserError(first)
-        return found
+        return self.say(observed, unheard, first) if prints else self.keep(observed)
 
     def number_of(self) -> int:
         """This rank's number, or what its launcher says that it is."""

@@ -97,6 +97,7 @@ class Weights(Probe):
         "end": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
         "weights": weights_of,
     }
+    silent: ClassVar = dict.fromkeys(joins, "no epoch was seen: for batch in watch(loader)")
     begun = None
 
     def begin(self, loader) -> None:

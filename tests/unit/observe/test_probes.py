@@ -100,3 +100,32 @@ def test_loads_say_what_found_its_place(tmp_path):
     wrong, right = seen.result()
     assert wrong == {"file": "w.pt", "keys": 2, "missing": 2, "unexpected": 2, "strict": False, "prefix": "module."}
     assert right["missing"] == right["unexpected"] == 0 and right["prefix"] is None
+
+
+def test_files_renamed_or_mapped(tmp_path):
+    (tmp_path / "data.bin").write_bytes(b"12345678")
+    (tmp_path / "grows.bin").write_bytes(b"1234")
+    written = writers.Writers(tmp_path)
+    with (tmp_path / "data.bin").open("r+b"):
+        pass  # a memory map is opened so, and may only be read
+    with (tmp_path / "grows.bin").open("r+b") as file:
+        file.write(b"123456")
+    torch.save(obj={}, f=tmp_path / "rank1.tmp")
+    (tmp_path / "rank1.tmp").replace(tmp_path / "best.pt")
+    written.close()
+    assert written.result()["names"] == ["best.pt", "grows.bin", "rank1.tmp"]
+
+
+def test_weights_picked_by_name_of_which_none_fits(tmp_path):
+    seen, model = loads.Loads(), nn.Sequential(nn.Linear(2, 2))
+    torch.save({"model": {f"net.{key}": value for key, value in model.state_dict().items()}}, tmp_path / "w.pt")
+    torch.save({"rows": torch.ones(2)}, tmp_path / "data.pt")
+    own = model.state_dict()
+    for file in ("w.pt", "data.pt"):
+        held = torch.load(f=tmp_path / file)
+        own.update({key: value for key, value in held.get("model", held).items() if key in own})
+        model.load_state_dict(own)
+    seen.close()
+    wrong, data = seen.result()
+    assert wrong["picked"] and (wrong["keys"], wrong["missing"], wrong["unexpected"]) == (2, 2, 2)
+    assert "picked" not in data and data["missing"] == 0
