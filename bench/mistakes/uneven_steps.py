@@ -11,7 +11,7 @@ BATCHES = (
 
 def detect(observed: dict) -> str | Finding | None:
     """Epochs of different numbers of batches, also where a run hangs at the end of one, and batches of different sizes.
-    What ranks do under Join is meant so, as far as anyone can tell."""
+    What ranks do under Join, or where no wrapper exchanges every step, only its author can judge."""
     places = [place for place in (observed.get("hang") or {}).get("where") or [] if place and "epochs" in place]
     for number in range(max((len(place["epochs"]) for place in places), default=0)):
         ended = [place["epochs"][number] for place in places if len(place["epochs"]) > number]
@@ -22,7 +22,10 @@ def detect(observed: dict) -> str | Finding | None:
     for number, batches in enumerate(zip(*steps.get("batches", []), strict=False), 1):
         if len(set(batches)) > 1:
             evidence = f"epoch {number} has {listed(batches)} batches on the ranks"
-            return asked(evidence) if steps["joined"] else evidence
+            if steps["joined"]:
+                return asked(f"{evidence}, under Join", "may a rank end before the others?")
+            asks = "do the ranks exchange so that each may take its own number of steps?"
+            return evidence if steps["wrapped"] else asked(evidence, asks)
     images = steps.get("images", [])
     if len(set(images)) > 1 and None not in images:
         evidence = f"a step has {listed(images)} images on the ranks"
@@ -30,12 +33,11 @@ def detect(observed: dict) -> str | Finding | None:
     return None
 
 
-def asked(evidence: str) -> Finding:
-    """Under Join no rank waits for ever."""
-    consequence = "the longest shards count for most: at the end their images have every step to themselves"
+def asked(evidence: str, question: str) -> Finding:
+    """Where no rank waits for ever."""
+    consequence = "the ranks' images count differently: those of a longer shard take more steps, or have steps alone"
     remedy = "shards of one length, where that is not meant"
-    return Finding(MISTAKE.name, MISTAKE.title, f"{evidence}, under Join", consequence, remedy,
-                   "may a rank end before the others?")  # fmt: skip
+    return Finding(MISTAKE.name, MISTAKE.title, evidence, consequence, remedy, question)
 
 
 def listed(numbers) -> str:

@@ -4,6 +4,8 @@ import statistics
 import time
 from typing import ClassVar
 
+from torch.nn.parallel import DistributedDataParallel
+
 from bench.observe.examples import is_list, length_of
 from bench.observe.probe import Probe
 from bench.observe.view import Epoch, chosen
@@ -68,6 +70,12 @@ class Counts(Probe):
         known = [length for _, lengths in self.training for length in lengths]
         return statistics.mode(known) or 0 if known else 0
 
+    @property
+    def wrapped(self) -> bool:
+        """Whether every step is exchanged by DDP, or by Horovod's optimizer."""
+        ours = [optimizer for optimizer in self.watch.optimizers if hasattr(optimizer, "_allreduce_grad_async")]
+        return isinstance(self.watch.model, DistributedDataParallel) or bool(ours)
+
     def images_per_step(self) -> int:
         """Images of this rank that one step of the optimizer is made of."""
         batches = sum(epoch.taken for epoch, _ in self.training)
@@ -84,6 +92,7 @@ class Counts(Probe):
                 "batches": [epoch.taken for epoch, _ in epochs],
                 "images": sizes.pop() if len(sizes) == 1 else None,
                 "joined": self.joined,
+                "wrapped": self.wrapped,
             }
         }
 
@@ -94,6 +103,7 @@ def steps_of(ranks: list[dict]) -> dict:
         "batches": [rank["batches"] for rank in ranks],
         "images": [rank["images"] for rank in ranks],
         "joined": any(rank["joined"] for rank in ranks),
+        "wrapped": any(rank["wrapped"] for rank in ranks),
     }
 
 

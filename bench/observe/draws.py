@@ -455,17 +455,30 @@ def numbers(part: dict, epoch: int) -> np.ndarray:
 
 
 def shared_examples(parts: list[dict]) -> dict | None:
-    """How many examples of the first batches several ranks have; None where a rank's own examples are often alike."""
-    ranks = [numbers(part, 0) for part in parts]
-    if not all(map(len, ranks)):
-        return None
-    own = [np.unique(rank) for rank in ranks]
-    if any(len(different) < 0.8 * len(rank) for different, rank in zip(own, ranks, strict=True)):
+    """How many examples of the first batches several ranks have; None where that says nothing.
+
+    A stream without an end comes round again, and another rank's examples with it: so only the batches before the
+    first example that a rank has twice count.
+    """
+    ranks = [part["examples"][0] if part["examples"] else [] for part in parts]
+    until = min(before_again(batches) for batches in ranks)
+    own = [np.concatenate([NONE, *batches[:until]]) for batches in ranks]
+    if not all(map(len, own)):
         return None
     _, times = np.unique(np.concatenate(own), return_counts=True)
     count = int((times > 1).sum())
     found = count if count >= FEWEST_SHARED and count > SHARED * len(times) else 0
     return {"shared": found, "of": len(times)}
+
+
+def before_again(batches: list[np.ndarray | None]) -> int:
+    """How many batches a rank has before it has an example again, or one whose bytes are not known."""
+    seen = set()
+    for number, batch in enumerate(batches):
+        if batch is None or len(seen | set(batch.tolist())) < len(seen) + len(batch):
+            return number
+        seen |= set(batch.tolist())
+    return len(batches)
 
 
 def repeated_order(parts: list[dict]) -> float | None:

@@ -15,6 +15,7 @@ What is seen is seen by probes, one class each (bench/observe/probe.py); to add 
 
 import atexit
 import contextlib
+import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -101,6 +102,8 @@ class Watch:
             self.hooks = [register_optimizer_step_pre_hook(self.before_step)]
             self.hooks += [register_optimizer_step_post_hook(self.after_step)]
             exits.append(self)
+            if multiprocessing.parent_process():  # such a process ends without what atexit holds
+                multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
 
     def before_step(self, optimizer, arguments, options) -> None:
         """torch calls it when any optimizer's step begins; a step within a step is Horovod's, or a wrapper's."""

@@ -45,7 +45,8 @@ What a Watch alone observes:
     passes         {"steps", "unsynced": those whose last pass was under no_sync}
     forwards       {"trains", "evaluates": calls of the wrapped model, "buffers": whether it has some to broadcast}
     others         {name of a further module: [hash, …]}
-    steps          {"batches": [[per epoch], …], "images": [of a batch, …], "joined": whether under Join}
+    steps          {"batches": [[per epoch], …], "images": [of a batch, …], "joined": whether under Join, "wrapped":
+                   whether DDP or Horovod's optimizer exchanges every step}
     random         {"streams": [fingerprint, …], "generators": [names]}: of the random numbers of the first steps
 """
 

@@ -25,7 +25,7 @@ PARAMETERS = {"tensors": 10, "steps": 9, "forgotten": [], "head_alone": False, "
 GRADIENT = {"over_mean": 1.0, "same_on_all_ranks": True, "exchanged": True, "steady": True, "passes": 1, "kind": "mean"}
 RATE = {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64}
 SMALL = RATE | {"global_batch": 256, "for_batch": 64, "meant": 0.4}
-STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False}
+STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False, "wrapped": True}
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
     "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
@@ -104,6 +104,7 @@ ASKED_OF_DATA = [
 ASKED = [
     ("drift", {"weights": APART | {"together_again": True}}, "local SGD"),
     ("uneven-steps", {"steps": STEPS | {"batches": [[9], [8]], "joined": True}}, "end before the others"),
+    ("uneven-steps", {"steps": STEPS | {"batches": [[9], [8]], "wrapped": False}}, "its own number"),
     ("no-exchange", {"gradient": GRADIENT | {"exchanged": False, "kind": "local SGD"}}, "local SGD"),
     ("unsynced-accumulation", {"passes": {"steps": 9, "unsynced": 6}, "gradient": GRADIENT | {"kind": "local SGD"}},
      "local SGD"),
