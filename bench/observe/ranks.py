@@ -30,21 +30,21 @@ serial = [0]  # meetings of this process; all ranks hold theirs in the same orde
 
 
 class Ranks:
-    """rank, count: of this process. store: of the process group; None: Horovod, or one process."""
+    """rank, count: of this process. joined: there is a group of processes. store: where they leave keys, if known."""
 
     def __init__(self):
-        self.rank, self.count, self.store, self.kind = 0, 1, None, ""
+        self.rank, self.count, self.store, self.joined = 0, 1, None, False
         self.look()
 
     def look(self) -> None:
         """Find out which engine has been initialised. What was once there is kept: a group may be destroyed."""
         horovod = sys.modules.get("horovod.torch")
         if dist.is_available() and dist.is_initialized():
-            self.rank, self.count, self.kind = dist.get_rank(), dist.get_world_size(), "torch"
+            self.rank, self.count, self.joined = dist.get_rank(), dist.get_world_size(), True
             with contextlib.suppress(Exception):  # torch's name for it is its own
                 self.store = dist.distributed_c10d._get_default_store()
         elif horovod and horovod.is_initialized():
-            self.rank, self.count, self.kind = horovod.rank(), horovod.size(), "horovod"
+            self.rank, self.count, self.joined = horovod.rank(), horovod.size(), True
             self.store = self.store or HorovodStore.found()
 
     def together(self, part, join: Callable[[list], object], limit_s: float):
@@ -56,7 +56,7 @@ class Ranks:
         serial[0] += 1
         if self.count == 1:
             return join([part])
-        if self.store is None and self.kind == "horovod":
+        if self.store is None and "horovod.torch" in sys.modules:
             return self.by_collective(part, join, limit_s)
         if self.store is None:
             raise Unheard("the ranks cannot meet: this torch keeps the store of its process group elsewhere")

@@ -212,7 +212,7 @@ class Watch:
     def number_of(self) -> int:
         """This rank's number, or what its launcher says that it is."""
         started = launched()
-        return started[2] if started and not self.world.kind else self.world.rank
+        return started[2] if started and not self.world.joined else self.world.rank
 
     def keep(self, observed: dict) -> list[Finding]:
         """The findings that are not expected."""
@@ -231,7 +231,7 @@ class Watch:
         joins = {key: self.joining(join) for probe in self.probes for key, join in probe.joins.items()}
         started = launched()
         known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True, "group": {
-            "joined": bool(self.world.kind), "launched": started and {"variable": started[0], "processes": started[1]},
+            "joined": self.world.joined, "launched": started and {"variable": started[0], "processes": started[1]},
         }}  # fmt: skip
         return put_together(parts, known, joins)
 
