@@ -36,13 +36,14 @@ class Drawn:
     """What was seen of one epoch.
 
     steps: [b] int64 of each batch, drawn perhaps further than taken. examples, labels: [b] int64 of the first batches.
-    wrong: why its indices are of no use. ordered: the batches come as they are drawn.
+    wrong: why its indices are of no use. ordered: the batches come as they are drawn. begun, exhausted: torch's
+    iterator began and ended in it, and no other.
     """
 
     def __init__(self, epoch: Epoch):
         self.epoch, self.steps, self.examples, self.labels = epoch, [], [], []
         self.iterator = self.wrong = self.set = self.sampler = None
-        self.hashed, self.ordered = 0, True
+        self.hashed, self.ordered, self.begun, self.exhausted = 0, True, False, False
 
 
 class Draws(Probe):
@@ -57,7 +58,7 @@ class Draws(Probe):
         self.owners = weakref.WeakKeyDictionary()  # torch's iterator -> the epoch that it serves
         self.here = threading.local()  # .epoch: whose iterator this thread makes or asks just now
         self.draws, self.ranks = 0, 1
-        self.listening, self.own = False, None
+        self.listening, self.own, self.fresh = False, None, False
 
     # --- torch's iterators ----------------------------------------------------------------------------------------
 
@@ -67,10 +68,14 @@ class Draws(Probe):
         self.own = getattr(kind, "_next_index", None)
         if self.own is None:
             return
-        own, heard = self.own, self.watch.guarded(self, self.heard)
+        own, heard, ended = self.own, self.watch.guarded(self, self.heard), self.watch.guarded(self, self.ended)
 
         def next_index(iterator):
-            indices = own(iterator)
+            try:
+                indices = own(iterator)
+            except StopIteration:
+                ended(iterator)
+                raise
             if self.listening:
                 heard(iterator, indices)
             return indices
@@ -80,13 +85,17 @@ class Draws(Probe):
 
     def heard(self, iterator, indices) -> None:
         """An iterator has drawn indices: one that is made or asked by an epoch just now, or was so before."""
-        epoch = getattr(self.here, "epoch", None)
+        epoch = getattr(self.here, "epoch", None) or self.owners.get(iterator)
         if epoch is None:
-            epoch = self.owners.get(iterator)
-        else:
-            self.owners[iterator] = epoch
-        if epoch is not None:
-            self.watch.tell("drawn", epoch, iterator, indices)
+            return
+        self.fresh = iterator not in self.owners or getattr(self.here, "making", False)
+        self.owners[iterator] = epoch
+        self.watch.tell("drawn", epoch, iterator, indices)
+
+    def ended(self, iterator) -> None:
+        """An iterator's sampler has no more indices."""
+        if record := self.records.get(self.owners.get(iterator)):
+            record.exhausted = True
 
     def close(self) -> None:
         self.listening = False
@@ -103,10 +112,10 @@ class Draws(Probe):
     def before_iter(self, epoch) -> None:
         if len(self.records) < EPOCHS:
             self.records[epoch] = Drawn(epoch)
-        self.here.epoch = epoch
+        self.here.epoch, self.here.making = epoch, True
 
     def after_iter(self, epoch, iterator) -> None:
-        self.here.epoch = None
+        self.here.epoch, self.here.making = None, False
 
     def asked(self, epoch) -> None:
         self.here.epoch = epoch
@@ -117,14 +126,17 @@ class Draws(Probe):
             return
         if record.iterator is None:
             record.iterator, record.ordered = weakref.ref(iterator), getattr(iterator, "_in_order", True)
+            record.begun = self.fresh
             if iterator._dataset_kind == torchs._DatasetKind.Iterable:
                 record.wrong, record.sampler = "an IterableDataset draws its examples itself", told(iterator._dataset)
                 return
             record.sampler = told(iterator._index_sampler)
             record.set = set_of(iterator)
         if record.iterator() is not iterator:
-            record.wrong = "several DataLoaders are behind one loader"
-            return
+            if not (record.exhausted and self.fresh):
+                record.wrong = "several DataLoaders are behind one loader"
+                return
+            record.iterator, record.begun, record.exhausted = weakref.ref(iterator), False, False  # it goes round
         step = np.atleast_1d(np.asarray(indices))
         if step.ndim != 1 or not np.issubdtype(step.dtype, np.integer):
             record.wrong = "its sampler draws no whole numbers"
@@ -199,7 +211,7 @@ def of_one_set(records: list[Drawn], known: dict) -> None:
 def walk_of(record: Drawn) -> Walk:
     """The batches that were taken, and whether the epoch was seen whole."""
     taken = record.epoch.taken
-    return record.steps[:taken], record.epoch.whole and len(record.steps) >= taken
+    return record.steps[:taken], record.begun and record.exhausted and len(record.steps) == taken
 
 
 def arrays(known: dict | None) -> dict | None:

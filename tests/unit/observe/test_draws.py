@@ -296,6 +296,49 @@ def test_a_subset_that_is_cut_anew_for_each_epoch_counts_in_the_whole_set():
     assert found["same_neighbours"] < 0.1 and found["num_images"] == IMAGES and found["never_seen"] == 0
 
 
+class Endless:
+    """Goes round and round, whatever the script calls an epoch."""
+
+    def __init__(self, loader: DataLoader, told: bool):
+        self.loader, self.told, self.round, self.batches = loader, told, 0, iter(())
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return next(self.batches)
+        except StopIteration:
+            self.loader.sampler.set_epoch(self.round * self.told)
+            self.round, self.batches = self.round + 1, iter(self.loader)
+            return next(self.batches)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_epochs_that_the_loader_does_not_know_are_compared_and_not_counted(workers):
+    def found(told: bool) -> dict:
+        return data(lambda rank: Endless(split(rank, num_workers=workers), told), most=12)
+
+    right = found(True)
+    assert mistakes.find({"world_size": 2, "data": right}) == []
+    assert "epochs" not in right and right["shared_in_a_step"] == 0 and right["same_neighbours"] < 0.2
+    assert [f.name for f in mistakes.find({"world_size": 2, "data": found(False)})] == ["no-reshuffle"]
+
+
+def test_a_stream_that_comes_round_again_is_no_overlap():
+    class Round(Stream):
+        def __iter__(self):
+            for number in itertools.count():
+                order = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(number))
+                yield from self.examples[order[self.start :: 2]]
+
+        def __init__(self, start: int):
+            super().__init__(0, 1)
+            self.start = start
+
+    assert said(lambda rank: DataLoader(Round(rank), 10), most=12) == []
+
+
 def test_chosen_images_are_the_whole_where_all_ranks_have_the_same():
     found = data(lambda rank: DataLoader(WHOLE, 10, sampler=SubsetRandomSampler(range(50, 100))), ranks=1)
     assert found["num_images"] == 50 and found["epochs"][0]["never"] == 0
