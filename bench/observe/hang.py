@@ -52,17 +52,8 @@ class Hang(Probe):
         self.longest = max(self.longest, now - self.moved)
         self.moved = now
 
-    def asked(self, epoch) -> None:
-        self.move()
-
     def fetched(self, epoch, batch) -> None:
         self.taken += 1
-        self.move()
-
-    def trained(self, epoch) -> None:
-        self.move()
-
-    def before_step(self, optimizer) -> None:
         self.move()
 
     def after_step(self, optimizer) -> None:

@@ -65,7 +65,7 @@ class Rates(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.step, self.rates, self.peaks, self.last, self.before = 0, {}, [], 0.0, 0.0
+        self.step, self.rates, self.peaks, self.now, self.last, self.before = 0, {}, [], [], 0.0, 0.0
 
     def before_step(self, optimizer) -> None:
         if self.watch.stepping > 1 or not self.watch.steps_model(optimizer):
@@ -79,6 +79,10 @@ class Rates(Probe):
             rates = [float(rate) for rate in rates]
         if look:
             self.rates[self.step] = rates
+        elif rates == self.now:
+            self.before = self.last
+            return
+        self.now = rates
         known = self.peaks + [0.0] * (len(rates) - len(self.peaks))
         self.peaks = [max(pair) for pair in zip(known, rates + [0.0] * (len(known) - len(rates)), strict=True)]
         self.before, self.last = self.last, max(rates)

@@ -15,6 +15,7 @@ What is seen is seen by probes, one class each (bench/observe/probe.py); to add 
 
 import atexit
 import contextlib
+import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -101,6 +102,8 @@ class Watch:
             self.hooks = [register_optimizer_step_pre_hook(self.before_step)]
             self.hooks += [register_optimizer_step_post_hook(self.after_step)]
             exits.append(self)
+            if multiprocessing.parent_process():  # such a process ends without what atexit holds
+                multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
 
     def before_step(self, optimizer, arguments, options) -> None:
         """torch calls it when any optimizer's step begins; a step within a step is Horovod's, or a wrapper's."""
@@ -134,15 +137,15 @@ class Watch:
     def tell(self, what: str, *arguments) -> None:
         """Call a method of every probe that has it. What it raises ends the probe, and never the script; one that has
         ended is still taken down."""
-        if what not in self.told:
+        methods = self.told.get(what)
+        if methods is None:
             having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
-            self.told[what] = [(probe, getattr(probe, what)) for probe in having]
-        for probe, method in self.told[what]:
-            if probe not in self.failed or what == "close":
-                try:
-                    method(*arguments)
-                except Exception as error:
-                    self.fails(probe, error)
+            methods = self.told[what] = [(probe, getattr(probe, what)) for probe in having if probe not in self.failed]
+        for probe, method in methods:
+            try:
+                method(*arguments)
+            except Exception as error:
+                self.fails(probe, error)
 
     def guarded(self, probe: Probe, function: Callable) -> Callable:
         """A function of a probe that torch or Python will call: it returns None once it or its probe has failed."""
@@ -159,6 +162,7 @@ class Watch:
     def fails(self, probe: Probe, error: Exception) -> None:
         """A probe raised: from now on it is deaf."""
         self.failed[probe] = Unheard(failure(error))
+        self.told = {}
 
     def __call__(self, loader) -> View:
         """The loader's batches: one epoch each time that it is walked. Raises UserError for what cannot be walked."""
