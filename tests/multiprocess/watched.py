@@ -90,8 +90,8 @@ def train(rank: int, ranks: int, folder: Path, name: str, workers: int = 0, watc
     if not right:
         torch.manual_seed(0)
     data = Noisy(slow=0.005 if name == "lost" else 0.0)
-    share = (ranks, rank) if right else (1, 0)  # wrong: as if there were one rank
-    sampler = OwnShard(rank, ranks) if name == "lost" else DistributedSampler(data, *share)
+    shares = (ranks, rank) if right else (1, 0)
+    sampler = OwnShard(rank, ranks) if name == "lost" else DistributedSampler(data, *shares)
     loader = DataLoader(data, batch_size=batch, sampler=sampler, num_workers=workers)
     watch = Watch(model, optimizer, lr=0.1, lr_batch=BATCH) if watched else None
     if not right:
