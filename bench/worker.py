@@ -194,7 +194,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     from bench.measure.load import Load
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
-    from bench.observe.probes import hash_of
+    from bench.observe.weights import hash_of
     from bench.workload.loader import plain_errors, training_batches
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
@@ -277,7 +277,7 @@ def collect(trainer, epochs, data: Data, observer, seen: dict) -> list[dict]:
 
 def hashes_of(averages: dict) -> dict[str, str]:
     """The parameters of each average, as a hash: replicas hold the same where these are the same."""
-    from bench.observe.probes import state_of
+    from bench.observe.weights import state_of
 
     return {name: state_of(averaged.module)["parameters"] for name, averaged in averages.items()}
 

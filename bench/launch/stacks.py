@@ -60,7 +60,11 @@ def collect(pids: dict[int, int | None], run_dir: Path) -> list[dict | None]:
 def place(dump: str) -> dict | None:
     """The main thread's place in the last dump of a text: file (from the project's root; of any other its last two
     parts), line, function, and collective: True, False, or None in a backward pass. None without such a thread."""
-    frames = main_thread(dump)
+    return place_in(main_thread(dump))
+
+
+def place_in(frames: list[dict]) -> dict | None:
+    """``place`` of a thread's frames, innermost first, each with file, line and function."""
     own = [frame for frame in frames if not of_library(frame["file"])]
     if not own:
         return None

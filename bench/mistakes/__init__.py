@@ -5,13 +5,27 @@ To add one: write its file (README.md in this folder says what is in it) and add
 
 import importlib
 
-from bench.mistakes.base import Finding, Mistake
+from bench.mistakes.base import Finding, Mistake, Question, part_of
 
 FILES = (
     "unsynced_init", "whole_data", "no_reshuffle", "rank_metrics", "many_writers", "rank0_collective", "lr_not_scaled",
     "same_augmentation", "gradient_sum", "strict_false", "local_norm", "host_sync", "lost_remainder",
-    "loader_starvation",
+    "loader_starvation", "same_random", "uneven_steps", "drift", "no_exchange", "no_group", "forgotten_parameters",
+    "stale_optimizer", "lr_by_rank", "unsynced_accumulation", "rank0_forward", "counted_twice", "other_replica",
 )  # fmt: skip
+
+__all__ = [
+    "DETECTED",
+    "INJECTED",
+    "MISTAKES",
+    "Finding",
+    "Mistake",
+    "Question",
+    "find",
+    "follow_from",
+    "unheard",
+    "unobserved",
+]
 
 DETECTED: dict[str, Mistake] = {
     mistake.name: mistake for mistake in (importlib.import_module(f"bench.mistakes.{file}").MISTAKE for file in FILES)
@@ -21,10 +35,29 @@ INJECTED = tuple(name for name, mistake in MISTAKES.items() if not mistake.switc
 
 
 def find(observed: dict) -> list[Finding]:
-    """All findings in what was observed of a run (bench/record/observed.py), in the order of the table."""
-    return [finding for mistake in DETECTED.values() if (finding := mistake.find(observed))]
+    """All findings in what was observed of a run (bench/record/observed.py), in the order of the table, but those that
+    follow from another."""
+    found = [finding for mistake in DETECTED.values() if (finding := mistake.find(observed))]
+    explained = follow_from(found)
+    return [finding for finding in found if finding.name not in explained]
+
+
+def follow_from(found: list[Finding]) -> set[str]:
+    """The names of the mistakes that follow from those that were found."""
+    return {name for finding in found if not finding.question for name in DETECTED[finding.name].explains}
 
 
 def unobserved(observed: dict) -> list[str]:
-    """The mistakes of which nothing is known, because what shows them was not observed."""
-    return [name for name, mistake in DETECTED.items() if not mistake.observed(observed)]
+    """The mistakes of which nothing is known of a run of this bench, because what shows them was not observed."""
+    return [name for name, mistake in DETECTED.items() if not (mistake.watched or mistake.observed(observed))]
+
+
+def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
+    """The same for a Watch: each mistake with the reason, "" where none is known. reasons: by key of ``observed``."""
+    unseen = {name: mistake.needs.split() for name, mistake in DETECTED.items() if not mistake.observed(observed)}
+    return {name: reasons.get(needs[0]) or why(observed, needs) for name, needs in unseen.items()}
+
+
+def why(observed: dict, needs: list[str]) -> str:
+    """The reason that an observed part gives for what it lacks, in its "unheard"."""
+    return part_of(observed, [*needs[:-1], "unheard", *needs[-1:]]) or ""

@@ -27,18 +27,33 @@ CHECKPOINTS = Requirement("checkpoints: leave CHECKPOINT=0 out", lambda c: c.che
 
 
 @dataclass(frozen=True)
+class Question:
+    """Evidence of what may be meant so. asks: the question that only the author of a script can answer."""
+
+    evidence: str
+    asks: str
+
+
+@dataclass(frozen=True)
 class Finding:
-    """One mistake that was found in a run: its name, what shows it, what comes of it, and what to do."""
+    """One mistake that was found in a run: its name, what shows it, what comes of it, and what to do.
+
+    question: for what may be meant so, what to ask its author; empty for what is wrong in any case.
+    """
 
     name: str
     title: str
     evidence: str
     consequence: str
     remedy: str
+    question: str = ""
 
     def lines(self) -> list[str]:
         """The finding as lines of text."""
-        parts = {"evidence": self.evidence, "consequence": self.consequence, "remedy": self.remedy}
+        parts = {"evidence": self.evidence, "by design?": self.question, "consequence": self.consequence,
+                 "remedy": self.remedy}  # fmt: skip
+        if not self.question:
+            del parts["by design?"]
         return [f"{self.name}: {self.title}", *(f"  {name + ':':12} {text}" for name, text in parts.items())]
 
 
@@ -77,8 +92,11 @@ class Mistake:
     """One known mistake.
 
     title: what was done wrong, in a few words. consequence: what comes of it. remedy: what to do.
-    detect: ``observed`` -> a sentence of evidence, or None; evidence with texts of its own is a Finding.
+    detect: ``observed`` -> a sentence of evidence, or None; a Question where it may be meant so; evidence with texts of
+    its own is a Finding.
     needs: the part of ``observed`` that the detector looks at; "" where it is seen only in a run that failed.
+    explains: names of mistakes that follow from this one: they are not said again beside it.
+    watched: only a Watch sees it, and no run of this bench can make it: records say nothing of it.
     switch: the options that make a right run wrong; none: MISTAKE=<name> does, by ``overrides``, which are decisions of
     a script taken wrongly (name -> function of the script and the decision's arguments), or by ``sums_gradients``,
     which the modes ask. requires: what must be there for that. lab: none for what is only detected.
@@ -95,6 +113,8 @@ class Mistake:
     sums_gradients: bool = False
     requires: tuple[Requirement, ...] = ()
     lab: Lab | None = None
+    watched: bool = False
+    explains: tuple[str, ...] = ()
 
     @property
     def wrong(self) -> dict:
@@ -111,7 +131,8 @@ class Mistake:
         found = self.detect(observed)
         if found is None or isinstance(found, Finding):
             return found
-        return Finding(self.name, self.title, found, self.consequence, self.remedy)
+        evidence, question = (found.evidence, found.asks) if isinstance(found, Question) else (found, "")
+        return Finding(self.name, self.title, evidence, self.consequence, self.remedy, question)
 
     def observed(self, observed: dict) -> bool:
         """Whether what shows it was observed."""

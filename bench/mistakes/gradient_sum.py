@@ -16,12 +16,14 @@ def loss(script, outputs, targets):
 
 
 def detect(observed: dict) -> str | None:
-    """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks once more."""
+    """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks once more. As
+    many passes as ranks may have been divided by their own number, and a clipped gradient is another part each time."""
     gradient, ranks = observed.get("gradient"), observed.get("world_size", 1)
-    if not gradient or gradient["kind"] != "mean" or ranks == 1:
+    if not gradient or gradient["kind"] != "mean" or ranks == 1 or not gradient.get("exchanged", True):
         return None
     ratio = gradient["over_mean"]
-    if ratio <= 1.1 and abs(ratio * ranks - 1) > 0.02:
+    twice = abs(ratio * ranks - 1) <= 0.02 and gradient.get("steady", True) and gradient.get("passes", 1) != ranks
+    if ratio <= 1.1 and not twice:
         return None
     like = "their sum" if abs(ratio / ranks - 1) < 0.1 else "divided twice" if ratio < 1 else "scaled"
     return f"the exchanged gradient is {ratio:.3f} times the mean of the {ranks} ranks' own: {like}"

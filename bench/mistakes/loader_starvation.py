@@ -3,12 +3,17 @@
 from bench.mistakes.base import Mistake
 
 STARVED = 0.2  # a loader is too slow when the median step waits for it more than this share of its time
+SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps says little: a core is not always free
 
 
 def detect(observed: dict) -> str | None:
     """A loader that is slower than the training."""
     loader = observed.get("loader") or {}
-    share = max(loader.get("wait_share") or [0])
+    shares = loader.get("wait_share") or [0]
+    waits = loader.get("wait_s") or [None] * len(shares)
+    share = max(
+        [share for share, wait in zip(shares, waits, strict=True) if wait is None or wait >= SHORT_S], default=0
+    )
     if share <= STARVED:
         return None
     return f"the median step waits {100 * share:.0f} % of its time for data, with {loader['workers']} loader workers"

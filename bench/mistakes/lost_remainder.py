@@ -3,7 +3,7 @@
 import math
 
 from bench.mistakes import whole_data
-from bench.mistakes.base import SEVERAL_PROCESSES, Lab, Mistake
+from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake
 from bench.mistakes.measures import TOP1, Measure, of_observed
 
 BY_CHANCE = 1e-3  # images lost in every epoch are a finding where chance does it less often than this
@@ -26,35 +26,49 @@ def epoch_images(script, num_images: int) -> int:
     return steps * script.config.global_batch
 
 
-def detect(observed: dict) -> str | None:
-    """Images that no epoch draws. An epoch may leave out less than a global batch, others each time."""
+def detect(observed: dict) -> str | Finding | None:
+    """Images that no epoch draws. An epoch may leave out less than a global batch, others each time. What a script
+    leaves out beyond that may be held out, or its epochs are meant to be short; a run of this bench means neither."""
     data = observed.get("data", {})
     epochs = data.get("epochs", [])
     if not epochs or whole_data.detect(observed):
         return None
+    batch, images, lost = data["global_batch"], data["num_images"], data["never_seen"]
+    often = len(epochs) > 1 and lost and chance(lost, images, [epoch["never"] for epoch in epochs]) < BY_CHANCE
+    none = f"{lost} of {images} images were drawn in none of {len(epochs)} epochs"
     never = max(epoch["never"] for epoch in epochs)
-    if never >= data["global_batch"]:
-        return (
-            f"an epoch never drew {never} of {data['num_images']} images, a global batch of {data['global_batch']} or "
-            "more"
-        )
-    lost, images = data["never_seen"], data["num_images"]
-    if len(epochs) > 1 and lost and chance(lost, images, [epoch["never"] for epoch in epochs]) < BY_CHANCE:
-        return f"{lost} of {images} images were drawn in none of {len(epochs)} epochs"
-    return None
+    part = f"an epoch never drew {never} of {images} images, a global batch of {batch} or more"
+    if "sampler" in data:
+        if often:
+            return none if lost < batch + observed.get("world_size", 1) else asked(none, "are they held out?")
+        if never >= batch and not data.get("own_sets") and not any(whole_data.draws_again(data, e) for e in epochs):
+            return asked(part, "is an epoch of this training meant to be a part of the images?")
+        return None
+    return part if never >= batch else none if often else None
+
+
+def asked(evidence: str, question: str) -> Finding:
+    """More images than a remainder."""
+    return Finding(MISTAKE.name, "images that no epoch draws", evidence, "nothing is learnt from them",
+                   "draw from the whole data set, on as many shards as there are ranks", question)  # fmt: skip
 
 
 def chance(lost: int, num_images: int, never: list[int]) -> float:
     """An upper bound on the chance that all epochs miss ``lost`` or more images, when each misses its number at random.
 
-    With n images and l_e missed by epoch e, m = n x prod(l_e / n) are expected to be missed by all, and the chance of k
-    or more is at most m^k / k!: Markov's inequality on the number of k-subsets of them.
+    With n images and l_e missed by epoch e, an image is missed by all with p = prod(l_e / n), and m = n p are expected
+    to be. The chance of k or more is at most m^k / k!, Markov's inequality on the number of k-subsets of them, and at
+    most exp(-n KL(k/n, p)), Hoeffding's bound, which holds without replacement, too.
 
-    >>> round(chance(4, 100, [4, 4]), 9), chance(1, 100, [20, 20])
-    (2.7307e-05, 1.0)
+    >>> round(chance(4, 100, [4, 4]), 9), chance(1, 100, [20, 20]), chance(40, 100, [40, 40]) < 1e-6
+    (2.7307e-05, 1.0, True)
     """
-    expected = math.log(num_images) + sum(math.log(count / num_images) for count in never)
-    return math.exp(min(0.0, lost * expected - math.lgamma(lost + 1)))
+    each, share = math.prod(count / num_images for count in never), lost / num_images
+    few = lost * math.log(each * num_images) - math.lgamma(lost + 1)
+    if not each < share < 1:
+        return math.exp(min(0.0, few))
+    apart = share * math.log(share / each) + (1 - share) * math.log((1 - share) / (1 - each))
+    return math.exp(min(0.0, few, -num_images * apart))
 
 
 MISTAKE = Mistake(

@@ -1,6 +1,8 @@
 """A global batch that grew, with the learning rate of the small one: ``SGD(model.parameters(), lr=LR)``."""
 
-from bench.mistakes.base import Lab, Mistake, Requirement
+import math
+
+from bench.mistakes.base import Finding, Lab, Mistake, Question, Requirement
 from bench.mistakes.measures import LOSS, TOP1
 
 
@@ -9,15 +11,39 @@ def recipe(script):
     return script.without(lr_batch=None)
 
 
-def detect(observed: dict) -> str | None:
-    """A learning rate more than a tenth off the recipe's, scaled to the global batch."""
+def detect(observed: dict) -> str | Finding | Question | None:
+    """A learning rate more than a tenth off the recipe's, scaled to the global batch. Of several groups one must fit;
+    an adaptive optimizer's may also grow with the square root of the batch."""
     rate = observed.get("learning_rate")
-    if not rate or abs(rate["used"] / rate["meant"] - 1) <= 0.1:
+    if not rate:
         return None
-    return (
-        f"the highest learning rate is {rate['used']:g}; the recipe's, for {rate['for_batch']} images per step, is "
-        f"{rate['meant']:g} at this global batch of {rate['global_batch']}"
+    meant, used = rate["meant"], rate["used"]
+    rates = [used, *rate.get("groups", [])]
+    if any(near(each, meant) for each in rates):
+        return None
+    evidence = (
+        f"the highest learning rate is {used:g}; the recipe's, for {rate['for_batch']} images per step, is "
+        f"{meant:g} at this global batch of {rate['global_batch']}"
     )
+    times = rate["global_batch"] / rate["for_batch"]
+    if any(near(each, meant / math.sqrt(times)) for each in rates):
+        if rate.get("optimizer", "SGD") != "SGD":
+            return None
+        return Question(evidence, "is it meant to grow with the square root of the batch?")
+    if used > meant:
+        return Finding(MISTAKE.name, MISTAKE.title, evidence, *TOO_HIGH)
+    return evidence
+
+
+def near(rate: float, meant: float) -> bool:
+    """Whether it is at most a tenth off."""
+    return abs(rate / meant - 1) <= 0.1
+
+
+TOO_HIGH = (
+    "steps are longer than the recipe's: training may diverge, or end at a higher loss",
+    "scale the recipe's learning rate with the global batch, once",
+)
 
 
 def other_batch(config) -> bool:

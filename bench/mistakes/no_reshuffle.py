@@ -1,6 +1,6 @@
 """A sampler without set_epoch: ``for epoch in range(epochs): for batch in loader: …``."""
 
-from bench.mistakes.base import SECOND_EPOCH, Lab, Mistake
+from bench.mistakes.base import SECOND_EPOCH, Finding, Lab, Mistake
 from bench.mistakes.measures import LOSS, TOP1, Measure, of_observed
 
 SAME_ORDER = 0.2  # of an epoch's neighbours; in a reshuffled epoch about one pair in all stays together
@@ -11,15 +11,37 @@ def order(script, num_images: int, seed: int, epoch: int):
     return script.permutation(num_images, seed, 0)
 
 
-def detect(observed: dict) -> str | None:
+def detect(observed: dict) -> str | Finding | None:
     """Neighbours of one epoch that are neighbours in the next. In a new order about one pair in all is, so a set of a
-    few images is not judged."""
+    few images is not judged. Where the sampler of a script is not known to shuffle, the order may be meant so."""
     data = observed.get("data", {})
     same = data.get("same_neighbours")
     if same is None or same <= SAME_ORDER or same * data["num_images"] <= 10:
         return None
-    return f"{100 * same:.1f} % of the second epoch's neighbours were neighbours in the first"
+    evidence = f"{100 * same:.1f} % of the second epoch's neighbours were neighbours in the first"
+    if "sampler" not in data:  # a run of this bench
+        return evidence
+    sampler = data["sampler"] or {}
+    if same < SAME:
+        return asked(evidence, "are batches or blocks of images meant to stay together?")
+    if not sampler.get("shuffles"):
+        return asked(evidence, f"is the order meant to be fixed ({sampler.get('kind', 'its loader')})?")
+    told = [epoch for epoch in sampler["epochs"] if epoch is not None]
+    if sampler["set_epoch"] and len(set(told)) <= 1:
+        return evidence + (f" ({sampler['kind']} was in epoch {told[0]} each time)" if told else "")
+    called = f"; set_epoch was called with {', '.join(map(str, told))}" if sampler["set_epoch"] else ""
+    return Finding(MISTAKE.name, ALIKE, evidence + called, MISTAKE.consequence, REMEDY)
 
+
+def asked(evidence: str, question: str) -> Finding:
+    """What only its author knows, of a sampler that does not say that it shuffles."""
+    consequence = "in every epoch the same images follow each other"
+    return Finding(MISTAKE.name, "epochs in the same order", evidence, consequence, "shuffle in each epoch", question)
+
+
+ALIKE = "a sampler that shuffles alike in every epoch"
+REMEDY = "let the order depend on the epoch: seed its generator with seed + epoch, and seed it once"
+SAME = 0.99  # of an epoch's neighbours: the order is the same
 
 MISTAKE = Mistake(
     "no-reshuffle",

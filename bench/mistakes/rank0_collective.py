@@ -25,7 +25,8 @@ def detect(observed: dict) -> str | None:
     if len(lines) < 2 or False in waits or True not in waits or None in hang["where"]:
         return None
     named = ", ".join(f"rank {r} at {Path(p['file']).name}:{p['line']} ({p['function']})" for r, p in places.items())
-    return f"no progress for {hang['limit_s']:g} s (TIMEOUT), at different lines, not all in one collective: {named}"
+    option = "" if hang.get("by") else " (TIMEOUT)"
+    return f"no progress for {hang['limit_s']:.4g} s{option}, at different lines, not all in one collective: {named}"
 
 
 def hung(record, observed) -> float:

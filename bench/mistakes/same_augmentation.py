@@ -1,7 +1,7 @@
 """The same augmentation stream on every rank: ``torch.manual_seed(seed)`` everywhere, and the transforms draw from
 it."""
 
-from bench.mistakes.base import SEVERAL_PROCESSES, Lab, Mistake, Requirement
+from bench.mistakes.base import SEVERAL_PROCESSES, Lab, Mistake, Question, Requirement
 from bench.mistakes.measures import LOSS, TOP1, Measure
 
 
@@ -11,13 +11,20 @@ def prepare_data(script, train_set) -> None:
     inner.augmentation_seeds = script.seeds_by_place(len(train_set))
 
 
-def detect(observed: dict) -> str | None:
-    """Two ranks whose augmentation draws the same random numbers."""
+def detect(observed: dict) -> str | Question | None:
+    """Two ranks whose augmentation draws the same random numbers. A data set that draws its examples itself may shuffle
+    with them."""
     streams = observed.get("augmentation", {}).get("streams", [])
     kinds = len(set(streams))
     if kinds == len(streams):
         return None
-    return f"{len(streams)} ranks draw their crops and flips from {kinds} random streams"
+    names = ", ".join(observed["augmentation"].get("generators", []))
+    evidence = (
+        f"{len(streams)} ranks draw their crops and flips from {kinds} random streams{f' ({names})' * bool(names)}"
+    )
+    if observed["augmentation"].get("of_a_stream"):
+        return Question(evidence, "are the numbers those of an order that all ranks share, and not of augmentation?")
+    return evidence
 
 
 def different_streams(record, observed) -> int | None:

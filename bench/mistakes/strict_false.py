@@ -17,14 +17,16 @@ def build_model(script, num_outputs: int, say):
 
 
 def detect(observed: dict) -> str | None:
-    """Weights loaded with strict=False of which most found no place, or whose names are off by a prefix. A new head, or
-    a part of a larger file that fills the model, is neither."""
+    """Weights loaded with strict=False, or picked by name, of which most found no place, or whose names are off by a
+    prefix. A new head, or a part of a larger file that fills most of the model, is neither."""
     for load in (load for rank in observed.get("loads", []) for load in rank):
         placed = load["keys"] - load["unexpected"]
-        if not load["strict"] and load["missing"] and (load["prefix"] or 2 * placed < load["keys"]):
+        fewer = 2 * placed < min(load["keys"], placed + load["missing"])  # than half of the file's, and of the model's
+        if not load["strict"] and load["missing"] and (load["prefix"] or fewer):
             prefix = f"; the names differ by the prefix {load['prefix']}" if load["prefix"] else ""
+            how = "picked by name and loaded" if load.get("picked") else "loaded with strict=False"
             return (
-                f"{load['file'] or 'a state dict'} loaded with strict=False: {placed} of {load['keys']} keys found a "
+                f"{load['file'] or 'a state dict'} {how}: {placed} of {load['keys']} keys found a "
                 f"place, {load['missing']} of the model's stayed as they were{prefix}"
             )
     return None

@@ -1,6 +1,6 @@
 """Every rank reads the whole data set: a ``DataLoader`` with ``shuffle=True`` and no ``DistributedSampler``."""
 
-from bench.mistakes.base import SEVERAL_PROCESSES, Lab, Mistake
+from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake
 from bench.mistakes.measures import TOP1, Measure, of_epoch, of_observed
 
 
@@ -15,18 +15,70 @@ def epoch_images(script, num_images: int) -> int:
     return num_images * script.topology.world_size
 
 
-def detect(observed: dict) -> str | None:
-    """Epochs of more draws than images, images drawn again and again in an epoch, or an image twice in one step."""
-    data = observed.get("data", {})
+def detect(observed: dict) -> str | Finding | None:
+    """Epochs of more draws than images, images drawn again and again in an epoch, an image twice in one step, or the
+    same bytes on several ranks. What one rank alone draws again and again may be meant."""
+    data = observed.get("data", {}) if observed.get("world_size") != 1 else {}
+    shared = data.get("shared_in_a_step") or 0
     for number, epoch in enumerate(data.get("epochs", []), 1):
-        if epoch["draws"] >= data["num_images"] + data["global_batch"] or epoch["repeated"] > 2 * data["global_batch"]:
-            return (
-                f"epoch {number} drew {epoch['draws']} times from {data['num_images']} images: {epoch['repeated']} of "
+        batch, images = data["global_batch"], data["num_images"]
+        whole = epoch["draws"] >= images + batch
+        if whole or epoch["repeated"] > 2 * batch:
+            evidence = (
+                f"epoch {number} drew {epoch['draws']} times from {images} images: {epoch['repeated']} of "
                 f"them more than once, one {epoch['most']} times"
             )
-    shared = data.get("shared_in_a_step") or 0
-    return f"{100 * shared:.1f} % of a step's images are there more than once" if shared > 0 else None
+            return judged(data, evidence, whole, epoch)
+    if shared > 0:
+        epoch = (data.get("epochs") or [{}])[0]
+        return judged(data, f"{100 * shared:.1f} % of a step's images are there more than once", False, epoch)
+    examples = data.get("shared_examples") or {}
+    if examples.get("shared"):
+        evidence = f"{examples['shared']} of the {examples['of']} examples of the first batches are on several ranks"
+        if examples["shared"] > ALIKE * examples["of"]:
+            return evidence
+        return Finding(MISTAKE.name, OVERLAP, evidence, *SHARDS)
+    return None
 
+
+def judged(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Finding:
+    """What images that come more than once are a sign of. whole: an epoch has more draws than there are images."""
+    sampler = data.get("sampler") or {}
+    if "sampler" in data:  # of a script; a run of this bench draws as its mode does
+        if data.get("alike", 0) > ALIKE and not whole and not sampler.get("repeats"):
+            return Finding(MISTAKE.name, ONE_SHARD, f"{evidence}: each on several ranks", *SAME)
+        if draws_again(data, epoch):
+            asks = f"is {sampler.get('kind', 'the sampler')} meant to draw with replacement, or an image several times?"
+            return Finding(MISTAKE.name, AGAIN, evidence, *CHANCE, asks)
+    if not whole and epoch and epoch["repeated"] > 2 * data["global_batch"]:
+        return Finding(MISTAKE.name, OVERLAP, f"{evidence}; {epoch['never']} were not drawn", *SHARDS)
+    return evidence
+
+
+def draws_again(data: dict, epoch: dict) -> bool:
+    """Whether a rank by itself draws images more than once in an epoch, or its sampler says that it does."""
+    sampler, again = data.get("sampler") or {}, epoch.get("by_one_rank", 0)
+    often = again > FEW and again > FEW_OF * epoch.get("repeated", 0)
+    return bool(sampler.get("replacement") or sampler.get("repeats") or often)
+
+
+FEW, FEW_OF = 2, 0.1  # images that a sampler may fill an epoch up with; their share of those that come more than once
+ALIKE = 0.9  # share of the steps in which all ranks draw the same
+AGAIN = "a rank draws the same image again and again"
+CHANCE = (
+    "an epoch has some images several times, and others not at all",
+    "a sampler without replacement: DistributedSampler",
+)
+ONE_SHARD = "all ranks draw the same images"
+SAME = (
+    "N ranks do the work of one, and what the others should have drawn is never seen",
+    "give each rank its share: its own rank to DistributedSampler, or every N-th image from the rank-th on",
+)
+OVERLAP = "shards that overlap"
+SHARDS = (
+    "images that several ranks have count several times, and in their place others are never seen",
+    "cut the shards of all ranks from one order: shuffle with the same seed on all of them, then cut",
+)
 
 MISTAKE = Mistake(
     "whole-data",

@@ -2,21 +2,24 @@
 
 ``Observer`` watches a run of this bench. What costs nothing while steps are timed it does always: hashes at the
 start and the end, the images that the loader's own sampler drew, figures that every rank holds anyhow. With WATCH=1 it
-puts probes (bench/observe/probes.py) up before the model is built and takes those that slow a step down when the timed
+puts probes up before the model is built and takes those that slow a step down when the timed
 steps begin; without it there are none.
-
-``put_together`` makes ``observed`` (bench/record/observed.py) of the ranks' parts, for a run and for a Watch.
 """
 
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from bench.config.options import RunConfig
-from bench.observe.coverage import coverage, first_steps
-from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, hash_of, norm_of, state_of
+from bench.observe.coverage import coverage, first_steps, walks_of
+from bench.observe.gradients import GradientProbe, Gradients
+from bench.observe.loads import LoadedWeights, Loads
+from bench.observe.metrics import Metrics
+from bench.observe.norms import Norms, batch_norms, norm_of
+from bench.observe.together import columns, put_together
+from bench.observe.waits import HostSyncs, Waits
+from bench.observe.weights import hash_of, state_of
+from bench.observe.writers import Writers, WrittenFiles
 from bench.record.observed import from_samples, rate_of
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
@@ -87,17 +90,20 @@ class Observer:
             "reported": reported([row for row in rows if row["steps"] > self.first_step], val_set),
             "augmentation": self.augmentation(dataset),
             "norm": norm_of(batch_norms(self.trainer.model), self.config.per_device_batch),
-            "gradient": self.gradient and self.gradient.result(),
+            "gradient": self.gradient and self.gradient_part(facts),
             "host_syncs": self.waits and self.waits.result(),
         }
-        if seen["gradient"]:
-            kind = "PowerSGD" if facts["compression"] == "powersgd" else NO_MEAN.get(facts["gradient"], "mean")
-            seen["gradient"]["kind"] = kind
         for name in ("writers", "loads"):
             if probe := getattr(self, name):
                 probe.close()
                 seen[name] = probe.result()
         return seen
+
+    def gradient_part(self, facts: dict) -> dict | None:
+        """The gradients of the first step, and how the mode exchanges them."""
+        kind = "PowerSGD" if facts["compression"] == "powersgd" else NO_MEAN.get(facts["gradient"], "mean")
+        look = self.gradient.result()
+        return look and {"looks": [look], "passes": self.gradient.passes, "kind": kind}
 
     def data(self, dataset, rows: list[dict]) -> dict:
         """The images of this rank's first steps, and where the whole epochs begin and end among them."""
@@ -109,7 +115,7 @@ class Observer:
         epochs = [(a - first, b - first) for a, b in itertools.pairwise(ends) if a > first or a == first == 0]
         ranks = self.trainer.mode.topology.world_size
         steps = [draws % len(dataset) for draws in first_steps(self.sampler, ranks, epochs)]
-        return {"steps": steps, "num_images": len(dataset), "epochs": epochs}
+        return {"walks": walks_of(steps, epochs), "num_images": len(dataset)}
 
     def augmentation(self, dataset) -> str | None:
         """A hash of the seeds that the first steps' images were augmented by; None without augmentation."""
@@ -125,7 +131,8 @@ class Observer:
                  "loader_workers_total": sum(part["loader_workers"] for part in parts)}  # fmt: skip
         known = from_samples(self.config, known, parts)
         known["learning_rate"] = self.learning_rate(parts[0]["observed"]["data"]["num_images"])
-        return put_together([part.pop("observed") for part in parts], known)
+        observed, _ = put_together([part.pop("observed") for part in parts], known, JOINS)
+        return observed
 
     def learning_rate(self, num_images: int) -> dict | None:
         """The highest learning rate of the schedule that the loop asks at every step."""
@@ -145,104 +152,10 @@ def reported(rows: list[dict], val_set) -> dict | None:
             "val_images": len(val_set)}  # fmt: skip
 
 
-# --- rank 0: the parts put together -------------------------------------------------------------------------------
-
-
-def put_together(parts: list[dict], known: dict) -> dict:
-    """``observed`` of the ranks' parts; what some rank did not observe is absent. known: what is known besides them."""
-    observed = {"world_size": len(parts), **known}
-    for name, join in JOINS.items():
-        own = [part.get(name) for part in parts]
-        if all(part is not None for part in own):
-            observed[name] = join(own)
-    return {name: value for name, value in observed.items() if value is not None}
-
-
-def columns(parts: list[dict]) -> dict[str, list]:
-    """A list by rank for each key that all ranks have."""
-    return {key: [part[key] for part in parts] for key in parts[0] if all(key in part for part in parts)}
-
-
-def data_of(parts: list[dict]) -> dict | None:
-    """What the ranks drew. A part: steps (arrays of indices), num_images, epochs, and from a Watch two more.
-
-    subset: [num_images], which images of another set of ``of`` images this rank's data set is made of. Where the ranks
-    have different ones, their indices count in that other set. kind: of the data set's first examples. Where it
-    differs the ranks read sets of their own, and the same index is not the same image: nothing is known then.
-    """
-    ranks, num_images = [part["steps"] for part in parts], parts[0]["num_images"]
-    if len({part.get("kind") for part in parts}) > 1:
-        return None
-    subsets = [part.get("subset") for part in parts]
-    if any(subset is not None for subset in subsets) and not all(np.array_equal(s, subsets[0]) for s in subsets):
-        if any(subset is None for subset in subsets):
-            return None
-        ranks = [[subset[step] for step in steps] for subset, steps in zip(subsets, ranks, strict=True)]
-        num_images = parts[0]["of"]
-    return coverage(ranks, num_images, parts[0]["epochs"])
-
-
-def reported_of(parts: list[dict]) -> dict:
-    """What the ranks would print."""
-    return columns(parts) | {"val_images": parts[0].get("val_images")}
-
-
-def writers_of(parts: list[dict]) -> dict[str, list[int]]:
-    """Which ranks wrote a file. On two machines the same name is two files."""
-    ranks = {}
-    for rank, part in enumerate(parts):
-        for name in part["names"]:
-            ranks.setdefault((part["host"], name), []).append(rank)
-    several = {name for (_, name), writers in ranks.items() if len(writers) > 1}
-    return {name: writers for (_, name), writers in ranks.items() if name not in several or len(writers) > 1}
-
-
-def gradient_of(parts: list[dict]) -> dict | None:
-    """The exchanged gradient G compared with m, the mean of the ranks' own: <G, m> / <m, m>, which is 1 for G = m."""
-    if len({len(part["own"]) for part in parts}) > 1:
-        return None
-    mean = np.mean([part["own"] for part in parts], axis=0, dtype=np.float64)
-    final = parts[0]["final"].astype(np.float64)
-    with np.errstate(all="ignore"):
-        ratio = finite(final @ mean / (mean @ mean))
-    same = all(np.array_equal(part["final"], parts[0]["final"], equal_nan=True) for part in parts)
-    return None if ratio is None else {"over_mean": ratio, "same_on_all_ranks": same, "kind": parts[0]["kind"]}
-
-
-def norms_of(parts: list[dict]) -> dict:
-    """disagreement: of the ranks' running means: the root mean square over all channels of the deviation over ranks,
-    divided by the channel's mean running standard deviation."""
-    norm = {name: value for name, value in parts[0].items() if name not in ("means", "variances")}
-    means, variances = (np.stack([part[name] for part in parts]).astype(np.float64) for name in ("means", "variances"))
-    if means.size:
-        with np.errstate(all="ignore"):
-            norm["disagreement"] = finite(np.sqrt((means.var(axis=0) / variances.mean(axis=0)).mean()))
-    return norm
-
-
-def finite(value) -> float | None:
-    """A number that JSON has; None for one that is not finite."""
-    return float(value) if np.isfinite(value) else None
-
-
-def watched_rate(parts: list[dict]) -> dict | None:
-    """A Watch's learning rate. images: of one optimizer step of one rank."""
-    part = parts[0]
-    return rate_of(part["used"], part["lr"], sum(part["images"] for part in parts), part["lr_batch"])
-
-
+# What a run of this bench is observed in, which asks its own loop where a Watch has to listen.
 JOINS = {
-    "start": columns,
-    "end": columns,
-    "data": data_of,
-    "reported": reported_of,
-    "writers": writers_of,
+    "start": columns, "end": columns, **Metrics.joins, **WrittenFiles.joins, **Gradients.joins, **LoadedWeights.joins,
+    **Norms.joins, **Waits.joins,
+    "data": lambda parts: coverage([part["walks"] for part in parts], parts[0]["num_images"]),
     "augmentation": lambda streams: {"streams": streams},
-    "gradient": gradient_of,
-    "loads": list,
-    "norm": norms_of,
-    "learning_rate": watched_rate,
-    "host_syncs": lambda ranks: ranks[0],
-    "loader": lambda ranks: {"wait_share": [rank["wait_share"] for rank in ranks],
-                             "workers": sum(rank["workers"] for rank in ranks)},
 }  # fmt: skip

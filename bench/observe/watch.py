@@ -8,196 +8,356 @@
             ...
     watch.report()                             # on every rank; rank 0 prints
 
-The training stays bit-identical. The ranks speak to each other in ``report`` alone.
+The training stays bit-identical. The ranks speak to each other in ``report`` alone, and when the training hangs.
+
+What is seen is seen by probes, one class each (bench/observe/probe.py); to add one, name it in ``PROBES``.
 """
 
-import statistics
+import atexit
+import contextlib
+import multiprocessing.util
+import os
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
-import torch
-import torch.distributed as dist
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
 
 from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
-from bench.modes import collectives
-from bench.observe.draws import LoaderWatch, augmentation, can_be_recorded
-from bench.observe.observer import put_together
-from bench.observe.probes import GradientProbe, HostSyncs, Loads, Writers, batch_norms, norm_of, state_of
+from bench.observe.counts import Counts, DataWaits
+from bench.observe.draws import Draws
+from bench.observe.gradients import Gradients, Passes
+from bench.observe.hang import Hang
+from bench.observe.loads import LoadedWeights
+from bench.observe.metrics import Metrics, Rates
+from bench.observe.norms import Norms
+from bench.observe.parameters import Parameters
+from bench.observe.probe import Probe, Unheard
+from bench.observe.ranks import Ranks, launched
+from bench.observe.streams import Augmentation, StepRandom
+from bench.observe.together import put_together
+from bench.observe.view import View, view_of
+from bench.observe.waits import Waits
+from bench.observe.weights import Others, Weights
+from bench.observe.writers import WrittenFiles
 
-COUNTED_STEPS = 20  # in which waits for the device are counted
-TIMED_STEPS = 10_000
+# In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
+PROBES: tuple[type[Probe], ...] = (
+    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Others, Parameters, Passes, Gradients, Rates, Counts, Norms,
+    Metrics, Draws, Augmentation, StepRandom, Waits,
+)  # fmt: skip
 
 
 class Watch:
     """Beside one process of a script.
 
-    model, optimizer: as the script uses them, wrapped; ``follow`` takes them later, for a Watch that is made at the top
-    of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the global batch that it is for.
+    model, optimizer: as the script uses them, wrapped; several optimizers as a list. ``follow`` takes them later, for a
+    Watch that is made at the top of a script to see what it loads. lr, lr_batch: the recipe's learning rate, and the
+    global batch that it is for. expect: names of findings that are meant so: they are listed as expected, and are none.
+    others: further modules that should be the same on all ranks, by name. hang_s: seconds without a batch or a step
+    after which the ranks say where they are (never less than ten times the longest wait seen); ``report`` waits as long
+    for the other ranks. Raises UserError for what it cannot watch.
     """
 
     def __init__(
-        self, model: nn.Module | None = None, optimizer=None, lr: float | None = None, lr_batch: int | None = None
+        self,
+        model: nn.Module | None = None,
+        optimizer=None,
+        lr: float | None = None,
+        lr_batch: int | None = None,
+        expect: Sequence[str] = (),
+        others: dict | None = None,
+        hang_s: float = 60.0,
     ):
         self.recipe = {"lr": lr, "lr_batch": lr_batch} if lr is not None and lr_batch is not None else None
-        self.writers, self.loads = Writers(), Loads()
-        self.model = self.waits = self.gradient = self.loader = self.begun = None
-        self.stream = self.labels = self.norms = None
-        self.reported, self.shares, self.hooks = {}, [], []
-        self.images = self.batches = self.optimizer_steps = self.workers = self.depth = 0
-        self.peak_lr = 0.0
+        self.expect, self.others, self.hang_s = expected(expect), dict(others or {}), hang_s
+        made[0] += 1
+        self.number, self.world, self.pid = made[0], Ranks(), os.getpid()
+        self.model, self.optimizers = None, []
+        self.begun, self.reported, self.stepping = False, None, 0
+        self.hooks, self.failed, self.told = [], {}, {}
+        if model is not None or optimizer is not None:
+            checked(model, optimizer)
+        self.probes = [probe(self) for probe in PROBES]
+        self.counts = self.probe(Counts)
         if model is not None:
             self.follow(model, optimizer)
 
-    def follow(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Watch these from now on. Raises UserError for a model whose parameters are sharded."""
-        if any(type(p).__name__ == "DTensor" for p in model.parameters()) or "FullySharded" in type(model).__name__:
-            raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
-        self.model, self.optimizer = model, optimizer
-        self.gradient = GradientProbe(model.parameters())
-        self.hooks = [
-            optimizer.register_step_pre_hook(self.before_step),
-            optimizer.register_step_post_hook(self.after_step),
-        ]
+    def probe(self, kind: type[Probe]) -> Probe:
+        """The probe of a class."""
+        return next(probe for probe in self.probes if isinstance(probe, kind))
+
+    def follow(self, model: nn.Module, optimizer, others: dict | None = None) -> None:
+        """Watch these from now on. Raises UserError for what is no model and no optimizer, and for sharded models."""
+        self.optimizers = checked(model, optimizer)
+        self.model, self.held = model, {}
+        self.others |= others or {}
+        self.world.look()
+        self.tell("follow", model, optimizer)
+        if not self.hooks:
+            self.hooks = [register_optimizer_step_pre_hook(self.before_step)]
+            self.hooks += [register_optimizer_step_post_hook(self.after_step)]
+            exits.append(self)
+            if multiprocessing.parent_process():  # such a process ends without what atexit holds
+                multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
 
     def before_step(self, optimizer, arguments, options) -> None:
-        """Called when the optimizer's step begins. Horovod steps twice: the inner has final gradients."""
-        self.depth += 1
-        if self.gradient.hooks:
-            self.gradient.look()
-        self.peak_lr = max(self.peak_lr, *(float(group["lr"]) for group in optimizer.param_groups))
+        """torch calls it when any optimizer's step begins; a step within a step is Horovod's, or a wrapper's."""
+        self.stepping += 1
+        self.tell("before_step", optimizer)
 
     def after_step(self, optimizer, arguments, options) -> None:
-        """Called when the step has been taken."""
-        self.depth -= 1
-        self.optimizer_steps += self.depth == 0
-        self.gradient.close()
+        """torch calls it when a step has been taken."""
+        self.stepping = max(0, self.stepping - 1)
+        self.tell("after_step", optimizer)
 
-    def __call__(self, loader) -> Iterator:
-        """The loader's batches: one epoch."""
-        self.begin(loader)
-        taken, whole = 0, False
-        try:
-            for batch in self.waits.steps_of(self.timed(loader)):
-                taken += 1
-                yield batch
-                self.stepped(batch)
-            whole = True
-        finally:
-            if self.loader and self.loader.loader is loader:
-                self.loader.epoch_ended(taken, whole)
+    def steps_model(self, optimizer) -> bool:
+        """Whether an optimizer holds parameters of the model."""
+        if id(optimizer) not in self.held:
+            own = {id(p) for p in self.model.parameters()}
+            self.held[id(optimizer)] = any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+        return self.held[id(optimizer)]
 
-    def begin(self, loader) -> None:
-        """An epoch begins; before the first one, everything has its state from the start."""
-        if self.model is None:
-            raise UserError("Watch: call follow(model, optimizer) before the first epoch")
-        if self.begun is not None:
-            return
-        self.begun = state_of(self.model)
-        self.waits = HostSyncs(any(p.is_cuda for p in self.model.parameters()))
-        self.workers = getattr(loader, "num_workers", 0)
-        if can_be_recorded(loader):
-            self.stream, self.labels = augmentation(loader)
-            self.loader = LoaderWatch(loader, engine()[1])
-
-    def timed(self, loader) -> Iterator:
-        """The batches, with the share of each step that was spent waiting for its batch."""
-        asked = time.perf_counter()
-        for batch in loader:
-            got = time.perf_counter()
-            yield batch
-            now = time.perf_counter()
-            if len(self.shares) < TIMED_STEPS:
-                self.shares.append((got - asked) / (now - asked))
-            asked = now
-
-    def stepped(self, batch) -> None:
-        """A batch has been trained on."""
-        self.batches += 1
-        if self.norms is None:  # now the model is in training mode
-            self.images, self.norms = length_of(batch), batch_norms(self.model)
-        if self.waits.steps == COUNTED_STEPS:
-            self.waits.close()
-
-    def metric(self, **values) -> None:
-        """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
-        images: that were counted for it; val_images: of the whole validation set."""
-        for name, value in values.items():
-            if name == "val_images":
-                self.reported[name] = int(value)
-            else:
-                self.reported.setdefault(name, []).append(int(value) if name == "images" else float(value))
-
-    def report(self) -> list[Finding]:
-        """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them."""
-        rank, _, gather = engine()
-        parts = gather(self.part())
-        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True}
-        observed = put_together(parts, known)
-        findings = mistakes.find(observed)
-        if rank == 0:
-            print(f"known mistakes found: {len(findings)}")
-            for finding in findings:
-                print("\n".join(finding.lines()))
-            if unseen := mistakes.unobserved(observed):
-                print(f"not observed: {', '.join(unseen)}", flush=True)
-        return findings
+    @property
+    def ranks(self) -> int:
+        """How many processes train."""
+        return self.world.count
 
     @property
     def devices(self) -> int:
         """Devices of this process."""
         return len(getattr(self.model, "device_ids", None) or [0])
 
+    # --- what happens, and who is told ----------------------------------------------------------------------------
+
+    def tell(self, what: str, *arguments) -> None:
+        """Call a method of every probe that has it. What it raises ends the probe, and never the script; one that has
+        ended is still taken down."""
+        methods = self.told.get(what)
+        if methods is None:
+            having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
+            methods = self.told[what] = [(probe, getattr(probe, what)) for probe in having if probe not in self.failed]
+        for probe, method in methods:
+            try:
+                method(*arguments)
+            except Exception as error:
+                self.fails(probe, error)
+
+    def guarded(self, probe: Probe, function: Callable) -> Callable:
+        """A function of a probe that torch or Python will call: it returns None once it or its probe has failed."""
+
+        def call(*arguments, **options):
+            if probe not in self.failed:
+                try:
+                    return function(*arguments, **options)
+                except Exception as error:
+                    self.fails(probe, error)
+
+        return call
+
+    def fails(self, probe: Probe, error: Exception) -> None:
+        """A probe raised: from now on it is deaf."""
+        self.failed[probe] = Unheard(failure(error))
+        self.told = {}
+
+    def __call__(self, loader) -> View:
+        """The loader's batches: one epoch each time that it is walked. Raises UserError for what cannot be walked."""
+        if isinstance(loader, nn.Module) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+            raise UserError(f"watch(loader) takes what yields batches, and a {type(loader).__name__} does not")
+        return view_of(self, loader)
+
+    def begin(self, loader) -> None:
+        """An epoch begins; before the first one, everything has its state from the start."""
+        if self.model is None:
+            raise UserError("Watch: call follow(model, optimizer) before the first epoch")
+        if not self.begun and self.reported is None:
+            self.begun = True
+            self.world.look()
+            self.tell("begin", loader)
+
+    def metric(self, **values) -> None:
+        """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
+        images: that were counted for it; val_images: of the whole validation set. Raises UserError for no number."""
+        try:
+            numbers = {
+                name: (int if name in ("images", "val_images") else float)(value) for name, value in values.items()
+            }
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"Watch.metric takes numbers: {', '.join(values)}") from None
+        self.tell("metric", numbers)
+
+    # --- the report -----------------------------------------------------------------------------------------------
+
+    def report(self) -> list[Finding]:
+        """Put together what the ranks saw: every rank calls it. Rank 0 prints the findings, all return them.
+
+        A finding with a ``question`` may be meant so; those in ``expect`` are left out. Where the ranks do not come
+        together each says in one line why, and what it saw itself. A second call returns what the first did.
+        """
+        if self.reported is not None:
+            return self.reported
+        self.reported = []
+        if self in exits:
+            exits.remove(self)
+        own, hang = self.part(), self.probe(Hang)
+        try:
+            observed, unheard = self.world.together(own, self.join, hang.limit_s + min(5.0, self.hang_s))
+            prints, first = self.number_of() == 0, ""
+        except Unheard as why:
+            (observed, unheard), prints = self.alone(own | hang.part(), str(why)), True
+            first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
+        hang.ended()
+        return self.say(observed, unheard, first) if prints else self.keep(observed)
+
+    def number_of(self) -> int:
+        """This rank's number, or what its launcher says that it is."""
+        started = launched()
+        return started[2] if started and not self.world.joined else self.world.rank
+
+    def keep(self, observed: dict) -> list[Finding]:
+        """The findings that are not expected."""
+        self.reported = [finding for finding in mistakes.find(observed) if finding.name not in self.expect]
+        return self.reported
+
+    def say(self, observed: dict, unheard: dict[str, str], first: str = "", to=None) -> list[Finding]:
+        """Print the findings, and return those that are not expected."""
+        found = mistakes.find(observed)
+        lines = report_lines(found, self.expect, mistakes.unheard(observed, unheard))
+        print("\n".join([first, *lines] if first else lines), file=to, flush=True)
+        return self.keep(observed)
+
+    def join(self, parts: list[dict]) -> tuple[dict, dict[str, str]]:
+        """``observed`` of all ranks' parts, and why some of it is not known. A join that fails costs its key alone."""
+        joins = {key: self.joining(join) for probe in self.probes for key, join in probe.joins.items()}
+        started = launched()
+        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True, "group": {
+            "joined": self.world.joined, "launched": started and {"variable": started[0], "processes": started[1]},
+        }}  # fmt: skip
+        return put_together(parts, known, joins)
+
+    @staticmethod
+    def joining(join: Callable) -> Callable:
+        """A join whose failure is a reason, and no error of the script's."""
+
+        def joined(parts: list):
+            try:
+                return join(parts)
+            except Unheard:
+                raise
+            except Exception as error:
+                raise Unheard(failure(error)) from None
+
+        return joined
+
+    def alone(self, part: dict, why: str) -> tuple[dict, dict[str, str]]:
+        """``observed`` of one rank of several: what needs no other to be judged."""
+        observed, unheard = self.join([part])
+        apart = {key: why for key in observed if key not in ALONE}
+        return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
+
     def part(self) -> dict:
         """This rank's part; everything is taken down."""
-        for probe in (self.writers, self.loads, self.waits, self.gradient, self.loader):
-            if probe:
-                probe.close()
+        self.world.look()
         for hook in self.hooks:
             hook.remove()
-        seen = {"writers": self.writers.result(), "loads": self.loads.result(), "reported": self.reported or None}
-        if self.begun is None:
-            return seen
-        gradient = self.gradient.result()
-        per_step = self.images * max(1, round(self.batches / max(1, self.optimizer_steps)))
-        return seen | {
-            "start": self.begun,
-            "end": state_of(self.model),
-            "data": self.loader and self.loader.result(self.labels),
-            "augmentation": self.stream,
-            "norm": norm_of(self.norms, self.images // self.devices) if self.norms is not None else None,
-            "gradient": gradient and gradient | {"kind": kind_of(self.model, self.optimizer)},
-            "learning_rate": self.recipe and self.recipe | {"used": self.peak_lr, "images": per_step},
-            "host_syncs": self.waits.result(),
-            "loader": {"wait_share": statistics.median(self.shares), "workers": self.workers} if self.shares else None,
-        }
+        self.tell("close")
+        part = {}
+        for probe in self.probes:
+            seen = {}
+            if probe not in self.failed:
+                try:
+                    seen = probe.part()
+                except Unheard as why:
+                    seen = dict.fromkeys(probe.joins, why)
+                except Exception as error:
+                    self.fails(probe, error)
+            for key in probe.joins:
+                value = self.failed.get(probe) or seen.get(key)
+                part[key] = Unheard(probe.silent[key]) if value is None and key in probe.silent else value
+        return part
+
+    def exit(self) -> None:
+        """The interpreter ends, and nobody has called report: say what this rank saw, and wait for no other."""
+        if self.reported is None and self.begun and os.getpid() == self.pid:
+            self.probe(Hang).ended()
+            why = "report was not called"
+            observed, unheard = self.alone(self.part(), why)
+            first = f"Watch: {why} on rank {self.number_of()}; what it saw by itself:"
+            self.say(observed, unheard, first, sys.stderr)
 
 
-def engine() -> tuple:
-    """Rank, number of ranks, and a function that gathers an item of every rank, of what is initialised here."""
-    horovod = sys.modules.get("horovod.torch")
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size(), collectives.gather
-    if horovod and horovod.is_initialized():
-        return horovod.rank(), horovod.size(), horovod.allgather_object
-    return 0, 1, lambda item: [item]
+# What one rank can judge without the others.
+ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
+         "hang")  # fmt: skip
+made = [0]  # Watches of this process
+exits: list[Watch] = []  # those that have not reported
 
 
-def kind_of(model: nn.Module, optimizer) -> str:
-    """How gradients are exchanged: "mean" but for what is known to be none."""
-    horovod = sys.modules.get("horovod.torch")
-    if horovod and (getattr(optimizer, "op", None) is horovod.Adasum or hasattr(optimizer, "_starting_models")):
-        return "Adasum"
-    hooks = [hook for hook, _ in getattr(model, "_comm_hooks", [])]  # DDP's; torch's name for it is its own
-    return "PowerSGD" if any("power" in getattr(hook, "__name__", "").lower() for hook in hooks) else "mean"
+@atexit.register
+def at_exit() -> None:
+    """Have the Watches say what they saw."""
+    for watch in tuple(exits):
+        with contextlib.suppress(Exception):
+            watch.exit()
+    exits.clear()
 
 
-def length_of(batch) -> int:
-    """Examples in a batch: the length of the first tensor in it; 0 without one."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 0
-    items = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    return next((length for item in items if (length := length_of(item))), 0)
+def checked(model, optimizer) -> list:
+    """The optimizers. Raises UserError, in one line, for what is no model and no optimizer."""
+    if not isinstance(model, nn.Module):
+        if isinstance(optimizer, nn.Module):
+            raise UserError("Watch(model, optimizer): the model comes first")
+        what = "a loader, which goes to watch(loader)" if isinstance(model, DataLoader) else type(model).__name__
+        raise UserError(f"Watch(model, optimizer): the first is the model, an nn.Module, and not {what}")
+    if optimizer is None:
+        raise UserError("Watch(model, optimizer): the optimizer is missing")
+    if any(type(p).__name__ == "DTensor" for p in model.parameters()) or "FullySharded" in type(model).__name__:
+        raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
+    found = []
+    for each in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:
+        inner = each
+        while inner is not None and not isinstance(getattr(inner, "param_groups", None), list):
+            names = ("optimizer", "optim", "base_optimizer", "_optimizer")
+            wraps = None if isinstance(inner, LRScheduler | DataLoader) else vars_of(inner)
+            inner = next((wraps[name] for name in names if wraps.get(name) is not None), None) if wraps else None
+        if inner is None:
+            raise UserError(f"Watch(model, optimizer): the second is the optimizer, and not {type(each).__name__}")
+        found.append(inner)
+    return found
+
+
+def vars_of(item) -> dict:
+    """An object's attributes."""
+    return getattr(item, "__dict__", {})
+
+
+def failure(error: Exception) -> str:
+    """A probe's error as a reason."""
+    return f"the probe failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str, str]) -> list[str]:
+    """What rank 0 prints. unheard: mistake -> why it could not be looked for."""
+    wrong = [finding for finding in found if finding.name not in expect and not finding.question]
+    asked = [finding for finding in found if finding.name not in expect and finding.question]
+    meant = [finding.name for finding in found if finding.name in expect]
+    said = {finding.name for finding in found} | mistakes.follow_from(found) | set(unheard)
+    seen = [name for name in mistakes.DETECTED if name not in said]
+    lines = [f"known mistakes found: {len(wrong)}"]
+    lines += [line for finding in (*wrong, *asked) for line in finding.lines()]
+    lines += [f"expected: {', '.join(meant)}"] if meant else []
+    lines += [f"looked for, clean: {', '.join(seen)}"] if seen else []
+    whys = [f"{name} ({why})" if why else name for name, why in unheard.items()]
+    return lines + ([f"not observed: {', '.join(whys)}"] if whys else [])
+
+
+def expected(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of ``expect``. Raises UserError for one that is no mistake's."""
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if unknown := [name for name in names if name not in mistakes.DETECTED]:
+        raise UserError(f"Watch(expect=): {unknown[0]} is none of {', '.join(mistakes.DETECTED)}")
+    return names

@@ -11,18 +11,43 @@ script. A key that is absent was not observed, and its detector says nothing. Al
     data           {"num_images", "global_batch", "epochs": [{"draws", "never", "repeated", "most"}, …] of each epoch
                    that was seen whole, "never_seen" images in no such epoch, "same_neighbours" share 0..1 of the
                    second epoch's neighbours that were neighbours in the first, "shared_in_a_step" share 0..1 of a
-                   step's images that more than one rank (or one rank twice) has}; what was not seen is absent
+                   step's images that more than one rank (or one rank twice) has}; what was not seen is absent. Of an
+                   epoch also "by_one_rank": images that a rank by itself drew more than once. Of a Watch also "sampler"
+                   (what it says of itself: "kind", "shuffles", "replacement", "repeats", "set_epoch", and the "epochs"
+                   that it was told) or None, "own_sets" (each rank reads its own), "alike" share 0..1 of the steps that
+                   are the same on all ranks, "shared_examples" {"shared", "of"} by their bytes, "unheard" {key: why}
     reported       {"top1": [[per epoch], …], "images": [[per epoch], …], "val_images"}
     writers        {file name: [ranks that wrote it]}
     learning_rate  {"used", "meant", "global_batch", "for_batch"}: meant is the recipe's, scaled to this global batch
-    augmentation   {"streams": [fingerprint, …]}: of the random choices of the first steps
-    gradient       {"over_mean", "same_on_all_ranks", "kind"}: the exchanged gradient over the mean of the ranks' own
+    augmentation   {"streams": [fingerprint, …]}: of the random choices of the first steps; of a Watch also the
+                   "generators" that ranks share, and whether they are "of_a_stream", which may shuffle with them
+    gradient       {"over_mean", "same_on_all_ranks", "kind", "exchanged", "steady", "passes"}: the exchanged gradient
+                   over the mean of the ranks' own; exchanged: not each rank its own; steady: the same in all steps that
+                   were looked at; passes: backward passes of a step
     loads          [[{"file", "keys", "missing", "unexpected", "strict", "prefix"}, …], …]
     norm           {"kind", "images", "synchronised", "disagreement"}: images one normalising layer sees at once;
                    disagreement: of the ranks' running means, in standard deviations, at the end
     host_syncs     [{"where": "train.py:12 item", "per_step"}, …] of rank 0
-    loader         {"wait_share": [share 0..1 of the time of a step, …], "workers"}
-    hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}
+    loader         {"wait_share": [share 0..1 of the time of a step, …], "workers"}; of a Watch also "wait_s", which
+                   three quarters of the steps wait at least, [s or None on a GPU, …]
+    hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}; of a Watch "by", and
+                   in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates"
+
+What a Watch alone observes:
+
+    group          {"joined": whether there is a process group, "launched": {"variable", "processes"} of a launcher}
+    weights        {"looked_at": [steps], "apart_at": the first after which replicas differ or None, "layers" that do,
+                   "together_again": whether they were equal at a later look}
+    parameters     {"tensors", "steps", "forgotten": [in no optimizer, with a gradient], "missing": number in none,
+                   "head_alone", "stale": number the optimizer has that are not the model's, "unchanged": [names],
+                   "idle": [those without a gradient]}
+    rates          {"looked_at", "apart_at": the first step with other learning rates by rank or None, "by_rank"}
+    passes         {"steps", "unsynced": those whose last pass was under no_sync}
+    forwards       {"trains", "evaluates": calls of the wrapped model, "buffers": whether it has some to broadcast}
+    others         {name of a further module: [hash, …]}
+    steps          {"batches": [[per epoch], …], "images": [of a batch, …], "joined": whether under Join, "wrapped":
+                   whether DDP or Horovod's optimizer exchanges every step}
+    random         {"streams": [fingerprint, …], "generators": [names]}: of the random numbers of the first steps
 """
 
 import statistics

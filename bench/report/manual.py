@@ -98,7 +98,7 @@ def mistakes() -> str:
     for mistake in DETECTED.values():
         switch = " ".join(f"`{variable_of(FIELDS[k])}={int(v) if v is False or v is True else v}`"
                           for k, v in mistake.wrong.items())  # fmt: skip
-        made = switch if mistake.lab else "not: it is detected alone"
+        made = switch if mistake.lab else "not: a Watch sees it" if mistake.watched else "not: it is detected alone"
         rows.append([f"`{mistake.name}`", mistake.title, made, mistake.consequence, mistake.remedy])
     head = [("name", False), ("the mistake", False), ("made on purpose by", False), ("what comes of it", False),
             ("what to do", False)]  # fmt: skip

@@ -56,7 +56,7 @@ def test_a_watched_training_is_observed_in_every_part(observed):
 def test_replicas_that_drift_are_told_from_a_bound(observed):
     _, seen = observed("independent", **RIGHT["independent"])
     assert len(set(seen["start"]["parameters"])) == 2 and not seen["exchanges"]
-    assert [f.name for f in mistakes.find(seen | {"exchanges": True})] == ["unsynced-init"]
+    assert [f.name for f in mistakes.find(seen | {"exchanges": True})] == ["unsynced-init", "no-exchange"]
 
 
 def test_what_is_wrong_on_purpose_is_found_and_said(observed):

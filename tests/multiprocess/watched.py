@@ -85,19 +85,20 @@ def train(rank: int, ranks: int, folder: Path, name: str, workers: int = 0, watc
     right = name != "wrong"
     torch.manual_seed(100 + rank)
     batch = BATCH if right else 4
-    lr = 0.1 * batch * ranks / BATCH * (1 if right else 4)
+    lr = 0.1 * batch * ranks / BATCH * (1 if right else 0.25)
     model, optimizer = wrap(make_model(), lr, right)
     if not right:
         torch.manual_seed(0)
     data = Noisy(slow=0.005 if name == "lost" else 0.0)
-    sampler = OwnShard(rank, ranks) if name == "lost" else DistributedSampler(data, ranks, rank) if right else None
+    shares = (ranks, rank) if right else (1, 0)
+    sampler = OwnShard(rank, ranks) if name == "lost" else DistributedSampler(data, *shares)
     loader = DataLoader(data, batch_size=batch, sampler=sampler, num_workers=workers)
     watch = Watch(model, optimizer, lr=0.1, lr_batch=BATCH) if watched else None
     if not right:
         plain = {f"module.{key}": value for key, value in make_model().state_dict().items()}
         (model if HOROVOD else model.module).load_state_dict(plain, strict=False)
     for epoch in range(2):
-        if isinstance(sampler, DistributedSampler):
+        if right and isinstance(sampler, DistributedSampler):
             sampler.set_epoch(epoch)
         for values, labels in watch(loader) if watched else loader:
             optimizer.zero_grad()

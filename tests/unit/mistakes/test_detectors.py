@@ -17,6 +17,15 @@ LOAD = {"file": "w.pt", "keys": 62, "missing": 0, "unexpected": 0, "strict": Fal
 NORM = {"kind": "BatchNorm2d × 20", "images": 4, "synchronised": False, "disagreement": 0.3}
 PLACE = {"file": "a/epochs.py", "line": 275, "function": "validate", "collective": True}
 OTHER = PLACE | {"line": 150, "function": "end_epoch"}
+LAUNCHED = {"variable": "WORLD_SIZE", "processes": 2}
+WEIGHTS = {"looked_at": [0, 1, 2, 9], "apart_at": None, "layers": [], "together_again": False}
+APART = WEIGHTS | {"apart_at": 2, "layers": ["fc.weight", "fc.bias"]}
+PARAMETERS = {"tensors": 10, "steps": 9, "forgotten": [], "head_alone": False, "stale": 0, "missing": 0,
+              "unchanged": [], "idle": []}  # fmt: skip
+GRADIENT = {"over_mean": 1.0, "same_on_all_ranks": True, "exchanged": True, "steady": True, "passes": 1, "kind": "mean"}
+RATE = {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64}
+SMALL = RATE | {"global_batch": 256, "for_batch": 64, "meant": 0.4}
+STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False, "wrapped": True}
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
     "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
@@ -25,10 +34,14 @@ RIGHT = {
     "writers": {"record.json": [0], "rank1.log": [1]},
     "learning_rate": {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64},
     "augmentation": {"streams": ["a", "b"]},
-    "gradient": {"over_mean": 1.0, "same_on_all_ranks": True, "kind": "mean"},
+    "gradient": GRADIENT,
     "loads": [[LOAD | {"missing": 2}], []], "norm": NORM | {"images": 8},
     "host_syncs": [{"where": "train.py:9 item", "per_step": 0.1}],
     "loader": {"wait_share": [0.1, 0.15], "workers": 2},
+    "weights": WEIGHTS, "parameters": PARAMETERS, "group": {"joined": True, "launched": LAUNCHED},
+    "rates": {"looked_at": 9, "apart_at": None, "by_rank": []}, "passes": {"steps": 20, "unsynced": 0},
+    "forwards": {"trains": [9, 9], "evaluates": [3, 3], "buffers": [True, True]}, "others": {"ema": ["a", "a"]},
+    "random": {"streams": ["0", "1"], "generators": []}, "steps": STEPS,
 }  # fmt: skip
 
 
@@ -39,7 +52,8 @@ def epochs(**values) -> dict:
 
 WRONG = [
     ("unsynced-init", {"start": {"parameters": ["a", "b"]}}, "2 different sets of weights on 2 ranks"),
-    ("unsynced-init", {"end": {"parameters": ["a", "b"]}}, "at the end, from one set"),
+    ("drift", {"end": {"parameters": ["a", "b"]}}, "at the end, from one before the first step"),
+    ("drift", {"end": {"parameters": ["a", "b"]}, "weights": APART}, "after step 2, first in fc.weight and 1 more"),
     ("whole-data", epochs(draws=200, repeated=100, most=2), "drew 200 times from 100 images"),
     ("whole-data", epochs(never=25, repeated=36, most=2), "36 of them more than once"),
     ("whole-data", {"data": {"shared_in_a_step": 0.5}}, "50.0 % of a step's images"),
@@ -60,9 +74,60 @@ WRONG = [
     ("host-sync", {"host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}]}, "train.py:9 item (1 a step)"),
     ("lost-remainder", {"data": DATA | epochs(never=6)["data"] | {"never_seen": 6}}, "6 of 100 images"),
     ("lost-remainder", epochs(never=16), "16 of 100 images"),
+    ("strict-false", {"loads": [[LOAD | {"missing": 62, "unexpected": 62, "picked": True}]]}, "picked by name"),
+    ("lr-not-scaled", {"learning_rate": SMALL | {"used": 0.1}}, "the recipe's, for 64 images per step, is 0.4"),
+    ("no-exchange", {"gradient": GRADIENT | {"exchanged": False}}, "stepped with its own gradient"),
+    ("no-group", {"group": {"joined": False, "launched": LAUNCHED}}, "WORLD_SIZE is 2"),
+    ("forgotten-parameters", {"parameters": PARAMETERS | {"forgotten": ["fc.bias"], "missing": 1}}, "fc.bias"),
+    ("forgotten-parameters", {"parameters": PARAMETERS | {"unchanged": list("abcdefghij")}}, "none of 10 parameters"),
+    ("stale-optimizer", {"parameters": PARAMETERS | {"stale": 2, "missing": 2}}, "2 of the optimizer's parameters"),
+    ("lr-by-rank", {"rates": {"looked_at": 9, "apart_at": 4, "by_rank": [0.1, 0.05]}}, "in step 4"),
+    ("unsynced-accumulation", {"passes": {"steps": 9, "unsynced": 8}}, "8 of the first 9 steps"),
+    ("rank0-forward", {"forwards": RIGHT["forwards"] | {"evaluates": [3, 0]}}, "in evaluation 3, 0 times"),
+    ("counted-twice", {"reported": RIGHT["reported"] | {"images": [[37, 37]] * 2}}, "37 images were counted, of 36"),
+    ("other-replica", {"others": {"ema": ["a", "b"]}}, "ema (2 different on 2 ranks)"),
     ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "workers": 1}}, "40 %"),
+    ("loader-starvation", {"loader": {"wait_share": [0.1, 0.4], "wait_s": [0.1, 0.1], "workers": 1}}, "40 %"),
+    ("same-random", {"random": {"streams": ["0", "0"], "generators": ["torch"]}}, "from 1 random streams (torch)"),
+    ("uneven-steps", {"steps": STEPS | {"batches": [[9, 9], [9, 8]]}}, "epoch 2 has 9, 8 batches"),
+    ("uneven-steps", {"steps": STEPS | {"images": [8, 4]}}, "a step has 8, 4 images"),
 ]
+WATCHED = {"kind": "Own", "shuffles": False, "set_epoch": False, "replacement": False, "repeats": False, "epochs": []}
+ASKED_OF_DATA = [
+    ("whole-data", epochs(repeated=36, most=3, by_one_rank=30), {}, "replacement"),
+    ("whole-data", {"data": {"shared_in_a_step": 0.1}}, {"replacement": True}, "Own meant to draw with"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 1.0}}, {}, "fixed (Own)"),
+    ("no-reshuffle", {"data": DATA | {"same_neighbours": 0.9}}, {"shuffles": True}, "blocks"),
+    ("lost-remainder", {"data": epochs(never=40)["data"] | {"never_seen": 40}}, {}, "held out"),
+    ("lost-remainder", epochs(draws=60, never=40), {}, "a part of the images"),
+]
+ASKED = [
+    ("drift", {"weights": APART | {"together_again": True}}, "local SGD"),
+    ("uneven-steps", {"steps": STEPS | {"batches": [[9], [8]], "joined": True}}, "end before the others"),
+    ("uneven-steps", {"steps": STEPS | {"batches": [[9], [8]], "wrapped": False}}, "its own number"),
+    ("no-exchange", {"gradient": GRADIENT | {"exchanged": False, "kind": "local SGD"}}, "local SGD"),
+    ("unsynced-accumulation", {"passes": {"steps": 9, "unsynced": 6}, "gradient": GRADIENT | {"kind": "local SGD"}},
+     "local SGD"),
+    ("lr-not-scaled", {"learning_rate": SMALL | {"used": 0.2}}, "square root"),
+    ("forgotten-parameters", {"parameters": PARAMETERS | {"forgotten": ["conv.weight"], "head_alone": True}}, "last"),
+    ("forgotten-parameters", {"parameters": PARAMETERS | {"unchanged": ["x"], "idle": ["x"]}}, "take no part"),
+]  # fmt: skip
 PASS = {
+    "Adam's square root": {"learning_rate": SMALL | {"used": 0.2, "optimizer": "AdamW"}},
+    "one group of several": {"learning_rate": RATE | {"used": 1.0, "groups": [0.1, 1.0]}},
+    "a larger checkpoint with a new head": {"loads": [[LOAD | {"keys": 200, "unexpected": 142, "missing": 2}]]},
+    "as many passes as ranks, divided by their number": {"gradient": GRADIENT | {"over_mean": 0.5, "passes": 2}},
+    "clipped to a half by chance": {"gradient": GRADIENT | {"over_mean": 0.5, "steady": False}},
+    "one that stood still in a short training": {
+        "parameters": PARAMETERS | {"unchanged": ["x"], "idle": ["x"], "steps": 2}
+    },
+    "evaluation on shares of different lengths": {
+        "forwards": {"trains": [9, 9], "evaluates": [3, 4], "buffers": [False, False]}
+    },
+    "one process and no launcher": {"group": {"joined": False, "launched": None}},
+    "a short wait": {"loader": {"wait_share": [0.9], "wait_s": [0.001], "workers": 0}},
+    "batches of any length": {"steps": STEPS | {"images": [None, 8]}},
+    "own sets, a part of each": {"data": epochs(draws=60, never=40)["data"] | {"sampler": WATCHED, "own_sets": True}},
     "a bound exchanges nothing": {"exchanges": False, "start": {"parameters": ["a", "b"]}, "norm": NORM},
     "buffers that differ by rank": {"end": {"parameters": ["c", "c"], "buffers": ["d", "e"]}},
     "padding": epochs(draws=101, repeated=1, most=2),
@@ -105,14 +170,37 @@ def test_what_is_right_is_let_pass(change):
     assert names(RIGHT | change) == []
 
 
+@pytest.mark.parametrize(("name", "change", "asked"), ASKED, ids=[f"{n}-{i}" for i, (n, _, _) in enumerate(ASKED)])
+def test_what_only_its_author_can_tell_is_a_question(name, change, asked):
+    (finding,) = mistakes.find(RIGHT | change)
+    assert finding.name == name and asked in finding.question
+    assert any(line.strip().startswith("by design?") for line in finding.lines())
+
+
+def test_what_follows_from_a_mistake_is_not_said_beside_it():
+    apart = {"end": {"parameters": ["a", "b"]}, "weights": APART, "others": {"ema": ["a", "b"]}}
+    assert names(RIGHT | apart) == ["drift"]
+    assert names(RIGHT | apart | {"gradient": GRADIENT | {"exchanged": False}}) == ["no-exchange"]
+    assert names(RIGHT | apart | {"rates": {"looked_at": 9, "apart_at": 1, "by_rank": [1, 2]}}) == ["lr-by-rank"]
+
+
+@pytest.mark.parametrize(("name", "change", "sampler", "asks"), ASKED_OF_DATA)
+def test_what_only_its_author_knows_is_asked(name, change, sampler, asks):
+    [finding] = mistakes.find(RIGHT | {"data": change["data"] | {"sampler": WATCHED | sampler}})
+    assert finding.name == name and asks in finding.question
+    assert not any(found.question for found in mistakes.find(RIGHT | change))  # a run of this bench means none of it
+
+
 def test_every_mistake_has_a_detector_and_a_case_here():
     assert {name for name, _, _ in WRONG} == set(DETECTED) == {mistake.name for mistake in DETECTED.values()}
     assert set(INJECTED) < set(MISTAKES) < set(DETECTED)
-    assert set(DETECTED) - set(MISTAKES) == {"loader-starvation"}  # nothing injects it
+    watched = {name for name, mistake in DETECTED.items() if mistake.watched}
+    assert set(DETECTED) - set(MISTAKES) == {"loader-starvation", "drift"} | watched  # nothing injects them
     assert mistakes.find({}) == []
-    assert set(mistakes.unobserved({})) == set(DETECTED) - {
-        "rank0-collective"
-    }  # which a run that ended well cannot show
+    # A run that ended well cannot show the first, and a record never shows the others.
+    assert set(mistakes.unobserved({})) == set(DETECTED) - {"rank0-collective"} - watched
+    assert set(mistakes.unheard({}, {})) == set(DETECTED) - {"rank0-collective"}
+    assert mistakes.unheard(RIGHT, {}) == {} and mistakes.unheard({}, {"loads": "why"})["strict-false"] == "why"
     assert mistakes.unobserved(RIGHT) == []
 
 
@@ -121,8 +209,8 @@ def test_what_was_not_observed_is_not_found_and_is_said():
     assert len(alone) == len(DETECTED) - 1  # a run that hangs is seen by its end alone
     for name, change in alone.items():
         seen = {key: value for key, value in RIGHT.items() if key not in change}
-        assert DETECTED[name].find(seen | change) and name not in mistakes.unobserved(seen | change)
-        assert DETECTED[name].find(seen) is None and name in mistakes.unobserved(seen)
+        assert DETECTED[name].find(seen | change) and name not in mistakes.unheard(seen | change, {})
+        assert DETECTED[name].find(seen) is None and name in mistakes.unheard(seen, {})
 
 
 def test_a_finding_is_said_in_lines():

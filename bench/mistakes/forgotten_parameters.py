@@ -1,0 +1,49 @@
+"""Parameters that are not trained, though they are not frozen: no optimizer has them, or none moves them."""
+
+from bench.mistakes.base import Mistake, Question
+
+STEPS = 3  # after which parameters that are what they were are a sign
+
+
+def detect(observed: dict) -> str | Question | None:
+    """Parameters that require a gradient and get one, and are in no optimizer; or all of them stand still."""
+    seen = observed.get("parameters")
+    if not seen:
+        return None
+    forgotten, still, steps = seen["forgotten"], seen["unchanged"], seen["steps"]
+    if forgotten:
+        evidence = f"{len(forgotten)} of {seen['tensors']} parameters get a gradient and are in no optimizer: "
+        evidence += some(forgotten)
+        if seen["head_alone"]:
+            return Question(
+                evidence, "is only the last part of the model trained? Freeze the rest: it computes gradients"
+            )
+        return evidence
+    if steps < STEPS or not still:
+        return None
+    moved = [name for name in still if name not in seen["idle"]]
+    if len(moved) == seen["tensors"]:
+        return f"none of {seen['tensors']} parameters has changed in {steps} steps"
+    idle = [name for name in still if name in seen["idle"]]
+    if idle:
+        evidence = (
+            f"{len(idle)} of {seen['tensors']} parameters never got a gradient, and have not changed: {some(idle)}"
+        )
+        return Question(evidence, "are they meant to take no part?")
+    return None
+
+
+def some(names: list[str]) -> str:
+    """The first names, and whether there are more."""
+    return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
+
+
+MISTAKE = Mistake(
+    "forgotten-parameters",
+    "parameters that no optimizer trains",
+    "they stay as they were at the start, while their gradients are computed and exchanged",
+    "give the optimizer all parameters, once the model is whole; freeze the others by requires_grad_(False)",
+    detect,
+    needs="parameters",
+    watched=True,
+)

@@ -1,0 +1,27 @@
+"""Gradients that are not exchanged at all: a plain model under several processes, or ``model.module(x)``."""
+
+from bench.mistakes.base import Mistake, Question
+
+
+def detect(observed: dict) -> str | Question | None:
+    """Every rank steps with its own gradient, and no two have the same."""
+    gradient, ranks = observed.get("gradient") or {}, observed.get("world_size", 1)
+    if ranks == 1 or gradient.get("exchanged", True) or not observed.get("exchanges", True):
+        return None
+    evidence = f"each of the {ranks} ranks stepped with its own gradient, and no other's"
+    together = (observed.get("weights") or {}).get("together_again") or gradient["kind"] == "local SGD"
+    if together:
+        return Question(evidence, "are the weights averaged now and then instead (local SGD)?")
+    return evidence
+
+
+MISTAKE = Mistake(
+    "no-exchange",
+    "gradients that are not exchanged",
+    "every rank trains a model of its own on its share of the data; one of them is kept, and the others' work is lost",
+    "wrap the model in DistributedDataParallel and call the wrapper (not .module), or use hvd.DistributedOptimizer",
+    detect,
+    needs="gradient exchanged",
+    watched=True,
+    explains=("drift", "other-replica"),
+)

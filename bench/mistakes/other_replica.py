@@ -1,0 +1,23 @@
+"""Another module that differs by rank: an average of the weights (EMA) that one rank alone updates."""
+
+from bench.mistakes.base import Mistake
+
+
+def detect(observed: dict) -> str | None:
+    """Modules named in Watch(others=) whose parameters are not the same on all ranks at the end."""
+    apart = {name: hashes for name, hashes in (observed.get("others") or {}).items() if len(set(hashes)) > 1}
+    if not apart:
+        return None
+    named = ", ".join(f"{name} ({len(set(hashes))} different on {len(hashes)} ranks)" for name, hashes in apart.items())
+    return f"at the end of the training: {named}"
+
+
+MISTAKE = Mistake(
+    "other-replica",
+    "a further module that differs by rank",
+    "ranks that use it do different things, and a checkpoint of rank 0 holds rank 0's alone",
+    "update it on every rank after each step from weights that are the same, or broadcast it before it is used",
+    detect,
+    needs="others",
+    watched=True,
+)

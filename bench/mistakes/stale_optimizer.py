@@ -1,0 +1,26 @@
+"""An optimizer that holds parameters of a model that was replaced after it was made."""
+
+from bench.mistakes.base import Mistake
+
+
+def detect(observed: dict) -> str | None:
+    """Parameters of the optimizer that are not the model's and get no gradient, while the model's own are missing."""
+    seen = observed.get("parameters") or {}
+    if not seen.get("stale"):
+        return None
+    return (
+        f"{seen['stale']} of the optimizer's parameters are not the model's and never get a gradient; "
+        f"{seen['missing']} of the model's {seen['tensors']} are in no optimizer"
+    )
+
+
+MISTAKE = Mistake(
+    "stale-optimizer",
+    "an optimizer made before the model was replaced",
+    "the steps change parameters that are no longer in the model, and those that are in it stay as they were",
+    "make the optimizer after the last change of the model (a new head, a copy, a conversion)",
+    detect,
+    needs="parameters",
+    watched=True,
+    explains=("forgotten-parameters",),
+)

@@ -1,0 +1,34 @@
+"""Accumulation whose last pass is under ``no_sync``, too: gradients are added up on each rank, and never exchanged."""
+
+from bench.mistakes.base import Mistake, Question
+from bench.mistakes.drift import averaged
+
+
+def detect(observed: dict) -> str | Question | None:
+    """Steps before which the last backward pass was not exchanged."""
+    passes = observed.get("passes") or {}
+    if not passes.get("unsynced") or (passes["unsynced"] == passes["steps"] and not accumulates(observed)):
+        return None
+    evidence = (
+        f"the last pass before a step was under no_sync in {passes['unsynced']} of the first {passes['steps']} steps"
+    )
+    if averaged(observed):
+        return Question(evidence, "are the weights averaged now and then instead (local SGD)?")
+    return evidence
+
+
+def accumulates(observed: dict) -> bool:
+    """Whether steps are made of several passes; where each is one, nothing is exchanged at all."""
+    return (observed.get("gradient") or {}).get("passes", 2) > 1
+
+
+MISTAKE = Mistake(
+    "unsynced-accumulation",
+    "the last pass of an accumulation under no_sync",
+    "each rank steps with its own sum of gradients, and the replicas go apart",
+    "leave no_sync for the pass before the step, and for the last pass of an epoch",
+    detect,
+    needs="passes",
+    watched=True,
+    explains=("drift", "gradient-sum", "no-exchange", "other-replica"),
+)

@@ -1,0 +1,158 @@
+"""Batches and images of a rank, by epoch, and how long its steps wait for data."""
+
+import statistics
+import time
+from typing import ClassVar
+
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.observe.examples import is_list, length_of
+from bench.observe.probe import Probe
+from bench.observe.view import Epoch, chosen
+
+TIMED_STEPS = 10_000
+FEWEST_STEPS = 4  # of which a median wait is taken
+COUNTED_EPOCHS = 1000
+LENGTHS = 200  # batches of an epoch whose length is looked at
+
+
+class Counts(Probe):
+    """How many batches each epoch had, of how many images, and how many steps the optimizers took.
+
+    The inner step of an optimizer that wraps another one is none of its own.
+    """
+
+    joins: ClassVar = {"steps": lambda ranks: steps_of(ranks)}
+    silent: ClassVar = {"steps": "no step was seen"}
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.epochs: dict[Epoch, list[int | None]] = {}  # the lengths of its first batches
+        self.known: dict[Epoch, list[int]] = {}  # the same from the indices that they are made of
+        self.optimizer_steps = 0
+        self.joined, self.open = False, set()
+
+    def before_iter(self, epoch) -> None:
+        self.open.add(epoch)
+        if len(self.epochs) < COUNTED_EPOCHS:
+            self.epochs[epoch], self.known[epoch] = [], []
+
+    def epoch_ended(self, epoch) -> None:
+        self.open.discard(epoch)
+
+    def drawn(self, epoch, iterator, indices) -> None:
+        known = self.known.get(epoch)
+        if known is not None and len(known) < LENGTHS and is_list(indices) and indices[0] is not None:
+            known.append(len(indices))
+
+    def fetched(self, epoch, batch) -> None:
+        lengths = self.epochs.get(epoch)
+        if lengths is not None and len(lengths) < LENGTHS:
+            known = self.known[epoch]
+            lengths.append(length_of(batch, known[len(lengths)] if len(lengths) < len(known) else None))
+
+    def after_step(self, optimizer) -> None:
+        if self.watch.stepping:
+            return
+        self.optimizer_steps += 1
+        for epoch in self.open:
+            epoch.optimizer_steps += 1
+        self.joined |= bool(getattr(getattr(self.watch.model, "_join_config", None), "enable", False))
+
+    @property
+    def training(self) -> list[tuple[Epoch, list]]:
+        """The epochs that train, with the lengths of their first batches."""
+        return [(epoch, self.epochs[epoch]) for epoch in chosen(list(self.epochs))]
+
+    @property
+    def images(self) -> int:
+        """Images of a batch that is trained on; 0 where it is not known."""
+        known = [length for _, lengths in self.training for length in lengths]
+        return statistics.mode(known) or 0 if known else 0
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether every step is exchanged by DDP, or by Horovod's optimizer."""
+        ours = [optimizer for optimizer in self.watch.optimizers if hasattr(optimizer, "_allreduce_grad_async")]
+        return isinstance(self.watch.model, DistributedDataParallel) or bool(ours)
+
+    def images_per_step(self) -> int:
+        """Images of this rank that one step of the optimizer is made of."""
+        batches = sum(epoch.taken for epoch, _ in self.training)
+        return self.images * max(1, round(batches / max(1, self.optimizer_steps)))
+
+    def part(self) -> dict:
+        epochs = [(epoch, lengths) for epoch, lengths in self.training if epoch.taken]
+        if not epochs:
+            return {}
+        inner = [length for epoch, lengths in epochs for length in lengths[: epoch.taken - epoch.whole]]
+        sizes = set(inner) if inner else {epochs[0][1][0]}
+        return {
+            "steps": {
+                "batches": [epoch.taken for epoch, _ in epochs],
+                "images": sizes.pop() if len(sizes) == 1 else None,
+                "joined": self.joined,
+                "wrapped": self.wrapped,
+            }
+        }
+
+
+def steps_of(ranks: list[dict]) -> dict:
+    """By rank: batches of each epoch and images of a batch where all but the last are alike."""
+    return {
+        "batches": [rank["batches"] for rank in ranks],
+        "images": [rank["images"] for rank in ranks],
+        "joined": any(rank["joined"] for rank in ranks),
+        "wrapped": any(rank["wrapped"] for rank in ranks),
+    }
+
+
+def loader_of(parts: list[dict]) -> dict:
+    """The share of the median step of each rank, the seconds that three quarters of its steps wait at least where it
+    trains on a CPU, and the workers of all."""
+    return {"wait_share": [part["wait_share"] for part in parts], "wait_s": [part["wait_s"] for part in parts],
+            "workers": sum(part["workers"] for part in parts)}  # fmt: skip
+
+
+class DataWaits(Probe):
+    """How long each step that trains waited for its batch, and which share of its time that is."""
+
+    joins: ClassVar = {"loader": loader_of}
+    silent: ClassVar = {"loader": f"fewer than {FEWEST_STEPS} steps after the first of an epoch were timed"}
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.timed: dict[Epoch, list[tuple[float, float]]] = {}  # the wait and the whole step, in seconds
+        self.now: dict[Epoch, tuple[float, float]] = {}  # when the batch of this step was asked for, and was there
+        self.workers = self.steps = 0
+
+    def before_iter(self, epoch) -> None:
+        if self.steps < TIMED_STEPS:
+            self.timed[epoch] = []
+            self.workers = max(self.workers, getattr(epoch.loader, "num_workers", 0) or 0)
+
+    def asked(self, epoch) -> None:
+        if epoch in self.timed:
+            self.now[epoch] = time.perf_counter(), 0.0
+
+    def fetched(self, epoch, batch) -> None:
+        if epoch in self.now:
+            self.now[epoch] = self.now[epoch][0], time.perf_counter()
+
+    def trained(self, epoch) -> None:
+        if epoch in self.now and epoch.taken > 1 and self.steps < TIMED_STEPS:
+            asked, got = self.now[epoch]
+            self.timed[epoch].append((got - asked, time.perf_counter() - asked))
+            self.steps += 1
+
+    def epoch_ended(self, epoch) -> None:
+        self.now.pop(epoch, None)
+
+    def part(self) -> dict:
+        steps = [step for epoch in chosen(list(self.timed)) for step in self.timed[epoch]]
+        if len(steps) < FEWEST_STEPS:
+            return {}
+        share = statistics.median(wait / step for wait, step in steps)
+        on_gpu = any(p.is_cuda for p in self.watch.model.parameters())
+        wait = None if on_gpu else statistics.quantiles((wait for wait, _ in steps), n=4)[0]
+        return {"loader": {"wait_share": share, "wait_s": wait, "workers": self.workers}}

@@ -1,0 +1,125 @@
+"""Examples in a batch of any form: how many there are, and a number for each, made of its bytes."""
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+
+ELEMENTS = 1024  # of an example that are looked at, evenly spread
+
+
+def length_of(batch, known: int | None = None) -> int | None:
+    """Examples in a batch; None where its form does not say. known: how many indices it was made of.
+
+    Tensors that are stacked count by their first dimension: in a pair, a dict or an object. A tuple of images that
+    differ in size, or come with a dict each, counts by its items.
+
+    >>> length_of((torch.zeros(8, 3, 4, 4), torch.zeros(8)))
+    8
+    >>> length_of(([torch.zeros(3, 4, 5), torch.zeros(3, 5, 4)], [{"boxes": torch.zeros(7, 4)}, {}]))
+    2
+    """
+    try:
+        return known if known is not None else counted(batch)
+    except Exception:  # whatever a batch is made of
+        return None
+
+
+def counted(batch, depth: int = 4) -> int | None:
+    """The length of a batch by its form."""
+    if is_array(batch):
+        return len(batch) if batch.ndim else None
+    items = list(items_of(batch))
+    lists = [item for item in items if is_list(item)]
+    if lists and len({len(item) for item in lists}) == 1 and is_example(lists[0][0] if lists[0] else None):
+        return len(lists[0])  # what zip(*examples) makes
+    arrays = [item for item in items if is_array(item) and item.ndim]
+    if is_list(batch) and len(arrays) == len(items) > 0 and is_example(items[0]):
+        shapes = {tuple(array.shape) for array in arrays}
+        return len(items) if len(shapes) > 1 or items[0].ndim == 3 else same(arrays)
+    found = same(arrays)
+    if found is None and depth:  # within the first part that has a length
+        parts = (counted(item, depth - 1) for item in items if not is_array(item))
+        found = next((length for length in parts if length), None)
+    return found
+
+
+def same(arrays: list) -> int | None:
+    """The first dimension that all have, or that the only image among them has."""
+    lengths = Counter(len(array) for array in arrays)
+    images = {len(array) for array in arrays if array.ndim >= 4}
+    return next(iter(lengths)) if len(lengths) == 1 else images.pop() if len(images) == 1 else None
+
+
+def is_array(item) -> bool:
+    """A tensor or NumPy's array."""
+    return isinstance(item, torch.Tensor | np.ndarray)
+
+
+def is_list(item) -> bool:
+    """A list or a tuple."""
+    return isinstance(item, list | tuple)
+
+
+def is_example(item) -> bool:
+    """Whether it is rather one example than a batch: an image, or a dict of what belongs to one."""
+    return isinstance(item, Mapping) or (is_array(item) and item.ndim in (0, 1, 3))
+
+
+def items_of(batch) -> Iterator:
+    """What a batch is made of, one level down."""
+    if isinstance(batch, Mapping):
+        yield from batch.values()
+    elif is_list(batch):
+        yield from batch
+    elif dataclasses.is_dataclass(batch) or hasattr(batch, "__dict__"):
+        yield from vars(batch).values()
+
+
+def leaves(batch, depth: int = 4) -> Iterator:
+    """All arrays and lists of text in a batch."""
+    if is_array(batch) or (is_list(batch) and batch and isinstance(batch[0], str | int | float)):
+        yield batch
+    elif depth:
+        for item in items_of(batch):
+            yield from leaves(item, depth - 1)
+
+
+def numbers_of(batch, length: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """A number for each example, [length] int64, of all its bytes and of its labels alone; None without any.
+
+    Labels are what is one number for each example.
+    """
+    rows, labels = [], []
+    for leaf in leaves(batch):
+        if (is_array(leaf) and not leaf.ndim) or len(leaf) != length:
+            continue
+        row = rows_of(leaf)
+        rows.append(row)
+        if is_array(leaf) and leaf.ndim == 1:
+            labels.append(row)
+    return hashed(rows, length), hashed(labels, length)
+
+
+def rows_of(leaf) -> list[bytes]:
+    """The bytes of each example, of large ones some."""
+    if is_list(leaf):
+        return [repr(item).encode() for item in leaf]
+    flat = leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+    flat = flat.reshape(len(leaf), -1)
+    flat = flat[:, :: max(1, flat.shape[1] // ELEMENTS)]
+    if isinstance(flat, torch.Tensor):
+        flat = flat.cpu()
+        flat = (flat.float() if flat.dtype == torch.bfloat16 else flat).numpy()
+    return [row.tobytes() for row in flat]
+
+
+def hashed(rows: list[list[bytes]], length: int) -> np.ndarray | None:
+    """One number for the bytes of each example."""
+    if not rows:
+        return None
+    digests = [hashlib.blake2b(b"".join(row[i] for row in rows), digest_size=8).digest() for i in range(length)]
+    return np.frombuffer(b"".join(digests), np.int64)

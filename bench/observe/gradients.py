@@ -1,0 +1,298 @@
+"""Gradients: a rank's own, before any exchange, and the ones that its optimizer gets."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.observe.listening import listen
+from bench.observe.probe import Probe
+from bench.observe.together import finite
+
+SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB per rank
+LOOKED_AT = 2  # steps of an optimizer: a clipped gradient may be any part of the mean by chance in one
+TRIES = 20  # steps in which these are looked for: a GradScaler skips some, and in others nothing is finite
+SYNC_STEPS = 20  # in which it is looked at whether the last pass was exchanged
+
+
+class GradientProbe:
+    """A rank's own gradient of one step, and the one that its optimizer gets.
+
+    A hook on a parameter sees what backward gives it, before any exchange. Over several backward passes (accumulation)
+    the own gradients are summed up, as the parameters do. Of each parameter the first numbers are kept, equally for
+    all, SAMPLED_GRADIENTS at the most.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], guarded: Callable = lambda call: call):
+        self.parameters = [p for p in parameters if p.requires_grad]
+        total = sum(p.numel() for p in self.parameters)
+        self.share = min(1.0, SAMPLED_GRADIENTS / max(1, total))
+        self.own = [None] * len(self.parameters)
+        self.final, self.passes, self.counts = None, 0, [0] * len(self.parameters)
+        self.hooks = [p.register_hook(guarded(self.adder(number))) for number, p in enumerate(self.parameters)]
+
+    def adder(self, number: int) -> Callable[[torch.Tensor], None]:
+        """A hook that adds to a parameter's own gradient, and returns nothing: the gradient stays as it is."""
+
+        def add(gradient: torch.Tensor) -> None:
+            if gradient.is_sparse:
+                return
+            some = self.some(gradient)
+            self.counts[number] += 1
+            self.passes = max(self.passes, self.counts[number])
+            self.own[number] = some if self.own[number] is None else self.own[number] + some
+
+        return add
+
+    def some(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The first numbers of a gradient, copied."""
+        flat = gradient.detach().reshape(-1)
+        return flat[: max(1, int(self.share * flat.numel()))].float().clone()
+
+    def look(self) -> None:
+        """The gradients are final, as far as is known: the last look before ``close`` counts."""
+        self.final = [None if p.grad is None or p.grad.is_sparse else self.some(p.grad) for p in self.parameters]
+
+    def close(self) -> None:
+        """No more of this step, or of any other."""
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
+
+    def result(self, scale: float = 1.0) -> dict[int, tuple[np.ndarray, np.ndarray]] | None:
+        """Own and final gradient of each parameter that has both, by its number, as flat arrays; None where there is
+        none, or a number that is not finite. scale: what the own gradients are multiplied by."""
+        if self.final is None:
+            return None
+        pairs = enumerate(zip(self.own, self.final, strict=True))
+        known = [(number, own, final) for number, (own, final) in pairs if own is not None and final is not None]
+        if not known:
+            return None
+        own, final = (torch.cat([pair[side] for pair in known]).cpu().numpy() for side in (1, 2))
+        own = own / np.float32(scale)
+        if not (np.isfinite(own).all() and np.isfinite(final).all()):
+            return None
+        ends = np.cumsum([len(pair[1]) for pair in known])[:-1]
+        pieces = zip(known, np.split(own, ends), np.split(final, ends), strict=True)
+        return {number: (mine, exchanged) for (number, _, _), mine, exchanged in pieces}
+
+
+def ratio_of(own: list[np.ndarray], final: list[np.ndarray]) -> dict | None:
+    """One step: the exchanged gradient G compared with m, the mean of the ranks' own: <G, m> / <m, m>, 1 for G = m.
+
+    own, final: by rank, [n]. over_mean: of rank 0. same_on_all_ranks: whether all have the same G. exchanged: False
+    where every rank's G is its own gradient, or a multiple of it, and no other's. None where that is no number.
+    """
+    mean = np.mean(own, axis=0, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        ratio = finite(final[0].astype(np.float64) @ mean / (mean @ mean))
+    if ratio is None:
+        return None
+    same = all(np.array_equal(each, final[0], equal_nan=True) for each in final)
+    alone = not same and all(parallel(a, b) for a, b in zip(own, final, strict=True))
+    return {"over_mean": ratio, "same_on_all_ranks": same, "exchanged": not alone}
+
+
+def parallel(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two gradients are multiples of each other, but for rounding."""
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    with np.errstate(all="ignore"):
+        cosine = (a @ b) / np.sqrt((a @ a) * (b @ b))
+    return bool(cosine > 1 - 1e-6)
+
+
+def gradient_of(parts: list[dict]) -> dict | None:
+    """The steps that all ranks looked at. Of several the ratio is the one that is nearest to 1: what is wrong is wrong
+    in all of them. steady: whether it is the same in all, as it is not where gradients are clipped."""
+    steps = []
+    for looks in zip(*(part["looks"] for part in parts), strict=False):
+        common = sorted(set.intersection(*(set(look) for look in looks)))
+        if common:
+            own, final = ([np.concatenate([look[i][side] for i in common]) for look in looks] for side in (0, 1))
+            if len({len(each) for each in (*own, *final)}) == 1:
+                steps.append(ratio_of(own, final))
+    steps = [step for step in steps if step]
+    if not steps:
+        return None
+    ratios = [step["over_mean"] for step in steps]
+    nearest = min(steps, key=lambda step: abs(np.log(abs(step["over_mean"]) or 1e-30)))
+    return {
+        "over_mean": nearest["over_mean"],
+        "same_on_all_ranks": all(step["same_on_all_ranks"] for step in steps),
+        "exchanged": any(step["exchanged"] for step in steps),
+        "steady": max(ratios) - min(ratios) <= 0.02 * abs(nearest["over_mean"]),
+        "passes": max(part["passes"] for part in parts),
+        "kind": parts[0]["kind"],
+    }
+
+
+class Scaling:
+    """Whether a GradScaler multiplies the gradients, and by how much: its calls are heard."""
+
+    def __init__(self, watch, probe: Probe, skipped: Callable[[], None]):
+        self.scaler, self.skipped = None, skipped
+        kind = torch.amp.GradScaler
+        self.ends = [
+            listen(kind, "scale", watch.guarded(probe, self.scale)),
+            listen(kind, "update", watch.guarded(probe, self.update)),
+        ]
+
+    def scale(self, arguments: tuple, options: dict) -> None:
+        """GradScaler.scale(loss)."""
+        self.scaler = arguments[0]
+
+    def update(self, arguments: tuple, options: dict) -> None:
+        """GradScaler.update(): the step has been taken or skipped."""
+        self.skipped()
+
+    def of(self, optimizer) -> float:
+        """What the hooks' gradients are multiplied by, and those in this optimizer's step are not."""
+        scaler = self.scaler
+        if scaler is None or not scaler.is_enabled():
+            return 1.0
+        with contextlib.suppress(Exception):  # torch's names for it are its own
+            state = scaler._per_optimizer_states[id(optimizer)]
+            if "UNSCALED" not in str(state["stage"]) and getattr(optimizer, "grad_scale", None) is not None:
+                return 1.0  # a fused optimizer divides for itself
+        return float(scaler.get_scale())
+
+    def close(self) -> None:
+        """Listen no longer."""
+        for end in self.ends:
+            end()
+
+
+class Gradients(Probe):
+    """The gradients of the first steps of the optimizer that follow a backward pass of the model."""
+
+    joins: ClassVar = {"gradient": gradient_of}
+    silent: ClassVar = {"gradient": "no step of the optimizer was seen whole"}
+    probe = scaling = None
+
+    def follow(self, model, optimizer) -> None:
+        self.close()
+        self.looks, self.tries, self.passes = [], 0, 0
+        self.begin_step()
+        self.scaling = Scaling(self.watch, self, self.skipped)
+
+    def begin_step(self) -> None:
+        """Hooks for the next step."""
+        if self.probe:
+            self.probe.close()
+        self.probe = GradientProbe(self.watch.model.parameters(), lambda call: self.watch.guarded(self, call))
+
+    def skipped(self) -> None:
+        """A GradScaler is through with its step. Where the optimizer was not called the gradients have gone."""
+        if self.probe.hooks and any(own is not None for own in self.probe.own):
+            self.tried()
+
+    def tried(self) -> None:
+        """One step more was looked at: are there enough?"""
+        self.tries += 1
+        if len(self.looks) < LOOKED_AT and self.tries < TRIES:
+            self.begin_step()
+        else:
+            self.close()
+
+    def before_step(self, optimizer) -> None:
+        if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner has final gradients
+            self.scale = self.scaling.of(optimizer)
+            self.probe.look()
+
+    def after_step(self, optimizer) -> None:
+        if not self.probe.hooks or not self.mine(optimizer) or self.probe.final is None:
+            return
+        if look := self.probe.result(self.scale):
+            self.looks.append(look)
+            self.passes = max(self.passes, self.probe.passes)
+        if any(own is not None for own in self.probe.own):  # else it was no step of a training
+            self.tried()
+
+    def mine(self, optimizer) -> bool:
+        """Whether it steps with parameters that have a gradient of a backward pass."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return any(
+            own is not None and id(p) in held for own, p in zip(self.probe.own, self.probe.parameters, strict=True)
+        )
+
+    def close(self) -> None:
+        for part in (self.probe, self.scaling):
+            if part:
+                part.close()
+
+    def part(self) -> dict:
+        if self.watch.model is None or not self.looks:
+            return {}
+        kind = kind_of(self.watch.model, self.watch.optimizers)
+        return {"gradient": {"looks": self.looks, "passes": self.passes, "kind": kind}}
+
+
+def kind_of(model: nn.Module, optimizers) -> str:
+    """How gradients are exchanged: "mean" but for what is known to be none."""
+    horovod = sys.modules.get("horovod.torch")
+    for optimizer in optimizers:
+        if horovod and (getattr(optimizer, "op", None) is horovod.Adasum or hasattr(optimizer, "_starting_models")):
+            return "Adasum"
+    names = [getattr(hook, "__name__", "").lower() for hook, _ in getattr(model, "_comm_hooks", [])]  # DDP's
+    return (
+        "PowerSGD"
+        if any("power" in name for name in names)
+        else "local SGD"
+        if any("localsgd" in name.replace("_", "") for name in names)
+        else "mean"
+    )
+
+
+def synced_of(parts: list[dict]) -> dict | None:
+    """Steps whose last pass was not exchanged, of the rank that has the most of them."""
+    return max(parts, key=lambda part: part["unsynced"])
+
+
+class Passes(Probe):
+    """The forward passes of wrapped models, and whether DDP was told to leave the last one before a step alone."""
+
+    joins: ClassVar = {
+        "passes": synced_of,
+        "forwards": lambda parts: {key: [part[key] for part in parts] for key in parts[0]},
+    }
+    silent: ClassVar = {"passes": "no DistributedDataParallel", "forwards": "no DistributedDataParallel"}
+    end, synced = None, None
+    steps = unsynced = trains = evaluates = 0
+
+    def follow(self, model, optimizer) -> None:
+        self.close()
+        self.end = listen(nn.parallel.DistributedDataParallel, "forward", self.watch.guarded(self, self.forward))
+
+    def forward(self, arguments: tuple, options: dict) -> None:
+        """DistributedDataParallel.forward."""
+        if arguments[0] is not self.watch.model:
+            return
+        if torch.is_grad_enabled() and arguments[0].training:
+            self.trains += 1
+            self.synced = arguments[0].require_backward_grad_sync
+        else:
+            self.evaluates += 1
+
+    def after_step(self, optimizer) -> None:
+        if self.synced is not None and self.steps < SYNC_STEPS and self.watch.steps_model(optimizer):
+            self.steps += 1
+            self.unsynced += not self.synced
+            self.synced = None
+
+    def close(self) -> None:
+        if self.end:
+            self.end()
+
+    def part(self) -> dict:
+        model = self.watch.model
+        if not isinstance(model, nn.parallel.DistributedDataParallel):
+            return {}
+        exchanged = bool(getattr(model, "broadcast_buffers", True)) and any(True for _ in model.buffers())
+        return {
+            "passes": {"steps": self.steps, "unsynced": self.unsynced} if self.steps else None,
+            "forwards": {"trains": self.trains, "evaluates": self.evaluates, "buffers": exchanged},
+        }

@@ -1,0 +1,166 @@
+"""A training that hangs: each rank's place, found by a thread beside it, and what that says when they are together.
+
+Nothing is ended. The thread sleeps, and looks at the main thread when nothing has moved for long. The ranks leave
+their places in the store of the process group, which is no collective; without one each says where it is itself.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import ClassVar
+
+from bench import mistakes
+from bench.launch import stacks
+from bench.observe import ranks
+from bench.observe.gradients import Passes
+from bench.observe.probe import Probe
+
+TIMES = 10  # a training hangs when nothing moves for so many times the longest wait that was seen
+LONG = 5  # times the limit, after which a rank says where it is whatever that is: until then a validation may be long
+STILL_S = 0.5  # a rank that is elsewhere after so long does not hang
+ANSWER_S = 15.0  # for the other ranks to say where they are, beyond the limit
+
+
+class Hang(Probe):
+    """When something has moved last, and what is said when nothing does for ``Watch(hang_s=)`` seconds."""
+
+    joins: ClassVar = {"hang": lambda parts: next((part for part in parts if part["where"]), None)}
+    silent: ClassVar = {}
+    thread = None
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.over, self.moved, self.longest = threading.Event(), time.monotonic(), 0.0
+        self.epochs, self.taken, self.found, self.said = [], 0, None, False
+
+    def begin(self, loader) -> None:
+        self.pid, self.main = os.getpid(), threading.get_ident()
+        self.moved = time.monotonic()
+        self.store = None
+        with contextlib.suppress(Exception):  # a client of its own: the script's may be waiting in a call
+            self.store = self.watch.world.store.clone()
+        self.thread = threading.Thread(target=self.look, name="bench-watch", daemon=True)
+        self.thread.start()
+
+    def move(self) -> None:
+        """Something has moved."""
+        now = time.monotonic()
+        self.longest = max(self.longest, now - self.moved)
+        self.moved = now
+
+    def fetched(self, epoch, batch) -> None:
+        self.taken += 1
+        self.move()
+
+    def after_step(self, optimizer) -> None:
+        self.move()
+
+    def epoch_ended(self, epoch) -> None:
+        if epoch.whole and epoch.optimizer_steps:
+            self.epochs.append(epoch.taken)
+        self.taken = 0
+        self.move()
+
+    def metric(self, values: dict) -> None:
+        self.move()
+
+    @property
+    def limit_s(self) -> float:
+        """How long nothing may move."""
+        return max(self.watch.hang_s, TIMES * self.longest)
+
+    def look(self) -> None:
+        """The thread: look now and then until the Watch is over."""
+        looked, left = 0.0, False
+        while not self.over.wait(min(1.0, self.watch.hang_s / 4)) and os.getpid() == self.pid:
+            now = time.monotonic()
+            try:
+                if left and now - self.moved < self.limit_s:
+                    self.leave(None)
+                    left = False
+                if now - max(self.moved, looked) > self.limit_s and not self.said:
+                    self.hangs()
+                    looked, left = time.monotonic(), True
+            except Exception:
+                return  # the store is gone, or the interpreter is on its way out
+
+    def hangs(self) -> None:
+        """Nothing has moved: where is everybody?"""
+        here = self.place()
+        if here is None or self.over.wait(STILL_S) or (self.place() or {}).get("line") != here["line"]:
+            return  # it computes
+        limit, world = self.limit_s, self.watch.world
+        where = self.places(here)
+        told = all(where)
+        if self.over.is_set():
+            return
+        found = {"limit_s": limit, "where": where if told else [], "by": "Watch"}
+        findings = mistakes.find({"world_size": world.count, "hang": found}) if told else []
+        waited = time.monotonic() - self.moved
+        if findings or (here["collective"] and not told) or waited > LONG * limit:
+            self.said, self.found = True, found
+            at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
+            lines = [f"Watch: nothing has moved on rank {world.rank} for {waited:.3g} s; it is at {at}"]
+            if findings and world.rank == 0:
+                lines += [f"known mistakes found: {len(findings)}"]
+                lines += [line for finding in findings for line in finding.lines()]
+            elif not told:
+                lines += ["  where the other ranks are is not known"]
+            print("\n".join(lines), file=sys.stderr, flush=True)
+
+    def place(self) -> dict | None:
+        """Where the training's thread is, and how far it has come in its epochs."""
+        frame = sys._current_frames().get(self.main)
+        found = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
+        frames = [{"file": file, "line": str(line), "function": name} for file, line, name in found]
+        place = stacks.place_in([frame for frame in frames if not frame["file"].startswith(HERE)])
+        if place is None:
+            return None
+        if any(file == MEETING for file, _, _ in found):  # it waits in report
+            place["collective"] = True
+        passes = self.watch.probe(Passes)
+        counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
+        return place | {"epochs": list(self.epochs)} | counts
+
+    def places(self, here: dict) -> list[dict | None]:
+        """The places of all ranks that hang in the time; None of one that does not say."""
+        world = self.watch.world
+        if world.count == 1:
+            return [here]
+        if self.store is None:
+            return [here if rank == world.rank else None for rank in range(world.count)]
+        self.leave(here)
+        deadline = time.monotonic() + ANSWER_S + 0.5 * self.limit_s
+        places = self.left()
+        while not all(places) and time.monotonic() < deadline and not self.over.wait(0.1):
+            places = self.left()
+        return places
+
+    def leave(self, here: dict | None) -> None:
+        """Put this rank's place into the store; None: it has moved again."""
+        if self.store is not None:
+            self.store.set(self.key(self.watch.world.rank), json.dumps(here))
+
+    def left(self) -> list[dict | None]:
+        """The places of the ranks that have left theirs."""
+        keys = [self.key(rank) for rank in range(self.watch.world.count)]
+        return [json.loads(self.store.get(key)) if self.store.check([key]) else None for key in keys]
+
+    def key(self, rank: int) -> str:
+        """Where a rank's place is in the store."""
+        return f"bench-watch/hang{self.watch.number}/{rank}"
+
+    def ended(self) -> None:
+        """The report is over: there is nothing more to wait for."""
+        self.over.set()
+
+    def part(self) -> dict:
+        return {"hang": self.found or {"where": []}}
+
+
+HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+MEETING = os.path.abspath(ranks.__file__)

@@ -1,0 +1,190 @@
+"""The processes of a training, as a Watch finds them: which one this is, and how their parts come together at the end.
+
+Under torch.distributed they meet in the store of the process group, under Horovod in a collective that is entered when
+all are there: so a rank that does not come is named after a limit, and no collective of the script's is disturbed.
+"""
+
+import contextlib
+import http.client
+import os
+import pickle
+import sys
+import time
+import zlib
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.distributed as dist
+
+from bench.observe.probe import Unheard
+
+# How many processes a launcher says that it started, and which one this is.
+LAUNCHERS = (
+    ("WORLD_SIZE", "RANK"), ("HOROVOD_SIZE", "HOROVOD_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"), ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+)  # fmt: skip
+PIECE = 4 << 20  # bytes of one value in a store: torch's takes 8 MiB at the most
+TICK_S = 0.02
+STORE_S = 10.0  # for an answer of Horovod's store
+serial = [0]  # meetings of this process; all ranks hold theirs in the same order
+
+
+class Ranks:
+    """rank, count: of this process. joined: there is a group of processes. store: where they leave keys, if known."""
+
+    def __init__(self):
+        self.rank, self.count, self.store, self.joined = 0, 1, None, False
+        self.look()
+
+    def look(self) -> None:
+        """Find out which engine has been initialised. What was once there is kept: a group may be destroyed."""
+        horovod = sys.modules.get("horovod.torch")
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.count, self.joined = dist.get_rank(), dist.get_world_size(), True
+            with contextlib.suppress(Exception):  # torch's name for it is its own
+                self.store = dist.distributed_c10d._get_default_store()
+        elif horovod and horovod.is_initialized():
+            self.rank, self.count, self.joined = horovod.rank(), horovod.size(), True
+            self.store = self.store or HorovodStore.found()
+
+    def together(self, part, join: Callable[[list], object], limit_s: float):
+        """``join`` of the parts of all ranks, which runs on one rank and is handed to all.
+
+        Every rank calls it. Raises Unheard, in one line, when another does not come within the limit.
+        """
+        self.look()
+        serial[0] += 1
+        if self.count == 1:
+            return join([part])
+        if self.store is None and "horovod.torch" in sys.modules:
+            return self.by_collective(part, join, limit_s)
+        if self.store is None:
+            raise Unheard("the ranks cannot meet: this torch keeps the store of its process group elsewhere")
+        try:
+            return Meeting(self.store, f"bench-watch/{serial[0]}", self.rank, self.count, limit_s).hold(part, join)
+        except Unheard:
+            raise
+        except Exception as error:  # the machine that keeps the store is gone, or refuses
+            raise Unheard(f"the ranks cannot meet: {str(error).splitlines()[0]}") from None
+
+    def by_collective(self, part, join: Callable, limit_s: float):
+        """The same by Horovod's collectives, where MPI has started the ranks."""
+        horovod = sys.modules["horovod.torch"]
+        if not horovod.is_initialized():
+            raise Unheard("the ranks cannot meet after hvd.shutdown(): call report before it")
+        there = horovod.allreduce_async(torch.zeros(1), name=f"bench-watch-{serial[0]}")
+        deadline = time.monotonic() + limit_s
+        while not horovod.poll(there):
+            if time.monotonic() > deadline:
+                raise Unheard(f"another rank did not call it within {limit_s:g} s")
+            time.sleep(TICK_S)
+        horovod.synchronize(there)
+        return join(horovod.allgather_object(part))
+
+
+class HorovodStore:
+    """The store of keys at which Horovod's ranks have found each other, as torch's stores are called."""
+
+    def __init__(self, host: str, port: int):
+        self.host, self.port = host, port
+
+    @classmethod
+    def found(cls) -> "HorovodStore | None":
+        """That of horovodrun with Gloo; None under MPI, which has none."""
+        with contextlib.suppress(KeyError, ValueError):
+            return cls(os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
+        return None
+
+    def ask(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
+        """One request; None where the key is not there. Raises OSError when the server is gone."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=STORE_S)
+        try:
+            connection.request(method, f"/bench-watch/{key.replace('/', '.')}", value)
+            answer = connection.getresponse()
+            return answer.read() if answer.status == http.HTTPStatus.OK else None
+        finally:
+            connection.close()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Put a value."""
+        self.ask("PUT", key, value.encode() if isinstance(value, str) else value)
+
+    def get(self, key: str) -> bytes | None:
+        """A value."""
+        return self.ask("GET", key)
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+        return all(self.get(key) is not None for key in keys)
+
+    def clone(self) -> "HorovodStore":
+        """Every request has a connection of its own."""
+        return self
+
+
+class Meeting:
+    """All ranks at one key of a store: each leaves its part, rank 0 joins them, each takes the result."""
+
+    def __init__(self, store, key: str, rank: int, count: int, limit_s: float):
+        self.store, self.key, self.rank, self.count, self.limit_s = store, key, rank, count, limit_s
+        self.deadline = time.monotonic() + limit_s
+
+    def hold(self, part, join: Callable[[list], object]):
+        """The result of all parts. Raises Unheard when a rank does not come in time."""
+        if self.rank:
+            self.leave(f"part{self.rank}", part)
+            self.deadline += 0.5 * self.limit_s  # rank 0 may have come last, and works
+            result = self.take("result")
+            self.store.set(f"{self.key}/took{self.rank}", "1")
+        else:
+            others = [f"part{rank}" for rank in range(1, self.count)]
+            missing = [name.removeprefix("part") for name in others if not self.wait(name)]
+            if missing:
+                why = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not call it within {self.limit_s:g} s"
+                result = Unheard(why)
+            else:
+                result = join([part, *map(self.take, others)])
+            self.leave("result", result)
+            self.deadline = time.monotonic() + min(5.0, self.limit_s)
+            for rank in range(1, self.count):  # whoever keeps the store must not go before all have read it
+                self.wait(f"took{rank}")
+        if isinstance(result, Unheard):
+            raise result
+        return result
+
+    def wait(self, name: str) -> bool:
+        """Whether a key is there before the deadline."""
+        while not self.store.check([f"{self.key}/{name}"]):
+            if time.monotonic() > self.deadline:
+                return False
+            time.sleep(TICK_S)
+        return True
+
+    def leave(self, name: str, item) -> None:
+        """Put an item into the store; its key last."""
+        data = zlib.compress(pickle.dumps(item), 1)
+        pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
+        for number, piece in enumerate(pieces):
+            self.store.set(f"{self.key}/{name}/{number}", piece)
+        self.store.set(f"{self.key}/{name}", str(len(pieces)))
+
+    def take(self, name: str):
+        """An item of the store. Raises Unheard when it does not come."""
+        if not self.wait(name):
+            raise Unheard(f"rank {'0' if name == 'result' else name.removeprefix('part')} did not call it within "
+                          f"{self.limit_s:g} s")  # fmt: skip
+        pieces = int(self.store.get(f"{self.key}/{name}"))
+        return pickle.loads(zlib.decompress(b"".join(self.store.get(f"{self.key}/{name}/{i}") for i in range(pieces))))
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
+    """The variable by which a launcher says that this is one of several processes, how many, and which one this is.
+
+    >>> launched({"WORLD_SIZE": "2", "RANK": "1"}), launched({"WORLD_SIZE": "1"})
+    (('WORLD_SIZE', 2, 1), None)
+    """
+    for variable, number in LAUNCHERS:
+        with contextlib.suppress(KeyError, ValueError):
+            if int(environ[variable]) > 1:
+                return variable, int(environ[variable]), int(environ.get(number, 0))
+    return None

@@ -1,0 +1,128 @@
+"""``watch(loader)``: the loader as it is, but that a Watch is told of each epoch and each batch."""
+
+from collections.abc import Callable
+
+
+class Epoch:
+    """One walk over a loader. loader: None once it has ended. taken: batches. whole: it was walked to its end.
+    optimizer_steps: of any optimizer, while it was walked."""
+
+    def __init__(self, loader):
+        self.loader, self.taken, self.whole, self.optimizer_steps = loader, 0, False, 0
+
+
+def chosen(epochs: list[Epoch]) -> list[Epoch]:
+    """The epochs that train, which are those with optimizer steps; all of them where a script trains otherwise."""
+    return [epoch for epoch in epochs if epoch.optimizer_steps] or epochs
+
+
+class Walk:
+    """The iterator of one epoch: the loader's own, of which it holds nothing longer than the script does."""
+
+    def __init__(self, tell: Callable, loader):
+        self._tell, self._epoch, self._given = tell, Epoch(loader), False
+        self._iterator = None
+        tell("before_iter", self._epoch)
+        try:
+            self._iterator = iter(loader)
+        finally:
+            tell("after_iter", self._epoch, self._iterator)
+
+    def __iter__(self) -> "Walk":
+        return self
+
+    def __next__(self):
+        epoch = self._epoch
+        self._trained()
+        self._tell("asked", epoch)
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            epoch.whole = epoch.loader is not None
+            self._ended()
+            raise
+        epoch.taken += 1
+        self._given = True
+        self._tell("fetched", epoch, batch)
+        return batch
+
+    def _trained(self) -> None:
+        """The script is done with the batch that it got last."""
+        if self._given:
+            self._given = False
+            self._tell("trained", self._epoch)
+
+    def _ended(self) -> None:
+        """The script walks no further."""
+        if self._epoch.loader is not None:
+            self._trained()
+            self._tell("epoch_ended", self._epoch)
+            self._epoch.loader = None
+
+    def __del__(self):
+        if "_iterator" in vars(self):
+            self._ended()
+
+    def __getattr__(self, name: str):
+        if name == "_iterator":  # not there yet
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+
+class View:
+    """A loader as it is: its length, its attributes, its class. Each walk over it is an epoch that the Watch sees."""
+
+    def __init__(self, watch, loader):
+        vars(self).update(_watch=watch, _loader=loader)
+
+    def __iter__(self) -> Walk:
+        self._watch.begin(self._loader)
+        return walk_of(self._watch.tell, self._loader)
+
+    @property
+    def __class__(self):
+        """isinstance asks for it."""
+        return type(self._loader)
+
+    def __getattr__(self, name: str):
+        if name in ("_watch", "_loader"):  # not there yet: while it is copied
+            raise AttributeError(name)
+        return getattr(self._loader, name)  # sampler, batch_size, …
+
+    def __setattr__(self, name: str, value) -> None:
+        setattr(self._loader, name, value)
+
+
+def next_of(view: View):
+    """``next(watch(batches))``, of a loader that is an iterator."""
+    if "_walk" not in vars(view):
+        vars(view)["_walk"] = iter(view)
+    return next(vars(view)["_walk"])
+
+
+def passed(name: str) -> Callable:
+    """A special method of a View that is the loader's."""
+    return lambda view, *arguments: getattr(view._loader, name)(*arguments)
+
+
+def view_of(watch, loader) -> View:
+    """The view of a loader, with the special methods that this loader has."""
+    own = {name: passed(name) for name in ("__len__", "__getitem__", "__contains__") if hasattr(type(loader), name)}
+    if hasattr(type(loader), "__next__"):
+        own["__next__"] = next_of
+    return type("View", (View,), own)(watch, loader)
+
+
+def walk_of(tell: Callable, loader) -> Walk:
+    """An epoch's iterator, with a length where the loader's iterator has one."""
+    walk = Walk(tell, loader)
+    if hasattr(type(walk._iterator), "__len__"):
+        walk.__class__ = SizedWalk
+    return walk
+
+
+class SizedWalk(Walk):
+    """The iterator of a DataLoader has a length, which ``tqdm`` asks for."""
+
+    def __len__(self) -> int:
+        return len(self._iterator)

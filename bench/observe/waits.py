@@ -1,0 +1,128 @@
+"""Waits of the host for the device: which lines of a script make it wait, and how often."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+import torch
+
+from bench.observe.listening import listen
+from bench.observe.probe import Probe
+
+WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
+COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor that lies on the CPU: no device has to be waited for
+HERE = str(Path(__file__).parent)
+COUNTED_STEPS = 20
+
+
+class HostSyncs:
+    """Counts the steps in which a line makes the host wait for the device, while ``on``.
+
+    Only lines of the script count: what torch and Horovod do within their own code is theirs. On a GPU only tensors
+    that lie there count; where there is none, reading one number counts, as it would wait on a GPU, and copying does
+    not. only: the files or folders whose lines count; none: all others. waiting: names of functions that wait on
+    purpose. evaluates: whether the model is being evaluated, which reads results by design.
+    """
+
+    def __init__(
+        self,
+        on_gpu: bool,
+        only: tuple[str, ...] = ("",),
+        waiting: tuple[str, ...] = (),
+        evaluates: Callable[[], bool] = lambda: False,
+        guarded: Callable = lambda call: call,
+    ):
+        engines = [sys.modules[name].__file__ for name in ("torch", "horovod") if name in sys.modules]
+        self.on_gpu, self.only, self.waiting, self.evaluates = on_gpu, only, waiting, evaluates
+        self.but = (HERE, *(str(Path(file).parent) for file in engines))
+        self.calls, self.lines, self.steps, self.on = Counter(), set(), 0, False
+        names = [name for name in WAITS if on_gpu or name not in COPIES]
+        self.ends = [listen(torch.Tensor, name, guarded(self.counter(name))) for name in names]
+
+    def counter(self, name: str) -> Callable:
+        """What hears a method's calls."""
+
+        def called(arguments: tuple, options: dict) -> None:
+            if self.on and (arguments[0].is_cuda or not self.on_gpu) and not self.evaluates():
+                self.count(outside(sys._getframe(1)), name)
+
+        return called
+
+    def count(self, caller: FrameType, name: str) -> None:
+        """A line has called a method that waits."""
+        file, function = caller.f_code.co_filename, caller.f_code.co_name
+        if file.startswith(self.only) and not file.startswith(self.but) and function not in self.waiting:
+            self.lines.add(f"{Path(file).name}:{caller.f_lineno} {name.strip('_')}")
+
+    def steps_of(self, batches: Iterable) -> Iterator:
+        """The batches; what happens between two of them is a step. What the loader does does not count."""
+        for batch in batches:
+            self.step_begins()
+            try:
+                yield batch
+            finally:
+                self.step_ends()
+
+    def step_begins(self) -> None:
+        """Count from here on."""
+        self.on = bool(self.ends)
+
+    def step_ends(self, counts: bool = True) -> None:
+        """The step has ended. counts: it was one of a training."""
+        if self.on and counts:
+            self.steps += 1
+            self.calls.update(self.lines)
+        self.on, self.lines = False, set()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self.on = False
+        for end in self.ends:
+            end()
+        self.ends = []
+
+    def result(self) -> list[dict] | None:
+        """The lines, most steps first; None before any step."""
+        if not self.steps:
+            return None
+        return [{"where": where, "per_step": count / self.steps} for where, count in self.calls.most_common(20)]
+
+
+def outside(frame: FrameType) -> FrameType:
+    """The frame that called a method which is heard, whoever hears it."""
+    while frame.f_back and frame.f_code.co_filename.startswith(HERE):
+        frame = frame.f_back
+    return frame
+
+
+class Waits(Probe):
+    """The waits of the first COUNTED_STEPS steps of a training; what is merely evaluated is none."""
+
+    joins: ClassVar = {"host_syncs": lambda ranks: ranks[0]}
+    silent: ClassVar = {"host_syncs": "no step was seen"}
+    waits, backward = None, 0
+
+    def begin(self, loader) -> None:
+        model = self.watch.model
+        on_gpu = any(p.is_cuda for p in model.parameters())
+        guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
+        self.waits = HostSyncs(on_gpu, evaluates=lambda: not model.training, guarded=guarded)
+
+    def fetched(self, epoch, batch) -> None:
+        self.waits.step_begins()
+        self.enabled = torch.is_grad_enabled() and self.watch.model.training
+
+    def trained(self, epoch) -> None:
+        self.waits.step_ends(self.enabled)
+        if self.waits.steps == COUNTED_STEPS:
+            self.waits.close()
+
+    def close(self) -> None:
+        if self.waits:
+            self.waits.close()
+
+    def part(self) -> dict:
+        return {"host_syncs": self.waits and self.waits.result()}

@@ -1,0 +1,169 @@
+"""Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.observe.probe import Probe, Unheard
+
+CLOSELY = 16  # steps after each of which the weights are looked at: weights may be averaged every few of them
+
+
+def hash_of(pieces: Iterable[bytes]) -> str:
+    """sha256 of bytes in pieces."""
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def tensors_hash(tensors: Iterable[torch.Tensor]) -> str:
+    """sha256 of all tensors' bytes, in order."""
+    return hash_of(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
+
+
+def state_of(model: nn.Module, whole: dict[str, torch.Tensor] | None = None) -> dict[str, str]:
+    """Parameters and buffers as hashes: two replicas agree when these agree. whole: name -> the whole tensor, where the
+    model holds a part of it."""
+    whole = whole or {}
+    parameters = (whole.get(name, tensor) for name, tensor in model.named_parameters())
+    buffers = (whole.get(name, tensor) for name, tensor in model.named_buffers())
+    return {"parameters": tensors_hash(parameters), "buffers": tensors_hash(buffers)}
+
+
+def checksums(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """[tensors, 2] int64 on the first tensor's device: of each the sum of its raw bits and of their squares, which any
+    order of adding gives exactly. Nothing waits for the device."""
+    rows = []
+    for tensor in tensors:
+        bits = bits_of(tensor.detach())
+        rows.append(torch.stack([bits.sum(dtype=torch.int64), (bits * bits).sum(dtype=torch.int64)]))
+    return torch.stack([row.to(rows[0].device) for row in rows]) if rows else torch.zeros(0, 2, dtype=torch.int64)
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's numbers as whole numbers of the same bits."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.int64)
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds[tensor.element_size()]
+    return tensor.contiguous().view(kind)
+
+
+def hashes(parts: list[dict], key: str) -> list[str]:
+    """A hash of each rank's checksums."""
+    return [hash_of([np.ascontiguousarray(part[key]).tobytes()]) for part in parts]
+
+
+def weights_of(parts: list[dict]) -> dict | None:
+    """Whether the replicas go apart: the first step after which they differ, and in which layers.
+
+    A part: looks, (epoch, steps taken in it) of each; steps, how many had been taken in all; sums, [looks and the end,
+    parameters, 2]; names. Ranks that take different numbers of steps are compared at the looks that all have.
+    together_again: whether they were equal at a later look, as they are where the weights are averaged now and then.
+    """
+    if any(part["names"] != parts[0]["names"] for part in parts):
+        raise Unheard("the ranks train different models")
+    places = [{look: number for number, look in enumerate(part["looks"])} for part in parts]
+    common = [look for look in parts[0]["looks"] if all(look in place for place in places)]
+    rows = [[place[look] for look in common] + [-1] for place in places]  # and the end
+    sums = np.stack([part["sums"][row] for part, row in zip(parts, rows, strict=True)])
+    steps = [parts[0]["steps"][row] for row in rows[0]]
+    differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
+    found = {"looked_at": steps, "apart_at": None, "layers": [], "together_again": False}
+    if differ.any():
+        first = int(differ.any(axis=1).argmax())
+        found["apart_at"] = steps[first]
+        found["layers"] = [name for name, other in zip(parts[0]["names"], differ[first], strict=True) if other]
+        found["together_again"] = not bool(differ[first:].any(axis=1).all())
+    return found
+
+
+def looked_at(step: int) -> bool:
+    """Whether the weights are looked at after so many steps: each of the first CLOSELY, then 32, 64, 128, …"""
+    return step <= CLOSELY or step & (step - 1) == 0
+
+
+class Weights(Probe):
+    """Checksums of the parameters before the first step, after some of the steps, and at the end."""
+
+    joins: ClassVar = {
+        "start": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
+        "end": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
+        "weights": weights_of,
+    }
+    silent: ClassVar = dict.fromkeys(joins, "no epoch was seen: for batch in watch(loader)")
+    begun = None
+
+    def begin(self, loader) -> None:
+        self.named = dict(self.watch.model.named_parameters())
+        self.begun = self.look(), checksums(self.watch.model.buffers())
+        self.step, self.steps, self.looks = 0, [0], [self.begun[0]]
+        self.epoch, self.within, self.places = 0, 0, [(0, 0)]
+
+    def look(self) -> torch.Tensor:
+        """The checksums as they are now."""
+        return checksums(self.named.values())
+
+    def after_step(self, optimizer) -> None:
+        if self.begun is None or self.watch.stepping or not self.watch.steps_model(optimizer):
+            return
+        self.step += 1
+        self.within += 1
+        if looked_at(self.step):
+            self.steps.append(self.step)
+            self.looks.append(self.look())
+            self.places.append((self.epoch, self.within))
+
+    def epoch_ended(self, epoch) -> None:
+        if epoch.optimizer_steps:
+            self.epoch, self.within = self.epoch + 1, 0
+
+    def part(self) -> dict:
+        if self.begun is None:
+            return {}
+        self.looks.append(self.look())
+        sums = [look.cpu().numpy() for look in self.looks]
+        begun, buffers = (each.cpu().numpy() for each in self.begun)
+        return {
+            "start": {"parameters": begun, "buffers": buffers},
+            "end": {"parameters": sums[-1], "buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
+            "weights": {
+                "looks": self.places,
+                "steps": [*self.steps, self.step],
+                "sums": np.stack(sums),
+                "names": list(self.named),
+            },
+        }
+
+    def unchanged(self) -> list[str]:
+        """The parameters that are, bit for bit, what they were before the first step."""
+        same = (self.look() == self.begun[0]).all(dim=1).tolist()
+        return [name for name, still in zip(self.named, same, strict=True) if still]
+
+
+class Others(Probe):
+    """Further modules that should be the same on all ranks: an average of the weights, a second model."""
+
+    joins: ClassVar = {"others": lambda parts: {name: hashes(parts, name) for name in parts[0]}}
+    silent: ClassVar = {"others": 'none was named: Watch(…, others={"ema": ema})'}
+
+    def part(self) -> dict:
+        sums = {name: checksums(tensors_of(other)).cpu().numpy() for name, other in self.watch.others.items()}
+        return {"others": sums or None}
+
+
+def tensors_of(other) -> list[torch.Tensor]:
+    """The parameters of a module; of what only has a state dict, or is one, its tensors of floats."""
+    if isinstance(other, nn.Module):
+        return list(other.parameters())
+    state = other if isinstance(other, dict) else other.state_dict()
+    values = [value for _, value in sorted(state.items(), key=lambda item: str(item[0]))]
+    nested = [tensors_of(value) for value in values if isinstance(value, dict)]
+    floats = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    return floats + [tensor for tensors in nested for tensor in tensors]

@@ -1,0 +1,136 @@
+"""Files that a process writes."""
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from bench.observe.listening import listen
+from bench.observe.probe import Probe
+
+listeners = []  # an audit hook stays for the life of its process, so there is one for all
+installed = []
+SYSTEM = {(os.sep, "dev"), (os.sep, "proc"), (os.sep, "sys")}
+CACHES = (
+    "__pycache__",
+    "torchinductor",
+    "triton",
+    "cache",
+)  # in a folder's name: written by whoever comes, and renamed
+
+
+def audit(event: str, arguments: tuple) -> None:
+    """Called by the interpreter for every audited event; all but opening and renaming are of no interest."""
+    if listeners and event in ("open", "os.rename"):
+        for listener in tuple(listeners):
+            listener(event, arguments)
+
+
+class Writers:
+    """The files that this process writes: those that Python opens for writing or puts in their place by renaming, and
+    what torch.save is given a path for.
+
+    folder: only files below it, named from there; None: all, but hidden ones, locks, caches and the system's. A library
+    that opens its files in C is not seen. A file opened to be read and written, as for a memory map, counts when it has
+    changed.
+    """
+
+    def __init__(self, folder: Path | None = None, guarded: Callable = lambda call: call):
+        self.folder, self.names, self.maybe = folder and os.path.abspath(folder), set(), {}
+        if audit not in installed:
+            sys.addaudithook(audit)
+            installed.append(audit)
+        self.heard = guarded(self.happened)
+        listeners.append(self.heard)
+        # torch.save opens a path in C++; this is where it does so, whatever it was called by.
+        owner, name = (torch.serialization, "_open_zipfile_writer")
+        if not hasattr(owner, name):
+            owner, name = torch, "save"
+        self.end = listen(owner, name, guarded(self.saving))
+
+    def happened(self, event: str, arguments: tuple) -> None:
+        """A file is opened, by ``open`` (mode) or by ``os.open`` (flags), or renamed."""
+        if event == "os.rename":
+            self.note(arguments[1])
+            return
+        path, mode, flags = arguments
+        if isinstance(path, int):
+            return
+        if mode and "+" in mode and not set("wax") & set(mode):
+            self.perhaps(path)
+        elif set("wax") & set(mode) if mode else flags & (os.O_WRONLY | os.O_RDWR):
+            self.note(path)
+
+    def perhaps(self, path) -> None:
+        """A file is opened to be read and written: remember how it is."""
+        with contextlib.suppress(OSError):
+            self.maybe.setdefault(os.path.abspath(os.fsdecode(path)), stamp(path))
+
+    def saving(self, arguments: tuple, options: dict) -> None:
+        """torch.save, by itself or within."""
+        for file in (*arguments, *options.values()):
+            if isinstance(file, str | os.PathLike):
+                self.note(file)
+
+    def note(self, path) -> None:
+        """Remember a file, if it is of interest."""
+        name = os.path.abspath(os.fsdecode(path))
+        if self.folder:
+            if not name.startswith(self.folder + os.sep):
+                return
+            name = os.path.relpath(name, self.folder)
+        parts = Path(name).parts
+        hidden = any(part.startswith(".") or any(word in part for word in CACHES) for part in parts[:-1])
+        if not (hidden or parts[-1].startswith(".") or name.endswith(".lock") or parts[:2] in SYSTEM):
+            self.names.add(name)
+
+    def close(self) -> None:
+        """Look no longer."""
+        if self.heard in listeners:
+            listeners.remove(self.heard)
+            self.end()
+            for path, before in self.maybe.items():
+                with contextlib.suppress(OSError):
+                    if stamp(path) != before:
+                        self.note(path)
+
+    def result(self) -> dict:
+        """The files, and on which machine they lie: the same name on another is another file."""
+        return {"host": socket.gethostname(), "names": sorted(self.names)}
+
+
+def stamp(path) -> tuple[int, int]:
+    """When a file was changed last, and its size."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size
+
+
+def writers_of(parts: list[dict]) -> dict[str, list[int]]:
+    """Which ranks wrote a file. On two machines the same name is two files."""
+    ranks = {}
+    for rank, part in enumerate(parts):
+        for name in part["names"]:
+            ranks.setdefault((part["host"], name), []).append(rank)
+    several = {name for (_, name), writers in ranks.items() if len(writers) > 1}
+    return {name: writers for (_, name), writers in ranks.items() if name not in several or len(writers) > 1}
+
+
+class WrittenFiles(Probe):
+    """The files that are written from the making of the Watch on."""
+
+    joins: ClassVar = {"writers": writers_of}
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.writers = Writers(guarded=lambda call: watch.guarded(self, call))
+
+    def close(self) -> None:
+        self.writers.close()
+
+    def part(self) -> dict:
+        return {"writers": self.writers.result()}
