@@ -1,0 +1,64 @@
+"""Training scripts of every style under a Watch: right ones are left as they are, and what is wrong is found.
+
+Some of the scripts of tests/watched; the others with ``-m wide``, or by ``python -m tests.watched``.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from bench.files import LINUX
+from bench.mistakes import DETECTED
+from tests.runs import ROOT
+from tests.watched.script import scripts
+
+pytestmark = pytest.mark.skipif(not LINUX, reason="the scripts' ranks are forked")
+
+SOME = (
+    "right/accumulate_no_sync", "right/amp_scaler", "right/batch_sampler_set_epoch", "right/data_parallel",
+    "right/fixed_batches", "right/gan", "right/horovod_mnist", "right/isinstance_checks", "right/list_of_batches",
+    "right/local_sgd_declared", "right/sampler_epoch_assigned", "right/save_keywords", "right/torchrun_tutorial",
+    "wrong/augmentation_own_generator", "wrong/counted_padding", "wrong/exchange_module_called",
+    "wrong/group_never_joined", "wrong/lone_barrier", "wrong/random_same_dropout", "wrong/rates_scheduler_on_rank0",
+    "wrong/reshuffle_same_generator", "wrong/stale_replaced_head", "wrong/strict_filtered_to_nothing",
+    "wrong/sum_under_scaler", "wrong/use_swapped", "wrong/whole_iterable_not_split", "wrong/writers_renamed",
+)  # fmt: skip
+ALL = {script.name: script for script in scripts()}
+
+
+def run(path, *names) -> dict[str, dict]:
+    """The table's rows by script."""
+    command = [sys.executable, "-m", "tests.watched", *names, "--json", str(path), "--verbose"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    print(done.stdout)
+    assert path.exists(), done.stderr
+    return {row["script"]: row for row in json.loads(path.read_text())}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """The rows of some scripts, which run at once."""
+    return run(tmp_path_factory.mktemp("watched") / "rows.json", *SOME)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_script_is_heard_as_it_is(rows, name):
+    if ALL[name].horovod and importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed (bench install-horovod)")
+    assert rows[name]["good"], rows[name]["verdict"]
+
+
+def test_every_mistake_is_made_in_three_ways():
+    ways = Counter(name for script in ALL.values() if script.kind == "wrong" for name in script.told_of)
+    assert {name: ways[name] for name in DETECTED if ways[name] < 3} == {}
+
+
+@pytest.mark.wide
+@pytest.mark.timeout(1500)
+def test_all_scripts_are_heard_as_they_are(tmp_path):
+    found = run(tmp_path / "rows.json")
+    assert {name: row["verdict"] for name, row in found.items() if not row["good"]} == {}

@@ -1,0 +1,76 @@
+"""``python -m tests.watched [NAMES] [--json FILE] [--keep FOLDER]``: run the scripts, print the table.
+
+NAMES: parts of names, as in ``right/`` or ``gan``. Exit code 1 when one is not as expected.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from tests.watched.runner import Row, load, run_all
+from tests.watched.script import scripts
+
+# That runs of this project are looked through for; the other detectors came with the Watch.
+OLD = ("unsynced-init", "whole-data", "no-reshuffle", "rank-metrics", "many-writers", "lr-not-scaled",
+       "same-augmentation", "gradient-sum", "strict-false", "local-norm", "host-sync", "lost-remainder",
+       "loader-starvation", "rank0-collective")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.watched", description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="what the scripts wrote stays in this folder")
+    parser.add_argument("--verbose", action="store_true", help="print what was written by those not as expected")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    chosen = scripts(arguments.names)
+    left_out = [] if load() else [script for script in chosen if script.horovod]
+    chosen = [script for script in chosen if script not in left_out]
+    rows = []
+    widths = (36, 34, 30, 26)
+    print_line(("script", "expected", "found", "asked", "verdict", "s"), widths)
+    for row in run_all(chosen, arguments.keep):
+        rows.append(row)
+        print_line(row.cells(), widths)
+        if arguments.verbose and not row.good:
+            print("    | " + "\n    | ".join(row.text.splitlines()), flush=True)
+    print()
+    print("\n".join(counts(rows)))
+    print(f"{len(rows)} scripts in {time.monotonic() - began:.0f} s")
+    if left_out:
+        print(f"left out, for Horovod is not installed (bench install-horovod): {', '.join(s.name for s in left_out)}")
+    if arguments.json:
+        rows.sort(key=lambda row: row.script.name)
+        arguments.json.write_text(json.dumps([row.to_dict() for row in rows], indent=1) + "\n")
+    return int(any(not row.good for row in rows))
+
+
+def print_line(cells, widths) -> None:
+    """One line of the table."""
+    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=False)]
+    print(" ".join([*padded, f"{cells[5]:>5}", cells[4]]), flush=True)
+
+
+def counts(rows: list[Row]) -> list[str]:
+    """The table's sums by kind."""
+    kinds = {
+        "right, silent": lambda s: s.kind == "right" and not s.asks,
+        "right, asked": lambda s: s.kind == "right" and bool(s.asks),
+        "wrong, known mistakes found": lambda s: s.kind == "wrong" and bool(s.found) and s.found <= set(OLD),
+        "wrong, new mistakes found": lambda s: s.kind == "wrong" and bool(s.found - set(OLD)),
+        "wrong, asked": lambda s: s.kind == "wrong" and bool(s.asks) and not s.found,
+        "wrong, not visible, and said": lambda s: bool(s.cannot),
+        "uses of the interface": lambda s: s.kind == "wrong" and not (s.found or s.asks or s.cannot),
+    }
+    lines = []
+    for words, of in kinds.items():
+        those = [row for row in rows if of(row.script)]
+        lines.append(f"{words}: {sum(row.good for row in those)} of {len(those)}")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""In the place of the project's package: the same scripts without a Watch."""

@@ -1,0 +1,29 @@
+"""One seed for equal weights and for dropout: the ranks drop the same units at every step."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from bench.observe import Watch
+
+ASKS = ("same-random",)
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(96, 6)
+dataset = TensorDataset(x, x.sum(1, keepdim=True))
+net = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 1))
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, 8, sampler=sampler)
+watch = Watch(model, optimizer)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for a, b in watch(loader):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+watch.report()
+dist.destroy_process_group()

@@ -1,0 +1,30 @@
+"""all_reduce of every gradient, and no division."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from bench.observe import Watch
+
+FINDS = ("gradient-sum",)
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+x = torch.randn(96, 6)
+dataset = TensorDataset(x, x.sum(1, keepdim=True))
+model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.005)
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, 8, sampler=sampler)
+watch = Watch(model, optimizer)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for a, b in watch(loader):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(a), b).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+watch.report()
+dist.destroy_process_group()
