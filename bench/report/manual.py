@@ -17,7 +17,7 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
-from bench.report import markdown, reference_page
+from bench.report import markdown, reference_page, watched
 
 REFERENCE = PROJECT / "results" / "reference"
 MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
@@ -124,4 +124,6 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "data-sets": data_sets,
     "mistakes": mistakes,
     "claim": claim,
+    "watched": lambda: watched.scripts(REFERENCE / MACHINE / "watched.json"),
+    "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

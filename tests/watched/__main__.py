@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from bench.measure.environment import collect_machine
 from tests.watched.runner import Row, load, run_all
 from tests.watched.script import scripts
 
@@ -44,7 +45,9 @@ def main() -> int:
         print(f"left out, for Horovod is not installed (bench install-horovod): {', '.join(s.name for s in left_out)}")
     if arguments.json:
         rows.sort(key=lambda row: row.script.name)
-        arguments.json.write_text(json.dumps([row.to_dict() for row in rows], indent=1) + "\n")
+        table = {"environment": collect_machine(), "seconds": round(time.monotonic() - began),
+                 "counts": counts(rows), "rows": [row.to_dict() for row in rows]}  # fmt: skip
+        arguments.json.write_text(json.dumps(table, indent=1) + "\n")
     return int(any(not row.good for row in rows))
 
 

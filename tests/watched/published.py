@@ -1,4 +1,4 @@
-"""Published training scripts under a Watch: ``python -m tests.watched.published FOLDER [NAMES]``.
+"""Published training scripts under a Watch: ``python -m tests.watched.published FOLDER [NAMES] [--json FILE]``.
 
 FOLDER holds clones of other projects, as `git clone https://github.com/<owner>/<name>` leaves them:
 
@@ -8,7 +8,9 @@ Each script is run with two ranks on the CPU: as it is, but for the device, and 
 pattern that must be found once in the script, and what takes its place. Their data sets are made of noise.
 """
 
+import argparse
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -18,6 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+
+from bench.measure.environment import collect_machine
+from tests.watched.runner import hear
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
@@ -124,24 +129,40 @@ SCRIPTS = (
 
 def main() -> None:
     """Run those asked for; print what their Watch says."""
-    clones, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
+    parser = argparse.ArgumentParser(prog="python -m tests.watched.published", description=__doc__.split("\n")[0])
+    parser.add_argument("clones", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         places = make_data(Path(folder))
         for script in SCRIPTS:
-            if not names or any(name in script.name for name in names):
-                show(script, clones, places, "as it is", ())
-                for mistake, changes in script.mistakes.items():
-                    show(script, clones, places, f"with {mistake}", changes)
+            if not arguments.names or any(name in script.name for name in arguments.names):
+                for how, changes in {"": (), **script.mistakes}.items():
+                    said = report(script, arguments.clones.resolve(), places, changes)
+                    print(f"\n{script.name}, {f'with {how}' if how else 'as it is'}\n{said}", flush=True)
+                    rows.append(row(script, arguments.clones, how, said))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"environment": collect_machine(), "rows": rows}, indent=1) + "\n")
 
 
-def show(script: Published, clones: Path, places: dict, how: str, changes: tuple) -> None:
-    """Run one variant; print its report."""
+def row(script: Published, clones: Path, mistake: str, said: str) -> dict:
+    """One line of the table. mistake: that was planted."""
+    command = ["git", "-C", str(clones / script.folder), "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    heard = hear(said)
+    return {"script": script.name, "file": f"{script.folder}/{script.file}", "commit": commit, "planted": mistake,
+            "found": sorted(heard.found), "asked": sorted(heard.asked)}  # fmt: skip
+
+
+def report(script: Published, clones: Path, places: dict, changes: tuple) -> str:
+    """Run one variant; returns its Watch's report."""
     text = (clones / script.folder / script.file).read_text()
     for pattern, replacement in (*changes, *script.device, *script.watch, IMPORTED):
         text, count = re.subn(pattern, replacement, text)
         if count != 1:
             sys.exit(f"{script.name}: {pattern!r} is there {count} times: the script has changed")
-    print(f"\n{script.name}, {how}", flush=True)
     with tempfile.TemporaryDirectory() as out:
         copy = Path(out) / script.file
         copy.write_text(text)
@@ -153,9 +174,8 @@ def show(script: Published, clones: Path, places: dict, how: str, changes: tuple
     said = re.sub(r"(?m)^\[?\d*\]?<stdout>:", "", done.stdout)
     begins = re.search(r"(?m)^.*known mistakes found", said)
     if done.returncode or not begins:
-        sys.exit(f"  exit code {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
-    report = re.match(r"(?s).*?\n(looked for|not observed)[^\n]*(\nnot observed[^\n]*)?", said[begins.start() :])[0]
-    print("\n".join(f"  {line}" for line in report.splitlines()))
+        sys.exit(f"{script.name}: exit code {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}")
+    return re.match(r"(?s).*?\n(looked for|not observed)[^\n]*(\nnot observed[^\n]*)?", said[begins.start() :])[0]
 
 
 def make_data(folder: Path) -> dict[str, Path]:

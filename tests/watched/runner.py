@@ -280,7 +280,11 @@ class Row:
     def to_dict(self) -> dict:
         """As JSON."""
         names = ("script", "expected", "found", "asked", "verdict", "seconds")
-        return dict(zip(names, self.cells(), strict=True)) | {"good": self.good, "about": self.script.about}
+        script = self.script
+        return dict(zip(names, self.cells(), strict=True)) | {
+            "good": self.good, "about": script.about, "cannot": script.cannot,
+            "mistakes": [*script.finds, *script.asks, *script.any] if script.kind == "wrong" else [],
+        }  # fmt: skip
 
 
 def judge(script: Script, run: Run, bare: Run | None) -> Row:

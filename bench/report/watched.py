@@ -1,0 +1,48 @@
+"""What a Watch made of scripts that it had never seen: the manual's tables, from what `python -m tests.watched` wrote.
+
+Each table is a JSON file beside the reference records, with the machine that it was made on.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from bench.mistakes import DETECTED
+from bench.report import markdown
+
+
+def scripts(path: Path) -> str:
+    """The scripts of tests/watched: sums by kind, how often each mistake was found, and what cannot be seen."""
+    table = json.loads(path.read_text())
+    rows = table["rows"]
+    made, found = Counter(), Counter()
+    for row in rows:
+        made.update(row["mistakes"])
+        found.update(row["mistakes"] if row["good"] else [])
+    lines = [f"{len(rows)} scripts in {table['seconds']} s. {machine(table)}\n"]
+    lines += [f"- {line}" for line in table["counts"]]
+    each = [[f"`{name}`", mistake.title, str(made[name]), str(found[name])] for name, mistake in DETECTED.items()]
+    head = [("mistake", False), ("what it is", False), ("scripts with it", True), ("as expected", True)]
+    lines.append("\n" + markdown.table(head, each))
+    unseen = [[row["about"], row["cannot"]] for row in rows if row["cannot"]]
+    lines.append("What no Watch can see, and why:\n\n" + markdown.table([("script", False), ("why", False)], unseen))
+    return "\n".join(lines)
+
+
+def published(path: Path) -> str:
+    """Other people's scripts: what was found in each as it is, and with a mistake planted."""
+    table = json.loads(path.read_text())
+    rows = []
+    for row in table["rows"]:
+        said = [f"`{name}`" for name in row["found"]] + [f"`{name}`?" for name in row["asked"]]
+        planted = f"with `{row['planted']}` planted" if row["planted"] else "as it is"
+        rows.append([f"{row['script']} (`{row['file']}` at {row['commit']})", planted, ", ".join(said) or "nothing"])
+    head = [("script", False), ("", False), ("found, or asked (?)", False)]
+    return f"{machine(table)}\n\n{markdown.table(head, rows)}"
+
+
+def machine(table: dict) -> str:
+    """Where a table was made, in one sentence."""
+    where, versions = table["environment"]["machine"], table["environment"]["versions"]
+    names = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))
+    return f"Two ranks on the CPU: {where['cpu_model']}, {where['usable_cores']} cores; {names}."
