@@ -1,11 +1,16 @@
 """Parameters that are not trained, though they are not frozen: no optimizer has them, or none moves them."""
 
-from bench.mistakes.base import Mistake, Question
+from bench.mistakes.base import Finding, Mistake, Question
 
+STILL = (
+    "nothing is trained: every gradient is zero, or the optimizer steps with a learning rate of zero",
+    "look whether the loss depends on the weights (a cross entropy over one output does not); then at the learning "
+    "rate",
+)
 STEPS = 3  # after which parameters that are what they were are a sign
 
 
-def detect(observed: dict) -> str | Question | None:
+def detect(observed: dict) -> str | Finding | Question | None:
     """Parameters that require a gradient and get one, and are in no optimizer; or all of them stand still."""
     seen = observed.get("parameters")
     if not seen:
@@ -23,7 +28,9 @@ def detect(observed: dict) -> str | Question | None:
         return None
     moved = [name for name in still if name not in seen["idle"]]
     if len(moved) == seen["tensors"]:
-        return f"none of {seen['tensors']} parameters has changed in {steps} steps"
+        return Finding(
+            MISTAKE.name, MISTAKE.title, f"none of {seen['tensors']} parameters has changed in {steps} steps", *STILL
+        )
     idle = [name for name in still if name in seen["idle"]]
     if idle:
         evidence = (

@@ -348,7 +348,9 @@ def report_lines(found: list[Finding], expect: Sequence[str], unheard: dict[str,
     said = {finding.name for finding in found} | mistakes.follow_from(found) | set(unheard)
     seen = [name for name in mistakes.DETECTED if name not in said]
     lines = [f"known mistakes found: {len(wrong)}"]
-    lines += [line for finding in (*wrong, *asked) for line in finding.lines()]
+    lines += [line for finding in wrong for line in finding.lines()]
+    lines += [f"asked, for it may be meant so: {len(asked)}"] if asked else []
+    lines += [line for finding in asked for line in finding.lines()]
     lines += [f"expected: {', '.join(meant)}"] if meant else []
     lines += [f"looked for, clean: {', '.join(seen)}"] if seen else []
     whys = [f"{name} ({why})" if why else name for name, why in unheard.items()]
