@@ -125,5 +125,6 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "mistakes": mistakes,
     "claim": claim,
     "watched": lambda: watched.scripts(REFERENCE / MACHINE / "watched.json"),
+    "watch-cost": lambda: watched.cost(REFERENCE / MACHINE / "watched-cost.json"),
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

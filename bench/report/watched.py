@@ -41,6 +41,18 @@ def published(path: Path) -> str:
     return f"{machine(table)}\n\n{markdown.table(head, rows)}"
 
 
+def cost(path: Path) -> str:
+    """What a Watch adds to a step."""
+    table = json.loads(path.read_text())
+    where = machine(table).removeprefix("Two ranks on the CPU: ")
+    return (
+        f"In its first {table['first_epochs']} epochs a Watch adds {table['first_ms']:.2f} ms to a step, later "
+        f"{table['after_ms']:.2f} ms: {table['share']:.0%} of a step of {table['after_ms'] / table['share']:.0f} ms "
+        f"(medians over {table['epochs']} epochs of {table['steps']} steps, one process on the CPU; {where}\n"
+        "`python -m tests.watched.cost`).\n"
+    )
+
+
 def machine(table: dict) -> str:
     """Where a table was made, in one sentence."""
     where, versions = table["environment"]["machine"], table["environment"]["versions"]
