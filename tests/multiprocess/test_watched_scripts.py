@@ -36,7 +36,7 @@ def run(path, *names) -> dict[str, dict]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout)
     assert path.exists(), done.stderr
-    return {row["script"]: row for row in json.loads(path.read_text())}
+    return {row["script"]: row for row in json.loads(path.read_text())["rows"]}
 
 
 @pytest.fixture(scope="module")
