@@ -66,13 +66,19 @@ def require_device(config: RunConfig) -> None:
     choose_device(config)
 
 
-def available(console) -> list[str]:
-    """The ways to train that can run here; what is missing is said."""
+def available(console, config: RunConfig) -> list[str]:
+    """The ways to train that can run here, on the config's devices; what is missing is said."""
+    from bench.launch.engines import ENGINES
+
     modes = []
     for mode in TRAINABLE:
-        needs = MODES[mode].needs
+        needs, engine = MODES[mode].needs, ENGINES[MODES[mode].launchers[0]]
         if needs and importlib.util.find_spec(needs) is None:
-            console.print(f"left out: {mode} needs {needs}, which is not installed: run `bench install-{needs}`")
+            why = f"needs {needs}, which is not installed: run `bench install-{needs}`"
+        else:
+            why = engine.lacking(config) if hasattr(engine, "lacking") else ""
+        if why:
+            console.print(f"left out: {mode} {why}")
         else:
             modes.append(mode)
     return modes
