@@ -97,7 +97,7 @@ class CudaProbe:
         ]
         if "energy" in reasons:
             found.append(f"energy_j: {reasons['energy']}")
-        if self._nvml.used_includes_reserved:
+        if self._nvml.used_includes_reserved and _highest(columns.get("nvml_device_gib", [])) is not None:
             found.append("nvml_device: includes what the driver keeps for itself, which this old driver adds to it.")
         return found + ([self._remark] if self._remark else [])
 

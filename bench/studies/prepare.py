@@ -32,10 +32,13 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
 
     trains: by epochs and not by steps.
     """
-    from bench.launch.launcher import resolve_here  # a list of commands needs no more than the standard library
+    from bench.launch.devices import why_cpu  # a list of commands needs no more than the standard library
+    from bench.launch.launcher import resolve_here
 
     refuse(asked, *(name for name in single_runs() if not (trains and name in TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
+    if why := why_cpu(asked):
+        console.print(why, highlight=False, markup=False)
     if config.device == "cpu":
         console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
     work = f"{config.warmup_steps} + {config.timed_steps} steps"

@@ -359,11 +359,36 @@ def test_in_a_container_the_process_figure_is_missing_with_its_reason(nvml_stub)
     assert [note for note in device["notes"] if note.startswith("nvml_process: ") and "container" in note]
 
 
+def test_a_driver_that_refuses_process_figures_is_said_to(nvml_stub):
+    """Memory is then the device's, and whose processes were on it is not known: not that there were none."""
+    foreign = "from bench.record.summary import gpu_disturbance\nimport os\n"
+    parts = "parts = [{'pid': os.getpid(), 'devices': sampler.stop()}]\n"
+    device, found = nvml_stub.run(
+        MADE_UP + MARKS + foreign + parts + "print(json.dumps([parts[0]['devices'][0], gpu_disturbance(parts)]))",
+        processes=["3:77:100"],
+        unsupported="processes",
+        used_mib=[1024],
+    )
+    peak = device["peak_memory_gib"]
+    assert peak["nvml_process"] is None and peak["nvml_device"] == 1
+    assert any(note.startswith("nvml_process:") and "refuses" in note for note in device["notes"])
+    assert "foreign_gpu_processes" not in found
+
+
 def test_an_old_driver_gives_less_and_says_so(nvml_stub):
     device, _ = nvml_stub.run(MADE_UP + MARKS + PRINT, driver="old", used_mib=[1024], processes=["3:self:1"])
     assert device["peak_memory_gib"]["nvml_device"] == pytest.approx(1 + 500 / 1024, abs=1e-5)
     assert device["energy_j"] is None
     assert {note.split(":")[0] for note in device["notes"]} == {"energy_j", "nvml_device"}
+
+
+def test_a_gpu_that_does_not_tell_its_memory_says_so(nvml_stub):
+    """Its memory is the host's; what torch's allocator has is known all the same."""
+    device, _ = nvml_stub.run(MADE_UP + MARKS + PRINT, total_mib=-1, processes=["3:self:2560"])
+    peak = device["peak_memory_gib"]
+    assert (peak["nvml_device"], peak["torch_reserved"]) == (None, 6.0)
+    (note,) = device["notes"]
+    assert note.startswith("nvml_device:") and "not supported" in note
 
 
 def test_without_a_driver_torch_still_gives_its_own(nvml_stub):
