@@ -43,7 +43,7 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
         "threads": usable_cores,
     }
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
-    changes |= tuned_options(config, config.mode)
+    changes |= tuned_options(dataclasses.replace(config, device=device), config.mode)
     changes["device"] = device
     if config.launcher == "auto":
         file_url = config.dist_url and config.dist_url.startswith("file:")
@@ -52,6 +52,6 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
 
 
 def tuned_options(config: RunConfig, mode: str) -> dict:
-    """What TUNED=1 sets for a mode, less what the user has set otherwise; nothing without it."""
-    tuned = MODES[mode].tuned if config.tuned else {}
+    """What TUNED=1 sets for a mode on the config's device, less what the user has set otherwise; nothing without it."""
+    tuned = MODES[mode].tuned.get(config.device, {}) if config.tuned else {}
     return {name: value for name, value in tuned.items() if getattr(config, name) == UNSET[name]}

@@ -135,7 +135,7 @@ class Study:
 
 def asked(config: RunConfig, name: str):
     """What was asked of an option: nothing where TUNED=1 has set it."""
-    value, tuned = getattr(config, name), MODES[config.mode].tuned if config.tuned else {}
+    value, tuned = getattr(config, name), MODES[config.mode].tuned.get(config.device, {}) if config.tuned else {}
     return UNSET[name] if (name, value) in tuned.items() else value
 
 

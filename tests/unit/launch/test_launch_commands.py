@@ -225,7 +225,7 @@ def test_options_become_horovods_variables(some_horovod):
 
 
 def test_tuned_sets_horovods_cycle(some_horovod):
-    tuned = MODES["horovod"].tuned["cycle_time_ms"]
+    tuned = MODES["horovod"].tuned["cpu"]["cycle_time_ms"]
     assert tuned > 1  # Horovod's own
     _, variables = command(config_of(mode="horovod", tuned=True))
     assert float(variables["HOROVOD_CYCLE_TIME"]) == tuned

@@ -76,9 +76,21 @@ def test_options_of_an_engine_go_to_the_modes_that_have_them():
 def test_tuned_gives_each_engine_its_own_settings():
     found = compare.programs(config(tuned=True), TRAINABLE)
     for mode, each in found.items():
-        for name, value in MODES[mode].tuned.items():
+        for name, value in MODES[mode].tuned.get("cpu", {}).items():
             assert getattr(each, name) == value
     assert found["horovod"].gradient_as_bucket_view is False and found["ddp"].cycle_time_ms is None
+
+
+def test_horovods_long_cycle_is_for_cpus_and_gpus_sweep_shorter_ones():
+    """Its last reduction waits for the cycle's end: 25 ms are half of a GPU's step."""
+    cpu, gpu = (compare.programs(config(device, tuned=True), TRAINABLE) for device in ("cpu", "cuda"))
+    assert cpu["horovod"].cycle_time_ms == 25 and gpu["horovod"].cycle_time_ms is None
+    assert gpu["ddp"].gradient_as_bucket_view and gpu["ddp"].static_graph
+    assert resolve(RunConfig(mode="horovod", tuned=True), "cuda", 2).cycle_time_ms is None  # of auto, too
+    swept = {device: knobs.programs(in_mode(config(device), "horovod")).values() for device in ("cpu", "cuda")}
+    cycles = {device: {c.cycle_time_ms for c in found} - {None} for device, found in swept.items()}
+    assert cycles == {"cpu": {1, 5, 25}, "cuda": {0.5, 1, 2, 5}}
+    assert {c.fusion_mb for c in swept["cuda"]} - {None} == {1, 16, 128}
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
