@@ -1,5 +1,6 @@
 """A record in words: its machine, its devices, its row of a table."""
 
+import re
 import statistics
 
 from bench.record.view import Record
@@ -14,6 +15,8 @@ DISTURBING = {
     "gpu_slowed_share": (0.1, "a GPU's clock was held down by heat or power supply in {:.0%} of the samples"),
 }
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
+# As torch, NCCL and cuDNN say it of a device.
+NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")
 DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
@@ -72,6 +75,23 @@ def row(record: Record) -> list[str]:
         f"{step['median'] * 1e3:.1f} [{step['p5'] * 1e3:.1f}–{step['p95'] * 1e3:.1f}]",
         str(step["n"]),
         memory_cell(record.peak_memory),
+    ]
+
+
+def did_not_fit(failure: dict) -> bool:
+    """Whether a run failed because a device had too little memory for it. failure: as in its record.
+
+    >>> did_not_fit({"kind": "raised", "message": "rank 0 raised OutOfMemoryError: CUDA out of memory. Tried to …"})
+    True
+    """
+    return failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
+
+
+def misfits(records: list[Record]) -> list[str]:
+    """A sentence for each program whose failed runs did not fit into a device's memory."""
+    names = dict.fromkeys(record.program for record in records if record.failure and did_not_fit(record.failure))
+    return [
+        f"{name} did not fit into a device's memory: it is in no figure; a smaller BATCH would fit" for name in names
     ]
 
 

@@ -29,6 +29,7 @@ class Study:
     named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
     about -> a question of its own. card: on the page its suites are cards in one row. auto: it
     takes ROUNDS=auto, and goes by the verdicts of its pairs.
+    partial: a program that does not fit into a device's memory is left out, and the others go on.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Study:
     questions: dict[str, str] = field(default_factory=dict)
     card: bool = False
     auto: bool = False
+    partial: bool = False
 
     def part(self, name: str):
         """A module of its folder: "result" or "figures". They are imported when a suite is looked at, not to run it."""

@@ -40,5 +40,6 @@ ACCURACY = Study(
               "lr_warmup_epochs": 1.0, "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
     sets=("warmup_steps", "timed_steps"),
     seeded=True,
+    partial=True,
 )  # fmt: skip
 STUDIES = (ACCURACY,)

@@ -38,5 +38,6 @@ BREAKDOWN = Study(
     "where the step and the memory go: phases, exposed communication, timeline of a step",
     plans,
     group="explain",
+    partial=True,
 )
 STUDIES = (BREAKDOWN,)

@@ -42,5 +42,6 @@ COMPARE = Study(
     rounds=8,
     enough=8,
     auto=True,
+    partial=True,
 )
 STUDIES = (COMPARE,)

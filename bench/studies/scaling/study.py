@@ -69,6 +69,7 @@ WEAK = Study(
     folder="scaling",
     flags=MAX_GPUS,
     most=True,
+    partial=True,
 )
 STRONG = dataclasses.replace(
     WEAK,
