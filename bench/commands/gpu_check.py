@@ -78,7 +78,7 @@ def check(record: Record) -> list[tuple[str, bool, str]]:
     findings = [
         (
             "CUDA events agree with the wall clock",
-            abs(events / wall - 1) < 0.05,
+            abs(events / wall - 1) < 0.01,
             f"{events:.3f} s and {wall:.3f} s",
         ),
         ("NVML shows the device's memory", whole is not None, f"{whole} GiB"),

@@ -34,10 +34,14 @@ class StepClock:
         self.phases = {phase: [] for phase in self.names}  # one boundary per step: where that phase ended
         self.data_wait_s = []
 
-    def start(self) -> None:
-        """The first timed step begins now. On a GPU everything before it has been waited for, once."""
+    def wait(self) -> None:
+        """Return when the device has done all that was issued."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
+
+    def start(self) -> None:
+        """The first timed step begins now. On a GPU everything before it has been waited for, once."""
+        self.wait()
         self.spans, self.boundaries = [], [self.now()]
         self.phases = {phase: [] for phase in self.names}
         self.data_wait_s = []
@@ -76,7 +80,7 @@ class StepClock:
         """Seconds from the first to the second of each pair of points. On a GPU this waits for the last."""
         if not self.on_gpu:
             return [end - start for start, end in pairs]
-        torch.cuda.synchronize(self.device)
+        self.wait()
         return [start.elapsed_time(end) / 1000 for start, end in pairs]
 
 
