@@ -9,7 +9,7 @@ Comes in: one step, run once more after the timed ones, under torch.profiler. Go
 
 Nothing is told by the name of an operator, and one thing alone by that of a kernel. A lane is a thread or a stream, and
 which ones compute is known from ranges and a small addition of our own that run there. But a collective that is waited
-for at once (OVERLAP=0, NORM=sync) runs on the model's own stream, and there NCCL's kernels are known by their name. When
+for at once (OVERLAP=0, NORM=sync) runs on the model's own stream, and there NCCL's kernels are known by name. When
 a bucket is launched and done is noted by a hook around DDP's own; Horovod's background thread, which torch cannot see,
 is read from the file that Horovod writes.
 

@@ -228,7 +228,7 @@ def test_on_a_device_the_streams_of_our_own_additions_compute():
 )
 def test_what_nccl_sends_on_the_models_stream_is_no_computation(name):
     """With OVERLAP=0 the collective is awaited at once, and runs on the stream of the model."""
-    marks, addition = [event(10, 20, name=measure.MARK)], event(12, 14, device=0, stream=7)
+    marks, addition = [event(10, 20, name=MARK)], event(12, 14, device=0, stream=7)
     kernels = [event(25, 30, device=0, stream=7), event(30, 70, name=name, device=0, stream=7),
                event(70, 75, device=0, stream=7)]  # fmt: skip
     lanes = StepTimeline(CPU).device_lanes([*marks, addition, *kernels], marks)
