@@ -112,7 +112,20 @@ def build(config: RunConfig, script, data: Data, status: StatusWriter, run_dir: 
     recipe = script.recipe()
     optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, script.mode.unwrap(model)), model)
     lr_of = learning_rates(recipe, data.epoch_images)
+    if (
+        (held := bytes_on_device(data.train_set))
+        and config.device == "cuda"
+        and config.num_processes < config.num_devices
+    ):
+        notes.append(
+            f"DATA={config.data} lies on the first device alone, and takes {held / 2**30:.2f} GiB of its memory"
+        )
     return Trainer(config, script.mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes
+
+
+def bytes_on_device(train_set) -> int:
+    """What a training set takes of its process's device for the whole run: nothing, where it comes from the host."""
+    return getattr(train_set, "bytes_on_device", 0)
 
 
 def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
@@ -198,7 +211,8 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
-    facts, ends = collect_facts(config, mode, trainer), epochs.ends()
+    facts = collect_facts(config, mode, trainer) | {"data_on_device_bytes": bytes_on_device(train_set)}
+    ends = epochs.ends()
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
     steps = last - first + PROFILED_STEPS * config.profile
