@@ -50,6 +50,7 @@ class CudaProbe:
         identity = cuda_identity(self._index)
         self._nvml, self._remark = nvml.open_device(**identity, position=self._index)
         self._uuid = self._nvml.uuid if self._nvml else identity["uuid"]
+        self._is_another = False  # whether NVML's process with our number is somebody else's
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def labels(self) -> dict[str, str | None]:
@@ -60,7 +61,7 @@ class CudaProbe:
         device = self._nvml
         return {
             "nvml_device_gib": _gib(device.used_bytes()) if device else None,
-            "nvml_process_gib": _gib(device.process_bytes(self._pid)) if device else None,
+            "nvml_process_gib": _gib(self._process_bytes(stats)) if device else None,
             "torch_allocated_gib": _gib(stats.get("allocated_bytes.all.current")),
             "torch_reserved_gib": _gib(stats.get("reserved_bytes.all.current")),
             "utilization_percent": device.utilization_percent() if device else None,
@@ -69,9 +70,25 @@ class CudaProbe:
             "throttle_reasons": device.throttle_reasons() if device else None,
         }
 
+    def _process_bytes(self, stats: dict) -> int | None:
+        """NVML's figure of this process; None where it is less than what torch has reserved: then it is another's.
+
+        NVML may know processes by the host's numbers, and one of the host's may have the number that this one has in
+        its container.
+        """
+        used = self._nvml.process_bytes(self._pid)
+        self._is_another = used is not None and used < stats.get("reserved_bytes.all.current", 0)
+        if self._is_another:
+            self._nvml.reasons["process"] = (
+                "NVML lists a process of this number with less memory than torch has reserved: in a container it is "
+                "another one of the host's."
+            )
+            return None
+        return used
+
     def processes(self) -> list[int]:
-        """The processes that are on the GPU now."""
-        return (self._nvml and self._nvml.processes()) or []
+        """The processes that are on the GPU now; none where their numbers are not those that this process knows."""
+        return (not self._is_another and self._nvml and self._nvml.processes()) or []
 
     def peaks(self, columns: Columns) -> Row:
         stats = self._cuda.memory_stats(self._index)
