@@ -1,9 +1,9 @@
 """Where a memory figure comes from: a GPU (NVML and torch's allocator) or the host (what the kernel counts).
 
-A probe answers six questions: labels (name and UUID), read (one sample, {column: value}), peaks ({source: GiB}),
-energy_j (a counter), processes (who is on a GPU now), notes (a sentence for each figure that is missing). What each
-figure counts is said at the head of `bench/measure/memory.py`, which asks the questions. A method may raise: the asker
-turns that into a note.
+A probe answers six questions: labels (name, UUID, a GPU's power limit), read (one sample, {column: value}), peaks
+({source: GiB}), energy_j (a counter), processes (who is on a GPU now), notes (a sentence for each figure that is
+missing). What each figure counts is said at the head of `bench/measure/memory.py`, which asks the questions. A method
+may raise: the asker turns that into a note.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import multiprocessing.process
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.files import PROC
 from bench.measure import nvml
@@ -53,8 +53,9 @@ class CudaProbe:
         self._is_another = False  # whether NVML's process with our number is somebody else's
         torch.cuda.reset_peak_memory_stats(self._index)
 
-    def labels(self) -> dict[str, str | None]:
-        return {"name": self._name, "uuid": self._uuid}
+    def labels(self) -> dict[str, Any]:
+        limit = self._nvml.power_limit_w() if self._nvml else None
+        return {"name": self._name, "uuid": self._uuid, **({"power_limit_w": limit} if limit else {})}
 
     def read(self) -> Row:
         stats = self._cuda.memory_stats(self._index)

@@ -283,6 +283,10 @@ class NvmlDevice:
         """Power drawn by the board, in watts."""
         return self._ask("power", lambda: self._lib.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
 
+    def power_limit_w(self) -> float | None:
+        """What the board may draw, in watts: less than another one's makes it slower."""
+        return self._ask("power limit", lambda: self._lib.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1e3)
+
     def processes(self) -> list[int] | None:
         """The ids of all processes that compute on the GPU; in a container they may be the host's numbers."""
         rows = self._ask("process", lambda: self._list_processes(self._handle))

@@ -2,6 +2,7 @@
 
 import re
 import statistics
+from collections import Counter
 
 from bench.record.view import Record
 
@@ -22,19 +23,28 @@ DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie
 
 def machine_line(record: Record) -> str:
     """Machine, devices and versions of a record in one line, for the head of a table or a picture."""
-    on = f"{len(record.gpus)}× {record.gpus[0]['name']}" if record.on_gpu and record.gpus else "CPU only"
+    on = " and ".join(f"{count}× {name}" for name, count in Counter(used_gpus(record)).items()) or "CPU only"
     parts = [f"{on}: {record.machine['cpu_model']}, {record.machine['usable_cores']} cores"]
     versions = record.versions
     parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
     return "; ".join(parts)
 
 
+def used_gpus(record: Record) -> list[str]:
+    """The names of the GPUs that a run used, of all that its machine has; of a run without samples the first ones."""
+    if not record.on_gpu:
+        return []
+    used = {(device.get("uuid") or "").removeprefix("GPU-") for part in record.samples for device in part.devices}
+    found = [gpu["name"] for gpu in record.gpus if (gpu.get("uuid") or "").removeprefix("GPU-") in used - {""}]
+    return found or [gpu["name"] for gpu in record.gpus[: record.config.num_devices]]
+
+
 def stand_in(record: Record) -> str:
     """What a device is in this record: a GPU by its name, or a CPU worker in place of one."""
     most = record.config.num_devices
     if record.on_gpu:
-        names = " and ".join(dict.fromkeys(gpu["name"] for gpu in record.gpus[:most])) or "name not recorded"
-        return f"GPU: {min(most, len(record.gpus)) or most}× {names}"
+        used = used_gpus(record)
+        return f"GPU: {len(used) or most}× {' and '.join(dict.fromkeys(used)) or 'name not recorded'}"
     if most == 1:
         return "CPU: no GPU is used"
     return f"CPU: no GPU is used, {most} CPU workers stand for {most} devices"

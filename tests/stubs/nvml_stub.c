@@ -13,6 +13,7 @@
  *   STUB_NVML_PROCESSES=0:self:300,1:77:400   GPU:pid:MiB; "self" is the asking process, -1 MiB is "not available"
  *   STUB_NVML_UTILIZATION=10,20        percent
  *   STUB_NVML_POWER_MW=100000,200000   milliwatts; energy is power times the time since a fixed moment
+ *   STUB_NVML_POWER_LIMIT_MW=700000    what a board may draw
  *   STUB_NVML_SM_MHZ=1500,1980         clock of the multiprocessors
  *   STUB_NVML_THROTTLE=0,32            bits of the reasons for which it is held down
  *   STUB_NVML_UUID=0000aaaa,0000bbbb   the first 8 digits of each UUID
@@ -217,6 +218,12 @@ static unsigned milliwatts(int index) {
 int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) {
     if (unsupported("power")) return NOT_SUPPORTED;
     *out = milliwatts(device->index);
+    return OK;
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(Device *device, unsigned *out) {
+    if (unsupported("power")) return NOT_SUPPORTED;
+    *out = (unsigned)number("STUB_NVML_POWER_LIMIT_MW", "700000", device->index);
     return OK;
 }
 

@@ -293,7 +293,9 @@ print(json.dumps([resets, after - before, sampler.stop()]))
         processes=["1:self:3584", "3:self:2560"],
         utilization=[1, 2, 3, 4],
         power_mw=[1000, 20000, 3000, 40000],
+        power_limit_mw=[700000, 350000],
     )
+    assert (first["power_limit_w"], second["power_limit_w"]) == (350.0, 350.0)
     assert resets == [0, 1]
     assert first["device"] == "cuda:0" and second["device"] == "cuda:1"
     assert first["uuid"].startswith("GPU-d3") and second["uuid"].startswith("GPU-b1")
