@@ -98,7 +98,8 @@ def tidy(run_dir: Path, rendezvous: Path | None) -> None:
     leftovers = [*run_dir.glob(".rank*"), *run_dir.glob("*.tmp"), run_dir / ".rendezvous", run_dir / "config.json"]
     for leftover in [*leftovers, *([rendezvous] if rendezvous else [])]:
         leftover.unlink(missing_ok=True)
-    shutil.rmtree(run_dir / ".torchrun", ignore_errors=True)
+    for folder in (".torchrun", ".libraries"):
+        shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
 def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> None:

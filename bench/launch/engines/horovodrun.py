@@ -1,5 +1,6 @@
 """horovodrun over Gloo: starts the ranks and a rendezvous server, gives each its HOROVOD_RANK."""
 
+import ctypes
 import importlib.util
 import os
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.files import PROC
 from bench.install import horovod_status
 from bench.launch.node import Placement
 
@@ -23,7 +25,8 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     if why := lacking(config):
         raise UserError(f"MODE=horovod {why}")
     trace = {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
-    return argv, {**defaults(config), **knobs(config), **trace}
+    driver = driver_library(run_dir) if config.device == "cuda" else {}
+    return argv, {**defaults(config), **knobs(config), **trace, **driver}
 
 
 def start(num_ranks: int, program: list[str]) -> list[str]:
@@ -55,6 +58,30 @@ def lacking(config: RunConfig) -> str:
         "needs a Horovod with NCCL on GPUs, and the one installed has none: run `bench install-horovod --gpu nccl "
         "--force`, or use DEVICE=cpu"
     )
+
+
+def driver_library(run_dir: Path) -> dict[str, str]:
+    """The variables with which Horovod finds the NVIDIA driver's library, in RUN_DIR/.libraries; none where it does.
+
+    It loads ``libcuda.so`` (torch/cuda_util.cc of 0.28.1), a name that comes with the packages to develop with, and
+    throws where there is only the driver's own ``libcuda.so.1``, as in most containers.
+    """
+    if loaded("libcuda.so") or not (library := loaded("libcuda.so.1")):
+        return {}
+    folder = run_dir.resolve() / ".libraries"
+    folder.mkdir(exist_ok=True)
+    (folder / "libcuda.so").symlink_to(library)
+    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))}
+
+
+def loaded(name: str) -> str:
+    """Load a library into this process and return its path, as Linux's linker finds it; "" where it is not there."""
+    try:
+        ctypes.CDLL(name)
+        lines = (PROC / "self" / "maps").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(maxsplit=5)[5] for line in lines if f"/{name}" in line), "")
 
 
 def defaults(config: RunConfig) -> dict[str, str]:

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -19,7 +20,7 @@ from bench.errors import RunFailed, UserError
 from bench.install import horovod_status
 from bench.launch import launcher as launch_run
 from bench.launch import supervise
-from bench.launch.engines import ENGINES
+from bench.launch.engines import ENGINES, horovodrun
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node, Placement
 from bench.process.guard import LAUNCHER_PID, error_path
@@ -377,9 +378,38 @@ def test_a_horovod_without_nccl_is_refused_on_gpus_before_anything_starts(versio
 
 
 @pytest.mark.parametrize(("version", "said"), [(NCCL, ""), ("0.28.1", "print(bool(1))")])
-def test_a_horovod_with_nccl_is_started_on_gpus(version, said, installed_horovod):
+def test_a_horovod_with_nccl_is_started_on_gpus(version, said, installed_horovod, tmp_path):
     installed_horovod(version, said)
-    assert "bench.worker" in command(on_gpus(mode="horovod"))[0]
+    assert "bench.worker" in command(on_gpus(mode="horovod"), tmp_path)[0]
+
+
+DRIVER = """
+import json, os, pathlib, subprocess, sys
+from bench.launch.engines import horovodrun
+there = bool(horovodrun.loaded("libcuda.so"))  # a machine with the driver's packages to develop with
+variables = horovodrun.driver_library(pathlib.Path({folder!r}))
+finds = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so')"]
+done = subprocess.run(finds, env=os.environ | variables, capture_output=True)
+print(json.dumps([there, bool(variables), done.returncode == 0]))
+"""
+
+
+def test_horovod_finds_a_driver_that_has_only_its_numbered_library(nvml_stub, tmp_path):
+    """In most containers there is libcuda.so.1 alone, and Horovod would throw at its first tensor of a GPU."""
+    library = tmp_path / "driver" / "libcuda.so.1"
+    library.parent.mkdir()
+    shutil.copy(nvml_stub.folder / "new" / "libnvidia-ml.so.1", library)
+    there, given, found = nvml_stub.run(DRIVER.format(folder=str(tmp_path)), driver=library.parent)
+    assert found and given != there
+    if given:
+        assert (tmp_path / ".libraries" / "libcuda.so").resolve() == library
+
+
+def test_without_a_driver_no_library_is_looked_for(installed_horovod, monkeypatch, tmp_path):
+    installed_horovod(NCCL)
+    monkeypatch.setattr(horovodrun, "loaded", lambda name: "")
+    assert "LD_LIBRARY_PATH" not in command(on_gpus(mode="horovod"), tmp_path)[1]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("version", [GLOO, NCCL])
