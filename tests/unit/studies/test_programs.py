@@ -73,6 +73,11 @@ def test_options_of_an_engine_go_to_the_modes_that_have_them():
     assert [found[mode].overlap for mode in ("dp", "ddp", "horovod")] == [True, False, False]
 
 
+def test_every_mode_has_the_same_global_batch_with_accumulation_too():
+    base = config(per_device_batch=8, accumulate=2)
+    assert {in_mode(base, mode).global_batch for mode in MODES} == {32}
+
+
 def test_tuned_gives_each_engine_its_own_settings():
     found = compare.programs(config(tuned=True), TRAINABLE)
     for mode, each in found.items():
