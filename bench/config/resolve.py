@@ -30,6 +30,8 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
     """
     if config.cudnn_benchmark and device != "cuda":
         raise UserError("CUDNN_BENCHMARK=1 is of GPUs, and this run uses none: leave it out")
+    if config.async_completion and device != "cuda":
+        raise UserError("ASYNC_COMPLETION=1 is of reductions by NCCL, and this run uses no GPU: leave it out")
     defaults = dict(DEFAULTS[device])
     info = data_sets.info_of(config.data or defaults["data"])
     if config.tuned:

@@ -95,5 +95,6 @@ def knobs(config: RunConfig) -> dict[str, str]:
         "HOROVOD_FUSION_THRESHOLD": None if config.fusion_mb is None else int(config.fusion_mb * 2**20),  # bytes
         "HOROVOD_CYCLE_TIME": config.cycle_time_ms,
         "HOROVOD_AUTOTUNE": int(config.autotune) or None,
+        "HOROVOD_ENABLE_ASYNC_COMPLETION": int(config.async_completion) or None,
     }
     return {name: str(value) for name, value in values.items() if value is not None}

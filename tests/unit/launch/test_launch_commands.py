@@ -1,6 +1,5 @@
 """bench/launch: each engine's command is a pure function of the config; a request that cannot be met starts nothing."""
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -225,6 +224,13 @@ def test_options_become_horovods_variables(some_horovod):
     assert (variables["HOROVOD_CYCLE_TIME"], variables["HOROVOD_AUTOTUNE"]) == ("5.0", "1")
 
 
+def test_horovods_host_need_not_wait_for_a_reduction_on_gpus(installed_horovod, tmp_path):
+    installed_horovod(NCCL)
+    name = "HOROVOD_ENABLE_ASYNC_COMPLETION"
+    assert command(on_gpus(mode="horovod", async_completion=True), tmp_path)[1][name] == "1"
+    assert name not in command(on_gpus(mode="horovod"), tmp_path)[1]
+
+
 def test_tuned_sets_horovods_cycle(some_horovod):
     tuned = MODES["horovod"].tuned["cpu"]["cycle_time_ms"]
     assert tuned > 1  # Horovod's own
@@ -344,7 +350,7 @@ def test_horovod_missing_is_refused_with_the_remedy(no_horovod):
 
 def on_gpus(**options) -> RunConfig:
     """A config of two GPUs, on which nothing is started."""
-    return dataclasses.replace(config_of(**options), device="cuda")
+    return resolve(RunConfig(**{"mode": "ddp", "num_devices": 2} | options), "cuda", 4)
 
 
 @pytest.fixture

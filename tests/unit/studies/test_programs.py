@@ -98,6 +98,14 @@ def test_horovods_long_cycle_is_for_cpus_and_gpus_sweep_shorter_ones():
     assert {c.fusion_mb for c in swept["cuda"]} - {None} == {1, 16, 128}
 
 
+def test_settings_of_gpus_are_swept_there_alone():
+    labels = {(mode, device): " ".join(knobs.programs(in_mode(config(device), mode)))
+              for mode in ("single", "horovod") for device in ("cpu", "cuda")}  # fmt: skip
+    assert "async_completion=1" in labels["horovod", "cuda"] and "async_completion" not in labels["horovod", "cpu"]
+    assert all(f"single {name}=1" in labels["single", "cuda"] for name in ("cudnn_benchmark", "fused"))
+    assert "cudnn" not in labels["single", "cpu"]
+
+
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
     base = config(num_devices=4, per_device_batch=8, cores=2)
     weak, strong = (scaling.programs(base, TRAINABLE, 4, strong=kind) for kind in (False, True))
