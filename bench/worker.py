@@ -112,7 +112,20 @@ def build(config: RunConfig, script, data: Data, status: StatusWriter, run_dir: 
     recipe = script.recipe()
     optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, script.mode.unwrap(model)), model)
     lr_of = learning_rates(recipe, data.epoch_images)
+    if (
+        (held := bytes_on_device(data.train_set))
+        and config.device == "cuda"
+        and config.num_processes < config.num_devices
+    ):
+        notes.append(
+            f"DATA={config.data} lies on the first device alone, and takes {held / 2**30:.2f} GiB of its memory"
+        )
     return Trainer(config, script.mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes
+
+
+def bytes_on_device(train_set) -> int:
+    """What a training set takes of its process's device for the whole run: nothing, where it comes from the host."""
+    return getattr(train_set, "bytes_on_device", 0)
 
 
 def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
@@ -191,7 +204,6 @@ def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
 def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     """Warm up, train and time; then what was measured: times, memory, and which images it was."""
     from bench.measure.facts import collect_facts
-    from bench.measure.load import Load
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
     from bench.observe.weights import hash_of
@@ -199,7 +211,8 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
-    facts, ends = collect_facts(config, mode, trainer), epochs.ends()
+    facts = collect_facts(config, mode, trainer) | {"data_on_device_bytes": bytes_on_device(train_set)}
+    ends = epochs.ends()
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
     steps = last - first + PROFILED_STEPS * config.profile
@@ -214,11 +227,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     def start_timing() -> None:
         nonlocal load
         observer.timing_starts()
-        memory.mark("timed")
-        load = Load()
-        mode.barrier()  # all ranks enter the timed steps together
-        moments["first_timed_step"] = steady.now()
-        trainer.clock.start()
+        load = begin_timing(trainer, memory, moments)
 
     if ends:
         epochs.train(stream, timed_from, start_timing)
@@ -226,15 +235,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         trainer.train_steps(stream, config.warmup_steps)
         start_timing()
         trainer.train_steps(stream, config.timed_steps)
-    clock = trainer.clock
-    times = {
-        "step_time_s": clock.step_time_s(),
-        "data_wait_s": list(clock.data_wait_s),
-        "phase_time_s": clock.phase_time_s(),
-    }
-    times["load"] = load.stop() | {"local_rank": mode.topology.local_rank}
-    memory.mark("end")
-    moments["last_timed_step"] = steady.now()
+    times = end_timing(trainer, memory, moments, load)
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
     if mode.timeline:  # what a profiler needs is not the training's
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
@@ -245,6 +246,38 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         "first_indices": indices[0].tolist(),
         "batch_fingerprints": [fingerprint(batch) for batch in indices],
         "indices_sha256": hash_of(draws.tobytes() for draws in loader.sampler),
+    }
+
+
+def begin_timing(trainer, memory, moments: dict):
+    """All ranks enter the timed steps together; returns what counts this machine's load from here on.
+
+    Energy and memory are marked when the device has done what came before, and the first moment is taken when it
+    stands still: on a GPU the untimed steps have been issued when this is called, and are not done.
+    """
+    from bench.measure.load import Load
+
+    trainer.clock.wait()
+    memory.mark("timed")
+    trainer.mode.barrier()
+    load = Load()
+    trainer.clock.start()
+    moments["first_timed_step"] = steady.now()
+    return load
+
+
+def end_timing(trainer, memory, moments: dict, load) -> dict:
+    """The times of the steps. The last moment is taken when the device is done, and before anything is read."""
+    clock = trainer.clock
+    clock.wait()
+    moments["last_timed_step"] = steady.now()
+    counted = load.stop()
+    memory.mark("end")
+    return {
+        "step_time_s": clock.step_time_s(),
+        "data_wait_s": list(clock.data_wait_s),
+        "phase_time_s": clock.phase_time_s(),
+        "load": counted | {"local_rank": trainer.mode.topology.local_rank},
     }
 
 

@@ -108,8 +108,8 @@ class Suite:
 
     @property
     def machine(self) -> str:
-        """Machine, devices and versions in one line."""
-        return machine_line(self.first)
+        """Machine, devices and versions in one line: of a record with the most devices."""
+        return machine_line(max(self.records, key=lambda record: record.config.num_devices))
 
     def of_variant(self, variant: str) -> Program | None:
         """The program with this part in the suite, as in "base" or "wrong"; None where there is none."""

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.errors import UserError
 from bench.install.horovod_status import Status, status
+from bench.launch.gpu_fit import require_fit
 from bench.measure.environment import collect_machine
 from bench.measure.load import others_now
-from bench.measure.nvml import visible_gpus, why_no_gpu
+from bench.measure.nvml import visible_gpus, why_no_gpu, why_not_meant
 from bench.record.describe import OTHERS
 
 TORCH_PROBE = """
@@ -82,8 +85,10 @@ def gpu_line(gpus: list, driver: str | None) -> str:
     """The GPUs, or why there are none."""
     if not gpus:
         return f"none. {why_no_gpu()}"
-    names = ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total_gib:.1f} GiB" for gpu in gpus)
-    return f"{names}; driver {driver}"
+    sizes = {
+        gpu: "memory not told" if gpu.memory_total_gib is None else f"{gpu.memory_total_gib:.1f} GiB" for gpu in gpus
+    }
+    return f"{', '.join(f'{gpu.index}: {gpu.name} {size}' for gpu, size in sizes.items())}; driver {driver}"
 
 
 def torch_line(torch: dict | None) -> str:
@@ -114,17 +119,26 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
     return "yes, on CPU workers"
 
 
+def misfit_of(gpus: list) -> str:
+    """Why not all GPUs can be used as they are, as a run would say it; "" where they can."""
+    try:
+        require_fit(RunConfig(), gpus)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def find_problems(gpus: list, torch: dict | None) -> list[str]:
     """One sentence per problem, with its remedy."""
     problems = []
     if torch is None:
         problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")
-    elif gpus and not torch["cuda"]:
-        problems.append("there are GPUs, but this torch has no CUDA: run `make setup TORCH=cuda`, or use DEVICE=cpu")
+    elif misfit := misfit_of(gpus):
+        problems.append(misfit)
     elif gpus and not torch["gpus"]:
-        problems.append(
-            "NVML shows GPUs, but torch sees none: the driver is too old for this torch's CUDA, or is hidden"
-        )
+        problems.append("NVML shows GPUs, but torch sees none: python -c 'import torch; torch.cuda.init()' says why")
+    if why := why_not_meant():
+        problems.append(why)
     if torch is not None and not status().ready:
         compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
         remedy = (

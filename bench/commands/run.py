@@ -13,6 +13,7 @@ from bench.config.command_line import from_arguments
 from bench.config.options import AVERAGES, RunConfig
 from bench.config.workloads import workload_of
 from bench.errors import BenchError
+from bench.launch.devices import why_cpu
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import disturbances, machine_line
@@ -26,8 +27,10 @@ from bench.studies.programs import baselines
 def run(args) -> int:
     """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever
     happens."""
-    config = resolve_here(from_arguments(args))
-    console = tables.terminal()
+    asked, console = from_arguments(args), tables.terminal()
+    config = resolve_here(asked)
+    if why := why_cpu(asked):
+        console.print(why, highlight=False, markup=False)
     announce(console, config)
     if config.copy_to:
         remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after

@@ -13,7 +13,7 @@ from bench.analysis.suite import Suite, suite_of
 from bench.commands.base import is_on, whole
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
-from bench.record.describe import disturbed
+from bench.record.describe import disturbed, misfits
 from bench.record.read import find_records
 from bench.studies.base import QUICK_ROUNDS, Flags, Plan, Study
 from bench.studies.registry import STUDIES, study_of
@@ -133,7 +133,7 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
         console.print(f"left out: {record.run_id}, repeated or of a round that is not whole")
-    for line in disturbed(suite.records):
+    for line in [*misfits(suite.failed), *disturbed(suite.records)]:
         console.print(f"[bold]warning[/]: {line}", highlight=False)
     for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
         console.print(line, highlight=False, markup=False)

@@ -28,8 +28,9 @@ class ModeInfo:
     process on all devices. baseline: the no-communication upper bound, and no way to train. max_devices: the most it
     can use. needs: a package beyond torch. sync_norm: it takes NORM=sync. compiles: it takes COMPILE=1.
     knobs: the options of RunConfig that only some modes have and this one has, with the values it takes besides the
-    default (None: any). tuned: what TUNED=1 sets among them, without changing the mathematics of the step.
-    sweep: what `bench knobs` tries: options to cross with each other -> their values. single: settings tried alone.
+    default (None: any). tuned: device -> what TUNED=1 sets among them, without changing the mathematics of the step.
+    sweep: what `bench knobs` tries: options to cross with each other -> their values; sweep_on_gpu: the values that are
+    others there. single: settings tried alone; single_on_gpu: those that GPUs alone have.
     on_gpu: settings that `bench gpu-check` runs: what an option is on CUDA streams is not what it is on a CPU.
     norm_buffers: whose running statistics of batch norm it keeps.
     """
@@ -44,9 +45,11 @@ class ModeInfo:
     sync_norm: bool = True
     compiles: bool = True
     knobs: dict = field(default_factory=dict)
-    tuned: dict = field(default_factory=dict)
+    tuned: dict[str, dict] = field(default_factory=dict)
     sweep: dict[str, tuple] = field(default_factory=dict)
+    sweep_on_gpu: dict[str, tuple] = field(default_factory=dict)
     single: tuple[dict, ...] = ()
+    single_on_gpu: tuple[dict, ...] = ()
     on_gpu: tuple[dict, ...] = ()
     norm_buffers: str = ""
 
@@ -59,6 +62,7 @@ MODES = {
     "single": ModeInfo(
         "one process, one device", Look("#6E6E6E", "", "o", (0, (5, 1, 1, 1, 1, 1))), ("in-process",),
         one_process=True, max_devices=1, single=(*FORMATS, *COMPILED),
+        single_on_gpu=({"cudnn_benchmark": True}, {"fused": True}),
     ),
     "dp": ModeInfo(
         "nn.DataParallel: one process, one thread per device", Look("#E69F00", "///", "s", "--"), ("in-process",),
@@ -70,7 +74,7 @@ MODES = {
         knobs={"bucket_cap_mb": None, "gradient_as_bucket_view": None, "static_graph": None, "broadcast_buffers": None,
                "overlap": None, "sync": None, "init_sync": None, "compression": ("fp16", "bf16", "powersgd")},
         # A gradient is stored once, inside its bucket, and the unused-parameter bookkeeping is skipped.
-        tuned={"gradient_as_bucket_view": True, "static_graph": True},
+        tuned={device: {"gradient_as_bucket_view": True, "static_graph": True} for device in ("cpu", "cuda")},
         sweep={"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
         single=({"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
                 {"compression": "bf16"}, {"compression": "powersgd"}),
@@ -81,14 +85,18 @@ MODES = {
     ),
     "horovod": ModeInfo(
         "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun",), needs="horovod",
-        knobs={"fusion_mb": None, "cycle_time_ms": None, "autotune": None, "adasum": None, "overlap": None,
+        knobs={"fusion_mb": None, "cycle_time_ms": None, "autotune": None,
+               "async_completion": None, "adasum": None, "overlap": None,
                "sync": None, "init_sync": None, "compression": ("fp16",)},
         # Its background thread wakes every 25 ms instead of every one: it takes the core from the training thread less
-        # often and sends larger reductions, and the last one of a step waits for it 25 ms at most.
-        tuned={"cycle_time_ms": 25.0},
+        # often and sends larger reductions, and the last one of a step waits for it 25 ms at most. A GPU's step may be
+        # no longer than that, and takes no core: there its own 1 ms stays.
+        tuned={"cpu": {"cycle_time_ms": 25.0}},
         sweep={"fusion_mb": (1.0, 16.0, 128.0), "cycle_time_ms": (1.0, 5.0, 25.0)},
+        sweep_on_gpu={"cycle_time_ms": (0.5, 1.0, 2.0, 5.0)},
         single=({"overlap": False}, {"compression": "fp16"}),  # autotune searches for hundreds of steps
-        on_gpu=({"overlap": False}, {"compression": "fp16"}, {"sync": False}),
+        single_on_gpu=({"async_completion": True},),
+        on_gpu=({"overlap": False}, {"compression": "fp16"}, {"sync": False}, {"async_completion": True}),
         norm_buffers="leaves each rank its own, and they drift apart",
     ),
     "independent": ModeInfo(

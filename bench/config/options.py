@@ -151,6 +151,9 @@ class RunConfig:
         "engine", None, "horovod: cycle time in ms, HOROVOD_CYCLE_TIME (1)", exclusive_minimum=0
     )
     autotune: bool = option("engine", False, "horovod: autotune fusion and cycle time, HOROVOD_AUTOTUNE")
+    async_completion: bool = option(
+        "engine", False, "horovod on GPUs: the host does not wait for a reduction, HOROVOD_ENABLE_ASYNC_COMPLETION"
+    )
     adasum: bool = option("engine", False, "horovod: Adasum instead of the mean (needs a Horovod with MPI)")
     sync: bool = option("engine", True, "0: no gradient is exchanged; the step without its communication, not training")
     init_sync: bool = option("engine", True, "0: the replicas are not made equal at the start: a mistake to study")

@@ -30,6 +30,8 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
     """
     if config.cudnn_benchmark and device != "cuda":
         raise UserError("CUDNN_BENCHMARK=1 is of GPUs, and this run uses none: leave it out")
+    if config.async_completion and device != "cuda":
+        raise UserError("ASYNC_COMPLETION=1 is of reductions by NCCL, and this run uses no GPU: leave it out")
     defaults = dict(DEFAULTS[device])
     info = data_sets.info_of(config.data or defaults["data"])
     if config.tuned:
@@ -43,7 +45,7 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
         "threads": usable_cores,
     }
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
-    changes |= tuned_options(config, config.mode)
+    changes |= tuned_options(dataclasses.replace(config, device=device), config.mode)
     changes["device"] = device
     if config.launcher == "auto":
         file_url = config.dist_url and config.dist_url.startswith("file:")
@@ -52,6 +54,6 @@ def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
 
 
 def tuned_options(config: RunConfig, mode: str) -> dict:
-    """What TUNED=1 sets for a mode, less what the user has set otherwise; nothing without it."""
-    tuned = MODES[mode].tuned if config.tuned else {}
+    """What TUNED=1 sets for a mode on the config's device, less what the user has set otherwise; nothing without it."""
+    tuned = MODES[mode].tuned.get(config.device, {}) if config.tuned else {}
     return {name: value for name, value in tuned.items() if getattr(config, name) == UNSET[name]}

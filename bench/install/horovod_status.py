@@ -6,10 +6,12 @@ A wheel's own name says what it was built for, so names are all that is compared
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from pathlib import Path
 from bench.install import cuda, toolchain
 
 VERSION = "0.28.1"
+ASK = "import horovod.torch as hvd; print(bool(hvd.nccl_built()))"
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,26 @@ def judge(installed: str | None, torch: str, kind: str, simd: bool) -> str:
     if kind == "nccl" and built_kind == "gloo":
         return "no nccl"
     return "other cpu" if needs_avx and not simd else "ready"
+
+
+def nccl_built() -> bool:
+    """Whether the installed Horovod talks NCCL: without it, it takes no tensors of a GPU.
+
+    By the name of its wheel; a build that is not ours is asked in a fresh process, and False where it does not import.
+    """
+    found = re.search(r"\+torch[a-z0-9.]+?\.(gloo|nccl)", installed_version() or "")
+    return found.group(1) == "nccl" if found else _says_nccl()
+
+
+@functools.cache
+def _says_nccl() -> bool:
+    """What a build that is not ours says of itself; asked once a process."""
+    command = [sys.executable, "-W", "ignore", "-c", ASK]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.stdout.strip().endswith("True")
 
 
 def cache_dir() -> Path:

@@ -3,6 +3,8 @@
 from bench.config.options import RunConfig
 from bench.config.rules import parse_gpu_ids
 from bench.errors import UserError
+from bench.launch.gpu_fit import require_fit
+from bench.measure import nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
@@ -11,10 +13,12 @@ SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "a
 
 
 def choose_device(config: RunConfig) -> str:
-    """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS."""
+    """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS, or cannot be used."""
     gpus = [] if config.device == "cpu" else usable_gpus(config)
     if config.device == "cuda" and not gpus:
-        raise UserError("DEVICE=cuda, but no GPU is visible: run `bench doctor`, or use DEVICE=cpu")
+        raise UserError(f"DEVICE=cuda, but no GPU is visible: {nvml.why_no_gpu()} Or use DEVICE=cpu")
+    if config.device == "auto" and not gpus and (why := nvml.why_not_meant()):
+        raise UserError(f"{why} Or use DEVICE=cpu for CPU workers")
     if not gpus:
         if config.share_gpu:
             raise UserError("SHARE_GPU=1 needs a GPU, and none is visible: leave it out")
@@ -35,7 +39,16 @@ def choose_device(config: RunConfig) -> str:
             f"GPUS={config.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer, or DEVICE=cpu "
             "for CPU workers"
         )
+    require_fit(config, gpus[:needed])
     return "cuda"
+
+
+def why_cpu(asked: RunConfig) -> str:
+    """One sentence on why DEVICE=auto takes the CPU on a machine with an NVIDIA driver; empty on one without, and where
+    the CPU was asked for."""
+    if asked.device != "auto" or visible_gpus() or nvml.is_absent():
+        return ""
+    return nvml.why_no_gpu() or ""
 
 
 def usable_gpus(config: RunConfig) -> list[Gpu]:
@@ -65,8 +78,16 @@ def usable_gpus(config: RunConfig) -> list[Gpu]:
 
 
 def device_variables(config: RunConfig) -> dict[str, str]:
-    """What tells the ranks which GPUs are theirs, where GPUS names some. By UUID: CUDA and nvidia-smi may number the
-    GPUs of one machine differently."""
-    if not config.gpu_ids:
+    """What tells the ranks which GPUs are theirs, where GPUS names some, or the machine has several kinds of them. By
+    UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently."""
+    if not config.gpu_ids and not (config.device == "cuda" and mixed()):
         return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in usable_gpus(config))}
+    gpus = usable_gpus(config)
+    if not config.gpu_ids:
+        gpus = gpus[: 1 if config.share_gpu else config.num_devices]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+
+
+def mixed() -> bool:
+    """Whether this machine has GPUs of several kinds."""
+    return len({gpu.name for gpu in every_gpu()}) > 1

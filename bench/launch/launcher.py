@@ -22,6 +22,7 @@ from bench.launch.node import Node
 from bench.measure import steady
 from bench.measure.environment import collect_machine, usable_cores
 from bench.process.ending import uninterrupted
+from bench.process.guard import wanted_path
 from bench.record.write import write_failure
 
 # What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
@@ -95,10 +96,17 @@ def launch(config: RunConfig, watch=None) -> Path:
 
 def tidy(run_dir: Path, rendezvous: Path | None) -> None:
     """Remove what a run needed only while it went on."""
-    leftovers = [*run_dir.glob(".rank*"), *run_dir.glob("*.tmp"), run_dir / ".rendezvous", run_dir / "config.json"]
+    leftovers = [
+        *run_dir.glob(".rank*"),
+        *run_dir.glob("*.tmp"),
+        run_dir / ".rendezvous",
+        wanted_path(run_dir),
+        run_dir / "config.json",
+    ]
     for leftover in [*leftovers, *([rendezvous] if rendezvous else [])]:
         leftover.unlink(missing_ok=True)
-    shutil.rmtree(run_dir / ".torchrun", ignore_errors=True)
+    for folder in (".torchrun", ".libraries"):
+        shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
 def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> None:

@@ -6,10 +6,12 @@ rank, {"file", "line", "function", "collective"}.
 A rank that waits for the others is inside a function of torch.distributed, DistributedDataParallel or Horovod that
 every rank must enter. The line that a person wrote is further out: the innermost one that belongs to no library. In a
 backward pass the stack proves nothing: it looks the same whether gradients are computed, or awaited from the others.
-Over NCCL a collective does not keep the host: a rank waits where it next reads the device, and looks to be outside.
+Over NCCL a collective does not keep the host: a rank waits where it next reads the device, and looks to be outside. So
+a rank that looks so is asked what its NCCL has not done yet, by torch's flight recorder.
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -18,7 +20,7 @@ import time
 from pathlib import Path
 
 from bench.files import PROJECT
-from bench.process.guard import alive
+from bench.process.guard import alive, collectives_path, wanted_path
 from bench.record.privacy import short_path
 
 MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collectives
@@ -32,6 +34,7 @@ MORE_THREADS = "..."  # faulthandler ends after a hundred threads; the main one,
 MORE_FRAMES = "  ..."  # and a thread after a hundred frames
 OUTERMOST = {"<module>", "_run_module_as_main"}  # functions that a main thread begins with
 TICK_S = 0.2
+ANSWER_S = 5.0  # for what NCCL has not done: a rank looks once a second whether it is asked
 LIMIT_S = 20.0  # for all stacks to be written: it takes milliseconds, unless the machine is busy
 
 
@@ -54,7 +57,44 @@ def collect(pids: dict[int, int | None], run_dir: Path) -> list[dict | None]:
         dumps = {rank: written(log, before[rank]) for rank, log in logs.items()}
         whole = dumps == last and all(main_thread(dumps[rank]) or not alive(pids[rank]) for rank in asked)
         last = dumps
-    return [place(dump) for dump in dumps.values()]
+    places = {rank: place(dump) for rank, dump in dumps.items()}
+    outside = [rank for rank, found in places.items() if found and found["collective"] is False and pids[rank]]
+    for rank, text in answers(outside, run_dir).items():
+        if operation := unfinished(text):
+            places[rank] |= {"collective": True, "awaits": operation}
+    return list(places.values())
+
+
+def answers(ranks: list[int], run_dir: Path) -> dict[int, str]:
+    """Ask these ranks for what their NCCL has not done yet; the texts of those that answer in time."""
+    found, deadline = {}, time.monotonic() + ANSWER_S
+    if ranks:
+        wanted_path(run_dir).touch()
+    while set(found) < set(ranks) and time.monotonic() < deadline:
+        time.sleep(TICK_S)
+        for rank in ranks:
+            with contextlib.suppress(OSError):
+                found[rank] = collectives_path(run_dir, rank).read_text()
+    wanted_path(run_dir).unlink(missing_ok=True)
+    return found
+
+
+def unfinished(text: str) -> str:
+    """The first collective that a rank's NCCL has not done, in words; "" where it has done all, or said nothing.
+
+    text: of torch's flight recorder, as ``_dump_nccl_trace_json`` gives it.
+
+    >>> unfinished('{"entries": [{"collective_seq_id": 7, "profiling_name": "nccl:all_reduce", "input_sizes": [[3]], '
+    ...            '"state": "started", "is_p2p": false}]}')
+    'all_reduce of [3], number 7'
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+        waiting = [entry for entry in json.loads(text)["entries"] if entry["state"] != "completed"]
+        first = min(waiting, key=lambda entry: entry["collective_seq_id"], default=None)
+        if first:
+            name, sizes = first["profiling_name"].rpartition(":")[2], first["input_sizes"]
+            return f"{name} of {' '.join(map(str, sizes)) or 'nothing'}, number {first['collective_seq_id']}"
+    return ""
 
 
 def place(dump: str) -> dict | None:

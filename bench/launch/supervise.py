@@ -167,11 +167,13 @@ def together(where: list[dict | None]) -> list[str]:
     """
     groups = {}
     for rank, place in enumerate(where):
-        groups.setdefault(place and (stacks.name(place), place["collective"]), []).append(rank)
+        key = place and (stacks.name(place), place["collective"], place.get("awaits", ""))
+        groups.setdefault(key, []).append(rank)
     said, collective = [], "a collective"
     for group, ranks in groups.items():
-        at, waits = group or ("", None)
+        at, waits, awaits = group or ("", None, "")
         doing = f"in {collective if waits else 'a backward pass'} at {at}" if group else "has ended"
+        doing += f", awaiting {awaits}" if awaits else ""
         said.append(f"{names(ranks)} {doing}")
         collective = "another" if waits else collective
     return said

@@ -4,6 +4,7 @@ On a GPU an event is recorded at every boundary and all are read once, at the en
 its last call returns, so a monotonic clock is exact.
 """
 
+import collections
 import itertools
 import time
 
@@ -11,6 +12,9 @@ import torch
 
 PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch is there
 ACCUMULATED = ("start", "passes before", "forward", *PHASES[2:])  # all passes but the last one of a step
+
+
+MOST_PENDING = 256  # steps whose events are kept before they are read: more than a benchmark has by default
 
 
 def moment(device: torch.device):
@@ -23,24 +27,36 @@ def moment(device: torch.device):
 
 
 class StepClock:
-    """Times of the timed steps of one rank."""
+    """Times of the timed steps of one rank.
+
+    On a GPU a step leaves seven events, which take memory of the driver. A benchmark keeps them all and reads them when
+    it is over. A training has more steps than that: from time to time, those that have passed become seconds.
+    """
 
     def __init__(self, device: torch.device, passes: int = 1):
         self.device = device
         self.on_gpu = device.type == "cuda"
         self.names = ACCUMULATED if passes > 1 else PHASES
-        self.spans = []  # finished stretches of steps
-        self.boundaries = []  # the current one: events or seconds, one more than there are steps
-        self.phases = {phase: [] for phase in self.names}  # one boundary per step: where that phase ended
+        self.last = None  # where the current step began: an event or seconds; None before the first timed one
+        self.points = []  # of the current step: where each of its phases ended
+        self.forget()
+
+    def forget(self) -> None:
+        """No step has been timed."""
+        self.pending = collections.deque()  # steps not read yet: [begin, end of each phase, end]
+        self.step_s, self.phase_s = [], {phase: [] for phase in self.names[1:]}  # of those that are
         self.data_wait_s = []
+
+    def wait(self) -> None:
+        """Return when the device has done all that was issued."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.device)
 
     def start(self) -> None:
         """The first timed step begins now. On a GPU everything before it has been waited for, once."""
-        if self.on_gpu:
-            torch.cuda.synchronize(self.device)
-        self.spans, self.boundaries = [], [self.now()]
-        self.phases = {phase: [] for phase in self.names}
-        self.data_wait_s = []
+        self.wait()
+        self.forget()
+        self.last, self.points = self.now(), []
 
     def now(self):
         """A point between two steps or phases."""
@@ -48,36 +64,48 @@ class StepClock:
 
     def phase_done(self, phase: str) -> None:
         """A phase of the current step has been issued; phase: one of its names, in that order."""
-        self.phases[phase].append(self.now())
+        self.points.append(self.now())
 
     def step_done(self, data_wait_s: float) -> None:
         """One step has been issued, after the host waited ``data_wait_s`` seconds for its batch."""
-        self.boundaries.append(self.now())
-        self.data_wait_s.append(data_wait_s)
+        end = self.now()
+        if self.last is not None:
+            self.pending.append([self.last, *self.points, end])
+            self.data_wait_s.append(data_wait_s)
+            self.last = end
+        self.points = []
+        if len(self.pending) >= MOST_PENDING:
+            self.read()
 
     def resume(self) -> None:
         """Something untimed happened after the last step: the next step begins now."""
-        self.spans.append(self.boundaries)
-        self.boundaries = [self.now()]
+        self.read()
+        self.last = self.now()
+
+    def read(self) -> None:
+        """Turn the steps that have passed into seconds, without waiting for one."""
+        while self.pending and (not self.on_gpu or self.pending[0][-1].query()):
+            begin, *points, end = self.pending.popleft()
+            self.step_s.append(self.seconds(begin, end))
+            for phase, pair in zip(self.names[1:], itertools.pairwise(points), strict=True):
+                self.phase_s[phase].append(self.seconds(*pair))
 
     def step_time_s(self) -> list[float]:
         """The steps' times in seconds. On a GPU this waits for the last step."""
-        spans = [*self.spans, self.boundaries]
-        return self.between(pair for span in spans for pair in itertools.pairwise(span))
+        self.wait()
+        self.read()
+        return list(self.step_s)
 
     def phase_time_s(self) -> dict[str, list[float]]:
-        """Seconds of each phase in each step; what is left of a step is data and the loop itself."""
-        return {
-            phase: self.between(zip(self.phases[before], self.phases[phase], strict=True))
-            for before, phase in itertools.pairwise(self.names)
-        }
+        """Seconds of each phase in each step; what is left of a step is data and the loop itself. On a GPU this waits
+        for the last step."""
+        self.wait()
+        self.read()
+        return {phase: list(seconds) for phase, seconds in self.phase_s.items()}
 
-    def between(self, pairs) -> list[float]:
-        """Seconds from the first to the second of each pair of points. On a GPU this waits for the last."""
-        if not self.on_gpu:
-            return [end - start for start, end in pairs]
-        torch.cuda.synchronize(self.device)
-        return [start.elapsed_time(end) / 1000 for start, end in pairs]
+    def seconds(self, start, end) -> float:
+        """From one point to another that has passed."""
+        return start.elapsed_time(end) / 1000 if self.on_gpu else end - start
 
 
 class LossPeek:

@@ -42,7 +42,6 @@ def collect_environment() -> dict[str, Any]:
     found = collect_machine()
     return found | {
         "source_sha256": source_hash(),
-        "devices": [device | {"compute_capability": _capability(device)} for device in found["devices"]],
         "versions": found["versions"] | _torch_versions(),
         "threads": _threads(),
     }
@@ -54,7 +53,7 @@ def collect_machine() -> dict[str, Any]:
     Returns:
         machine: platform, cpu and memory (`describe_machine`).
         driver_version, driver_note: NVIDIA's driver, or a sentence on why there is none.
-        devices: one dict a visible GPU, in the order of `visible_gpus`.
+        devices: one dict a visible GPU, a `nvml.Gpu`, in the order of `visible_gpus`.
         gpu_topology: the text of `nvidia-smi topo -m`, or None.
         versions: {package: version or None}, and python's.
         git: {revision, dirty} of this repository, or None outside of one.
@@ -190,17 +189,6 @@ def cuda_identity(index: int) -> dict[str, str | None]:
         "uuid": None if uuid is None else str(uuid),
         "pci_bus_id": None if None in bus else "{:08X}:{:02X}:{:02X}.0".format(*bus),
     }
-
-
-def _capability(device: dict[str, Any]) -> str | None:
-    """'9.0' for the CUDA device that is this GPU, or None where torch does not see it."""
-    import torch
-
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        known = cuda_identity(index)
-        if device["uuid"].removeprefix("GPU-") == known["uuid"] or device["pci_bus_id"] == known["pci_bus_id"]:
-            return "{}.{}".format(*torch.cuda.get_device_capability(index))
-    return None
 
 
 def _version(package: str) -> str | None:

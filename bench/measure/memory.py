@@ -84,8 +84,9 @@ class MemorySampler:
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
-        None}, energy_j (or None), processes (those seen on a GPU from 'timed' to 'end'), sample_interval_s (the pause
-        after the last sample), sample_cost_s (median CPU time of one), notes.
+        None}, energy_j (or None; of the whole board, whoever uses it), power_limit_w (of a GPU that tells it),
+        processes (those seen on a GPU from 'timed' to 'end'), sample_interval_s (the pause after the last sample),
+        sample_cost_s (median CPU time of one), notes.
         """
         if self._report is None:
             self._end_thread()
@@ -178,8 +179,9 @@ class _Trace:
             self.note(sentence)
         return {
             "device": self.device,
-            "name": labels.get("name"),
-            "uuid": labels.get("uuid"),
+            "name": None,
+            "uuid": None,
+            **labels,
             "timeline": {"time_s": self.times, **self.columns},
             "marks": dict(marks),
             "peak_memory_gib": peaks,

@@ -1,9 +1,9 @@
 """Where a memory figure comes from: a GPU (NVML and torch's allocator) or the host (what the kernel counts).
 
-A probe answers six questions: labels (name and UUID), read (one sample, {column: value}), peaks ({source: GiB}),
-energy_j (a counter), processes (who is on a GPU now), notes (a sentence for each figure that is missing). What each
-figure counts is said at the head of `bench/measure/memory.py`, which asks the questions. A method may raise: the asker
-turns that into a note.
+A probe answers six questions: labels (name, UUID, a GPU's power limit), read (one sample, {column: value}), peaks
+({source: GiB}), energy_j (a counter), processes (who is on a GPU now), notes (a sentence for each figure that is
+missing). What each figure counts is said at the head of `bench/measure/memory.py`, which asks the questions. A method
+may raise: the asker turns that into a note.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import multiprocessing.process
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.files import PROC
 from bench.measure import nvml
@@ -50,17 +50,19 @@ class CudaProbe:
         identity = cuda_identity(self._index)
         self._nvml, self._remark = nvml.open_device(**identity, position=self._index)
         self._uuid = self._nvml.uuid if self._nvml else identity["uuid"]
+        self._is_another = False  # whether NVML's process with our number is somebody else's
         torch.cuda.reset_peak_memory_stats(self._index)
 
-    def labels(self) -> dict[str, str | None]:
-        return {"name": self._name, "uuid": self._uuid}
+    def labels(self) -> dict[str, Any]:
+        limit = self._nvml.power_limit_w() if self._nvml else None
+        return {"name": self._name, "uuid": self._uuid, **({"power_limit_w": limit} if limit else {})}
 
     def read(self) -> Row:
         stats = self._cuda.memory_stats(self._index)
         device = self._nvml
         return {
             "nvml_device_gib": _gib(device.used_bytes()) if device else None,
-            "nvml_process_gib": _gib(device.process_bytes(self._pid)) if device else None,
+            "nvml_process_gib": _gib(self._process_bytes(stats)) if device else None,
             "torch_allocated_gib": _gib(stats.get("allocated_bytes.all.current")),
             "torch_reserved_gib": _gib(stats.get("reserved_bytes.all.current")),
             "utilization_percent": device.utilization_percent() if device else None,
@@ -69,9 +71,25 @@ class CudaProbe:
             "throttle_reasons": device.throttle_reasons() if device else None,
         }
 
+    def _process_bytes(self, stats: dict) -> int | None:
+        """NVML's figure of this process; None where it is less than what torch has reserved: then it is another's.
+
+        NVML may know processes by the host's numbers, and one of the host's may have the number that this one has in
+        its container.
+        """
+        used = self._nvml.process_bytes(self._pid)
+        self._is_another = used is not None and used < stats.get("reserved_bytes.all.current", 0)
+        if self._is_another:
+            self._nvml.reasons["process"] = (
+                "NVML lists a process of this number with less memory than torch has reserved: in a container it is "
+                "another one of the host's."
+            )
+            return None
+        return used
+
     def processes(self) -> list[int]:
-        """The processes that are on the GPU now."""
-        return (self._nvml and self._nvml.processes()) or []
+        """The processes that are on the GPU now; none where their numbers are not those that this process knows."""
+        return (not self._is_another and self._nvml and self._nvml.processes()) or []
 
     def peaks(self, columns: Columns) -> Row:
         stats = self._cuda.memory_stats(self._index)
@@ -97,7 +115,7 @@ class CudaProbe:
         ]
         if "energy" in reasons:
             found.append(f"energy_j: {reasons['energy']}")
-        if self._nvml.used_includes_reserved:
+        if self._nvml.used_includes_reserved and _highest(columns.get("nvml_device_gib", [])) is not None:
             found.append("nvml_device: includes what the driver keeps for itself, which this old driver adds to it.")
         return found + ([self._remark] if self._remark else [])
 

@@ -1,14 +1,15 @@
 """What the NVIDIA driver says about the GPUs, asked through NVML. Needs no torch, and no driver to be imported.
 
 Comes in: nothing but `CUDA_VISIBLE_DEVICES`. Goes out: which GPUs a run may use (`visible_gpus`), why there are
-none (`why_no_gpu`), and one GPU's live figures (`NvmlDevice`).
+none (`why_no_gpu`), whether that can be meant (`why_not_meant`), and one GPU's live figures (`NvmlDevice`).
 
 Two libraries number the same GPUs differently. NVML follows the PCI bus. CUDA puts the fastest GPU first, unless
 `CUDA_DEVICE_ORDER=PCI_BUS_ID`. On a machine whose GPUs are all of one kind both orders are the same; on a mixed one
 they are not, and memory would be read from the wrong GPU. So a list made without torch (here) is in NVML's order,
 and a process that has torch finds its GPU by UUID, else by PCI bus, and only then by position: `open_device`.
 
-MIG slices are not supported: a `CUDA_VISIBLE_DEVICES` that names one gives no GPU, and `why_no_gpu` says so.
+MIG slices are not supported: a `CUDA_VISIBLE_DEVICES` that names one gives no GPU, and `why_no_gpu` says so; a GPU
+that is cut into slices is listed with `is_partitioned`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 GIB = 2**30
+DEVICE_FILES = Path("/dev")  # nvidia0, nvidia1, …: one a GPU that this system, or this container, may open
 # Reasons for which a clock is held down, as bits (nvml.h): hardware slowdown, heat by software and by hardware, power
 # brake. A power cap is not among them: a board at its limit of power is at work.
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
@@ -28,13 +31,19 @@ SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. `index` is NVML's number, the one nvidia-smi prints; CUDA's is the position in `visible_gpus()`."""
+    """One GPU. `index` is NVML's number, the one nvidia-smi prints; CUDA's is the position in `visible_gpus()`.
+
+    memory_total_gib, compute_capability ("9.0"): None where the driver does not say. is_partitioned: it is in MIG mode,
+    and CUDA gives a process one of its slices.
+    """
 
     index: int
     uuid: str
     name: str
-    memory_total_gib: float
+    memory_total_gib: float | None
     pci_bus_id: str | None
+    compute_capability: str | None = None
+    is_partitioned: bool = False
 
 
 def nvml_state() -> tuple[str | None, str | None]:
@@ -46,6 +55,24 @@ def nvml_state() -> tuple[str | None, str | None]:
         return _text(lib.nvmlSystemGetDriverVersion()), None
     except lib.NVMLError as error:
         return None, _explain(lib, error)
+
+
+def is_absent() -> bool:
+    """Whether this machine has no NVIDIA driver at all, as most laptops."""
+    lib, reason = _connect()
+    return lib is None and "libnvidia-ml.so.1 was not found" in reason
+
+
+def cuda_version() -> tuple[int, int] | None:
+    """The newest CUDA that the driver serves, as in (13, 0); None where it does not say. Never raises.
+
+    NVML reads it from the driver's libcuda as a process would find it, so a compatibility package counts.
+    """
+    lib, _ = _connect()
+    if lib is None:
+        return None
+    number = _try(lib, lib.nvmlSystemGetCudaDriverVersion_v2) or _try(lib, lib.nvmlSystemGetCudaDriverVersion)
+    return (number // 1000, number % 1000 // 10) if number else None
 
 
 def visible_gpus() -> list[Gpu]:
@@ -65,9 +92,39 @@ def why_no_gpu() -> str | None:
     count, wanted = len(every_gpu()), os.environ.get("CUDA_VISIBLE_DEVICES")
     if count == 0:
         return "The NVIDIA driver runs, and lists no GPU that this process may use."
-    if wanted and wanted.strip().startswith("MIG-"):
+    entries = [entry.strip() for entry in (wanted or "").split(",")]
+    if entries[0].startswith("MIG-"):
         return f"CUDA_VISIBLE_DEVICES={wanted} names a MIG slice, which is not supported: name whole GPUs."
-    return f"CUDA_VISIBLE_DEVICES={wanted!r} hides all {count} GPUs of this machine."
+    if not _names_gpus(entries[0]):
+        return f"CUDA_VISIBLE_DEVICES={wanted!r} hides all {count} GPUs of this machine."
+    if _select(every_gpu(), entries[0]):
+        return f"CUDA_VISIBLE_DEVICES={wanted} names a GPU twice, and CUDA then shows none."
+    return f"CUDA_VISIBLE_DEVICES={wanted}: {entries[0]} is none of this machine's {count} GPUs, or names several."
+
+
+def why_not_meant() -> str | None:
+    """One sentence where no GPU is visible though some are meant to be used; else None.
+
+    So it is where `CUDA_VISIBLE_DEVICES` names GPUs that cannot be had, and where the driver does not answer though its
+    device files are there: in a container without `libnvidia-ml`, after an update of a driver that is in use.
+    """
+    if visible_gpus():
+        return None
+    _, reason = nvml_state()
+    if reason is None:
+        return why_no_gpu() if _names_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()) else None
+    found = sorted(path for path in DEVICE_FILES.glob("nvidia*") if path.name[6:].isdecimal())
+    if not found or os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return None
+    remedy = ""
+    if "libnvidia-ml.so.1" in reason:
+        remedy = " A container gets that library with NVIDIA_DRIVER_CAPABILITIES=compute,utility."
+    return f"There is a GPU ({found[0]}), and NVML does not answer: {reason}{remedy}"
+
+
+def _names_gpus(entry: str) -> bool:
+    """Whether an entry of `CUDA_VISIBLE_DEVICES` has the form of a GPU's name; what hides all GPUs has not."""
+    return entry[:1].isdecimal() or entry.startswith(("GPU-", "MIG-"))
 
 
 def every_gpu() -> list[Gpu]:
@@ -88,21 +145,17 @@ def every_gpu() -> list[Gpu]:
 
 
 def _describe(lib: ModuleType, index: int, handle: Any) -> Gpu:
+    memory = _try(lib, lambda: lib.nvmlDeviceGetMemoryInfo(handle).total)  # none where it is the host's
+    capability = _try(lib, lambda: lib.nvmlDeviceGetCudaComputeCapability(handle))
     return Gpu(
         index=index,
         uuid=_text(lib.nvmlDeviceGetUUID(handle)),
         name=_text(lib.nvmlDeviceGetName(handle)),
-        memory_total_gib=round(lib.nvmlDeviceGetMemoryInfo(handle).total / GIB, 3),
-        pci_bus_id=_pci_bus_id(lib, handle),
+        memory_total_gib=None if memory is None else round(memory / GIB, 3),
+        pci_bus_id=_try(lib, lambda: _text(lib.nvmlDeviceGetPciInfo(handle).busId)),
+        compute_capability=None if capability is None else "{}.{}".format(*capability),
+        is_partitioned=bool((_try(lib, lambda: lib.nvmlDeviceGetMigMode(handle)) or [0])[0]),
     )
-
-
-def _pci_bus_id(lib: ModuleType, handle: Any) -> str | None:
-    """'00000000:3B:00.0' (domain:bus:device.function), or None where the driver does not say."""
-    try:
-        return _text(lib.nvmlDeviceGetPciInfo(handle).busId)
-    except lib.NVMLError:
-        return None
 
 
 # --- CUDA_VISIBLE_DEVICES ---------------------------------------------------------------------------------------
@@ -199,6 +252,12 @@ class NvmlDevice:
             "used", lambda: self._lib.nvmlDeviceGetMemoryInfo(self._handle, version=self._memory_version).used
         )
 
+    def free_bytes(self) -> int | None:
+        """Memory that nobody uses, in bytes."""
+        return self._ask(
+            "free", lambda: self._lib.nvmlDeviceGetMemoryInfo(self._handle, version=self._memory_version).free
+        )
+
     def process_bytes(self, pid: int) -> int | None:
         """Memory that process `pid` holds on the GPU, its CUDA context included, in bytes."""
         rows = self._ask("process", lambda: self._list_processes(self._handle))
@@ -223,6 +282,10 @@ class NvmlDevice:
     def power_w(self) -> float | None:
         """Power drawn by the board, in watts."""
         return self._ask("power", lambda: self._lib.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
+
+    def power_limit_w(self) -> float | None:
+        """What the board may draw, in watts: less than another one's makes it slower."""
+        return self._ask("power limit", lambda: self._lib.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1e3)
 
     def processes(self) -> list[int] | None:
         """The ids of all processes that compute on the GPU; in a container they may be the host's numbers."""

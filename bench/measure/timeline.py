@@ -7,9 +7,11 @@ Comes in: one step, run once more after the timed ones, under torch.profiler. Go
 - communication  one span a bucket (DDP), a fused reduction (Horovod) or another exchange, with its bytes;
 - dp             the parts of DataParallel's forward.
 
-Nothing is told by the name of a kernel or an operator. A lane is a thread or a stream, and which ones compute is known
-from ranges and a small addition of our own that run there. When a bucket is launched and done is noted by a hook
-around DDP's own; Horovod's background thread, which torch cannot see, is read from the file that Horovod writes.
+Nothing is told by the name of an operator, and one thing alone by that of a kernel. A lane is a thread or a stream, and
+which ones compute is known from ranges and a small addition of our own that run there. But a collective that is waited
+for at once (OVERLAP=0, NORM=sync) runs on the model's own stream, and there NCCL's kernels are known by name. When
+a bucket is launched and done is noted by a hook around DDP's own; Horovod's background thread, which torch cannot see,
+is read from the file that Horovod writes.
 
 Whatever fails here is a note in the result. What fails in the step itself, or in a collective, is raised as ever.
 """
@@ -33,6 +35,7 @@ GAP_S = 1e-4  # compute spans with a shorter gap are one
 MOST_SPANS = 200  # of one lane on one rank; with more, wider gaps are closed
 PATIENCE_S = 5.0  # for a file to be closed or a callback to be called
 PHASES = {"waiting for data": "data wait", "optimizer step": "optimizer"}  # the loop's words: the timeline's
+NCCL = ("ncclDevKernel", "ncclKernel")  # how the names of its kernels begin, from 2.19 on and before
 PROFILED_STEPS = 2  # that `record` takes: one to get used to the profiler, one to show
 
 
@@ -302,13 +305,13 @@ class StepTimeline:
         return {names[thread]: lane for thread, lane in sorted(lanes.items(), key=lambda item: names[item[0]])}
 
     def device_lanes(self, events: list, marks: list) -> dict[str, list]:
-        """What ran on the streams on which our additions ran, by device."""
+        """What ran on the streams on which our additions ran, by device; but for what NCCL sends there."""
         window = marks[0].time_range.start, marks[-1].time_range.end
         on_device = [e for e in events if is_device(e) and not getattr(e, "is_user_annotation", False)]
         ours = {stream(e) for e in on_device if window[0] <= e.time_range.start <= window[1]}
         lanes = {}
         for event in on_device:
-            if stream(event) in ours and event.time_range.start > window[1]:
+            if stream(event) in ours and event.time_range.start > window[1] and not event.name.startswith(NCCL):
                 lanes.setdefault(f"cuda:{event.device_index}", []).append(event)
         if not lanes:
             raise ValueError("no work of ours was seen on a device")

@@ -141,6 +141,6 @@ def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> to
     own: two buckets at once could meet in different orders on two ranks, and the run would die. So there a bucket ends
     before the next begins."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
-    if bucket.buffer().device.type == "cpu":
+    if dist.get_backend() == "gloo":  # on CPUs, and where ranks share a GPU
         future.wait()
     return future

@@ -35,6 +35,10 @@ class Mode(base.Mode):
         super().__init__(config)
         device = base.device_of(config, 0)
         self.topology = base.Topology(0, 0, 1, config.num_devices, device)
+        if device.type == "cuda" and config.num_devices > 1:
+            # The copies of step 2 are sent as one flat tensor, from which every weight comes back contiguous: only
+            # device 0's could lie as N H W C, and a gradient would not.
+            self.channels_last_weights = False
         if device.type == "cpu":
             self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
 

@@ -33,18 +33,13 @@ REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
 
 class Mode(base.Mode):
-    """Horovod: NCCL where it was built in, Gloo elsewhere."""
+    """Horovod over NCCL on GPUs, over Gloo elsewhere."""
 
     channels_last_weights = False  # it sends contiguous tensors alone; a convolution takes such weights as well
 
     def __init__(self, config: RunConfig):
         self.config = config
         hvd.init()
-        if config.share_gpu and hvd.nccl_built():
-            raise UserError(
-                "SHARE_GPU=1 with MODE=horovod needs a Horovod without NCCL, which refuses two ranks on one GPU: "
-                "`bench install-horovod --gpu none --force`"
-            )
         device = base.device_of(config, hvd.local_rank())
         self.topology = base.Topology(hvd.rank(), hvd.local_rank(), hvd.size(), 1, device)
 

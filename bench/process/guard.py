@@ -5,7 +5,8 @@
 - SIGTERM ends the process even while its main thread waits inside a collective, and the status says "terminated":
   so a rank that was told to stop can be told from one that was killed;
 - when the launching `bench` process is gone, the rank ends itself;
-- SIGUSR1 writes all stacks to the log.
+- SIGUSR1 writes all stacks to the log;
+- while RUN_DIR/.collectives-wanted is there, the collectives that NCCL has not done yet are written, once, to a file.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ import traceback
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.files import PROC
+from bench.files import PROC, written_whole
 from bench.measure import steady
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
@@ -29,6 +30,28 @@ LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when tha
 def error_path(run_dir: Path, rank: int) -> Path:
     """Where a rank that raised says why."""
     return Path(run_dir) / f".rank{rank}.error.json"
+
+
+def wanted_path(run_dir: Path) -> Path:
+    """Made by the launcher when it wants to know what NCCL has not done yet."""
+    return Path(run_dir) / ".collectives-wanted"
+
+
+def collectives_path(run_dir: Path, rank: int) -> Path:
+    """Where a rank says that, as JSON of torch's flight recorder; empty without NCCL."""
+    return Path(run_dir) / f".rank{rank}.collectives.json"
+
+
+def unfinished_collectives() -> str:
+    """The collectives that this process has issued over NCCL and that are not done, as torch's flight recorder writes
+    them; "" where there is no NCCL or no recorder. It waits for nothing, so another thread may be stuck in one."""
+    c10d = sys.modules.get("torch._C._distributed_c10d") or sys.modules.get("torch._C")
+    c10d = getattr(c10d, "_distributed_c10d", c10d)
+    dump = getattr(c10d, "_dump_nccl_trace_json", None)
+    try:
+        return dump(True, True).decode() if dump else ""
+    except Exception:  # another torch's: the run is being ended, and its stacks are there all the same
+        return ""
 
 
 class Guard:
@@ -59,6 +82,7 @@ class Guard:
     def watch(self, signals_in: int, launcher: int) -> None:
         """End the process on SIGTERM, or when the launcher is gone. The wake-up pipe is written by C code, so this
         works while the main thread is inside a collective."""
+        answered = False
         while True:
             ready, _, _ = select.select([signals_in], [], [], 1.0)
             if ready and signal.SIGTERM in os.read(signals_in, 64):
@@ -66,6 +90,10 @@ class Guard:
                 self.leave("terminated", 128 + signal.SIGTERM)
             if not alive(launcher):
                 self.leave("terminated", 1)
+            if not answered and wanted_path(self.run_dir).exists():
+                answered = True
+                with contextlib.suppress(OSError), written_whole(collectives_path(self.run_dir, self.rank)) as path:
+                    path.write_text(unfinished_collectives())
 
     def __exit__(self, kind, error, trace) -> None:
         if error is None:

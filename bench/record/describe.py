@@ -1,6 +1,8 @@
 """A record in words: its machine, its devices, its row of a table."""
 
+import re
 import statistics
+from collections import Counter
 
 from bench.record.view import Record
 
@@ -14,24 +16,35 @@ DISTURBING = {
     "gpu_slowed_share": (0.1, "a GPU's clock was held down by heat or power supply in {:.0%} of the samples"),
 }
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
+# As torch, NCCL and cuDNN say it of a device.
+NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")
 DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
 def machine_line(record: Record) -> str:
     """Machine, devices and versions of a record in one line, for the head of a table or a picture."""
-    on = f"{len(record.gpus)}× {record.gpus[0]['name']}" if record.on_gpu and record.gpus else "CPU only"
+    on = " and ".join(f"{count}× {name}" for name, count in Counter(used_gpus(record)).items()) or "CPU only"
     parts = [f"{on}: {record.machine['cpu_model']}, {record.machine['usable_cores']} cores"]
     versions = record.versions
     parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
     return "; ".join(parts)
 
 
+def used_gpus(record: Record) -> list[str]:
+    """The names of the GPUs that a run used, of all that its machine has; of a run without samples the first ones."""
+    if not record.on_gpu:
+        return []
+    used = {(device.get("uuid") or "").removeprefix("GPU-") for part in record.samples for device in part.devices}
+    found = [gpu["name"] for gpu in record.gpus if (gpu.get("uuid") or "").removeprefix("GPU-") in used - {""}]
+    return found or [gpu["name"] for gpu in record.gpus[: record.config.num_devices]]
+
+
 def stand_in(record: Record) -> str:
     """What a device is in this record: a GPU by its name, or a CPU worker in place of one."""
     most = record.config.num_devices
     if record.on_gpu:
-        names = " and ".join(dict.fromkeys(gpu["name"] for gpu in record.gpus[:most])) or "name not recorded"
-        return f"GPU: {min(most, len(record.gpus)) or most}× {names}"
+        used = used_gpus(record)
+        return f"GPU: {len(used) or most}× {' and '.join(dict.fromkeys(used)) or 'name not recorded'}"
     if most == 1:
         return "CPU: no GPU is used"
     return f"CPU: no GPU is used, {most} CPU workers stand for {most} devices"
@@ -72,6 +85,23 @@ def row(record: Record) -> list[str]:
         f"{step['median'] * 1e3:.1f} [{step['p5'] * 1e3:.1f}–{step['p95'] * 1e3:.1f}]",
         str(step["n"]),
         memory_cell(record.peak_memory),
+    ]
+
+
+def did_not_fit(failure: dict) -> bool:
+    """Whether a run failed because a device had too little memory for it. failure: as in its record.
+
+    >>> did_not_fit({"kind": "raised", "message": "rank 0 raised OutOfMemoryError: CUDA out of memory. Tried to …"})
+    True
+    """
+    return failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
+
+
+def misfits(records: list[Record]) -> list[str]:
+    """A sentence for each program whose failed runs did not fit into a device's memory."""
+    names = dict.fromkeys(record.program for record in records if record.failure and did_not_fit(record.failure))
+    return [
+        f"{name} did not fit into a device's memory: it is in no figure; a smaller BATCH would fit" for name in names
     ]
 
 

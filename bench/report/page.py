@@ -146,7 +146,7 @@ def notes(suite: Suite) -> list[str]:
     if suite.left_out:
         found.append(f"{len(suite.left_out)} runs of rounds that are not whole are left out of every figure.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
-        found.append(f"{len(failed)} runs failed: see below.")
+        found += [f"{len(failed)} runs failed: see below.", *describe.misfits(failed)]
     return [
         *found,
         *describe.disturbed(suite.records),

@@ -29,6 +29,7 @@ class Study:
     named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
     about -> a question of its own. card: on the page its suites are cards in one row. auto: it
     takes ROUNDS=auto, and goes by the verdicts of its pairs.
+    partial: a program that does not fit into a device's memory is left out, and the others go on.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Study:
     questions: dict[str, str] = field(default_factory=dict)
     card: bool = False
     auto: bool = False
+    partial: bool = False
 
     def part(self, name: str):
         """A module of its folder: "result" or "figures". They are imported when a suite is looked at, not to run it."""
@@ -135,7 +137,7 @@ class Study:
 
 def asked(config: RunConfig, name: str):
     """What was asked of an option: nothing where TUNED=1 has set it."""
-    value, tuned = getattr(config, name), MODES[config.mode].tuned if config.tuned else {}
+    value, tuned = getattr(config, name), MODES[config.mode].tuned.get(config.device, {}) if config.tuned else {}
     return UNSET[name] if (name, value) in tuned.items() else value
 
 

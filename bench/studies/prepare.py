@@ -32,10 +32,13 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
 
     trains: by epochs and not by steps.
     """
-    from bench.launch.launcher import resolve_here  # a list of commands needs no more than the standard library
+    from bench.launch.devices import why_cpu  # a list of commands needs no more than the standard library
+    from bench.launch.launcher import resolve_here
 
     refuse(asked, *(name for name in single_runs() if not (trains and name in TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
+    if why := why_cpu(asked):
+        console.print(why, highlight=False, markup=False)
     if config.device == "cpu":
         console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
     work = f"{config.warmup_steps} + {config.timed_steps} steps"
@@ -66,13 +69,19 @@ def require_device(config: RunConfig) -> None:
     choose_device(config)
 
 
-def available(console) -> list[str]:
-    """The ways to train that can run here; what is missing is said."""
+def available(console, config: RunConfig) -> list[str]:
+    """The ways to train that can run here, on the config's devices; what is missing is said."""
+    from bench.launch.engines import ENGINES
+
     modes = []
     for mode in TRAINABLE:
-        needs = MODES[mode].needs
+        needs, engine = MODES[mode].needs, ENGINES[MODES[mode].launchers[0]]
         if needs and importlib.util.find_spec(needs) is None:
-            console.print(f"left out: {mode} needs {needs}, which is not installed: run `bench install-{needs}`")
+            why = f"needs {needs}, which is not installed: run `bench install-{needs}`"
+        else:
+            why = engine.lacking(config) if hasattr(engine, "lacking") else ""
+        if why:
+            console.print(f"left out: {mode} {why}")
         else:
             modes.append(mode)
     return modes

@@ -19,7 +19,7 @@ def in_mode(config: RunConfig, mode: str) -> RunConfig:
     if info.one_process:
         changes["share_gpu"] = False
     if info.max_devices == 1:
-        changes |= {"num_devices": 1, "per_device_batch": config.global_batch}
+        changes |= {"num_devices": 1, "per_device_batch": config.per_device_batch * config.num_devices}
     return dataclasses.replace(config, **changes)
 
 

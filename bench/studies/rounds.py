@@ -9,6 +9,7 @@ from bench.config.options import RunConfig
 from bench.errors import RunFailed
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
+from bench.record.describe import did_not_fit
 from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.base import Plan
@@ -39,30 +40,42 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> 
 
     rounds: the most. after_round: called after each with the number of rounds done and the records of this one; true
     where it was the last. Raises UserError when a program cannot run here, RunFailed when one does not end well that
-    may not fail: the records so far stay.
+    may not fail, or none fits into the memory that there is: the records so far stay.
+
+    Of a study that may be partial, a program that never fitted is not tried again: single, say, which has the whole
+    global batch on one device.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
+    left, fitted = list(plan.programs), set()
     for number in range(rounds):
         said, records = {}, []
-        for label in order(list(plan.programs), number):
+        for label in order(left, number):
             config = plan.programs[label]
             config = own_seed(config, number) if plan.study.seeded else config
             try:
                 record = run_one(console, plan, label, config, number, folder, f"round {number + 1}/{rounds} {label}")
             except RunFailed as error:
-                if label not in plan.may_fail or error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
+                if plan.study.partial and did_not_fit(error.failure):
+                    said[label], last = "did not fit into memory", error
+                elif label not in plan.may_fail or error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
                     raise
-                said[label] = "failed, as it may"
+                else:
+                    said[label] = "failed, as it may"
                 continue
             said[label] = says(record)
             records.append(record)
-        row = ", ".join(f"{label} {said[label]}" for label in plan.programs)
+            fitted.add(label)
+        left = [label for label in left if label in fitted or label in plan.may_fail]
+        if not left:
+            raise last
+        row = ", ".join(f"{label} {said[label]}" for label in plan.programs if label in said)
         console.print(f"round {number + 1} of {rounds} ({time.monotonic() - started:.0f} s): {row}")
         if after_round and after_round(number + 1, records):
             break
     for label, config in plan.extra.items():
-        run_one(console, plan, label, config, 0, folder, f"profile {label}")
+        if label in left or label not in plan.programs:
+            run_one(console, plan, label, config, 0, folder, f"profile {label}")
     return folder
 
 
@@ -75,5 +88,5 @@ def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, fol
             return load(launch(config, watch))
     except RunFailed as error:
         failed = RunFailed(f"{label}, round {number + 1}: {error}. The records so far are in {folder}")
-        failed.exit_code = error.exit_code
+        failed.exit_code, failed.failure = error.exit_code, error.failure
         raise failed from None

@@ -335,7 +335,7 @@ def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor
         with trainer.autocast:
             outputs = model(workload.prepare(inputs)).float()
         if targets is not None:
-            counts += trainer.counted(outputs, targets.to(trainer.device))
+            counts += trainer.counted(outputs, targets.to(trainer.device, non_blocking=True))
     train_mode(model)
     return counts
 

@@ -104,6 +104,10 @@ class Trainer:
         self.autocast = set_precision(config)
         # Gradients below 6e-8 are zero in fp16: the loss is multiplied, and the gradients divided before the step.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
+        self.stepped = False  # whether the optimizer was called in this step
+        self.scale = None  # of the loss, where that alone tells whether a step was taken
+        if self.scaler.is_enabled():
+            optimizer.register_step_post_hook(self.note_step)
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
         self.averages = Averages(config, mode, model) if config.ema or config.swa else None
         self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
@@ -207,14 +211,30 @@ class Trainer:
             self.scaler.unscale_(self.optimizer)
             trained = [p for group in self.optimizer.param_groups for p in group["params"]]
             nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
+        self.stepped = False
         self.mode.step(self.optimizer, self.scaler)
-        if self.scaler.is_enabled():
-            before = self.scaler.get_scale()
-            self.scaler.update()
-            if self.scaler.get_scale() < before:  # it found a gradient that is not finite
-                self.skipped_steps += 1
-                return False
+        if self.scaler.is_enabled() and not self.scaler_stepped():
+            self.skipped_steps += 1
+            return False
         return True
+
+    def note_step(self, *_) -> None:
+        """The optimizer took a step."""
+        self.stepped = True
+
+    def scaler_stepped(self) -> bool:
+        """Whether the scaler of fp16 took the step; it did not where a gradient is not finite.
+
+        torch's scaler waits for the device once to know it, and then calls the optimizer or not. A fused optimizer is
+        always called, and leaves the step out on the device: then a scale that is smaller tells it, for one more wait.
+        """
+        if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            self.scaler.update()
+            return self.stepped
+        before = self.scaler.get_scale() if self.scale is None else self.scale
+        self.scaler.update()
+        self.scale = self.scaler.get_scale()
+        return self.scale >= before
 
     def begin(self, phase: str, after: str) -> None:
         """A phase of the step begins, and the one before it ends: for the clock, and for whoever watches the run."""

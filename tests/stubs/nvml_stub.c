@@ -5,17 +5,23 @@
  * entry serves the GPUs after it:
  *   STUB_NVML_COUNT=4                  number of GPUs
  *   STUB_NVML_USED_MIB=1000,2000       memory in use, without the 500 MiB that the driver reserves
- *   STUB_NVML_TOTAL_MIB=81920
+ *   STUB_NVML_TOTAL_MIB=81920,-1       -1: the GPU does not say (its memory is the host's)
+ *   STUB_NVML_CUDA=13000               the newest CUDA that the driver serves
+ *   STUB_NVML_CAPABILITY=90,75         compute capability
+ *   STUB_NVML_NAME=Stub,Other          names; without, each GPU has another
+ *   STUB_NVML_MIG=0,1                  1: the GPU is cut into slices
  *   STUB_NVML_PROCESSES=0:self:300,1:77:400   GPU:pid:MiB; "self" is the asking process, -1 MiB is "not available"
  *   STUB_NVML_UTILIZATION=10,20        percent
  *   STUB_NVML_POWER_MW=100000,200000   milliwatts; energy is power times the time since a fixed moment
+ *   STUB_NVML_POWER_LIMIT_MW=700000    what a board may draw
  *   STUB_NVML_SM_MHZ=1500,1980         clock of the multiprocessors
  *   STUB_NVML_THROTTLE=0,32            bits of the reasons for which it is held down
  *   STUB_NVML_UUID=0000aaaa,0000bbbb   the first 8 digits of each UUID
  *   STUB_NVML_INIT_ERROR=9             what nvmlInit returns
- *   STUB_NVML_UNSUPPORTED=power,energy,utilization,clock,throttle   figures answered with "not supported"
+ *   STUB_NVML_UNSUPPORTED=power,energy,utilization,clock,throttle   figures answered with "not supported";
+ *                                      processes with "no permission"; cuda, capability, mig with "not found"
  *
- * Built with -DSTUB_NVML_OLD it lacks what older drivers lack (memory v2, process list v3, energy); with
+ * Built with -DSTUB_NVML_OLD it lacks what older drivers lack (memory v2, process list v3, energy, CUDA's version v2); with
  * -DSTUB_NVML_ANCIENT it lacks nvmlInitWithFlags too.
  */
 #define _POSIX_C_SOURCE 200809L
@@ -29,7 +35,7 @@
 #define STUB_NVML_OLD
 #endif
 
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, WRONG_VERSION = 25 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7, WRONG_VERSION = 25 };
 enum { MAX_GPUS = 16 };
 #define MIB (1024ull * 1024ull)
 #define RESERVED_MIB 500ull
@@ -100,6 +106,12 @@ int nvmlSystemGetDriverVersion(char *out, unsigned size) {
     return OK;
 }
 
+int nvmlSystemGetCudaDriverVersion(int *out) {
+    if (unsupported("cuda")) return NOT_FOUND;
+    *out = atoi(setting("STUB_NVML_CUDA", "13000"));
+    return OK;
+}
+
 /* --- finding a GPU -------------------------------------------------------------------------------------------- */
 
 int nvmlDeviceGetCount_v2(unsigned *out) { *out = (unsigned)count(); return OK; }
@@ -125,7 +137,24 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Device **out) { return fin
 /* --- one GPU's figures ---------------------------------------------------------------------------------------- */
 
 int nvmlDeviceGetName(Device *device, char *out, unsigned size) {
-    snprintf(out, size, "Stub GPU %d", device->index);
+    char kind[64];
+    entry(setting("STUB_NVML_NAME", ""), device->index, kind, sizeof kind);
+    if (*kind) snprintf(out, size, "%s", kind);
+    else snprintf(out, size, "Stub GPU %d", device->index);
+    return OK;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
+    int both = (int)number("STUB_NVML_CAPABILITY", "90", device->index);
+    if (unsupported("capability")) return NOT_FOUND;
+    *major = both / 10;
+    *minor = both % 10;
+    return OK;
+}
+
+int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
+    if (unsupported("mig")) return NOT_SUPPORTED;
+    *current = *pending = (unsigned)number("STUB_NVML_MIG", "0", device->index);
     return OK;
 }
 
@@ -138,12 +167,14 @@ int nvmlDeviceGetPciInfo_v3(Device *device, Pci *out) {
     return OK;
 }
 
+static int without_memory(int index) { return number("STUB_NVML_TOTAL_MIB", "81920", index) < 0; }
 static unsigned long long total(int index) { return MIB * number("STUB_NVML_TOTAL_MIB", "81920", index); }
 static unsigned long long used(int index) {
     return MIB * number("STUB_NVML_USED_MIB", "1000,2000,3000,4000", index);
 }
 
 int nvmlDeviceGetMemoryInfo(Device *device, Memory *out) {
+    if (without_memory(device->index)) return NOT_SUPPORTED;
     out->total = total(device->index);
     out->used = used(device->index) + RESERVED_MIB * MIB; /* the first form adds what the driver reserves */
     out->free = out->total - out->used;
@@ -153,6 +184,7 @@ int nvmlDeviceGetMemoryInfo(Device *device, Memory *out) {
 /* The process list in the layout that its second and third form share. */
 static int processes(Device *device, unsigned *count_io, Process *out) {
     unsigned found = 0, room = *count_io;
+    if (unsupported("processes")) return NO_PERMISSION;
     const char *row = setting("STUB_NVML_PROCESSES", "");
     for (; row && *row; row = strchr(row, ',') ? strchr(row, ',') + 1 : NULL) {
         int gpu; char pid[16]; long long mib;
@@ -189,6 +221,12 @@ int nvmlDeviceGetPowerUsage(Device *device, unsigned *out) {
     return OK;
 }
 
+int nvmlDeviceGetEnforcedPowerLimit(Device *device, unsigned *out) {
+    if (unsupported("power")) return NOT_SUPPORTED;
+    *out = (unsigned)number("STUB_NVML_POWER_LIMIT_MW", "700000", device->index);
+    return OK;
+}
+
 int nvmlDeviceGetClockInfo(Device *device, unsigned type, unsigned *out) {
     if (unsupported("clock")) return NOT_SUPPORTED;
     *out = type == 1 ? (unsigned)number("STUB_NVML_SM_MHZ", "1500,1600,1700,1800", device->index) : 0;
@@ -202,8 +240,11 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long
 }
 
 #ifndef STUB_NVML_OLD
+int nvmlSystemGetCudaDriverVersion_v2(int *out) { return nvmlSystemGetCudaDriverVersion(out); }
+
 int nvmlDeviceGetMemoryInfo_v2(Device *device, Memory2 *out) {
     if (out->version != (sizeof *out | (2u << 24))) return WRONG_VERSION;
+    if (without_memory(device->index)) return NOT_SUPPORTED;
     out->total = total(device->index);
     out->reserved = RESERVED_MIB * MIB;
     out->used = used(device->index);

@@ -1,4 +1,5 @@
-"""How the ranks of one machine are started: one file per engine, with ``command(config, run_dir, placement)``.
+"""How the ranks of one machine are started: one file per engine, with ``command(config, run_dir, placement)``,
+and ``lacking(config)`` where it cannot start every config here: why not, after the mode's name, or "".
 
 To add an engine: its file, its line here, and its name in LAUNCHERS of bench/config/modes.py.
 """

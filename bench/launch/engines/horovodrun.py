@@ -1,5 +1,6 @@
 """horovodrun over Gloo: starts the ranks and a rendezvous server, gives each its HOROVOD_RANK."""
 
+import ctypes
 import importlib.util
 import os
 import sys
@@ -7,19 +8,25 @@ from pathlib import Path
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.files import PROC
+from bench.install import horovod_status
 from bench.launch.node import Placement
 
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and the variables to add to the environment. Raises UserError when Horovod is missing.
+    """The command line and the variables to add to the environment. Raises UserError when Horovod is missing, or
+    cannot take a GPU's tensors.
 
     An engine variable that the user has set stays as it is, unless an option of the run sets it.
     """
     argv = start(len(placement.ranks), ["-m", "bench.worker", str(run_dir)])
+    if why := lacking(config):
+        raise UserError(f"MODE=horovod {why}")
     trace = {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
-    return argv, {**defaults(config), **knobs(config), **trace}
+    driver = driver_library(run_dir) if config.device == "cuda" else {}
+    return argv, {**defaults(config), **knobs(config), **trace, **driver}
 
 
 def start(num_ranks: int, program: list[str]) -> list[str]:
@@ -29,6 +36,52 @@ def start(num_ranks: int, program: list[str]) -> list[str]:
         raise UserError("MODE=horovod needs Horovod, which is not installed here: run `bench install-horovod`")
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(num_ranks)]
     return [*argv, "-H", f"localhost:{num_ranks}", "--disable-cache", sys.executable, *program]
+
+
+def lacking(config: RunConfig) -> str:
+    """Why the installed Horovod cannot run a config on GPUs, after its name; "" where it can.
+
+    Without NCCL, Horovod 0.28.1 is built without CUDA as well. It still takes a tensor of a GPU, copies it, and on the
+    way back throws in its background thread ("Requested device context manager with GPU device but not compiled with
+    CUDA", torch/cuda_util.cc), outside of what catches errors: the ranks die, or wait for ever.
+    """
+    if config.device != "cuda":
+        return ""
+    if config.share_gpu:
+        return (
+            "cannot be had with SHARE_GPU=1: NCCL takes no two ranks on one GPU, and a Horovod without NCCL takes no "
+            "tensors of a GPU: use MODE=ddp, or DEVICE=cpu"
+        )
+    if horovod_status.nccl_built():
+        return ""
+    return (
+        "needs a Horovod with NCCL on GPUs, and the one installed has none: run `bench install-horovod --gpu nccl "
+        "--force`, or use DEVICE=cpu"
+    )
+
+
+def driver_library(run_dir: Path) -> dict[str, str]:
+    """The variables with which Horovod finds the NVIDIA driver's library, in RUN_DIR/.libraries; none where it does.
+
+    It loads ``libcuda.so`` (torch/cuda_util.cc of 0.28.1), a name that comes with the packages to develop with, and
+    throws where there is only the driver's own ``libcuda.so.1``, as in most containers.
+    """
+    if loaded("libcuda.so") or not (library := loaded("libcuda.so.1")):
+        return {}
+    folder = run_dir.resolve() / ".libraries"
+    folder.mkdir(exist_ok=True)
+    (folder / "libcuda.so").symlink_to(library)
+    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))}
+
+
+def loaded(name: str) -> str:
+    """Load a library into this process and return its path, as Linux's linker finds it; "" where it is not there."""
+    try:
+        ctypes.CDLL(name)
+        lines = (PROC / "self" / "maps").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(maxsplit=5)[5] for line in lines if f"/{name}" in line), "")
 
 
 def defaults(config: RunConfig) -> dict[str, str]:
@@ -42,5 +95,6 @@ def knobs(config: RunConfig) -> dict[str, str]:
         "HOROVOD_FUSION_THRESHOLD": None if config.fusion_mb is None else int(config.fusion_mb * 2**20),  # bytes
         "HOROVOD_CYCLE_TIME": config.cycle_time_ms,
         "HOROVOD_AUTOTUNE": int(config.autotune) or None,
+        "HOROVOD_ENABLE_ASYNC_COMPLETION": int(config.async_completion) or None,
     }
     return {name: str(value) for name, value in values.items() if value is not None}

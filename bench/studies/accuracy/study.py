@@ -16,7 +16,8 @@ RULES = Rules(by_round=OF_THE_SEED)
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite. asked: with the recipe's options."""
-    found = programs(prepare_training(console, asked), available(console))
+    config = prepare_training(console, asked)
+    found = programs(config, available(console, config))
     console.print(f"margin, fixed in advance: {margin_words()}, against {next(iter(found))}, paired by seed")
     yield Plan(ACCURACY, found, says=last_accuracy)
 
@@ -39,5 +40,6 @@ ACCURACY = Study(
               "lr_warmup_epochs": 1.0, "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
     sets=("warmup_steps", "timed_steps"),
     seeded=True,
+    partial=True,
 )  # fmt: skip
 STUDIES = (ACCURACY,)

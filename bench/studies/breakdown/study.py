@@ -18,7 +18,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite, and a profiled run of each mode."""
     refuse(asked, "mode")
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
-    modes = available(console)
+    modes = available(console, config)
     yield Plan(BREAKDOWN, programs(config, modes), extra=profiled(config, modes))
 
 
@@ -38,5 +38,6 @@ BREAKDOWN = Study(
     "where the step and the memory go: phases, exposed communication, timeline of a step",
     plans,
     group="explain",
+    partial=True,
 )
 STUDIES = (BREAKDOWN,)

@@ -18,7 +18,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         return
     refuse(asked, "mode")
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
-    yield Plan(COMPARE, programs(config, available(console)))
+    yield Plan(COMPARE, programs(config, available(console, config)))
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
@@ -42,5 +42,6 @@ COMPARE = Study(
     rounds=8,
     enough=8,
     auto=True,
+    partial=True,
 )
 STUDIES = (COMPARE,)

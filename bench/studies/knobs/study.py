@@ -43,10 +43,13 @@ def programs(config: RunConfig) -> dict[str, RunConfig]:
     if not info.sweep and not info.single:
         swept = [mode for mode, each in MODES.items() if each.sweep or each.single]
         raise UserError(f"MODE={config.mode} has no settings to sweep: use MODE={', '.join(swept)}")
-    crossed = itertools.product(*info.sweep.values()) if info.sweep else ()
-    points = [dict(zip(info.sweep, values, strict=True)) for values in crossed]
+    sweep, single = info.sweep, info.single
+    if config.device == "cuda":
+        sweep, single = sweep | info.sweep_on_gpu, single + info.single_on_gpu
+    crossed = itertools.product(*sweep.values()) if sweep else ()
+    points = [dict(zip(sweep, values, strict=True)) for values in crossed]
     return {config.mode: config} | {
-        label_of(config.mode, point): dataclasses.replace(config, **point) for point in [*points, *info.single]
+        label_of(config.mode, point): dataclasses.replace(config, **point) for point in [*points, *single]
     }
 
 

@@ -31,7 +31,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         raise UserError(f"MODE={asked.mode} is no mode of several processes that train: use MODE=ddp or horovod")
     if asked.num_devices < 2:
         raise UserError("GPUS=1 has no other rank to get wrong: use GPUS=2 or more")
-    if asked.mode not in available(console):
+    if asked.mode not in available(console, asked):
         raise UserError(f"MODE={asked.mode} cannot run here: run `bench doctor`")
     for mistake in chosen:
         console.print(f"[bold]{mistake.name}[/]: {mistake.title}. {mistake.lab.question}")

@@ -78,7 +78,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         raise UserError(f"unknown REPLAY={name}: choose one of {', '.join(REPLAYS)}")
     refuse(asked, "mode")
     case = REPLAYS[name]
-    missing = [mode for mode in (case.base, case.program) if mode not in available(console)]
+    missing = [mode for mode in (case.base, case.program) if mode not in available(console, asked)]
     if missing:
         raise UserError(f"REPLAY={name} needs MODE={missing[0]}, which cannot run here: run `bench doctor`")
     common = {option: value for option, value in case.common.items() if getattr(asked, option) == UNSET[option]}

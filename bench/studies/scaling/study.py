@@ -17,7 +17,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """Two suites, one after the other."""
     refuse(asked, "mode", "num_devices", "gpu_ids")
     config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=flags.max_gpus))
-    modes = available(console)
+    modes = available(console, config)
     for study in (WEAK, STRONG):
         yield Plan(study, programs(config, modes, flags.max_gpus, strong=study is STRONG))
 
@@ -69,6 +69,7 @@ WEAK = Study(
     folder="scaling",
     flags=MAX_GPUS,
     most=True,
+    partial=True,
 )
 STRONG = dataclasses.replace(
     WEAK,

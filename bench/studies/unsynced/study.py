@@ -38,7 +38,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         raise UserError("GPUS=1 is one replica, which has no other to differ from: use GPUS=2 or more")
     if not asked.replicas:
         raise UserError("REPLICAS=0 would record nothing of the replicas: leave it out")
-    found = programs(prepare_training(console, asked), available(console))
+    config = prepare_training(console, asked)
+    found = programs(config, available(console, config))
     against = f"each model against {MAIN} of the synchronised run, paired by seed"
     console.print(f"margin, fixed in advance: {margin_words()}, {against}")
     yield Plan(UNSYNCED, found, says=every_rank)

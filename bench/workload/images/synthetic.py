@@ -28,6 +28,11 @@ class Synthetic:
         self.images = torch.randn(shape, generator=generator).to(device)
         self.labels = torch.randint(self.num_classes, (POOL,), generator=generator).to(device)
 
+    @property
+    def bytes_on_device(self) -> int:
+        """What it takes of the device's memory, for the whole run."""
+        return self.images.nbytes + self.labels.nbytes
+
     def __len__(self) -> int:
         return LENGTH
 

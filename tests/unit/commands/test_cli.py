@@ -314,3 +314,8 @@ def test_doctor_on_a_machine_whose_torch_is_broken(no_torch):
 def test_doctor_counts_the_gpus(nvml_stub):
     stdout = bench("doctor", env=nvml_stub.environ()).stdout
     assert "Stub GPU 0" in stdout and "Stub GPU 3" in stdout
+
+
+def test_doctor_says_what_a_run_on_these_gpus_would_say(nvml_stub):
+    stdout = bench("doctor", env=nvml_stub.environ(mig=[0, 1], total_mib=-1)).stdout
+    assert "fix: GPU 1 (Stub GPU 1) is cut into MIG slices" in stdout and "memory not told" in stdout

@@ -205,6 +205,9 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
 def test_what_is_of_gpus_alone_is_refused_without_one():
     assert resolve(RunConfig(cudnn_benchmark=True), "cuda", 2).cudnn_benchmark
     assert "CUDNN_BENCHMARK=1 is of GPUs" in refused(resolve, RunConfig(cudnn_benchmark=True), "cpu", 2)
+    waits = RunConfig(mode="horovod", async_completion=True)
+    assert resolve(waits, "cuda", 2).async_completion
+    assert "ASYNC_COMPLETION=1 is of reductions by NCCL" in refused(resolve, waits, "cpu", 2)
 
 
 def test_what_was_asked_for_stays():

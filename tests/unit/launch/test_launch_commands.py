@@ -3,24 +3,28 @@
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench.config.modes import LAUNCHERS, MODES
+from bench.config.modes import LAUNCHERS, MODES, TRAINABLE
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
+from bench.install import horovod_status
 from bench.launch import launcher as launch_run
 from bench.launch import supervise
-from bench.launch.engines import ENGINES
+from bench.launch.engines import ENGINES, horovodrun
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node, Placement
 from bench.process.guard import LAUNCHER_PID, error_path
 from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
+from bench.studies.prepare import available
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -78,7 +82,9 @@ from bench.config.options import RunConfig
 from bench.errors import RunFailed, UserError
 from bench.launch import launcher
 from bench.launch.node import Node
+from bench.install import horovod_status
 import bench.measure.nvml as nvml, os, tempfile, dataclasses
+horovod_status.nccl_built = lambda: True
 given, said = {given}, []
 def start(node, argv, environment):
     os.environ["CUDA_VISIBLE_DEVICES"] = environment.get("CUDA_VISIBLE_DEVICES", "unset")
@@ -218,8 +224,15 @@ def test_options_become_horovods_variables(some_horovod):
     assert (variables["HOROVOD_CYCLE_TIME"], variables["HOROVOD_AUTOTUNE"]) == ("5.0", "1")
 
 
+def test_horovods_host_need_not_wait_for_a_reduction_on_gpus(installed_horovod, tmp_path):
+    installed_horovod(NCCL)
+    name = "HOROVOD_ENABLE_ASYNC_COMPLETION"
+    assert command(on_gpus(mode="horovod", async_completion=True), tmp_path)[1][name] == "1"
+    assert name not in command(on_gpus(mode="horovod"), tmp_path)[1]
+
+
 def test_tuned_sets_horovods_cycle(some_horovod):
-    tuned = MODES["horovod"].tuned["cycle_time_ms"]
+    tuned = MODES["horovod"].tuned["cpu"]["cycle_time_ms"]
     assert tuned > 1  # Horovod's own
     _, variables = command(config_of(mode="horovod", tuned=True))
     assert float(variables["HOROVOD_CYCLE_TIME"]) == tuned
@@ -333,6 +346,93 @@ def test_a_file_in_a_folder_that_is_not_there_is_refused(tmp_path):
 def test_horovod_missing_is_refused_with_the_remedy(no_horovod):
     with pytest.raises(UserError, match=r"MODE=horovod.*bench install-horovod"):
         command(config_of(mode="horovod"))
+
+
+def on_gpus(**options) -> RunConfig:
+    """A config of two GPUs, on which nothing is started."""
+    return resolve(RunConfig(**{"mode": "ddp", "num_devices": 2} | options), "cuda", 4)
+
+
+@pytest.fixture
+def installed_horovod(some_horovod, monkeypatch):
+    """``installed_horovod(version, said)``: this version is installed; where its name does not tell what it was built
+    with, it says ``said``, in another process."""
+    horovod_status._says_nccl.cache_clear()
+
+    def install(version: str, said: str = "") -> None:
+        monkeypatch.setattr(horovod_status, "installed_version", lambda: version)
+        if said:
+            monkeypatch.setattr(horovod_status, "ASK", said)
+
+    yield install
+    horovod_status._says_nccl.cache_clear()
+
+
+GLOO, NCCL = "0.28.1+torch2.14.1.cu130.gloo.avx", "0.28.1+torch2.14.1.cu130.nccl.avx"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(GLOO, ""), ("0.28.1", "print(bool(0))"), ("0.28.1", "raise ImportError('libcudart')")],
+)
+def test_a_horovod_without_nccl_is_refused_on_gpus_before_anything_starts(version, said, installed_horovod, tmp_path):
+    """With a GPU's tensor its ranks would die or hang, and nothing would say why."""
+    installed_horovod(version, said)
+    command(config_of(mode="horovod"))  # on CPUs it serves
+    with pytest.raises(UserError, match=r"^MODE=horovod .*none: run `bench install-horovod --gpu nccl"):
+        command(on_gpus(mode="horovod"))
+
+
+@pytest.mark.parametrize(("version", "said"), [(NCCL, ""), ("0.28.1", "print(bool(1))")])
+def test_a_horovod_with_nccl_is_started_on_gpus(version, said, installed_horovod, tmp_path):
+    installed_horovod(version, said)
+    assert "bench.worker" in command(on_gpus(mode="horovod"), tmp_path)[0]
+
+
+DRIVER = """
+import json, os, pathlib, subprocess, sys
+from bench.launch.engines import horovodrun
+there = bool(horovodrun.loaded("libcuda.so"))  # a machine with the driver's packages to develop with
+variables = horovodrun.driver_library(pathlib.Path({folder!r}))
+finds = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libcuda.so')"]
+done = subprocess.run(finds, env=os.environ | variables, capture_output=True)
+print(json.dumps([there, bool(variables), done.returncode == 0]))
+"""
+
+
+def test_horovod_finds_a_driver_that_has_only_its_numbered_library(nvml_stub, tmp_path):
+    """In most containers there is libcuda.so.1 alone, and Horovod would throw at its first tensor of a GPU."""
+    library = tmp_path / "driver" / "libcuda.so.1"
+    library.parent.mkdir()
+    shutil.copy(nvml_stub.folder / "new" / "libnvidia-ml.so.1", library)
+    there, given, found = nvml_stub.run(DRIVER.format(folder=str(tmp_path)), driver=library.parent)
+    assert found and given != there
+    if given:
+        assert (tmp_path / ".libraries" / "libcuda.so").resolve() == library
+
+
+def test_without_a_driver_no_library_is_looked_for(installed_horovod, monkeypatch, tmp_path):
+    installed_horovod(NCCL)
+    monkeypatch.setattr(horovodrun, "loaded", lambda name: "")
+    assert "LD_LIBRARY_PATH" not in command(on_gpus(mode="horovod"), tmp_path)[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", [GLOO, NCCL])
+def test_no_horovod_shares_a_gpu(version, installed_horovod):
+    """NCCL refuses two ranks on one GPU, and without NCCL there is no road for a GPU's tensors."""
+    installed_horovod(version)
+    with pytest.raises(UserError, match=r"SHARE_GPU=1.*use MODE=ddp"):
+        command(on_gpus(mode="horovod", share_gpu=True))
+
+
+def test_a_study_on_gpus_leaves_out_what_cannot_run_there(installed_horovod):
+    said = []
+    console = SimpleNamespace(print=said.append)
+    installed_horovod(GLOO)
+    assert available(console, config_of()) == TRAINABLE and not said
+    assert available(console, on_gpus()) == [mode for mode in TRAINABLE if mode != "horovod"]
+    assert len(said) == 1 and "left out: horovod needs a Horovod with NCCL" in said[0]
 
 
 def test_what_could_not_start_leaves_no_folder(no_horovod, tmp_path):

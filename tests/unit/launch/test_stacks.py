@@ -1,5 +1,7 @@
 """Where a rank stands, read from what faulthandler writes: real dumps of both engines, shortened at the outer end."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +10,15 @@ import time
 import pytest
 
 from bench.launch import stacks, supervise
+from bench.mistakes import MISTAKES
 from bench.process.heartbeat import Heartbeat
+
+
+@pytest.fixture(autouse=True)
+def no_guard_answers(monkeypatch):
+    """The ranks here have no guard, but where a test says so."""
+    monkeypatch.setattr(stacks, "ANSWER_S", 0.3)
+
 
 SITE = "/v/lib/python3.11/site-packages"
 GUARD = f"""Thread 0x00007f8d4fca46c0 (most recent call first):
@@ -215,6 +225,83 @@ def test_the_last_thread_of_a_dump_is_the_main_one(tmp_path):
     (tmp_path / "main.py").write_text(code)
     done = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, timeout=30)
     assert stacks.place(done.stderr)["line"] == 4, done.stderr
+
+
+# --- NCCL, which does not keep the host -----------------------------------------------------------------------------
+
+
+def recorded(*entries: tuple[str, int, list, str]) -> str:
+    """What torch's flight recorder writes, shortened. entries: operation, number, sizes, state."""
+    keys = ("profiling_name", "collective_seq_id", "input_sizes", "state")
+    common = {"process_group": ["0", "default_pg"], "is_p2p": False, "retired": False, "timeout_ms": 960000}
+    rows = [dict(zip(keys, entry, strict=True)) | common for entry in entries]
+    return json.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": rows})
+
+
+LONE = ("nccl:all_reduce", 41, [[3]], "started")
+OTHER = ("nccl:_allgather_base", 41, [[17]], "scheduled")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (recorded(LONE), "all_reduce of [3], number 41"),
+        (recorded(("nccl:broadcast", 43, [[9, 2], [4]], "scheduled"), LONE), "all_reduce of [3], number 41"),
+        (recorded(("nccl:all_reduce", 40, [[3]], "completed")), ""),
+        (recorded(), ""),
+        ('{"version": "2.10", "pg_config": {}}', ""),  # no NCCL
+        ("", ""),
+        ("[1]", ""),
+        ('{"entries": [{"state": "started"}]}', ""),  # another version's
+    ],
+)
+def test_the_first_collective_that_nccl_has_not_done(text, words):
+    assert stacks.unfinished(text) == words
+
+
+RANK = """
+import sys, time, types
+from pathlib import Path
+from bench.process.guard import Guard
+c10d = sys.modules["torch._C._distributed_c10d"] = types.ModuleType("c10d")  # torch's, as far as it is asked
+c10d._dump_nccl_trace_json = lambda *asked: sys.argv[3].encode() if asked == (True, True) else b""
+def validate(): time.sleep(60)  # the host waits for the device
+with Guard(Path(sys.argv[1]), int(sys.argv[2])):
+    Path(sys.argv[1], "ready" + sys.argv[2]).touch()
+    validate()
+"""
+
+
+def test_a_rank_that_waits_for_the_device_is_asked_what_nccl_has_not_done(tmp_path, monkeypatch):
+    """Real processes with a rank's guard. Rank 0 has entered a collective that rank 1 has not, rank 2 sleeps."""
+    monkeypatch.setattr(stacks, "ANSWER_S", 60.0)
+    (tmp_path / "rank.py").write_text(RANK)
+    says = [recorded(LONE), recorded(OTHER), recorded(("nccl:all_reduce", 40, [[3]], "completed"))]
+    command, environment = [sys.executable, tmp_path / "rank.py", tmp_path], os.environ | {"PYTHONPATH": stacks.PROJECT}
+    processes = [subprocess.Popen([*command, str(rank), text], env=environment) for rank, text in enumerate(says)]
+    try:
+        while not all((tmp_path / f"ready{rank}").exists() for rank in range(3)):
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.05)
+        first, second, asleep = stacks.collect({rank: p.pid for rank, p in enumerate(processes)}, tmp_path)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert first["collective"] is second["collective"] is True and asleep["collective"] is False
+    assert first["awaits"] == "all_reduce of [3], number 41" and second["awaits"].startswith("_allgather_base of [17]")
+    assert not (tmp_path / ".collectives-wanted").exists()
+
+
+def test_ranks_that_await_different_collectives_of_nccl_are_the_mistake():
+    """Both hosts wait for a device; what they await tells that rank 0 is in a collective that no other is in."""
+    lone = at("bench/training/epochs.py", 276, "validate", True) | {"awaits": "all_reduce of [3], number 41"}
+    other = at("bench/training/epochs.py", 150, "end_epoch", True) | {"awaits": "_allgather_base of [17], number 41"}
+    rank, message = said([lone, other], [(6, "validating"), (6, "validating")])
+    assert rank == 0 and "epochs.py:276 (validate), awaiting all_reduce of [3], number 41, rank 1 in another" in message
+    assert MISTAKES["rank0-collective"].detect({"hang": {"where": [lone, other], "limit_s": 20}})
+    sleeps = SLEEPING  # rank 1 hangs by itself: another fault
+    assert not MISTAKES["rank0-collective"].detect({"hang": {"where": [lone, sleeps], "limit_s": 20}})
 
 
 # --- What is said of it ---------------------------------------------------------------------------------------------

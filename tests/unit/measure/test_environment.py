@@ -44,23 +44,17 @@ def test_torch_adds_versions_and_threads():
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_compute_capability_is_matched_by_uuid_or_bus(nvml_stub):
+def test_what_is_known_of_gpus_and_of_the_libraries_under_torch(nvml_stub):
     code = """
 import json, torch
-from types import SimpleNamespace
-GPUS = [SimpleNamespace(uuid="b1111111-0000-0000-0000-000000000001"),
-        SimpleNamespace(pci_domain_id=0, pci_bus_id=0x30, pci_device_id=0)]
 torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: 2
-torch.cuda.get_device_properties = GPUS.__getitem__
-torch.cuda.get_device_capability = [(9, 0), (8, 6)].__getitem__
 torch.backends.cudnn.version = lambda: 91002
 from bench.measure.environment import collect_environment
 found = collect_environment()
 print(json.dumps([[device["compute_capability"] for device in found["devices"]], found["versions"]]))
 """
-    capabilities, versions = nvml_stub.run(code)
-    assert capabilities == [None, "9.0", "8.6", None]
+    capabilities, versions = nvml_stub.run(code, capability=[75, 90], count=3)
+    assert capabilities == ["7.5", "9.0", "9.0"]
     assert versions["cudnn"] == "91002"
 
 

@@ -290,18 +290,20 @@ print(json.dumps([resets, after - before, sampler.stop()]))
     resets, seconds, (first, second) = nvml_stub.run(
         REAL + timed,
         used_mib=[1024, 2048, 3072, 4096],
-        processes=["1:self:512", "3:self:1536"],
+        processes=["1:self:3584", "3:self:2560"],
         utilization=[1, 2, 3, 4],
         power_mw=[1000, 20000, 3000, 40000],
+        power_limit_mw=[700000, 350000],
     )
+    assert (first["power_limit_w"], second["power_limit_w"]) == (350.0, 350.0)
     assert resets == [0, 1]
     assert first["device"] == "cuda:0" and second["device"] == "cuda:1"
     assert first["uuid"].startswith("GPU-d3") and second["uuid"].startswith("GPU-b1")
     assert first["peak_memory_gib"] == {
-        "nvml_device": 4.0, "nvml_process": 1.5, "torch_allocated": 5.0, "torch_reserved": 6.0,
+        "nvml_device": 4.0, "nvml_process": 2.5, "torch_allocated": 5.0, "torch_reserved": 6.0,
     }  # fmt: skip
     assert second["peak_memory_gib"] == {
-        "nvml_device": 2.0, "nvml_process": 0.5, "torch_allocated": 6.0, "torch_reserved": 7.0,
+        "nvml_device": 2.0, "nvml_process": 3.5, "torch_allocated": 6.0, "torch_reserved": 7.0,
     }  # fmt: skip
     timeline = first["timeline"]
     assert set(timeline["torch_allocated_gib"]) == {1.0} and set(timeline["torch_reserved_gib"]) == {2.0}
@@ -334,18 +336,18 @@ def test_foreign_processes_and_a_clock_held_down_are_in_the_figures_of_a_run(nvm
     hot = """
 import os
 from bench.record.summary import gpu_disturbance
-os.environ["STUB_NVML_PROCESSES"] = "3:self:512,3:77:64"  # 99 has ended before
+os.environ["STUB_NVML_PROCESSES"] = "3:self:2560,3:77:64"  # 99 has ended before
 sampler.mark("timed")
 os.environ["STUB_NVML_THROTTLE"] = "32"
 sampler.mark("end")
 os.environ["STUB_NVML_THROTTLE"] = "0"
-os.environ["STUB_NVML_PROCESSES"] = "3:self:512,3:88:64"
+os.environ["STUB_NVML_PROCESSES"] = "3:self:2560,3:88:64"
 devices = sampler.stop()
 print(json.dumps([devices[0], gpu_disturbance([{"pid": os.getpid(), "devices": devices}]),
                   gpu_disturbance([{"pid": 1, "devices": devices}])]))
 """
     device, found, of_another = nvml_stub.run(
-        MADE_UP + hot, processes=["3:self:512", "3:99:64"], sm_mhz=[1980], throttle=[4]
+        MADE_UP + hot, processes=["3:self:2560", "3:99:64"], sm_mhz=[1980], throttle=[4]
     )
     assert set(device["timeline"]["sm_clock_mhz"]) == {1980} and len(device["processes"]) == 2
     assert found == {"foreign_gpu_processes": 1, "gpu_slowed_share": 0.5}
@@ -359,11 +361,44 @@ def test_in_a_container_the_process_figure_is_missing_with_its_reason(nvml_stub)
     assert [note for note in device["notes"] if note.startswith("nvml_process: ") and "container" in note]
 
 
+def test_a_driver_that_refuses_process_figures_is_said_to(nvml_stub):
+    """Memory is then the device's, and whose processes were on it is not known: not that there were none."""
+    foreign = "from bench.record.summary import gpu_disturbance\nimport os\n"
+    parts = "parts = [{'pid': os.getpid(), 'devices': sampler.stop()}]\n"
+    device, found = nvml_stub.run(
+        MADE_UP + MARKS + foreign + parts + "print(json.dumps([parts[0]['devices'][0], gpu_disturbance(parts)]))",
+        processes=["3:77:100"],
+        unsupported="processes",
+        used_mib=[1024],
+    )
+    peak = device["peak_memory_gib"]
+    assert peak["nvml_process"] is None and peak["nvml_device"] == 1
+    assert any(note.startswith("nvml_process:") and "refuses" in note for note in device["notes"])
+    assert "foreign_gpu_processes" not in found
+
+
+def test_a_process_of_the_host_with_our_number_is_not_taken_for_ours(nvml_stub):
+    """torch has 2 GiB reserved on the GPU, so what NVML gives 300 MiB to is somebody else."""
+    device, other = nvml_stub.run(MADE_UP + MARKS + PRINT, processes=["3:self:300", "1:self:3584"])
+    assert device["peak_memory_gib"]["nvml_process"] is None and "processes" not in device
+    assert any("another one of the host's" in note for note in device["notes"])
+    assert other["peak_memory_gib"]["nvml_process"] == 3.5 and "processes" in other
+
+
 def test_an_old_driver_gives_less_and_says_so(nvml_stub):
-    device, _ = nvml_stub.run(MADE_UP + MARKS + PRINT, driver="old", used_mib=[1024], processes=["3:self:1"])
+    device, _ = nvml_stub.run(MADE_UP + MARKS + PRINT, driver="old", used_mib=[1024], processes=["3:self:2560"])
     assert device["peak_memory_gib"]["nvml_device"] == pytest.approx(1 + 500 / 1024, abs=1e-5)
     assert device["energy_j"] is None
     assert {note.split(":")[0] for note in device["notes"]} == {"energy_j", "nvml_device"}
+
+
+def test_a_gpu_that_does_not_tell_its_memory_says_so(nvml_stub):
+    """Its memory is the host's; what torch's allocator has is known all the same."""
+    device, _ = nvml_stub.run(MADE_UP + MARKS + PRINT, total_mib=-1, processes=["3:self:2560"])
+    peak = device["peak_memory_gib"]
+    assert (peak["nvml_device"], peak["torch_reserved"]) == (None, 6.0)
+    (note,) = device["notes"]
+    assert note.startswith("nvml_device:") and "not supported" in note
 
 
 def test_without_a_driver_torch_still_gives_its_own(nvml_stub):

@@ -222,6 +222,19 @@ def test_on_a_device_the_streams_of_our_own_additions_compute():
     assert lanes == {"cuda:0": ours[:1], "cuda:1": ours[1:]}
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "ncclKernel_AllReduce_RING_LL_Sum_float(int)"],
+)
+def test_what_nccl_sends_on_the_models_stream_is_no_computation(name):
+    """With OVERLAP=0 the collective is awaited at once, and runs on the stream of the model."""
+    marks, addition = [event(10, 20, name=MARK)], event(12, 14, device=0, stream=7)
+    kernels = [event(25, 30, device=0, stream=7), event(30, 70, name=name, device=0, stream=7),
+               event(70, 75, device=0, stream=7)]  # fmt: skip
+    lanes = StepTimeline(CPU).device_lanes([*marks, addition, *kernels], marks)
+    assert lanes == {"cuda:0": [kernels[0], kernels[2]]}
+
+
 def test_a_thread_that_waits_in_a_hook_does_not_compute():
     watched, layer = StepTimeline(CPU), nn.Linear(4, 4)
     future = torch.futures.Future()

@@ -73,12 +73,37 @@ def test_options_of_an_engine_go_to_the_modes_that_have_them():
     assert [found[mode].overlap for mode in ("dp", "ddp", "horovod")] == [True, False, False]
 
 
+def test_every_mode_has_the_same_global_batch_with_accumulation_too():
+    base = config(per_device_batch=8, accumulate=2)
+    assert {in_mode(base, mode).global_batch for mode in MODES} == {32}
+
+
 def test_tuned_gives_each_engine_its_own_settings():
     found = compare.programs(config(tuned=True), TRAINABLE)
     for mode, each in found.items():
-        for name, value in MODES[mode].tuned.items():
+        for name, value in MODES[mode].tuned.get("cpu", {}).items():
             assert getattr(each, name) == value
     assert found["horovod"].gradient_as_bucket_view is False and found["ddp"].cycle_time_ms is None
+
+
+def test_horovods_long_cycle_is_for_cpus_and_gpus_sweep_shorter_ones():
+    """Its last reduction waits for the cycle's end: 25 ms are half of a GPU's step."""
+    cpu, gpu = (compare.programs(config(device, tuned=True), TRAINABLE) for device in ("cpu", "cuda"))
+    assert cpu["horovod"].cycle_time_ms == 25 and gpu["horovod"].cycle_time_ms is None
+    assert gpu["ddp"].gradient_as_bucket_view and gpu["ddp"].static_graph
+    assert resolve(RunConfig(mode="horovod", tuned=True), "cuda", 2).cycle_time_ms is None  # of auto, too
+    swept = {device: knobs.programs(in_mode(config(device), "horovod")).values() for device in ("cpu", "cuda")}
+    cycles = {device: {c.cycle_time_ms for c in found} - {None} for device, found in swept.items()}
+    assert cycles == {"cpu": {1, 5, 25}, "cuda": {0.5, 1, 2, 5}}
+    assert {c.fusion_mb for c in swept["cuda"]} - {None} == {1, 16, 128}
+
+
+def test_settings_of_gpus_are_swept_there_alone():
+    labels = {(mode, device): " ".join(knobs.programs(in_mode(config(device), mode)))
+              for mode in ("single", "horovod") for device in ("cpu", "cuda")}  # fmt: skip
+    assert "async_completion=1" in labels["horovod", "cuda"] and "async_completion" not in labels["horovod", "cpu"]
+    assert all(f"single {name}=1" in labels["single", "cuda"] for name in ("cudnn_benchmark", "fused"))
+    assert "cudnn" not in labels["single", "cpu"]
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():

@@ -1,0 +1,147 @@
+"""Machines with GPUs that cannot be used as they are: what is said before anything starts, and what is done instead.
+
+Each row of the table in tutorials/manual/where_it_runs.md is one here, by its name, on the made-up NVIDIA driver of
+tests/stubs. The installed torch is made up where a row is about it: a folder with its version.py and its library.
+"""
+
+import re
+
+import pytest
+
+from bench.launch import gpu_fit
+from tests.runs import ROOT
+
+pytestmark = pytest.mark.slow
+
+ASK = """
+import dataclasses, json, pathlib, sys
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.launch import devices
+from bench.measure import nvml
+folder = pathlib.Path({folder!r})
+sys.path.insert(0, str(folder))  # its torch, where it has one
+nvml.DEVICE_FILES = folder / "dev"
+asked = RunConfig(model="resnet18", **{given!r})
+try:
+    device = devices.choose_device(asked)
+    config = dataclasses.replace(asked, device=device)
+    said = [device, devices.why_cpu(asked) or devices.device_variables(config)]
+except UserError as error:
+    said = ["refused", str(error)]
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture
+def asked(nvml_stub, tmp_path):
+    """``asked(given, …)``: the device that these options get, and what is said; ["refused", the line] where they get
+    none. torch: (version, CUDA's, architectures) of the one installed. file: whether there is a GPU's device file."""
+
+    def ask(given=None, torch=("2.14.1+cu130", "13.0", "sm_75 sm_90 sm_120"), file=True, **stub) -> list:
+        (tmp_path / "dev").mkdir()
+        for name in ("nvidiactl", "nvidia0") if file else ():
+            (tmp_path / "dev" / name).touch()
+        version, cuda, compiled = torch
+        (tmp_path / "torch" / "lib").mkdir(parents=True)
+        (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+        text = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = None\n"
+        (tmp_path / "torch" / "version.py").write_text(text)
+        library = tmp_path / "torch" / "lib" / "libtorch_python.so"
+        library.write_bytes(b"\x7fELF sm_1 is no list\0" + compiled.encode() + b"\0more")
+        code = ASK.format(folder=str(tmp_path), given={"mode": "ddp", "num_devices": 2} | (given or {}))
+        return nvml_stub.run(code, **{"name": "H100"} | stub)
+
+    return ask
+
+
+CPU, GPU, REFUSED = "cpu", "cuda", "refused"
+OLD = {"driver": "old", "cuda": 11040}  # R470
+# The first words of a row of the table -> what the machine is, and what comes of it.
+HOSTS = {
+    "no NVIDIA driver": [({"driver": "none", "file": False}, CPU, r"^{}$")],
+    "the driver is not loaded": [({"init_error": 9, "file": False}, CPU, r"installed but not loaded")],
+    "a container without the driver's libraries": [
+        ({"driver": "none"}, REFUSED, r"There is a GPU \(.*nvidia0\).*DRIVER_CAPABILITIES=compute,utility.*DEVICE=cpu"),
+        ({"driver": "none", "visible": ""}, CPU, r"^{}$"),
+    ],
+    "the driver was updated while in use": [({"init_error": 18}, REFUSED, r"restart the machine.*DEVICE=cpu")],
+    "`CUDA_VISIBLE_DEVICES` is empty or `-1`": [
+        ({"visible": ""}, CPU, r"hides all 4 GPUs"),
+        ({"visible": "-1"}, CPU, r"hides all 4 GPUs"),
+    ],
+    "`CUDA_VISIBLE_DEVICES` names what is not there": [
+        ({"visible": "9"}, REFUSED, r"CUDA_VISIBLE_DEVICES=9: 9 is none of this machine's 4 GPUs.*DEVICE=cpu"),
+        ({"visible": "GPU-ff"}, REFUSED, r"GPU-ff is none"),
+        ({"visible": "1,1"}, REFUSED, r"names a GPU twice"),
+        ({"given": {"gpu_ids": "0,7"}}, REFUSED, r"GPUS=0,7: 7 is not here"),
+    ],
+    "MIG": [
+        ({"visible": "MIG-1"}, REFUSED, r"CUDA_VISIBLE_DEVICES=MIG-1 names a MIG slice, which is not supported"),
+        ({"mig": [0, 1]}, REFUSED, r"GPU 1 \(H100\) is cut into MIG slices.*DEVICE=cpu"),
+        ({"mig": [0, 1, 0], "given": {"gpu_ids": "0,2"}}, GPU, r"GPU-a0000000\S*,GPU-c2222222"),
+    ],
+    "torch without CUDA": [
+        ({"torch": ("2.14.1+cpu", None, "")}, REFUSED, r"torch 2.14.1\+cpu has no CUDA.*TORCH=cuda.*DEVICE=cpu"),
+    ],
+    "a driver that is too old for torch": [
+        (OLD, REFUSED, r"serves CUDA 11.4 at most, and torch 2.14.1\+cu130 is built for CUDA 13.0: update the driver"),
+        (OLD | {"torch": ("2.6.0+cu118", "11.8", "sm_90")}, GPU, r"^{}$"),  # of one major version: NVIDIA promises it
+        ({"cuda": 13010}, GPU, r"^{}$"),
+        ({"unsupported": "cuda"}, GPU, r"^{}$"),  # not known: torch will say
+    ],
+    "a GPU that torch has no code for": [
+        ({"capability": [90, 61]}, REFUSED, r"GPU 1 \(H100\) has compute capability 6.1.*sm_75 sm_90 sm_120"),
+        ({"capability": 100}, REFUSED, r"capability 10.0"),
+        ({"capability": 100, "torch": ("2.6.0", "12.4", "sm_90 compute_90")}, GPU, r"^{}$"),
+        ({"capability": 61, "torch": ("2.6.0", "12.4", "")}, GPU, r"^{}$"),  # not known
+    ],
+    "a GPU before Ampere": [
+        ({"capability": 75, "given": {"precision": "tf32"}}, REFUSED, r"PRECISION=tf32: GPU 0 .*has no TF32.*use fp32"),
+        ({"capability": 75, "given": {"precision": "bf16"}}, REFUSED, r"PRECISION=bf16.*use fp16, or ALLOW_SLOW=1"),
+        ({"capability": 75, "given": {"precision": "bf16", "allow_slow": True}}, GPU, r"^{}$"),
+        ({"capability": 75, "given": {"precision": "fp16"}}, GPU, r"^{}$"),
+        ({"capability": 90, "given": {"precision": "tf32"}}, GPU, r"^{}$"),
+    ],
+    "GPUs of several kinds": [
+        ({"name": ["A40", "H100"]}, GPU, r"'CUDA_VISIBLE_DEVICES': 'GPU-a0000000\S*,GPU-b1111111[-0-9]*'}$"),
+        ({"name": ["A40", "H100"], "visible": "3,1,0"}, GPU, r"'GPU-d3333333\S*,GPU-b1111111[-0-9]*'}$"),
+    ],
+    "a GPU that is full": [
+        ({"used_mib": [100, 81300]}, REFUSED, r"GPU 1 \(H100\) has 0.12 GiB of memory free.*GPUS=0,2"),
+        ({"used_mib": [100, 100, 81300]}, GPU, r"^{}$"),  # it is not used
+    ],
+    "a GPU that does not tell its memory": [({"total_mib": [-1, 81920]}, GPU, r"^{}$")],
+    "fewer GPUs than `GPUS`": [({"given": {"num_devices": 8}}, REFUSED, r"GPUS=8, but 4 visible here.*DEVICE=cpu")],
+}
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "said"),
+    [pytest.param(*case, id=f"{name} {i}") for name, cases in HOSTS.items() for i, case in enumerate(cases)],
+)
+def test_what_is_said_and_done(asked, machine, device, said):
+    got, words = asked(**machine)
+    assert got == device, words
+    assert re.search(said, str(words)) and "\n" not in str(words), words
+
+
+def test_the_manuals_table_has_these_rows():
+    """And those whose tests are elsewhere: by the words in brackets."""
+    text = (ROOT / "tutorials" / "manual" / "where_it_runs.md").read_text()
+    table = re.search(r"\| a machine with GPUs where .*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in table if line]
+    elsewhere = {
+        "other people's processes": "tests/unit/measure/test_memory.py",  # what a GPU does not tell, in the record, too
+        "NVML gives no process figures": "tests/unit/measure/test_memory.py",
+        "Horovod without NCCL": "tests/unit/launch/test_launch_commands.py",
+        "two ranks on one GPU": "tests/unit/launch/test_launch_commands.py",
+    }
+    assert sorted(rows) == sorted([*HOSTS, *elsewhere])
+
+
+def test_what_torch_was_compiled_for_is_what_torch_says():
+    import torch
+
+    said = getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or ""
+    assert gpu_fit.architectures() == tuple(said.split())

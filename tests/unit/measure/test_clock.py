@@ -1,0 +1,107 @@
+"""bench/measure/clock.py: the times of steps, with events of a GPU that is made up, and with a CPU's seconds."""
+
+import gc
+import itertools
+import weakref
+
+import pytest
+import torch
+
+from bench.measure import clock
+from bench.measure.clock import StepClock
+
+ALIVE = weakref.WeakSet()  # events
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+
+class Event:
+    """A CUDA event on a device that is a number of steps behind: its time is when it was recorded, in ms."""
+
+    now = passed = 0.0  # ms: of the host, and of the device
+
+    def __init__(self):
+        self.at = Event.now
+        ALIVE.add(self)
+
+    def query(self) -> bool:
+        return self.at <= Event.passed
+
+    def elapsed_time(self, end) -> float:
+        assert self.query() and end.query(), "read before it has passed"
+        return end.at - self.at
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A clock of the made-up GPU, which does its work when it is waited for."""
+
+    def synchronize(device):
+        Event.passed = Event.now
+
+    Event.now = Event.passed = 0.0
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(clock, "moment", lambda device: Event())
+    return StepClock(GPU)
+
+
+def take(steps: StepClock, count: int, ms: float = 10.0) -> None:
+    """Issue so many steps: half of each is its forward pass, the rest backward."""
+    for _ in range(count):
+        steps.phase_done("start")
+        Event.now += ms / 2
+        steps.phase_done("forward")
+        Event.now += ms / 2
+        for phase in ("backward", "synchronize", "optimizer"):
+            steps.phase_done(phase)
+        steps.step_done(0.25)
+
+
+def test_a_long_training_keeps_few_events(gpu):
+    take(gpu, 3)  # untimed
+    gpu.start()
+    for _ in range(20):
+        take(gpu, 100)
+        Event.passed = Event.now - 50  # the device is five steps behind
+        gc.collect()
+        assert len(ALIVE) <= 7 * (clock.MOST_PENDING + 100)
+    assert gpu.step_time_s() == pytest.approx([0.01] * 2000) and len(gpu.data_wait_s) == 2000
+    phases = gpu.phase_time_s()
+    assert phases["forward"] == phases["backward"] == pytest.approx([0.005] * 2000)
+    assert phases["optimizer"] == [0.0] * 2000
+
+
+def test_a_benchmark_reads_no_event_before_its_end(gpu, monkeypatch):
+    gpu.start()
+    monkeypatch.setattr(Event, "query", lambda self: pytest.fail("asked while steps are timed"))
+    take(gpu, 100)
+    monkeypatch.undo()
+    assert len(gpu.pending) == 100
+
+
+def test_what_lies_between_two_stretches_is_in_no_step(gpu):
+    gpu.start()
+    take(gpu, 2)
+    Event.now += 1000  # a validation
+    gpu.resume()
+    take(gpu, 2, ms=20.0)
+    assert gpu.step_time_s() == pytest.approx([0.01, 0.01, 0.02, 0.02])
+
+
+def test_a_new_start_forgets_what_was_before(gpu):
+    gpu.start()
+    take(gpu, 300)
+    gpu.start()
+    take(gpu, 1)
+    assert gpu.step_time_s() == pytest.approx([0.01]) and gpu.data_wait_s == [0.25]
+
+
+def test_a_cpu_is_timed_by_its_clock_also_with_accumulation(monkeypatch):
+    seconds = itertools.count()
+    monkeypatch.setattr(clock, "moment", lambda device: float(next(seconds)))
+    steps = StepClock(CPU, passes=2)
+    steps.start()
+    for phase in clock.ACCUMULATED:
+        steps.phase_done(phase)
+    steps.step_done(0.5)
+    assert steps.step_time_s() == [7.0]
+    assert steps.phase_time_s() == {phase: [1.0] for phase in clock.ACCUMULATED[1:]}

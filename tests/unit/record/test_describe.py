@@ -1,0 +1,39 @@
+"""bench/record/describe.py: which GPUs a record is said to be of."""
+
+import pytest
+
+from bench.record.describe import machine_line, stand_in
+from tests import records
+
+HERE = [{"index": i, "uuid": f"GPU-{i}", "name": name} for i, name in enumerate(["A40", "H100", "A40", "H100"])]
+
+
+def used(*indices: int, mode: str = "ddp"):
+    """A record of these GPUs, of a machine that has four, of two kinds."""
+
+    def change(data: dict) -> None:
+        data["environment"]["devices"] = HERE
+        devices = [device for part in data["samples"] for device in part["devices"]]
+        for device, index in zip(devices, indices, strict=True):
+            device["uuid"] = f"GPU-{index}"
+
+    record = records.record(mode, device="cuda", num_devices=len(indices))
+    return records.edited([record], change)[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "head", "devices"),
+    [
+        (used(1, 3), "2× H100", "GPU: 2× H100"),  # GPUS=1,3
+        (used(0, 1), "1× A40 and 1× H100", "GPU: 2× A40 and H100"),
+        (used(1, 3, mode="dp"), "2× H100", "GPU: 2× H100"),
+        (used(3, mode="single"), "1× H100", "GPU: 1× H100"),
+    ],
+)
+def test_a_record_is_of_the_gpus_that_it_used(record, head, devices):
+    assert machine_line(record).startswith(f"{head}: Test(R) Processor") and stand_in(record) == devices
+
+
+def test_a_run_that_failed_has_no_devices_and_takes_the_first():
+    record = records.record("ddp", device="cuda", num_devices=2, failed="raised")
+    assert machine_line(record).startswith("2× Test GPU 80GB:")

@@ -1,0 +1,132 @@
+"""bench/studies/rounds.py when programs of a suite do not end well. Runs are made up: no process is started."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from bench.analysis.suite import suite_of
+from bench.commands.studies import print_result
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.errors import RunFailed
+from bench.studies import rounds
+from bench.studies.base import Plan
+from bench.studies.compare import study as compare
+from bench.studies.registry import study_of
+from bench.studies.scaling import result as scaling_result
+from bench.studies.scaling import study as scaling
+from tests import records
+
+OUT_OF_MEMORY = "rank 0 raised OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …"
+MODES = ["single", "dp", "ddp"]
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """``made_up(fails)``: launches that leave a record, or fail as ``fails(config)`` says. Gives all records."""
+    found = []
+
+    def start(fails):
+        def launch(config, watch):
+            message, options = fails(config), {"mode": config.mode, "num_devices": config.num_devices}
+            labels = {n: getattr(config, n) for n in ("study", "suite", "program", "round")}
+            batch = config.per_device_batch
+            record = records.record(
+                **options,
+                **labels,
+                batch=batch,
+                device="cuda",
+                seconds=len(found),
+                failed="raised" if message else None,
+            )
+            if message:
+                record = records.edited([record], lambda data: data["failure"].update(message=message))[0]
+            found.append(record)
+            if message:
+                error = RunFailed(message)
+                error.failure = {"kind": "raised", "rank": 0, "message": message, "traceback": ""}
+                raise error
+            return record
+
+        monkeypatch.setattr(rounds, "launch", launch)
+        monkeypatch.setattr(rounds, "load", lambda record: record)
+        monkeypatch.setattr(rounds, "LiveProgress", Silent)
+        return found
+
+    return start
+
+
+class Silent:
+    """No progress bar."""
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return None
+
+    def __exit__(self, *_):
+        pass
+
+
+def on_gpus(**options) -> RunConfig:
+    return resolve(RunConfig(mode="ddp", model="resnet18", **{"num_devices": 4} | options), "cuda", 16)
+
+
+def test_single_that_does_not_fit_ends_no_comparison(made_up, tmp_path):
+    """It has the whole global batch on one device. It is tried once; the others are compared over all rounds."""
+    found = made_up(lambda config: OUT_OF_MEMORY if config.mode == "single" else "")
+    console, plan = (
+        Console(record=True, width=300, file=io.StringIO()),
+        Plan(compare.COMPARE, compare.programs(on_gpus(), MODES)),
+    )
+    folder = rounds.run_rounds(console, plan, 3, str(tmp_path))
+    assert [r.config.mode for r in found if r.failure] == ["single"] and len(found) == 1 + 2 * 3
+    first, second, _ = console.export_text().splitlines()
+    assert "single did not fit into memory" in first and "single" not in second
+    suite = suite_of(folder.name, found)
+    assert list(suite.programs) == ["dp", "ddp"] and suite.n == 3
+    study = study_of(suite)
+    print_result(console, study, suite, study.result(suite))
+    assert "\nwarning: single did not fit" in console.export_text()
+
+
+def test_strong_scaling_goes_on_from_the_fewest_devices_that_fit(made_up, tmp_path):
+    found = made_up(lambda config: OUT_OF_MEMORY if config.num_devices == 1 else "")
+    plan = Plan(scaling.STRONG, scaling.programs(on_gpus(), MODES, 4, strong=True))
+    folder = rounds.run_rounds(QUIET, plan, 2, str(tmp_path))
+    result = scaling_result.compare(suite_of(folder.name, found))
+    assert result.base == "dp 2"
+    efficiency = scaling_result.efficiency(result, result.suite.programs["ddp 4"])
+    assert efficiency[0] == pytest.approx(50)  # made up: all are as fast, on twice the base's devices
+
+
+def test_a_program_that_fitted_once_is_tried_in_every_round(made_up, tmp_path):
+    found = made_up(lambda config: OUT_OF_MEMORY if (config.mode, config.round) == ("dp", 1) else "")
+    plan = Plan(compare.COMPARE, compare.programs(on_gpus(), MODES))
+    folder = rounds.run_rounds(QUIET, plan, 3, str(tmp_path))
+    assert len(found) == 3 * 3 and suite_of(folder.name, found).rounds == [0, 2]
+
+
+def test_nothing_fits(made_up, tmp_path):
+    made_up(lambda config: OUT_OF_MEMORY)
+    plan = Plan(compare.COMPARE, compare.programs(on_gpus(), MODES))
+    with pytest.raises(RunFailed, match="CUDA out of memory"):
+        rounds.run_rounds(QUIET, plan, 3, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        (compare.COMPARE, "rank 0 raised ValueError: wrong"),
+        (dataclasses.replace(compare.COMPARE, partial=False), OUT_OF_MEMORY),
+    ],
+)
+def test_any_other_failure_ends_the_suite(made_up, tmp_path, study, message):
+    found = made_up(lambda config: message)
+    with pytest.raises(RunFailed, match=message.split(":")[0]):
+        rounds.run_rounds(QUIET, Plan(study, compare.programs(on_gpus(), MODES)), 3, str(tmp_path))
+    assert len(found) == 1

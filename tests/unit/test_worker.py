@@ -1,0 +1,74 @@
+"""bench/worker.py: the order in which the timed steps are begun and ended. The device is made up: busy until asked."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from bench import worker
+from bench.measure import load, steady
+
+
+class Device:
+    """A GPU with steps in its queue, as clock, memory, mode and load see it. calls: what was asked of it, and whether
+    it was busy then."""
+
+    def __init__(self):
+        self.busy, self.calls, self.data_wait_s = True, [], [0.1]
+        self.topology = SimpleNamespace(local_rank=1)
+
+    def note(self, name: str) -> None:
+        self.calls.append((name, "busy" if self.busy else "idle"))
+
+    def wait(self) -> None:
+        self.busy = False
+
+    def start(self) -> None:
+        self.wait()
+        self.note("first event")
+
+    def barrier(self) -> None:
+        self.note("barrier")
+        self.busy = True  # over NCCL it is a small reduction
+
+    def mark(self, name: str) -> None:
+        self.note(f"mark {name}")
+
+    def stop(self) -> dict:
+        self.note("load ends")
+        return {"wall_s": 2.0}
+
+    def step_time_s(self) -> list:
+        self.note("times are read")
+        return [1.0]
+
+    def phase_time_s(self) -> dict:
+        return {"forward": [0.4]}
+
+
+@pytest.fixture
+def device(monkeypatch):
+    device = Device()
+    monkeypatch.setattr(load, "Load", lambda: device.note("load begins") or device)
+    monkeypatch.setattr(steady, "now", lambda: device.note("moment") or 7.0)
+    return device
+
+
+def test_energy_and_wall_clock_begin_when_the_untimed_steps_are_done(device):
+    trainer, moments = SimpleNamespace(clock=device, mode=device), {}
+    assert worker.begin_timing(trainer, device, moments) is device
+    assert device.calls == [
+        ("mark timed", "idle"), ("barrier", "idle"), ("load begins", "busy"), ("first event", "idle"),
+        ("moment", "idle"),
+    ]  # fmt: skip
+    assert moments == {"first_timed_step": 7.0}
+
+
+def test_the_wall_clock_ends_with_the_last_step_and_before_anything_is_read(device):
+    trainer, moments = SimpleNamespace(clock=device, mode=device), {}
+    times = worker.end_timing(trainer, device, moments, device)
+    assert device.calls == [("moment", "idle"), ("load ends", "idle"), ("mark end", "idle"), ("times are read", "idle")]
+    assert moments == {"last_timed_step": 7.0}
+    assert times == {
+        "step_time_s": [1.0], "data_wait_s": [0.1], "phase_time_s": {"forward": [0.4]},
+        "load": {"wall_s": 2.0, "local_rank": 1},
+    }  # fmt: skip
