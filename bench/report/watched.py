@@ -44,12 +44,12 @@ def published(path: Path) -> str:
 def cost(path: Path) -> str:
     """What a Watch adds to a step."""
     table = json.loads(path.read_text())
-    where = machine(table).removeprefix("Two ranks on the CPU: ")
+    where = machine(table).removeprefix("Two ranks on the CPU: ").rstrip(".")
     return (
         f"In its first {table['first_epochs']} epochs a Watch adds {table['first_ms']:.2f} ms to a step, later "
-        f"{table['after_ms']:.2f} ms: {table['share']:.0%} of a step of {table['after_ms'] / table['share']:.0f} ms "
-        f"(medians over {table['epochs']} epochs of {table['steps']} steps, one process on the CPU; {where}\n"
-        "`python -m tests.watched.cost`).\n"
+        f"{table['after_ms']:.2f} ms: {100 * table['share']:g} % of a step of {table['after_ms'] / table['share']:.0f} ms "
+        f"(medians over {table['epochs']} epochs of {table['steps']} steps, one process on the CPU; {where}). "
+        "`python -m tests.watched.cost` measures it.\n"
     )
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     table = {"environment": collect_machine(), "epochs": EPOCHS, "steps": STEPS, "first_epochs": FIRST,
              "first_ms": 1e3 * first, "after_ms": 1e3 * after, "share": SHARE}  # fmt: skip
     print(f"first {FIRST} epochs: {1e3 * first:.3f} ms per step; after: {1e3 * after:.3f} ms per step, which is "
-          f"{SHARE:.0%} of a step of {1e3 * after / SHARE:.1f} ms")  # fmt: skip
+          f"{100 * SHARE:g} % of a step of {1e3 * after / SHARE:.1f} ms")  # fmt: skip
     if path:
         path.write_text(json.dumps(table, indent=1) + "\n")
 
