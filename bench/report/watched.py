@@ -45,9 +45,10 @@ def cost(path: Path) -> str:
     """What a Watch adds to a step."""
     table = json.loads(path.read_text())
     where = machine(table).removeprefix("Two ranks on the CPU: ").rstrip(".")
+    percent, long_ms = 100 * table["share"], table["after_ms"] / table["share"]
     return (
         f"In its first {table['first_epochs']} epochs a Watch adds {table['first_ms']:.2f} ms to a step, later "
-        f"{table['after_ms']:.2f} ms: {100 * table['share']:g} % of a step of {table['after_ms'] / table['share']:.0f} ms "
+        f"{table['after_ms']:.2f} ms: {percent:g} % of a step of {long_ms:.0f} ms "
         f"(medians over {table['epochs']} epochs of {table['steps']} steps, one process on the CPU; {where}). "
         "`python -m tests.watched.cost` measures it.\n"
     )
