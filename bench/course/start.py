@@ -45,13 +45,29 @@ def watch(start: Callable[[Path, int], int], run_dir: Path, num_ranks: int, laun
     ranks = {start(run_dir, rank): rank for rank in range(num_ranks)}
     while ranks or launcher:
         pid, status = os.wait()
-        if pid in ranks:
-            (run_dir / f"ended{ranks.pop(pid)}").write_text(str(os.waitstatus_to_exitcode(status)))
+        note(run_dir, ranks.pop(pid, None), status)
         if pid == launcher:
             launcher = 0
         if status:
+            linger(run_dir, ranks)
             return 1
     return 0
+
+
+def note(run_dir: Path, rank: int | None, status: int) -> None:
+    """Leave how a rank ended. rank: None for a process that is none."""
+    if rank is not None:
+        (run_dir / f"ended{rank}").write_text(str(os.waitstatus_to_exitcode(status)))
+
+
+def linger(run_dir: Path, ranks: dict[int, int]) -> None:
+    """A rank has failed: give the others, by process id, a moment to say that they have noticed, and note their end."""
+    deadline = time.monotonic() + FEW_S
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while ranks and time.monotonic() < deadline:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            note(run_dir, ranks.pop(pid, None), status)
+            time.sleep(0.02)
 
 
 def fork(run_dir: Path, rank: int, before: Callable[[Path, int], None] | None = None) -> int:
@@ -148,13 +164,7 @@ def of_call(call: dict, run_dir: Path, answer: int) -> int:
         if command:
             take_variables(run_dir, rank)
 
-    code = watch(lambda run_dir, rank: fork(run_dir, rank, before), run_dir, call["num_ranks"], launcher)
-    deadline = time.monotonic() + FEW_S
-    with contextlib.suppress(ChildProcessError):  # none is left
-        while code and time.monotonic() < deadline:
-            os.waitpid(-1, os.WNOHANG)
-            time.sleep(0.02)
-    return code
+    return watch(lambda run_dir, rank: fork(run_dir, rank, before), run_dir, call["num_ranks"], launcher)
 
 
 def mark(value: str, name: str) -> None:
