@@ -7,42 +7,45 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
+LOOKS = 10  # a process may start another one while it is being ended
+
+
+@contextlib.contextmanager
+def handled(handler: Callable, *numbers: int) -> Iterator[None]:
+    """These signals call ``handler(number, frame)`` for a while. Outside the main thread they cannot be set, and stay
+    as they are."""
+    previous = {}
+    with contextlib.suppress(ValueError):
+        for number in numbers:
+            previous[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 @contextlib.contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Outside the main thread signals cannot be set."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    previous = {}
-    with contextlib.suppress(ValueError):
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            previous[number] = signal.signal(number, interrupt)
-    try:
+    with handled(interrupt, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP wait until this is done, and are a KeyboardInterrupt then: a second one must not cost
     the record, or leave processes."""
-    previous, came = {}, []
-    with contextlib.suppress(ValueError):  # outside the main thread they cannot be set
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            previous[number] = signal.signal(number, lambda number, _: came.append(number))
-    try:
+    came = []
+    with handled(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     if came:
         raise KeyboardInterrupt
 
@@ -79,6 +82,17 @@ def end(processes: list, grace_s: float = GRACE_S) -> None:
             with contextlib.suppress(psutil.Error):
                 getattr(process, action)()
         processes = psutil.wait_procs(processes, grace_s)[1]
+
+
+def end_marked(variable: str, value: str, known: list = (), grace_s: float = GRACE_S) -> None:
+    """Terminate every other process that has this word in this variable, and ``known`` ones; look again until none is
+    left, for one may have been started between the look and the end of the one that started it."""
+    processes = [*known, *marked(variable, value)]
+    for _ in range(LOOKS):
+        if not processes:
+            return
+        end(processes, grace_s)
+        processes = marked(variable, value)
 
 
 def end_session(process: subprocess.Popen, grace_s: float = GRACE_S) -> None:

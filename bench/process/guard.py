@@ -60,11 +60,14 @@ class Guard:
     in_log: whether an exception's traceback goes to the log, too.
     """
 
+    ends = (signal.SIGTERM,)  # the signals that end a rank; Ctrl-C is the launcher's business
+
     def __init__(self, run_dir: Path, rank: int, in_log: bool = True):
         self.run_dir, self.rank, self.in_log = run_dir, rank, in_log
         self.status = None  # a StatusWriter, as soon as there is one
 
     def __enter__(self) -> "Guard":
+        error_path(self.run_dir, self.rank).unlink(missing_ok=True)  # of a rank in whose place this one is
         log = os.open(self.run_dir / f"rank{self.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -72,8 +75,9 @@ class Guard:
         faulthandler.register(signal.SIGUSR1, all_threads=True)
         signals_in, self.signals_out = os.pipe()
         os.set_blocking(self.signals_out, False)
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the watcher thread acts on it
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's business
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in self.ends:
+            signal.signal(number, lambda *_: None)  # the watcher thread acts on it
         signal.set_wakeup_fd(self.signals_out, warn_on_full_buffer=False)
         launcher = int(os.environ.get(LAUNCHER_PID, os.getppid()))
         threading.Thread(target=self.watch, args=(signals_in, launcher), name="guard", daemon=True).start()
@@ -85,9 +89,10 @@ class Guard:
         answered = False
         while True:
             ready, _, _ = select.select([signals_in], [], [], 1.0)
-            if ready and signal.SIGTERM in os.read(signals_in, 64):
-                self.report(False, "was ended by SIGTERM", "")
-                self.leave("terminated", 128 + signal.SIGTERM)
+            came = os.read(signals_in, 64) if ready else b""
+            if number := next((number for number in self.ends if number in came), None):
+                self.report(False, f"was ended by {number.name}", "")
+                self.leave("terminated", 128 + number)
             if not alive(launcher):
                 self.leave("terminated", 1)
             if not answered and wanted_path(self.run_dir).exists():

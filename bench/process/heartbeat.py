@@ -96,6 +96,12 @@ def epochs_path(run_dir: Path) -> Path:
     return Path(run_dir) / ".rank0.epochs"
 
 
+def starts_path(run_dir: Path) -> Path:
+    """Where with ELASTIC rank 0 writes where training begins, at first and after every interruption: a line of JSON
+    each."""
+    return Path(run_dir) / ".rank0.starts"
+
+
 def in_words(beat: Heartbeat, units: str) -> str:
     """How far a rank is, in one line: step, epoch, rate, loss, wait for data, learning rate. units: what it counts.
 

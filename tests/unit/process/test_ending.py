@@ -28,6 +28,16 @@ if "leave" not in sys.argv: time.sleep(60)
 """
 
 
+# Starts one more process, in a session of its own, in the moment in which it is ended.
+LAST_CHILD = f"""
+import signal, subprocess, sys, time
+def more(*_): sys.exit(subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True) and 0)
+signal.signal(signal.SIGTERM, more)
+print(flush=True)
+time.sleep(60)
+"""
+
+
 @pytest.fixture
 def started():
     """Starts Python code as a process; what is left of it ends with the test. Its first line is waited for."""
@@ -81,8 +91,16 @@ def test_who_has_left_its_family_is_found_by_its_mark(started):
         assert [process.pid for process in ending.marked(MARK, "a-run")] == [int(child)]
         assert ending.marked(MARK, "a-ru") == []
     finally:
-        ending.end(ending.marked(MARK, "another"))
+        ending.end_marked(MARK, "another")
     assert not alive(int(child))
+
+
+def test_what_is_started_while_its_parent_is_ended_ends_too(started):
+    parent, _ = started(LAST_CHILD, environment={MARK: "a-run"})
+    ending.end_marked(MARK, "a-run")
+    left = ending.marked(MARK, "a-run")
+    ending.end(left)
+    assert (left, parent.wait()) == ([], 0)
 
 
 def test_a_process_never_finds_itself_by_a_mark(monkeypatch):
