@@ -1,102 +1,88 @@
-"""``bench gpu-check``: what only a GPU can prove. Leaves records ready for ``results/reference/``.
-
-Every mode runs on every GPU of this machine; each record is then asked whether NVML saw the process, whether CUDA
-events agree with the wall clock, and whether device 0 is the fullest under DP.
-"""
+"""``bench gpu-check``: what only a GPU can prove, in parts, within a budget; it goes on where it stopped."""
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
-from bench.analysis.tables import print_grid, runs_grid, terminal
+from bench.analysis.tables import print_grid, terminal
+from bench.commands.base import is_on
 from bench.config.command_line import from_arguments
-from bench.config.modes import MODES, TRAINABLE
-from bench.config.options import KNOBS, UNSET, RunConfig
-from bench.errors import BenchError, UserError
+from bench.config.fields import variable_of
+from bench.config.options import UNSET, RunConfig
+from bench.errors import UserError
+from bench.gpu_check import runner
+from bench.gpu_check.base import FAILED, PARTS
+from bench.gpu_check.ground import CHOSEN
 from bench.launch.devices import usable_gpus
-from bench.launch.launcher import launch, resolve_here
-from bench.record.describe import machine_line
-from bench.record.read import load
-from bench.record.view import Record
-from bench.studies.programs import in_mode, profiled, shown
+from bench.launch.gpu_fit import require_fit
+from bench.process.ending import signals_as_interrupt
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def run(args) -> int:
-    """Run, print a table and the checks; exit code 1 when a run or a check fails. Raises UserError without a GPU."""
-    asked = from_arguments(args)
+    """Make the checks, say each at once, end in a table; exit code 1 when one failed. Raises UserError without a GPU,
+    unless it is only asked for its plan."""
+    asked, modules = check(from_arguments(args)), [PARTS[name] for name in parts_of(args.part)]
+    budget_s, only_plan = seconds("BUDGET", args.budget), is_on("PLAN", args.plan)
     gpus = usable_gpus(asked)
+    if gpus and len(gpus) < asked.num_devices:
+        raise UserError(f"GPUS={asked.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer")
+    gpus = gpus if asked.num_devices == 1 else gpus[: asked.num_devices]
+    if asked.out == UNSET["out"] and gpus:
+        asked = dataclasses.replace(asked, out=f"results/reference/{folder_of(gpus)}")
+    asked = dataclasses.replace(asked, gpu_ids=None, num_devices=1)
+    if only_plan:
+        known = (runner.Findings(Path(asked.out)), runner.key_of(asked, gpus)) if gpus else ()
+        print("\n".join(runner.plan(modules, *known)))
+        return 0
     if not gpus:
-        raise UserError("gpu-check needs a GPU, and none is visible here: `bench doctor` says why")
-    machine = re.sub(r"[^a-z0-9]+", "-", f"{len(gpus)}x-{gpus[0].name}".lower()).strip("-")
-    out = f"results/reference/{machine}" if asked.out == UNSET["out"] else asked.out
-    console, records, findings = terminal(), [], []
-    base = dataclasses.replace(asked, out=out, device="cuda", mode="ddp", launcher="auto", num_devices=1)
-    for config in configs(resolve_here(base), len(gpus)):
-        name = name_of(config)
-        try:
-            record = load(launch(config))
-        except BenchError as error:
-            findings.append((name, "the run ends well", False, str(error)))
-            continue
-        records.append(record)
-        findings += [(name, *finding) for finding in check(record)]
-    if records:
-        console.print(machine_line(records[0]), highlight=False)
-        print_grid(console, runs_grid(records))
-    for name, question, ok, answer in findings:
-        console.print(f"{'ok    ' if ok else 'FAILED'} {name}: {question}: {answer}", highlight=False, markup=False)
-    print(f"records: {Path(out).resolve()}")
-    return 0 if all(ok for _, _, ok, _ in findings) else 1
-
-
-def configs(config: RunConfig, num_gpus: int) -> list[RunConfig]:
-    """Every mode on every GPU, in float32, TF32 and bf16; with the timeline of a step; every option of the engines;
-    with one GPU, ddp's ranks sharing it as well."""
-    config = dataclasses.replace(config, num_devices=num_gpus, baselines=False)
-    runs = [in_mode(dataclasses.replace(config, precision=p), m) for p in ("fp32", "tf32", "bf16") for m in MODES]
-    runs += profiled(config, TRAINABLE).values()
-    runs += [dataclasses.replace(in_mode(config, m), **knobs) for m, info in MODES.items() for knobs in info.on_gpu]
-    if num_gpus == 1:
-        runs.append(dataclasses.replace(config, num_devices=2, share_gpu=True, mode="ddp", launcher="torchrun"))
-    return runs
-
-
-def name_of(config: RunConfig) -> str:
-    """Mode, devices, precision, and the options that are not at their defaults."""
-    options = sorted(KNOBS | {"profile", "share_gpu"})
-    changed = [f"{n}={shown(getattr(config, n))}" for n in options if getattr(config, n) != UNSET[n]]
-    return ", ".join([f"{config.mode} × {config.num_devices}", config.precision, *changed])
-
-
-def check(record: Record) -> list[tuple[str, bool, str]]:
-    """(question, is it so, figures) for each thing a GPU's record must show."""
-    part = record.samples[0]
-    events = sum(part.step_time_s)
-    wall = part.moments["last_timed_step"] - part.moments["first_timed_step"]
-    devices = record.peak_memory
-    process, whole = devices[0].get("nvml_process"), devices[0].get("nvml_device")
-    findings = [
-        (
-            "CUDA events agree with the wall clock",
-            abs(events / wall - 1) < 0.01,
-            f"{events:.3f} s and {wall:.3f} s",
-        ),
-        ("NVML shows the device's memory", whole is not None, f"{whole} GiB"),
-        (
-            "the process needs no more than the device holds, by NVML (no process figure inside some containers)",
-            process is None or process <= whole,
-            f"{process} GiB of {whole} GiB",
-        ),
-    ]
-    if record.config.profile:
-        lanes = {span["lane"] for rank in record.samples for span in rank.timeline["spans"]}
-        notes = "; ".join(note for rank in record.samples for note in rank.timeline["notes"])
-        findings.append(("the timeline has a compute lane", "compute" in lanes, f"{', '.join(sorted(lanes))} {notes}"))
-    if record.mode.one_process and len(devices) > 1:
-        peaks = [d["torch_allocated"] for d in devices]
-        peaks[0] -= part.facts.get("data_on_device_bytes", 0) / 2**30  # DATA=synthetic is there alone
-        figures = " ".join(f"{p:.2f}" for p in peaks)
-        findings.append(
-            ("device 0 is the fullest under DP, without its data", peaks[0] == max(peaks), f"{figures} GiB")
+        raise UserError(
+            "gpu-check needs a GPU, and none is visible here: `bench doctor` says why; PLAN=1 works without"
         )
-    return findings
+    require_fit(RunConfig(device="cuda"), gpus)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
+    console, results = terminal(), []
+
+    def say(sentence: str) -> None:
+        console.print(sentence, markup=False)
+
+    with signals_as_interrupt():
+        results = runner.carry_out(modules, asked, gpus, budget_s, say)
+    print_grid(console, runner.table(results))
+    print(f"{runner.counted(results)}: {Path(asked.out).resolve() / runner.FILE}")
+    return 1 if any(found["outcome"] == FAILED for found in results) else 0
+
+
+def check(asked: RunConfig) -> RunConfig:
+    """What was asked for. Raises UserError for an option that a check sets itself."""
+    for f in dataclasses.fields(asked):
+        if f.name not in (*CHOSEN, "num_devices", "gpu_ids") and getattr(asked, f.name) != f.default:
+            raise UserError(f"gpu-check sets {variable_of(f)} itself: leave it out")
+    return asked
+
+
+def folder_of(gpus: list) -> str:
+    """The name of this machine's folder, as in 2x-nvidia-a40."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{len(gpus)}x-{gpus[0].name}".lower()).strip("-")
+
+
+def parts_of(text: str | None) -> list[str]:
+    """PART=A1,B1 -> ["A1", "B1"], in the table's order; all without it. Raises UserError for an unknown one."""
+    wanted = [name.strip().upper() for name in (text or ",".join(PARTS)).split(",")]
+    if unknown := [name for name in wanted if name not in PARTS]:
+        raise UserError(f"unknown PART={unknown[0]}: choose of {', '.join(PARTS)}, with commas between")
+    return [name for name in PARTS if name in wanted]
+
+
+def seconds(name: str, text: str) -> float:
+    """A time from the command line. Raises UserError for anything else.
+
+    >>> [seconds("BUDGET", text) for text in ("45m", "600s", "1.5h")]
+    [2700.0, 600.0, 5400.0]
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smh])", text.strip())
+    if not found or not float(found[1]):
+        raise UserError(f"{name}={text}: write a time as 45m, 600s or 1h")
+    return float(found[1]) * UNITS[found[2]]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from bench.errors import UserError
+from bench.measure.nvml import visible_gpus
 
 # The parts of the CUDA toolkit that the build uses, as wheels. Before CUDA 13 the nvcc wheel held no nvcc.
 TOOLKIT_WHEELS = (
@@ -20,6 +21,7 @@ TOOLKIT_WHEELS = (
     "nvidia-cuda-runtime",
 )
 FIRST_CUDA_WITH_WHEELS = 13
+INSTALLED = Path("/usr/local")  # where NVIDIA's own packages put a toolkit
 FOR_CPU_ONLY = "for Horovod on CPUs alone run `bench install-horovod --gpu none`"
 
 
@@ -42,19 +44,25 @@ def gpu_present() -> bool:
 
 
 def wanted_kind(choice: str, torch_cuda: str | None) -> str:
-    """What to build: "gloo" (CPUs) or "nccl" (GPUs; also runs on CPUs). `choice` is auto, none or nccl.
+    """What to build: "gloo" (CPUs) or "nccl" (GPUs; also runs on CPUs). `choice` is auto, none, nccl or here.
 
     auto follows the GPU, unless torch was built without CUDA: then only a CPU can train anyway.
     Raises UserError for nccl with such a torch.
     """
-    if choice == "nccl" and not torch_cuda:
+    if choice in ("nccl", "here") and not torch_cuda:
         raise UserError(
             "the installed torch was built without CUDA (a +cpu build), so Horovod cannot use NCCL with it;"
             f" install torch's plain wheel, or {FOR_CPU_ONLY}"
         )
     if choice == "auto":
         return "nccl" if torch_cuda and gpu_present() else "gloo"
-    return {"none": "gloo", "nccl": "nccl"}[choice]
+    return {"none": "gloo", "nccl": "nccl", "here": "nccl"}[choice]
+
+
+def archs_here() -> tuple[str, ...]:
+    """The generations of the GPUs that are visible here, as in ("80", "90"); empty without one."""
+    found = {gpu.compute_capability.replace(".", "") for gpu in visible_gpus() if gpu.compute_capability}
+    return tuple(sorted(found, key=int))
 
 
 def toolkit_requirements(torch_cuda: str) -> list[str]:
@@ -84,18 +92,24 @@ def arrange_toolkit(folder: Path) -> Path:
     return root
 
 
-def system_toolkit(torch_cuda: str) -> Path:
-    """An installed toolkit of torch's CUDA major version, for CUDA 12 and older. Raises UserError if none."""
+def system_toolkit(torch_cuda: str) -> Path | None:
+    """An installed toolkit of torch's CUDA major version; None where there is none. CUDA_HOME's is taken first,
+    then that of the nvcc on PATH. One without headers, as a machine that only runs CUDA has it, cannot compile."""
     major = torch_cuda.split(".")[0]
     on_path = shutil.which("nvcc")
-    homes = [os.environ.get("CUDA_HOME", ""), f"/usr/local/cuda-{torch_cuda}", "/usr/local/cuda"]
-    homes += [str(Path(on_path).resolve().parents[1])] if on_path else []
-    for home in filter(None, homes):
-        if _nvcc_major(Path(home) / "bin" / "nvcc") == major:
-            return Path(home)
-    raise UserError(
-        f"no nvcc for CUDA {major} found, which torch here was built with (there are wheels of it only from"
-        f" CUDA {FIRST_CUDA_WITH_WHEELS} on); install CUDA toolkit {torch_cuda} and set CUDA_HOME to it,"
+    homes = [Path(home)] if (home := os.environ.get("CUDA_HOME")) else []
+    homes += [Path(on_path).resolve().parents[1]] if on_path else []
+    for home in (*homes, INSTALLED / f"cuda-{torch_cuda}", INSTALLED / "cuda"):
+        if (home / "include" / "cuda_runtime.h").exists() and _nvcc_major(home / "bin" / "nvcc") == major:
+            return home
+    return None
+
+
+def no_toolkit(torch_cuda: str) -> UserError:
+    """The error where there is neither an installed toolkit nor one in wheels."""
+    return UserError(
+        f"no nvcc for CUDA {torch_cuda.split('.')[0]} found, which torch here was built with (there are wheels of it"
+        f" only from CUDA {FIRST_CUDA_WITH_WHEELS} on); install CUDA toolkit {torch_cuda} and set CUDA_HOME to it,"
         f" use a torch for CUDA {FIRST_CUDA_WITH_WHEELS}, or {FOR_CPU_ONLY}"
     )
 

@@ -1,0 +1,101 @@
+"""Defaults on a GPU: what an engineer sets for a network of convolutions, where the user has left it open.
+
+The same for every mode, and from nothing but the GPU's generation, its memory and what the user gave. PLAIN=1 turns it
+off. It imports no torch and asks no driver.
+
+- precision: bf16 from Ampere on: its tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
+  Volta and Turing fp16 with a scaled loss, which their tensor cores have alone; fp32 on what is older.
+- channels_last wherever tensor cores compute: N H W C is their order. In fp32 it gains nothing.
+- cudnn_benchmark: every step has the same shapes, so the search is paid once, in the untimed steps.
+- fused: one kernel for many parameters. Adasum steps parameter by parameter, and goes without.
+- the batch: the largest power of two that fits into the memory, at most 256. A training by epochs keeps 64: its
+  learning rate is meant for a batch, and a default must not change it from one GPU to the next.
+
+Images wait in pinned memory on every GPU, with or without PLAIN=1.
+"""
+
+from bench.config.options import FIELDS, RunConfig
+
+BF16, TENSOR_CORES = (8, 0), (7, 0)  # compute capability: Ampere, Volta
+PLAIN_BATCH, LARGEST_BATCH = 64, 256
+# MiB per image of 224 x 224 that the forward pass keeps for the backward pass, in fp32: the storage of the tensors that
+# autograd saves (torch.autograd.graph.saved_tensors_hooks, torchvision 0.29), each counted once, without the weights.
+KEPT_MIB = {"resnet18": 22, "resnet34": 31, "resnet50": 83, "resnet101": 122, "resnet152": 170}
+SHORT = 0.6  # of that in bf16 and fp16: half, and what stays in fp32
+OTHERS_GIB = 2.0  # CUDA, its libraries, weights, gradients, momentum
+SHARE = 0.75  # of the rest: the allocator's pieces, cuDNN's workspace, gradients of activations
+
+
+def chosen(
+    config: RunConfig, model: str, image_size: int, most: int, capability: tuple[int, int] | None,
+    memory_gib: float | None,
+) -> dict:  # fmt: skip
+    """Option -> value, for those of ``PLAIN`` and the batch that the user left open.
+
+    model, image_size (pixels per side): of the run, resolved. most: images per device that the data have. capability:
+    the lowest compute capability of its GPUs; memory_gib: the least memory of one; None where a GPU does not tell it,
+    which counts as an old and small one.
+    """
+    precision = config.precision or precision_of(config, capability)
+    values = {
+        "precision": precision,
+        "channels_last": precision != "fp32",
+        "cudnn_benchmark": True,
+        "fused": not config.adasum,
+    }
+    if not (config.epochs or config.evaluate or config.tuned):
+        shared = config.num_devices if config.share_gpu else 1
+        fits = batch_of(model, image_size, precision, memory_gib and memory_gib / shared)
+        values["per_device_batch"] = min(fits, power_of_two(most))
+    return {name: value for name, value in values.items() if getattr(config, name) is None}
+
+
+def precision_of(config: RunConfig, capability: tuple[int, int] | None) -> str:
+    """bf16, fp16 or fp32, by the generation. fp16 scales the loss, which PowerSGD and Adasum do not go with."""
+    if capability and capability >= BF16:
+        return "bf16"
+    scaled = config.compression != "powersgd" and not config.adasum
+    return "fp16" if capability and capability >= TENSOR_CORES and scaled else "fp32"
+
+
+def batch_of(model: str, image_size: int, precision: str, memory_gib: float | None) -> int:
+    """The largest power of two of images that fit by the table; 64 for a model or a memory that is not known.
+
+    >>> [batch_of("resnet50", 224, "bf16", gib) for gib in (79.6, 14.7)], batch_of("vgg16", 224, "bf16", 79.6)
+    ([256, 128], 64)
+    """
+    if model not in KEPT_MIB or memory_gib is None:
+        return PLAIN_BATCH
+    each = KEPT_MIB[model] * (image_size / 224) ** 2 * (SHORT if precision in ("bf16", "fp16") else 1)
+    fits = SHARE * max(0.0, memory_gib - OTHERS_GIB) * 1024 / each
+    return min(LARGEST_BATCH, power_of_two(int(fits)))
+
+
+def power_of_two(number: int) -> int:
+    """The largest one that is not above a number; 1 for 0."""
+    return 2 ** max(0, number.bit_length() - 1)
+
+
+def in_words(values: dict) -> str:
+    """What was chosen, for the label of a record.
+
+    >>> in_words({"precision": "bf16", "fused": True, "per_device_batch": 256})
+    'precision=bf16 fused=1 batch=256'
+    """
+    words = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
+    return " ".join(f"{FIELDS[name].metadata['flag'] or name}={value}" for name, value in words.items())
+
+
+def sentence(config: RunConfig) -> str:
+    """What a person is told before a run; empty where nothing was chosen for the GPU.
+
+    >>> sentence(RunConfig(gpu_defaults="precision=bf16 channels_last=1 fused=0 batch=256"))
+    'defaults for this GPU: bf16, channels_last, batch 256; PLAIN=1 turns them off'
+    """
+    if not config.gpu_defaults:
+        return ""
+    found = dict(word.split("=") for word in config.gpu_defaults.split())
+    said = [found.pop("precision")] if "precision" in found else []
+    batch = [f"batch {found.pop('batch')}"] if "batch" in found else []
+    said += [name for name, value in found.items() if value == "1"] + batch
+    return f"defaults for this GPU: {', '.join(said)}; PLAIN=1 turns them off" if said else ""

@@ -1,0 +1,121 @@
+"""Part A1: are the clocks, the memory figures and the data right on this GPU, and does each engine compute right?
+
+What one GPU hides is asked otherwise: ``nn.DataParallel`` with one device calls its module directly, so here it gets
+the one GPU twice.
+"""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from bench.files import PROJECT
+from bench.gpu_check import answers
+from bench.gpu_check.base import Answer, NotExercised, Part
+from bench.gpu_check.needs import CLONE, CXX, HOROVOD, PYTEST, SHORT
+from bench.install import horovod_install, horovod_status
+
+PART = Part("A1", "truth: clocks, memory, data, and what each engine computes")
+LOOK_MS = 50.0  # what a look at NVML may take: memory is sampled four times a second
+TESTS_S = 240
+
+
+@PART.check(150, CXX)
+def horovod_build(ground):
+    """Does Horovod build against this torch, for this machine's GPUs, with NCCL?"""
+    horovod_install.install("here", timeout=480)
+    return Answer(horovod_status.nccl_built(), {"version": horovod_status.installed_version()})
+
+
+@PART.check(15)
+def machine(ground):
+    """What is this machine, and does NVML show the device's memory, at 50 ms a look or less?"""
+    found = probes().machine(cuda())
+    return Answer(found["device seen"] and found["sample ms"] <= LOOK_MS, found)
+
+
+@PART.check(20)
+def event_clock(ground):
+    """Do the steps' CUDA events agree with a synchronised wall clock, within 1 %?"""
+    return answers.clocks(ground.run(timed_steps=100))
+
+
+@PART.check(1)
+def phases(ground):
+    """Are the phases of a step no longer than the step?"""
+    return answers.phases(ground.run(timed_steps=100))
+
+
+@PART.check(1)
+def data_wait(ground):
+    """Does the host wait less than 1 ms for a batch of DATA=synthetic, which is on the device?"""
+    return answers.data_wait(ground.run(timed_steps=100))
+
+
+@PART.check(1)
+def memory(ground):
+    """Does NVML show the device's memory, and no process with more than that?"""
+    return answers.memory(ground.run(timed_steps=100))
+
+
+@PART.check(20)
+def compute_lane(ground):
+    """Is the timeline's compute lane as long as a known sequence of kernels, within 2 %?"""
+    return answers.same_lane(*probes().kernel_lane(cuda()))
+
+
+@PART.check(20)
+def batches(ground):
+    """Do 50 batches that are sent from pinned memory without waiting arrive as the data set made them?"""
+    found = probes().batches(cuda(), ground.asked.data_dir)
+    return answers.within(found, dict.fromkeys(found, 0))
+
+
+@PART.check(15, SHORT)
+def data_parallel(ground):
+    """Has nn.DataParallel with two replicas on one GPU the model's own gradients, and bf16 where that is asked for?"""
+    return answers.within(probes().dataparallel(cuda()), {"gradients": 1e-3, "not bf16": 0})
+
+
+@PART.check(20)
+def ddp_hooks(ground):
+    """Has DDP the model's own gradients at one NCCL rank: plain, with OVERLAP=0, fp16 and PowerSGD?"""
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
+        found = probes().hooks(cuda(), Path(folder))
+    bounds = {name: bound for name, (_, bound) in probes().HOOKS.items()}
+    return answers.within(found, bounds | {"powersgd later": 10})
+
+
+@PART.check(20, HOROVOD)
+def horovod_alone(ground):
+    """Does Horovod train at one rank, with the right clocks? (It sends nothing there: part B1 has two.)"""
+    return answers.clocks(ground.run("horovod"))
+
+
+@PART.check(TESTS_S, PYTEST, CLONE)
+def tests(ground):
+    """Do the tests of tests/gpu pass?"""
+    # No settings of the project's: they name plugins, which may not be there.
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(PROJECT), "tests/gpu"]
+    code, said = ground.command(words, 2 * TESTS_S)
+    last = said.strip().rpartition("\n")[2]
+    if missing := re.search(r"ModuleNotFoundError: (No module named .*)", said):
+        raise NotExercised(f"what the tests need is not installed: {missing[1]}")
+    if code in (0, 5) and " passed" not in last:
+        raise NotExercised(f"pytest ran no test: {last}")
+    return Answer(code == 0, {"pytest": "ended at its limit" if code is None else last})
+
+
+def probes():
+    """The module, which imports torch: only a check needs it, and no plan."""
+    from bench.gpu_check import probes
+
+    return probes
+
+
+def cuda():
+    """The first GPU, as CUDA's current device."""
+    import torch
+
+    torch.cuda.set_device(device := torch.device("cuda", 0))
+    return device

@@ -1,0 +1,112 @@
+"""What a GPU's record must show: each question is a pure function of records. It imports no torch."""
+
+import statistics
+
+from bench.gpu_check.base import Answer
+from bench.record.view import Record
+
+CLOCKS_APART, CLOCKS_APART_S = 0.01, 0.005  # CUDA events against the wall clock: a share, and for short runs seconds
+LONGEST_WAIT_S = 1e-3  # of the host for a batch that is on the device already
+LANES_APART = 0.02  # the compute lane against the events round the kernels
+SLOWEST_HARNESS = 0.98  # its throughput over a bare loop's
+WIDEST_SPREAD = 0.03  # of a run's repeats
+
+
+def clocks(record: Record) -> Answer:
+    """The steps' CUDA events add up to what the wall clock says, which is read when the device stands still."""
+    part = record.samples[0]
+    events = sum(part.step_time_s)
+    wall = part.moments["last_timed_step"] - part.moments["first_timed_step"]
+    ok = abs(events - wall) <= max(CLOCKS_APART * wall, CLOCKS_APART_S)
+    return Answer(ok, {"events s": events, "wall s": wall, "steps": len(part.step_time_s)})
+
+
+def phases(record: Record) -> Answer:
+    """No step is shorter than its phases together, and all are longer than nothing."""
+    part = record.samples[0]
+    together = [sum(each) for each in zip(*part.phase_time_s.values(), strict=True)]
+    beyond = max(inside - step for inside, step in zip(together, part.step_time_s, strict=True))
+    ok = bool(part.phase_time_s) and beyond <= 1e-5 and all(min(each) > 0 for each in part.phase_time_s.values())
+    shares = {name: sum(each) / sum(part.step_time_s) for name, each in part.phase_time_s.items()}
+    return Answer(ok, {"beyond a step s": beyond, **{f"{name} share": share for name, share in shares.items()}})
+
+
+def data_wait(record: Record) -> Answer:
+    """The host takes a batch that is on the device already, and does not wait for it."""
+    waits = record.samples[0].data_wait_s
+    median = statistics.median(waits)
+    return Answer(median < LONGEST_WAIT_S, {"median s": median, "longest s": max(waits)})
+
+
+def memory(record: Record) -> Answer:
+    """NVML shows the device's memory, and no process needs more than the device holds. Some containers show no
+    process."""
+    rows = record.peak_memory
+    process, whole = rows[0].get("nvml_process"), rows[0].get("nvml_device")
+    ok = whole is not None and (process is None or process <= whole)
+    return Answer(ok, {"process GiB": process, "device GiB": whole, "allocated GiB": rows[0].get("torch_allocated")})
+
+
+def equal_replicas(record: Record) -> Answer:
+    """All ranks end with the same weights."""
+    return Answer(len({part.final_weights_sha256 for part in record.samples}) == 1, {"ranks": len(record.samples)})
+
+
+def lanes(record: Record, *expected: str) -> Answer:
+    """The timeline of a profiled step has these lanes on every rank."""
+    seen = [{span["lane"] for span in part.timeline["spans"]} for part in record.samples]
+    notes = "; ".join(dict.fromkeys(note for part in record.samples for note in part.timeline["notes"]))
+    return Answer(all({*expected} <= each for each in seen), {"lanes": ", ".join(sorted(seen[0])), "notes": notes})
+
+
+def fullest(record: Record) -> Answer:
+    """Under DP device 0 holds most, also without the data, which DATA=synthetic puts there alone."""
+    peaks = [row["torch_allocated"] for row in record.peak_memory]
+    peaks[0] -= record.samples[0].facts.get("data_on_device_bytes", 0) / 2**30
+    return Answer(peaks[0] == max(peaks), {f"device {i} GiB": peak for i, peak in enumerate(peaks)})
+
+
+def speed(record: Record) -> Answer:
+    """A run that is all right, with its throughput."""
+    return both(Answer(True, {"examples/s": record.median_throughput}), clocks(record), memory(record))
+
+
+def noted_foreign(record: Record) -> Answer:
+    """Another process on the GPU is in the record."""
+    count = record["summary"].get("foreign_gpu_processes")
+    return Answer(bool(count), {"foreign processes": count, "examples/s": record.median_throughput})
+
+
+def spread(records: list[Record]) -> Answer:
+    """Repeats of one run differ little in throughput."""
+    speeds = [record.median_throughput for record in records]
+    apart = max(speeds) / min(speeds) - 1
+    return Answer(apart <= WIDEST_SPREAD, {"spread": apart, **{f"run {i} /s": s for i, s in enumerate(speeds, 1)}})
+
+
+def against_bare(harness_s: list[float], bare_s: list[float]) -> Answer:
+    """The harness's loop is not slower than a bare one: by the median of the pairs of blocks."""
+    ratio = statistics.median(bare / harness for harness, bare in zip(harness_s, bare_s, strict=True))
+    return Answer(ratio >= SLOWEST_HARNESS, {"ratio": ratio, "pairs": len(bare_s)})
+
+
+def same_lane(busy_s: float, known_s: float) -> Answer:
+    """What the timeline calls computing is what events round the kernels measured."""
+    return Answer(abs(busy_s / known_s - 1) <= LANES_APART, {"lane s": busy_s, "events s": known_s})
+
+
+def within(differences: dict[str, float], bounds: dict[str, float]) -> Answer:
+    """Every difference is a number within its bound."""
+    return Answer(all(differences[name] <= bound for name, bound in bounds.items()), differences)  # nan is not
+
+
+def failure(found: dict, kind: str, rank: int, left: int) -> Answer:
+    """A run that was broken on purpose says how and on which rank, and leaves no process."""
+    ok = (found["kind"], found["rank"], left) == (kind, rank, 0)
+    return Answer(ok, {"kind": found["kind"], "rank": found["rank"], "left": left, "message": found["message"]})
+
+
+def both(*answers: Answer) -> Answer:
+    """Several answers as one."""
+    figures = {name: value for answer in answers for name, value in answer.figures.items()}
+    return Answer(all(answer.ok for answer in answers), figures)

@@ -1,0 +1,105 @@
+"""Part B1: two ranks on one GPU, over Gloo and over NCCL: what only several ranks do. No measurement of several GPUs.
+
+At one rank Horovod registers no hooks and ``nn.SyncBatchNorm`` is a plain batch norm. NCCL takes two ranks on one GPU
+from 2.30 on.
+"""
+
+import os
+
+from bench.config.modes import MODES
+from bench.gpu_check import answers
+from bench.gpu_check.base import Answer, Part
+from bench.gpu_check.needs import HOROVOD, SHARED_NCCL
+from bench.measure.nccl import SHARING
+from bench.studies.programs import shown
+
+PART = Part("B1", "shared: two ranks on one GPU, over Gloo and over NCCL")
+RUN_S = 16
+NCCL = (SHARED_NCCL,)
+BY_HOROVOD = (SHARED_NCCL, HOROVOD)
+VERIFY = ["-m", "bench", "verify", "--gpus", "2", "--share-gpu", "1", "--device", "cuda"]
+SMALL = {"model": "resnet18", "image_size": 64, "share_gpu": True}
+
+
+def pair(ground, mode: str = "ddp", gloo: bool = False, **options):
+    """The record of two ranks on the first GPU."""
+    if gloo:
+        os.environ[SHARING] = "0"
+    return ground.run(mode, 2, **SMALL | options)
+
+
+def judged(record, over: str) -> Answer:
+    """Replicas are equal, clocks are right, and the record says what the ranks talked."""
+    said = any(f"share one GPU, over {over}" in note for note in record.notes)
+    return answers.both(answers.equal_replicas(record), answers.clocks(record), Answer(said, {"over": over}))
+
+
+def verified(ground, variables: dict) -> Answer:
+    """`bench verify` of two ranks on one GPU, with its control: single against single in two passes."""
+    code, said = ground.command(VERIFY, 400, variables)
+    return Answer(code == 0, {"verify": said.strip().rpartition("\n")[2]})
+
+
+def add(over: str, mode: str = "ddp", **options) -> None:
+    """A run of two ranks as a check."""
+    name = " ".join([over, mode, *(f"{option}={shown(value)}" for option, value in options.items())])
+    needs = () if over == "Gloo" else BY_HOROVOD if MODES[mode].needs else NCCL
+    PART.add(name, f"Do two ranks on one GPU stay equal with {name}, and are the clocks right?",
+             lambda ground: judged(pair(ground, mode, over == "Gloo", **options), over), RUN_S, *needs)  # fmt: skip
+
+
+@PART.check(90)
+def verify_gloo(ground):
+    """Does ddp over Gloo compute single's update, within four times what single differs from itself in two passes?"""
+    return verified(ground, {SHARING: "0"})
+
+
+add("Gloo", norm="sync")
+add("Gloo", compression="powersgd")
+
+
+@PART.check(110, *NCCL)
+def verify_nccl(ground):
+    """Do ddp and Horovod over NCCL compute single's update, within the same bound?"""
+    return verified(ground, {SHARING: "1"})
+
+
+add("NCCL", overlap=False)
+add("NCCL", compression="powersgd")
+add("NCCL", norm="sync")
+
+
+@PART.check(20, *NCCL)
+def profile(ground):
+    """Has the timeline of a step of ddp over NCCL its compute and communication lanes?"""
+    return answers.lanes(pair(ground, profile=True), "phase", "compute", "communication")
+
+
+add("NCCL", "horovod", norm="sync")
+for cycle in (0.5, 1.0, 5.0, 25.0):
+    add("NCCL", "horovod", cycle_time_ms=cycle)
+add("NCCL", "horovod", async_completion=True)
+
+
+def broken(kind: str, said: str):
+    """A check: rank 1 of two breaks, and the run says so and leaves nobody."""
+
+    def run(ground):
+        limit = {"timeout": 30.0} if kind == "hang" else {}
+        before = descendants()
+        found = ground.failing(mode="ddp", devices=2, **SMALL | limit | {"fault": f"{kind}:1:3"})
+        return answers.failure(found, said, 1, len(descendants() - before))
+
+    return run
+
+
+def descendants() -> set:
+    """The processes that this one has started and that are still there."""
+    import psutil
+
+    return set(psutil.Process().children(recursive=True))
+
+
+for kind, word in {"kill": "killed", "raise": "raised", "hang": "hung"}.items():
+    PART.add(f"fault {kind}", f"Is a rank that {'was ' * (kind == 'kill')}{word} named, and is nobody left behind?",
+             broken(kind, word), 20 if kind != "hang" else 60)  # fmt: skip

@@ -1,0 +1,43 @@
+"""Part B2: is a figure of this machine the same when it is taken again, and is somebody else on the GPU noticed?"""
+
+import subprocess
+import sys
+
+from bench.gpu_check import answers
+from bench.gpu_check.base import NotExercised, Part
+from bench.process.ending import end_session
+
+PART = Part("B2", "repeats: the same run again, and beside somebody else's load")
+OPTIONS = {"plain": False, "timed_steps": 50}
+REPEATS = 3
+LOAD = """
+import torch
+matrix = torch.randn(4096, 4096, device="cuda")
+print("ready", flush=True)
+while True:
+    (matrix @ matrix).sum().item()
+"""
+
+
+@PART.check(60)
+def spread(ground):
+    """Do three runs with what is chosen by default differ in throughput by 3 % at most?"""
+    return answers.spread([ground.run(**OPTIONS, round=number) for number in range(REPEATS)])
+
+
+@PART.check(45)
+def foreign(ground):
+    """Is a process of somebody else on the GPU noted in the record?"""
+    load = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", LOAD], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        if load.stdout.readline().strip() != "ready":
+            raise NotExercised("the other process did not start")
+        record = ground.run(variant="beside a foreign load")
+    finally:
+        end_session(load)
+    if record["summary"].get("foreign_gpu_processes") is None:
+        raise NotExercised("NVML does not tell which of its processes are the run's: inside a container")
+    return answers.noted_foreign(record)

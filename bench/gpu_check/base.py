@@ -1,0 +1,79 @@
+"""What a check is, what it answers, and the table of the parts.
+
+To add a check: a function in the file of its part, with ``@PART.check(seconds, *needs)``. To add a part: its file, with
+a ``PART``, and its line in ``PARTS``.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+PARTS = {name: f"bench.gpu_check.{name.lower()}_{what}" for name, what in {
+    "A1": "truth", "A2": "single", "A3": "training", "A4": "sharded", "B1": "shared",
+    "B2": "repeats"}.items()}  # fmt: skip
+LONGEST_S = 600  # of a part, by its checks' estimates: what a machine is lent for at a time
+PROVEN, FAILED, NOT_EXERCISED = "proven", "failed", "not exercised"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a check found. ok: whether it is so. figures: name -> number or word, what the answer rests on."""
+
+    ok: bool
+    figures: dict = field(default_factory=dict)
+
+
+class NotExercised(Exception):
+    """Raised by a check that cannot ask its question here, with the reason."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question that only a GPU can answer.
+
+    name: within its part. question: in one sentence. run: (ground) -> Answer. seconds: what it should take at most on a
+    recent GPU; it is not begun with less time left, and ended as hung after ``limit_s``. needs: keys of
+    bench/gpu_check/needs.py, in words that follow "needs".
+    """
+
+    part: str
+    name: str
+    question: str
+    run: Callable
+    seconds: float
+    needs: tuple[str, ...] = ()
+
+    @property
+    def limit_s(self) -> float:
+        """When it is ended: an older GPU takes longer than a recent one."""
+        return 60 + 3 * self.seconds
+
+
+class Part:
+    """The checks of one part, in the order in which they are made."""
+
+    def __init__(self, name: str, title: str):
+        self.name, self.title, self.checks = name, title, []
+
+    def check(self, seconds: float, *needs: str):
+        """A decorator: the function is a check; its name is the check's, its docstring's first line the question."""
+
+        def add(function):
+            self.add(function.__name__.replace("_", "-"), function.__doc__.splitlines()[0], function, seconds, *needs)
+            return function
+
+        return add
+
+    def add(self, name: str, question: str, run: Callable, seconds: float, *needs: str) -> None:
+        """A check that is made in a loop."""
+        self.checks.append(Check(self.name, name, question, run, seconds, needs))
+
+    @property
+    def seconds(self) -> float:
+        """What it should take."""
+        return sum(check.seconds for check in self.checks)
+
+
+def part_in(module: str) -> Part:
+    """The part in a module, as in "bench.gpu_check.a1_truth"."""
+    return importlib.import_module(module).PART

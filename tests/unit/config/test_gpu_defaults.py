@@ -1,0 +1,134 @@
+"""What is chosen for a GPU where it was left open: by its generation, its memory and what was given."""
+
+import pytest
+
+from bench.config import gpu_defaults
+from bench.config.command_line import make_command
+from bench.config.modes import MODES
+from bench.config.options import PLAIN, UNSET, RunConfig, from_dict, to_dict
+from bench.config.resolve import resolve
+from bench.report.difference import label
+from bench.report.pooling import workload_of
+from tests import records
+from tests.unit.config.test_options import parse
+
+# Compute capability and memory in GiB, as NVML tells them.
+GPUS = {
+    "GTX 1080": ((6, 1), 8.0), "V100": ((7, 0), 15.8), "T4": ((7, 5), 14.7), "RTX 2080": ((7, 5), 7.8),
+    "A100": ((8, 0), 39.5), "L4": ((8, 9), 22.5), "H100": ((9, 0), 79.6), "silent": (None, None),
+}  # fmt: skip
+OFF = {"channels_last": False, "cudnn_benchmark": False, "fused": False}
+SEARCHED = OFF | {"cudnn_benchmark": True, "fused": True}
+ON = SEARCHED | {"channels_last": True}
+
+
+def on(gpu: str, **given) -> RunConfig:
+    """A config resolved on GPUs of a kind."""
+    return resolve(RunConfig(**given), "cuda", 16, *GPUS[gpu])
+
+
+def chosen(config: RunConfig) -> dict:
+    """What a config has of the options in question."""
+    return {name: getattr(config, name) for name in (*PLAIN, "per_device_batch") if name != "memory"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "switches", "batch"),
+    [
+        ("GTX 1080", "fp32", SEARCHED, 32),
+        ("V100", "fp16", ON, 128),
+        ("T4", "fp16", ON, 128),
+        ("RTX 2080", "fp16", ON, 64),
+        ("A100", "bf16", ON, 256),
+        ("L4", "bf16", ON, 256),
+        ("H100", "bf16", ON, 256),
+        ("silent", "fp32", SEARCHED, 64),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_defaults_follow_from_the_gpu_and_are_the_same_for_every_mode(mode, gpu, precision, switches, batch):
+    config = on(gpu, mode=mode)
+    assert chosen(config) == {"precision": precision, "per_device_batch": batch} | switches
+    assert f"precision={precision}" in config.gpu_defaults and f"batch={batch}" in config.gpu_defaults
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_plain_is_what_pytorch_does_by_itself(gpu):
+    config = on(gpu, plain=True)
+    assert chosen(config) == {"precision": "fp32", "per_device_batch": 64} | OFF
+    assert config.plain and config.gpu_defaults is None and gpu_defaults.sentence(config) == ""
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_nothing_is_chosen_on_a_cpu(plain):
+    """Its records and figures have none of it, and a run on it is plain whether or not that is asked for."""
+    config = resolve(RunConfig(plain=plain), "cpu", 2)
+    assert chosen(config) | {"memory": config.memory} == PLAIN | {"per_device_batch": 32}
+    assert not config.plain and config.gpu_defaults is None
+    assert not {"PRECISION", "FUSED", "PLAIN"} & {word.split("=")[0] for word in make_command(config).split()}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_was_given_stays(plain):
+    given = {"precision": "tf32", "channels_last": False, "cudnn_benchmark": False, "fused": False,
+             "per_device_batch": 7}  # fmt: skip
+    config = on("H100", plain=plain, **given)
+    assert chosen(config) == given and config.gpu_defaults is None
+    assert chosen(on("H100", plain=plain, precision="fp16"))["precision"] == "fp16"
+    assert on("H100", plain=True, fused=True).fused
+
+
+def test_the_other_defaults_suit_what_was_given():
+    assert not on("H100", precision="fp32").channels_last  # no tensor core computes
+    assert on("H100", precision="tf32").channels_last
+    assert on("A100", precision="fp32", image_size=448).per_device_batch == 64  # 4 times the pixels, and twice as long
+    assert on("H100", model="vgg16").per_device_batch == 64  # not in the table
+    assert on("H100", num_devices=4, mode="ddp", share_gpu=True).per_device_batch == 256  # 20 GiB each
+    assert on("L4", num_devices=4, mode="ddp", share_gpu=True).per_device_batch == 32
+
+
+def test_data_limit_the_batch():
+    """A step of the batch that would fit is more than the 1437 digits are."""
+    assert on("H100", num_devices=8, data="digits").per_device_batch == 128
+
+
+@pytest.mark.parametrize("given", [{"epochs": 2}, {"epochs": 2, "mode": "dp"}, {"tuned": True}])
+def test_a_training_keeps_its_batch_and_a_tuned_run_has_its_own(given):
+    config = on("V100", data="digits", **given)
+    assert config.per_device_batch == (256 if config.tuned else 64)
+    assert "batch" not in config.gpu_defaults and config.precision == "fp16"
+
+
+@pytest.mark.parametrize(("mode", "given"), [("ddp", {"compression": "powersgd"}), ("horovod", {"adasum": True})])
+def test_what_does_not_go_with_a_scaled_loss_is_computed_in_fp32(mode, given):
+    config = on("T4", mode=mode, **given)
+    assert config.precision == "fp32" and config.fused is (mode == "ddp")
+
+
+def test_a_person_is_told_what_was_chosen():
+    said = gpu_defaults.sentence(on("H100", fused=False))
+    assert said == "defaults for this GPU: bf16, channels_last, cudnn_benchmark, batch 256; PLAIN=1 turns them off"
+
+
+@pytest.mark.parametrize("given", [{}, {"plain": True}, {"precision": "fp32"}, {"fused": False, "plain": True}])
+def test_the_command_of_a_record_repeats_it_on_any_gpu(given):
+    """What the GPU has chosen is named: the command means the same on another one."""
+    config = on("A100", mode="single", **given)
+    words = dict(word.split("=", 1) for word in make_command(config).split()[2:])
+    again = resolve(parse(**{name.lower(): value for name, value in words.items()}), "cuda", 16, *GPUS["T4"])
+    assert to_dict(again) | {"gpu_defaults": None} == to_dict(config) | {"gpu_defaults": None}
+    assert from_dict(to_dict(config)) == config
+
+
+def test_plain_runs_and_others_are_never_put_together():
+    """Neither as one program nor in one panel; and each is the mode as it comes."""
+    options = {"device": "cuda", "precision": "bf16"} | ON
+    default = records.record("ddp", **options)
+    plain = records.record("ddp", device="cuda", plain=True)
+    assert label(to_dict(default.config)) != label(to_dict(plain.config))
+    assert workload_of(default) != workload_of(plain)
+
+
+def test_a_record_of_before_was_plain():
+    """Options that did not exist, or had other defaults, are read as they were."""
+    assert {name: UNSET[name] for name in PLAIN} == {"precision": "fp32", "memory": False} | OFF

@@ -1,0 +1,121 @@
+"""`bench gpu-check`: what it asks of a record, here of made-up ones."""
+
+import math
+
+import pytest
+
+from bench.gpu_check import answers
+from tests import records
+
+
+def on_gpu(mode: str = "single", **options):
+    """A record of a GPU that nobody sells."""
+    return records.record(mode, device="cuda", num_devices=options.pop("num_devices", 1), **options)
+
+
+def changed(record, change):
+    """The record with ``change(data)`` made."""
+    (found,) = records.edited([record], change)
+    return found
+
+
+def test_events_against_the_wall_clock():
+    assert answers.clocks(on_gpu()).ok
+
+    def later(seconds):
+        def change(data):
+            data["samples"][0]["moments"]["last_timed_step"] += seconds
+
+        return change
+
+    whole = answers.clocks(on_gpu()).figures["wall s"]
+    assert answers.clocks(changed(on_gpu(), later(0.009 * whole))).ok
+    assert not answers.clocks(changed(on_gpu(), later(0.011 * whole))).ok
+    assert not answers.clocks(changed(on_gpu(), later(-0.02 * whole))).ok
+
+
+def test_phases_are_no_longer_than_the_step():
+    assert answers.phases(on_gpu()).ok
+    assert not answers.phases(on_gpu(phases={"backward": 0.7})).ok
+    assert not answers.phases(on_gpu(phases={"synchronize": 0.0})).ok
+
+
+def test_the_host_does_not_wait_for_what_is_on_the_device():
+    def waits(seconds):
+        return changed(on_gpu(), lambda data: data["samples"][0].update(data_wait_s=[seconds] * records.STEPS))
+
+    assert answers.data_wait(waits(0.0002)).ok and not answers.data_wait(waits(0.002)).ok
+
+
+def test_memory_by_nvml():
+    assert answers.memory(on_gpu()).ok
+    assert answers.memory(on_gpu(memory={"torch_allocated": 5.0, "nvml_device": 6.0})).ok  # no process in a container
+    assert not answers.memory(on_gpu(memory={"nvml_process": 7.0, "nvml_device": 6.0})).ok
+    assert not answers.memory(on_gpu(memory={"torch_allocated": 5.0})).ok
+
+
+def of_dp(first_gib: float, data_gib: float):
+    """A record of DP on two GPUs, of which the first has so much allocated and holds so much data, the other 4 GiB."""
+
+    def change(data: dict) -> None:
+        for row, gib in zip(data["summary"]["peak_memory_gib"], (first_gib, 4.0), strict=True):
+            row["torch_allocated"] = gib
+        data["samples"][0]["facts"]["data_on_device_bytes"] = int(data_gib * 2**30)
+
+    return changed(on_gpu("dp", num_devices=2), change)
+
+
+def test_data_on_the_first_device_does_not_make_it_the_fullest():
+    """DATA=synthetic lies on device 0 alone: 0.29 GiB at 224 pixels, more than a small model's gradients."""
+    assert [answers.fullest(of_dp(*gib)).ok for gib in ((4.5, 0.2), (4.5, 0.6), (4.5, 0.0))] == [True, False, True]
+
+
+def test_replicas_that_differ_are_found():
+    pair = on_gpu("ddp", num_devices=2)
+    assert answers.equal_replicas(pair).ok
+    other = changed(pair, lambda data: data["samples"][1].update(final_weights_sha256="d" * 64))
+    assert not answers.equal_replicas(other).ok
+
+
+def test_lanes_of_a_timeline():
+    (ddp,) = [record for record in records.profiled_records() if record.config.profile and record.config.mode == "ddp"]
+    assert answers.lanes(ddp, "phase", "compute", "communication").ok
+    assert not answers.lanes(ddp, "dp").ok
+
+
+def test_a_lane_as_long_as_the_kernels():
+    assert answers.same_lane(1.015, 1.0).ok and not answers.same_lane(1.03, 1.0).ok and not answers.same_lane(0, 1.0).ok
+
+
+def test_differences_within_their_bounds():
+    bounds = {"plain": 1e-4, "later": 10}
+    assert answers.within({"plain": 1e-5, "later": 3.0}, bounds).ok
+    assert not answers.within({"plain": 1e-3, "later": 3.0}, bounds).ok
+    assert not answers.within({"plain": 1e-5, "later": math.nan}, bounds).ok
+
+
+def test_the_harness_against_a_bare_loop():
+    assert answers.against_bare([1.0] * 5, [0.985] * 5).ok and not answers.against_bare([1.0] * 5, [0.97] * 5).ok
+    assert answers.against_bare([1.0, 1.0, 9.0], [0.985, 0.985, 0.5]).ok  # one disturbed block
+
+
+def test_repeats_and_foreign_load():
+    assert answers.spread([on_gpu(throughput=t) for t in (100.0, 101.0, 102.0)]).ok
+    assert not answers.spread([on_gpu(throughput=t) for t in (100.0, 101.0, 104.0)]).ok
+
+    def foreign(count):
+        return changed(on_gpu(), lambda data: data["summary"].update(foreign_gpu_processes=count))
+
+    assert answers.noted_foreign(foreign(1)).ok and not answers.noted_foreign(foreign(0)).ok
+
+
+@pytest.mark.parametrize(("kind", "rank", "left", "ok"), [("killed", 1, 0, True), ("killed", 0, 0, False),
+                                                          ("hung", 1, 0, False), ("killed", 1, 2, False)])  # fmt: skip
+def test_a_failure_is_named_and_leaves_nobody(kind, rank, left, ok):
+    assert answers.failure({"kind": kind, "rank": rank, "message": "it was"}, "killed", 1, left).ok is ok
+
+
+def test_several_answers_are_one():
+    speed = answers.speed(on_gpu())
+    assert speed.ok and {"examples/s", "events s", "device GiB"} <= speed.figures.keys()
+    assert not answers.both(speed, answers.same_lane(2.0, 1.0)).ok

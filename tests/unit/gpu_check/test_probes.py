@@ -1,0 +1,68 @@
+"""What `bench gpu-check` tries in one process, on a CPU, where that can be: so it is not broken on its first day on a
+GPU. ``nn.DataParallel`` and NVML cannot be tried here."""
+
+import pytest
+import torch
+
+from bench.config.options import CACHE, RunConfig
+from bench.gpu_check import a3_training, answers, b1_shared, probes
+from bench.gpu_check import ground as ground_module
+from bench.gpu_check.ground import Ground
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+
+
+def test_the_compute_lane_of_a_known_sequence():
+    """The pause is in neither figure. A busy CPU may stand still between two operators, and within one."""
+    busy, known = probes.kernel_lane(CPU, size=512)
+    assert known / 2 < busy < 1.05 * known
+
+
+def test_batches_arrive_as_they_were_made():
+    assert probes.batches(CPU, CACHE) == {"wrong batches": 0, "missing batches": 0}
+
+
+def test_the_hooks_of_ddp_at_one_rank(tmp_path):
+    found = probes.hooks(CPU, tmp_path)
+    bounds = {name: bound for name, (_, bound) in probes.HOOKS.items()} | {"powersgd later": 10}
+    assert answers.within(found, bounds).ok, found
+    assert found["fp16"] > 0 and found["powersgd later"] > 1e-3  # they were there
+
+
+SMALL = {"model": "resnet18", "image_size": 32, "threads": 2}
+
+
+def ground_in(folder) -> Ground:
+    """What a check stands on, on CPUs."""
+    return Ground(RunConfig(out=str(folder), **SMALL), device="cpu")
+
+
+def test_a_run_is_made_once(tmp_path, monkeypatch, copied_python):
+    ground = ground_in(tmp_path)
+    options = {"data": "synthetic", "per_device_batch": 2, "warmup_steps": 1, "timed_steps": 3}
+    first = ground.run(**options)
+    assert answers.clocks(first).ok and answers.phases(first).ok
+    monkeypatch.setattr(ground_module, "launch", lambda config: pytest.fail("another run"))
+    again = Ground(ground.asked, runs=ground.runs, device="cpu")
+    assert again.run(**options).run_id == first.run_id
+    with pytest.raises(pytest.fail.Exception, match="another run"):
+        again.run(**options, seed=1)
+
+
+@pytest.mark.wide
+def test_a_training_on_photographs_and_its_resume(tmp_path, monkeypatch, copied_python):
+    monkeypatch.setattr(a3_training, "IMAGES", 40)
+    monkeypatch.setattr(a3_training, "PHOTOGRAPHS", a3_training.PHOTOGRAPHS | {"image_size": 32, "workers": 1})
+    answer = a3_training.photographs(ground_in(tmp_path))
+    assert answer.ok, answer
+    assert not list(tmp_path.rglob("*.pt")) and len(list(tmp_path.rglob("record.json"))) == 2
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path, monkeypatch, copied_python):
+    monkeypatch.setattr(b1_shared, "SMALL", {"data": "digits", "image_size": 16, "per_device_batch": 2})
+    (check,) = [check for check in b1_shared.PART.checks if check.name == "fault kill"]
+    answer = check.run(ground_in(tmp_path))
+    assert answer.ok, answer
+    assert not list(tmp_path.iterdir())
