@@ -88,6 +88,8 @@ def devices_of(records: list[Record]) -> dict[str, dict]:
             label = device["device"] if alone else f"process {device['rank']}"
             if not alone and device["device"] != "cpu":
                 label = f"{device['device']} {label}"
+            if "node" in device:
+                label = f"{record.nodes[device['node']].name} {label}"
             into = found.setdefault(label, {})
             for source in (*MEMORY_ORDER, HIGH_WATER):
                 values = [x for x in (into.get(source), device.get(source)) if x is not None]
@@ -165,10 +167,13 @@ def source_of(records) -> str | None:
 
 def timelines(record: Record) -> list[tuple[str, dict]]:
     """(label, device) of all devices of a record: devices by their place, CPU processes by their rank."""
-    devices = [(part.rank, device) for part in record.samples for device in part.devices]
+    devices = [(part, device) for part in record.samples for device in part.devices]
+    on = [f"{record.nodes[part.node].name} " if record.several_machines else "" for part, _ in devices]
     if record.on_gpu:
-        return [(f"device {place}", device) for place, (_, device) in enumerate(devices)]
-    return [(f"process {rank}", device) for rank, device in devices]
+        return [
+            (f"{at}device {place}", device) for place, (at, (_, device)) in enumerate(zip(on, devices, strict=True))
+        ]
+    return [(f"{at}process {part.rank}", device) for at, (part, device) in zip(on, devices, strict=True)]
 
 
 def draw_line(axes, device: dict, source: str | None, i: int):

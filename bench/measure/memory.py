@@ -8,6 +8,7 @@ What the figures count, on a GPU:
     nvml_process     this process's share of that: CUDA context, libraries' buffers and all of torch_reserved; likewise
     torch_reserved   what torch's allocator took from the driver; its peak is exact, not sampled
     torch_allocated  the part of that which tensors fill; its peak is exact
+                     (both of the timed steps alone: what cuDNN tries in the steps before is more than a step needs)
 and on a CPU, where memory is the host's:
     pss              this process and its loader workers, a page shared by n processes counting 1/n to each, so
                      processes can be compared; its peak is the highest sample. Where the system has no PSS: uss
@@ -73,9 +74,12 @@ class MemorySampler:
     def mark(self, name: str) -> None:
         """Label this moment ('timed', 'end', …) and sample it in the calling thread, so call it outside timed steps.
 
-        A name used twice keeps its last moment. Energy is taken from 'timed' to 'end' where both are there.
+        A name used twice keeps its last moment. Energy is taken from 'timed' to 'end' where both are there; at 'timed'
+        the allocator's peaks begin anew.
         """
         self._marks[name] = round(time.monotonic() - self._began, 4)
+        if name == "timed":
+            self._reset_peaks()
         self._sample()
         self._read_energy(name)
 
@@ -127,6 +131,10 @@ class MemorySampler:
         finally:
             self._lock.release()
 
+    def _reset_peaks(self) -> None:
+        for trace in self._traces:
+            trace.reset_peaks()
+
     def _read_energy(self, moment: str) -> None:
         for trace in self._traces:
             trace.read_energy(moment)
@@ -168,6 +176,9 @@ class _Trace:
                 self.columns.setdefault(column, []).append(value)
         if seen := self._guard("processes", []):
             self.processes.append((round(at, 4), seen))
+
+    def reset_peaks(self) -> None:
+        self._guard("reset_peaks", None)
 
     def read_energy(self, moment: str) -> None:
         self.energy[moment] = self._guard("energy_j", None)

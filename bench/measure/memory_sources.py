@@ -51,7 +51,11 @@ class CudaProbe:
         self._nvml, self._remark = nvml.open_device(**identity, position=self._index)
         self._uuid = self._nvml.uuid if self._nvml else identity["uuid"]
         self._is_another = False  # whether NVML's process with our number is somebody else's
-        torch.cuda.reset_peak_memory_stats(self._index)
+        self.reset_peaks()
+
+    def reset_peaks(self) -> None:
+        """The allocator's peaks begin anew, from what is there now."""
+        self._cuda.reset_peak_memory_stats(self._index)
 
     def labels(self) -> dict[str, Any]:
         limit = self._nvml.power_limit_w() if self._nvml else None
@@ -132,6 +136,9 @@ class HostProbe:
 
     def labels(self) -> dict[str, str | None]:
         return {"name": cpu_model(), "uuid": None}
+
+    def reset_peaks(self) -> None:
+        """The kernel keeps one peak for the life of a process."""
 
     def processes(self) -> list[int]:
         """A host has too many to list."""

@@ -1,0 +1,226 @@
+"""`bench memory`: what a step will need of each device's memory, by what it is for, and the largest batch that fits."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from pathlib import Path
+
+from bench.analysis import tables
+from bench.config import gpu_defaults
+from bench.config.command_line import from_arguments
+from bench.config.data_sets import OWN, data_kind, info_of
+from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
+from bench.config.options import KNOBS, UNSET, RunConfig
+from bench.config.resolve import resolve
+from bench.config.workloads import work, workload_of
+from bench.errors import UserError
+from bench.files import PROJECT
+from bench.launch.devices import usable_gpus
+from bench.launch.gpu_fit import LEAST_FREE_GIB
+from bench.launch.launcher import resolve_here
+from bench.measure import cgroup
+from bench.measure.environment import usable_cores
+from bench.measure.memory_parts import CONTEXT
+from bench.measure.memory_sources import read_pss, read_rss
+from bench.record.describe import fuller, used_gpus
+from bench.record.read import find_records
+from bench.record.view import Record
+from bench.studies.programs import modes_of
+
+GIB = 2**30
+MOST_BATCH = 2**20
+MOST_CLASSES = 1000  # of a folder that cannot be looked into: ImageNet's
+PROGRAM = "Python, torch"
+
+
+def run(args) -> int:
+    """Print the table, and what was assumed; a BATCH that does not fit is an error that says which does."""
+    from bench.training.memory_plan import largest_batch, of_devices  # torch takes seconds
+
+    console, here = tables.terminal(), args.memory_gib is None
+    asked = from_arguments(args)
+    modes = modes_of(args.modes) if args.modes else [*COMPARED, *UPPER_BOUNDS]
+    modes = [asked.mode] if args.mode is not None else modes
+    configs = planned(asked, modes, None if here else gib_of(args.memory_gib))
+    limit, told = limit_of(configs[0], args.memory_gib)
+    columns, batches, moments, misfits, said = [], [], [], [], []
+    for config in configs:
+        outputs, note = outputs_of(config)
+        besides, assumed = besides_of(config)
+        said += [note, assumed]
+        devices = of_devices(config, outputs)
+        examples = info_of(config.data).train_examples
+        most = examples // config.num_devices // config.accumulate if examples else MOST_BATCH
+        most = largest_batch(config, outputs, int(limit - besides * GIB), most)
+        if config.per_device_batch > most:
+            misfits.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'}")
+        name = CONTEXT if config.device == "cuda" else PROGRAM
+        for label, device in alike(config, devices):
+            columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: besides}))
+            batches.append(str(most))
+            moments.append(device.moment)
+        if MODES[config.mode].one_process and len(devices) > 1:
+            said.append(fuller(config.mode, in_gib(devices[0]), in_gib(devices[1])))
+    config = configs[0]
+    console.print(f"{in_words(config)}\npredicted, not measured: what a step needs at its peak, by what it is for")
+    tables.print_grid(console, tables.memory_grid(columns, more={"peak in": moments, "largest BATCH": batches},
+                                                 examples=workload_of(config).batched))  # fmt: skip
+    notes = [
+        f"largest BATCH: {workload_of(config).batched} per device that {told}, and that the data have",
+        *said,
+        *NOT_IN_IT[config.device],
+    ]
+    for note in dict.fromkeys(filter(None, notes)):
+        console.print(f"note: {note}", highlight=False, markup=False)
+    if misfits:
+        batch = config.per_device_batch
+        raise UserError(
+            f"BATCH={batch} does not fit into {limit / GIB:.1f} GiB by this arithmetic: {'; '.join(misfits)}"
+        )
+    return 0
+
+
+NOT_IN_IT = {
+    "cuda": [
+        "not in it: what torch's allocator keeps besides (cache, fragments) and workspaces of cuDNN; leave them room"
+    ],
+    "cpu": ["not in it: buffers of Gloo, loader workers, and the data set"],
+}
+
+
+def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> list[RunConfig]:
+    """The resolved config of each mode that is asked for. Options of an engine go to the modes that have them.
+    memory_gib: of a GPU that is not here, and is taken for a recent one."""
+    configs, one = [], modes == [asked.mode]
+    for mode in modes:
+        changes = {name: UNSET[name] for name in KNOBS if name not in MODES[mode].knobs}
+        changes |= {"mode": mode, "launcher": "auto"} if not one else {}
+        changes |= {"num_devices": 1, "gpu_ids": None} if not one and MODES[mode].max_devices == 1 else {}
+        config = dataclasses.replace(asked, **({} if one else changes))
+        if memory_gib is None or asked.device == "cpu":
+            configs.append(resolve_here(config))
+        else:
+            configs.append(resolve(config, "cuda", usable_cores(), gpu_defaults.BF16, memory_gib))
+    return configs
+
+
+def gib_of(text: str) -> float:
+    """The size of a memory as it was typed. Raises UserError for anything but a number above 0."""
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < 2**20:
+        raise UserError(f"MEMORY_GIB={text}: the memory of one device in GiB, as in 16")
+    return size
+
+
+def in_words(config: RunConfig) -> str:
+    """What is planned, in a few words."""
+    passes = f" × {config.accumulate} passes" if config.accumulate > 1 else ""
+    return (
+        f"{work(config)}, {config.per_device_batch} {workload_of(config).batched} per device{passes},"
+        f" {config.precision}, {config.optimizer}, {config.device}"
+    )
+
+
+def alike(config: RunConfig, devices: list) -> list[tuple]:
+    """(label, device), one of those that are alike; of ranks with parts of their own the one with most."""
+    if not MODES[config.mode].one_process and len({device.total for device in devices}) > 1:
+        return [(f"fullest of {len(devices)}", max(devices, key=lambda device: device.total))]
+    if config.device == "cpu":
+        return [("1 process" if len(devices) == 1 else f"each of {len(devices)}", devices[0])]
+    if len(devices) == 1 or devices[0] == devices[1]:
+        return [("device 0" if len(devices) == 1 else f"each of {len(devices)}", devices[0])]
+    rest = "device 1" if len(devices) == 2 else f"each of 1 to {len(devices) - 1}"
+    return [("device 0", devices[0]), (rest, devices[1])]
+
+
+def in_gib(device) -> dict[str, float]:
+    return {kind: size / GIB for kind, size in device.parts.items()}
+
+
+# --- what fits ------------------------------------------------------------------------------------------------------
+
+
+def limit_of(config: RunConfig, memory_gib: str | None) -> tuple[float, str]:
+    """Bytes that one device, or on a CPU one process, can have; and where that comes from."""
+    if memory_gib is not None:
+        return gib_of(memory_gib) * GIB, f"fit into {gib_of(memory_gib):g} GiB (MEMORY_GIB)"
+    if config.device == "cuda":
+        gpus = usable_gpus(config)[: config.num_devices]
+        sizes = [gpu.memory_total_gib for gpu in gpus if gpu.memory_total_gib]
+        if not sizes:
+            raise UserError("NVML does not tell the GPU's memory: say it, as in MEMORY_GIB=16")
+        return min(sizes) * GIB, f"fit into the {min(sizes):g} GiB of {gpus[0].name} (NVML)"
+    import psutil
+
+    free, allowed = psutil.virtual_memory().available, cgroup.memory_limit()
+    have = min(free, allowed) if allowed else free
+    words = f"fit into the {have / GIB:.1f} GiB that this machine has available now"
+    return have / config.num_processes, words + (
+        f", over {config.num_processes} processes" * (config.num_processes > 1)
+    )
+
+
+def besides_of(config: RunConfig) -> tuple[float, str]:
+    """GiB of a process besides its tensors, and where the figure comes from: records of this kind of GPU, an assumption
+    without; on a CPU this process, which has Python and torch in memory, and no more."""
+    if config.device == "cpu":
+        try:
+            size = read_pss(os.getpid())
+        except OSError:
+            size = read_rss(os.getpid())
+        return size / GIB, f"{PROGRAM}: measured of this process, which has loaded both"
+    names = {gpu.name for gpu in usable_gpus(config)} if config.device == "cuda" else set()
+    seen = [(size, record.run_id) for record in records_of(config.out) if set(used_gpus(record)) & names
+            and (size := context_of(record)) is not None]  # fmt: skip
+    if seen:
+        size, run_id = max(seen)
+        return size, f"{CONTEXT}: as the record {run_id} has it on this kind of GPU"
+    return (
+        LEAST_FREE_GIB,
+        f"{CONTEXT}: {LEAST_FREE_GIB:g} GiB is an assumption, until a run on such a GPU has measured it",
+    )
+
+
+@functools.cache
+def records_of(out: str) -> list[Record]:
+    """The records of GPUs that are here."""
+    found = []
+    for folder in (Path(out), PROJECT / "results" / "reference"):
+        with contextlib.suppress(UserError):  # there is none yet
+            found += find_records(folder)[0]
+    return [record for record in found if record.ok and record.on_gpu]
+
+
+def context_of(record: Record) -> float | None:
+    """GiB that a process had on its fullest GPU besides torch's allocator; None where it was not told."""
+    told = [d["nvml_process"] - d["torch_reserved"] for d in record.peak_memory
+            if d.get("nvml_process") is not None and d.get("torch_reserved") is not None]  # fmt: skip
+    return max(told, default=None)
+
+
+def own_outputs(config: RunConfig) -> int:
+    """The number of outputs that the user's data ask for; they are loaded."""
+    import torch
+
+    from bench.workload import load_workload
+
+    workload = load_workload(dataclasses.replace(config, evaluate=False), torch.device("cpu"))
+    workload.planned(1)
+    return workload.num_outputs
+
+
+def outputs_of(config: RunConfig) -> tuple[int, str]:
+    """How many classes the data have, and a note where that is assumed: a folder has one subfolder for each."""
+    kind, place = data_kind(config.data)
+    if classes := info_of(config.data).classes:
+        return classes, ""
+    if kind == OWN:
+        return own_outputs(config), ""
+    train = Path(place).expanduser() / "train"
+    if kind == "imagefolder" and train.is_dir() and (found := sum(entry.is_dir() for entry in train.iterdir())):
+        return found, ""
+    return MOST_CLASSES, f"{MOST_CLASSES} classes are assumed: DATA={config.data} was not opened"

@@ -1,0 +1,127 @@
+"""Every allocation of one step: by torch's profiler on a CPU, by its allocator's history on a GPU.
+
+Comes in: a step, taken once after the timed ones, and what is known of some tensors. Goes out: for each device what its
+memory was filled with at the peak, as `memory_parts.py` divides it. What is timed is not touched.
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from bench.measure.memory_parts import Trace, at_peak, of_gpu, of_snapshot, with_sizes
+from bench.measure.memory_sources import CudaProbe
+from bench.measure.nvml import GIB
+
+MOST_EVENTS = 1_000_000  # of a step on a GPU; a resnet152 has some ten thousand
+HOST = (
+    "torch.profiler, every allocation of one more step on the CPU in the training thread; DDP's buckets by its own "
+    "account; what an engine's threads take, as Horovod's fusion buffer, is not seen"
+)
+HISTORY = "torch's allocator: its history of one more step; NVML just after it"
+
+
+def record_step(
+    step: Callable[[], None], devices: list[torch.device], kept: Callable[[], Iterable], noted: list,
+    buckets: Callable[[], list[int]],
+) -> list[dict]:  # fmt: skip
+    """Take a step and return, for each device, what filled its memory at the peak.
+
+    kept: called afterwards; (kind, tensor) of all that is known and stays. noted: (kind, address) that the step itself
+    has put there. buckets: called afterwards; the bytes of each buffer of the engine. Each dict has ``gib`` ({kind:
+    GiB}), ``source`` and ``notes``; no ``gib`` where recording failed, which ends in a note. What the step raises is
+    raised.
+    """
+    recording = HistoryOfGpus(devices) if devices[0].type == "cuda" else ProfileOfHost()
+    recording.start()
+    try:
+        step()
+    finally:
+        recording.stop()
+    try:
+        known = {address_of(tensor): (kind, tensor) for kind, tensor in reversed(list(kept()))}
+        return [recording.parts(device, known, dict(map(reversed, noted)), buckets()) for device in recording.devices]
+    except Exception as error:  # of torch's inner interfaces, which may change
+        why = f"what fills the memory is not known: {type(error).__name__}: {error}"
+        return [{"source": recording.source, "notes": [why]} for _ in recording.devices]
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where the memory begins that a tensor shares with its views."""
+    return tensor.untyped_storage().data_ptr()
+
+
+class ProfileOfHost:
+    """The CPU's allocations. Blocks that were there before are seen where they are known, and no others."""
+
+    source, devices = HOST, [torch.device("cpu")]
+
+    def start(self) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        self.profiler = torch.profiler.profile(activities=activities, profile_memory=True)
+        self.profiler.__enter__()
+
+    def stop(self) -> None:
+        self.profiler.__exit__(None, None, None)
+
+    def parts(self, device: torch.device, known: dict, noted: dict[int, str], buckets: list[int]) -> dict:
+        after = {address: tensor.untyped_storage().nbytes() for address, (_, tensor) in known.items()}
+        kinds = {address: kind for address, (kind, _) in known.items()}
+        tensors, _ = at_peak(with_sizes(Trace(self.events(), after, kinds, noted), "buckets", buckets, complete=False))
+        return {"gib": in_gib(tensors), "source": self.source, "notes": []}
+
+    def events(self) -> list[tuple[int, int]]:
+        """(address, bytes) in their order."""
+        from torch._C._profiler import _EventType
+
+        found, nodes = [], list(self.profiler.profiler.kineto_results.experimental_event_tree())
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children
+            if node.tag == _EventType.Allocation and node.extra_fields.device.type == "cpu":
+                found.append((node.start_time_ns, node.id, node.extra_fields))
+        found.sort(key=lambda each: each[:2])
+        return [(fields.ptr, fields.alloc_size) for _, _, fields in found]
+
+
+class HistoryOfGpus:
+    """The allocations on all GPUs of this process, by whichever thread."""
+
+    source = HISTORY
+
+    def __init__(self, devices: list[torch.device]):
+        self.devices = devices
+        self.why = None  # recording could not be had
+
+    def start(self) -> None:
+        self.call("all", max_entries=MOST_EVENTS)
+
+    def stop(self) -> None:
+        for device in self.devices:
+            torch.cuda.synchronize(device)
+        if self.why is None:
+            self.snapshot = torch.cuda.memory._snapshot()
+        self.call(None)
+
+    def call(self, enabled: str | None, **options) -> None:
+        """Turn the history on or off, without stacks, which cost time and memory."""
+        try:
+            torch.cuda.memory._record_memory_history(enabled=enabled, context=None, **options)
+        except Exception as error:
+            self.why = self.why or f"torch keeps no history of its allocations: {type(error).__name__}: {error}"
+
+    def parts(self, device: torch.device, known: dict, noted: dict[int, str], buckets: list[int]) -> dict:
+        if self.why:
+            return {"source": self.source, "notes": [self.why]}
+        events, after = of_snapshot(self.snapshot, device.index)
+        kinds = {address: kind for address, (kind, tensor) in known.items() if tensor.device == device}
+        tensors, _ = at_peak(with_sizes(Trace(events, after, kinds, noted), "buckets", buckets, complete=True))
+        row = CudaProbe(device).read()
+        figures = [row[name] for name in ("torch_reserved_gib", "nvml_process_gib", "nvml_device_gib")]
+        parts, notes = of_gpu(tensors, *(None if x is None else round(x * GIB) for x in figures))
+        full = ["the step made more allocations than are kept"] if len(events) >= MOST_EVENTS else []
+        return {"gib": in_gib(parts), "source": self.source, "notes": [*notes, *full]}
+
+
+def in_gib(parts: dict[str, int]) -> dict[str, float]:
+    """Bytes by kind in GiB."""
+    return {kind: round(size / GIB, 6) for kind, size in parts.items()}

@@ -1,0 +1,184 @@
+"""What the tensors in a device's memory are for, at the moment of a step when there are most of them.
+
+Pure functions on plain figures. What comes in: the allocations of one step in their order, by torch's profiler on a CPU
+(`allocations.py`), by torch's memory snapshot on a GPU, or by a step that was only simulated
+(bench/training/memory_plan.py); and what is known of some addresses. What goes out: bytes by kind. A GPU has more than
+tensors: its other parts are differences of what torch and NVML count, and `of_gpu` puts them beside.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# What tensors are for, in the order of a table.
+TENSORS = {
+    "weights": "the parameters",
+    "gathered": "whole weights of the blocks that compute at the moment, where a device keeps a part of each",
+    "buffers": "batch norm's running statistics, and what else a model keeps besides its parameters",
+    "gradients": "one number for each trained parameter, as far as they are there at the peak",
+    "optimizer state": "momentum: one number for each trained parameter; Adam: two",
+    "buckets": "the engine's own copy of the gradients, from which they are sent",
+    "replicas": "DataParallel's copies of the model, made anew every step",
+    "averages": "of the weights, kept beside them (EMA, SWA)",
+    "data": "a training set that lies on the device for the whole run",
+    "images": "the batch; under DataParallel that of all devices is on device 0",
+    "outputs": "what DataParallel gathers on device 0, with its gradient",
+    "activations": "what the forward pass keeps for the backward pass, and temporaries",
+    "kept": "what else is there before the step and after it",
+}
+CACHE, CONTEXT, OTHERS = "cache", "context, libraries", "other processes"
+# What a GPU's memory holds besides, as differences: of torch's reserved, NVML's process and NVML's device.
+BESIDES = {
+    CACHE: "what torch's allocator holds and no tensor fills",
+    CONTEXT: "the process besides torch's allocator: CUDA context, kernels, NCCL, cuDNN",
+    OTHERS: "the device besides this process",
+}
+
+
+class Trace(NamedTuple):
+    """The allocations of a step on one device.
+
+    events: (address, bytes) in their order; bytes below 0: freed. after: address -> bytes of what is there after the
+    last of them. kinds: address -> kind of what is known among that. noted: the same of what was there for a time.
+    """
+
+    events: list[tuple[int, int]]
+    after: dict[int, int]
+    kinds: dict[int, str]
+    noted: dict[int, str]
+
+
+def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
+    """Bytes by kind at the moment when there are most of them, and how many events have happened by then.
+
+    What was there before the step is what is there after it, with the events undone from the last to the first. What is
+    freed before the step ends, and was not noted, is an activation or a temporary; what stays and is not known is
+    "kept".
+
+    Weights of 8 bytes at address 1 stay; 6 bytes of activations come at 2, and go while 8 of gradients come at 3:
+
+    >>> trace = Trace([(2, 6), (3, 8), (2, -6)], {1: 8, 3: 8}, {1: "weights", 3: "gradients"}, noted={})
+    >>> at_peak(trace)
+    ({'weights': 8, 'gradients': 8, 'activations': 6}, 2)
+    >>> at_peak(trace._replace(events=[(2, 6), (2, -6), (3, 8)]))
+    ({'weights': 8, 'gradients': 8}, 3)
+    """
+    there = dict(trace.after)
+    for address, size in reversed(trace.events):
+        if size > 0:
+            there.pop(address, None)
+        elif size < 0:
+            there[address] = -size
+    before, now = dict(there), sum(there.values())
+    most, when, staying = now, 0, {}
+    for i, (address, size) in enumerate(trace.events, 1):
+        now += size
+        staying[address] = i  # its last event
+        if now > most:
+            most, when = now, i
+    born = dict.fromkeys(before, 0)
+    there = before
+    for i, (address, size) in enumerate(trace.events[:when], 1):
+        if size > 0:
+            there[address], born[address] = size, i
+        else:
+            there.pop(address, None)
+    found = {}
+    for address, size in there.items():
+        if address in trace.after and staying.get(address, 0) <= born[address]:
+            kind = trace.kinds.get(address, "kept")
+        else:
+            kind = trace.noted.get(address, "activations")
+        found[kind] = found.get(kind, 0) + size
+    return {kind: found[kind] for kind in TENSORS if kind in found}, when
+
+
+def of_snapshot(snapshot: dict, device: int) -> tuple[list[tuple[int, int]], dict[int, int]]:
+    """(events, what is there afterwards) of one GPU, from what `torch.cuda.memory._snapshot()` gives.
+
+    Its form is in torch's manual (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): ``device_traces`` has a
+    list of actions for each device, ``segments`` what the allocator holds, in blocks. Sizes are those asked for: that
+    blocks are larger by up to 511 bytes is the cache's. Memory counts as free from the moment its tensor is gone,
+    though a stream may still use it.
+
+    >>> actions = ("segment_alloc", 2097152), ("alloc", 100), ("free_requested", 100), ("free_completed", 100)
+    >>> trace = [{"action": action, "addr": 0, "size": size} for action, size in actions]
+    >>> block = {"address": 512, "size": 512, "requested_size": 400, "state": "active_allocated"}
+    >>> segments = [{"device": 0, "address": 0, "blocks": [{"address": 0, "size": 512, "state": "inactive"}, block]}]
+    >>> of_snapshot({"device_traces": [trace], "segments": segments}, device=0)
+    ([(0, 100), (0, -100)], {512: 400})
+    """
+    signs = {"alloc": 1, "free_requested": -1}
+    traces = snapshot["device_traces"]
+    actions = traces[device] if device < len(traces) else []
+    events = [(each["addr"], signs[each["action"]] * each["size"]) for each in actions if each["action"] in signs]
+    after = {}
+    for segment in snapshot["segments"]:
+        if segment["device"] != device:
+            continue
+        at = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                after[block.get("address", at)] = block.get("requested_size") or block["size"]
+            at += block["size"]
+    return events, after
+
+
+def with_sizes(trace: Trace, kind: str, sizes: Iterable[int], complete: bool) -> Trace:
+    """The trace with memory of this kind of which only the sizes are known, as an engine tells them of its buckets.
+
+    Each is what stays, is not known and has this size. complete: the trace has everything that stays; where it has not
+    (the profiler of a CPU tells of no block that was there before), what is not found is added.
+
+    >>> trace = Trace([], {1: 8, 2: 8}, {1: "weights"}, {})
+    >>> [at_peak(with_sizes(trace, "buckets", [8, 5], complete))[0] for complete in (True, False)]
+    [{'weights': 8, 'buckets': 8}, {'weights': 8, 'buckets': 13}]
+    """
+    after, kinds, own = dict(trace.after), dict(trace.kinds), 0
+    for size in sizes:
+        address = next((a for a, n in after.items() if n == size and a not in kinds), None)
+        if address is None and complete:
+            continue
+        if address is None:
+            own -= 1  # an address that no block has
+            address = own
+            after[address] = size
+        kinds[address] = kind
+    return trace._replace(after=after, kinds=kinds)
+
+
+def of_gpu(
+    tensors: dict[str, int], reserved: int | None, process: int | None, device: int | None
+) -> tuple[dict[str, int], list[str]]:
+    """All parts of a GPU's memory in bytes, which add up to what NVML counts on the device; and notes.
+
+    tensors: bytes by kind. reserved: what torch's allocator holds. process: NVML's figure of this process. device:
+    NVML's of everybody. Where one of the last two is None its part is left out, and a note says so. A figure that is
+    smaller than what it contains gives a part of 0 and a note: the figures were not taken at one moment.
+
+    >>> of_gpu({"weights": 5, "activations": 3}, reserved=10, process=14, device=15)[0]
+    {'weights': 5, 'activations': 3, 'cache': 2, 'context, libraries': 4, 'other processes': 1}
+    >>> of_gpu({"weights": 5}, reserved=6, process=None, device=9)
+    ({'weights': 5, 'cache': 1}, ['context, libraries and other processes: NVML has no figure of this process'])
+    >>> of_gpu({"weights": 5}, reserved=4, process=6, device=None)[1]
+    ['cache: below 0 by 1 bytes, and shown as 0', 'other processes: NVML has no figure of the device']
+    """
+    parts, notes, inside = dict(tensors), [], sum(tensors.values())
+    for kind, figure in ((CACHE, reserved), (CONTEXT, process), (OTHERS, device)):
+        if figure is None:
+            missing = {CACHE: "cache: torch tells nothing", OTHERS: f"{OTHERS}: NVML has no figure of the device",
+                       CONTEXT: f"{CONTEXT} and {OTHERS}: NVML has no figure of this process"}  # fmt: skip
+            return parts, [*notes, missing[kind]]
+        if figure < inside:
+            notes.append(f"{kind}: below 0 by {inside - figure} bytes, and shown as 0")
+        parts[kind], inside = max(0, figure - inside), max(figure, inside)
+    return parts, notes
+
+
+def surplus(first: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """By how much one device's parts are larger than another's, the largest difference first; equal ones are left out.
+
+    >>> surplus({"weights": 4, "images": 6, "activations": 9}, {"replicas": 4, "images": 3, "activations": 9})
+    {'weights': 4, 'replicas': -4, 'images': 3}
+    """
+    more = {kind: first.get(kind, 0) - other.get(kind, 0) for kind in (*TENSORS, *BESIDES)}
+    return {kind: more[kind] for kind in sorted(more, key=lambda kind: -abs(more[kind])) if more[kind]}

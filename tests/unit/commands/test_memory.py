@@ -1,0 +1,52 @@
+"""`bench memory` as a person meets it: a table, what was assumed, and one line for what cannot be."""
+
+import pytest
+
+from bench import cli
+
+pytestmark = pytest.mark.slow
+SMALL = ("memory", "--model=shufflenet_v2_x0_5", "--data=digits", "--image-size=32")
+
+
+def said(capsys, *arguments) -> tuple[int, str, str]:
+    code = cli.main([*SMALL, *arguments])
+    found = capsys.readouterr()
+    return code, found.out, found.err
+
+
+def test_every_mode_has_its_columns_and_the_largest_batch(capsys):
+    code, out, _ = said(capsys, "--gpus=2", "--memory-gib=1", "--batch=8", "--data=synthetic")
+    assert code == 0
+    heads = next(line for line in out.splitlines() if "horovod" in line).split()
+    assert heads == ["single", "dp", "dp", "ddp", "horovod", "independent"]
+    batches = [int(cell) for cell in next(line for line in out.splitlines() if "largest BATCH" in line).split()[2:]]
+    assert len(batches) == 6 and min(batches) >= 8
+    assert "predicted, not measured" in out and "is an assumption" in out and "dp: device 0 holds" in out
+
+
+def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
+    code, out, err = said(capsys, "--mode=ddp", "--gpus=2", "--memory-gib=0.6", "--batch=5000", "--data=synthetic")
+    most = int(next(line for line in out.splitlines() if "largest BATCH" in line).split()[-1])
+    assert code == 2 and f"does not fit into 0.6 GiB by this arithmetic: MODE=ddp BATCH={most} at most" in err
+    code, *_ = said(capsys, "--mode=ddp", "--gpus=2", "--memory-gib=0.6", f"--batch={most}", "--data=synthetic")
+    assert code == 0
+
+
+def test_a_process_on_the_cpu_gets_its_share_of_what_is_there(capsys):
+    code, out, _ = said(capsys, "--mode=ddp", "--gpus=2", "--device=cpu", "--batch=4")
+    assert code == 0 and "available now, over 2 processes" in out and "Python, torch" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--mode=single", "--gpus=2", "--memory-gib=16"), "MODE=single"),
+        (("--memory-gib=plenty",), "MEMORY_GIB=plenty: the memory of one device in GiB, as in 16"),
+        (("--memory-gib=-1",), "MEMORY_GIB=-1: the memory of one device"),
+        (("--model=resnet19", "--memory-gib=16"), "unknown MODEL=resnet19: did you mean"),
+        (("--mode=ddp", "--device=cuda"), "DEVICE=cuda, but no GPU is visible"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, line):
+    code, out, err = said(capsys, *arguments)
+    assert code == 2 and line in err and len(err.splitlines()) == 1 and not out
