@@ -10,9 +10,10 @@ from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import Suite, suites_of
+from bench.network import figure
 from bench.report import pool_figure, pooling
 from bench.studies.registry import study_of
-from tests import records
+from tests import networks, records
 
 FOLDER = Path(__file__).parent
 VERSIONS = FOLDER / "versions.json"
@@ -69,9 +70,13 @@ def figures() -> Iterator[tuple]:
     """(name, figure) of each picture."""
     for name, (suite, chosen) in suites().items():
         study = study_of(suite)
-        for picture, figure in study.figures(study.result(suite)).items():
+        for picture, drawn in study.figures(study.result(suite)).items():
             if not chosen or picture in chosen:
-                yield f"{name}-{picture}", figure
+                yield f"{name}-{picture}", drawn
+    cluster = {"ranks": 4, "nodes": ("node1", "node2"), "label": "2 namespaces of one machine, 100 Mbit/s",
+               "beta": 80e-9, "left_out": (2**26, 2**28)}  # fmt: skip
+    for name, made in {"network": {"noise": 0.1}, "network-cluster": cluster}.items():
+        yield name, figure.draw(networks.both(**made))
     yield "pool", pool_figure.draw(pooling.panels_of(records_of_two_machines()))
 
 

@@ -1,0 +1,174 @@
+"""The cluster that was asked for: its nodes, their addresses and cores, and what its links are."""
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.errors import UserError
+
+MOST_NODES = 64
+UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
+UNITS_OF_TIME = {"us": 0.001, "ms": 1, "s": 1000}  # in ms
+NUMBER = r"(\d+(?:\.\d+)?)"
+CLUSTER = "BENCH_CLUSTER"  # in a cluster's environment: the folder with its description
+DESCRIPTION = "cluster.json"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """nodes: how many; per_node: devices of each. rate_mbit: of every link, in Mbit/s and each direction; None: no
+    limit. latency_ms: one way between two nodes. loss_percent: of the packets, each way."""
+
+    nodes: int = 2
+    per_node: int = 1
+    rate_mbit: float | None = None
+    latency_ms: float = 0
+    loss_percent: float = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes' host names."""
+        return [f"node{number}" for number in range(1, self.nodes + 1)]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The nodes' addresses, in the order of their names."""
+        return [f"10.99.0.{number}" for number in range(1, self.nodes + 1)]
+
+    @property
+    def hosts(self) -> str:
+        """As HOSTS= takes it."""
+        return ",".join(f"{name}:{self.per_node}" for name in self.names)
+
+    @property
+    def needs_netem(self) -> bool:
+        """Whether its links delay or lose packets."""
+        return bool(self.latency_ms or self.loss_percent)
+
+    def label(self) -> str:
+        """What the network is, for whoever reads a figure that was measured on it.
+
+        >>> Cluster(nodes=2, rate_mbit=100).label()
+        '2 namespaces of one machine, links limited to 100 Mbit/s'
+        >>> Cluster(nodes=4, rate_mbit=2500, latency_ms=5, loss_percent=0.1).label()
+        '4 namespaces of one machine, links limited to 2.5 Gbit/s, 5 ms one way, 0.1 % of the packets lost'
+        """
+        rate = "without a limit" if self.rate_mbit is None else f"limited to {rate_words(self.rate_mbit)}"
+        delay = f", {self.latency_ms:g} ms one way" if self.latency_ms else ""
+        loss = f", {self.loss_percent:g} % of the packets lost" if self.loss_percent else ""
+        return f"{self.nodes} namespaces of one machine, links {rate}{delay}{loss}"
+
+    def cores(self, usable: list[int]) -> list[list[int]]:
+        """The cores of every node: its own where there are enough, so that no node counts on those of another.
+
+        >>> Cluster(nodes=2).cores([0, 1, 2, 3]), Cluster(nodes=3).cores([0, 1])
+        ([[0, 1], [2, 3]], [[0], [1], [0]])
+        """
+        share = len(usable) // self.nodes
+        if not share:
+            return [[usable[number % len(usable)]] for number in range(self.nodes)]
+        return [usable[number * share : (number + 1) * share] for number in range(self.nodes)]
+
+    def cores_words(self, usable: list[int]) -> str:
+        """How the nodes have the machine's cores.
+
+        >>> Cluster(nodes=3).cores_words([0, 1])
+        '3 nodes share 2 cores'
+        """
+        share = len(usable) // self.nodes
+        count = f"{len(usable)} core" + "s" * (len(usable) != 1)
+        return f"each node has {share} of {count}" if share else f"{self.nodes} nodes share {count}"
+
+    def describe(self, folder: Path, pids: list[int], cores: list[list[int]]) -> None:
+        """Write what commands inside may want to know into the cluster's folder. pids: of the nodes' holders."""
+        columns = zip(self.names, self.addresses, pids, cores, strict=True)
+        nodes = [{"name": name, "address": address, "pid": pid, "cores": own} for name, address, pid, own in columns]
+        (folder / DESCRIPTION).write_text(json.dumps({"label": self.label(), "links": asdict(self), "nodes": nodes}))
+
+
+# What ``Cluster.label`` says of its nodes and links.
+LABEL = re.compile(rf"{NUMBER} namespaces of one machine, links (?:without a limit|limited to {NUMBER} ([MG])bit/s)"
+                   rf"(?:, {NUMBER} ms one way)?(?:, {NUMBER} % of the packets lost)?")  # fmt: skip
+
+
+def repeated(command: str, label: str | None, hosts: str | None) -> str:
+    """A make command as it is typed outside of the cluster whose label a record has; unchanged where that is none of a
+    cluster. hosts: the run's HOSTS.
+
+    >>> hosts = "node1:2,node2:2"
+    >>> repeated(f"make compare HOSTS={hosts} IFACE=eth0 LR=0.1", Cluster(rate_mbit=1000).label(), hosts)
+    'make cluster NODES=2 PER_NODE=2 RATE=1gbit CMD="make compare LR=0.1"'
+    >>> repeated(f"make compare HOSTS={hosts}", "InfiniBand", hosts)
+    'make compare HOSTS=node1:2,node2:2'
+    """
+    found = LABEL.fullmatch(label or "")
+    if not found:
+        return command
+    nodes, rate, unit, latency, loss = found.groups()
+    per_node = re.match(r"node1:(\d+)", hosts or "")
+    words = ["make cluster", f"NODES={nodes}"]
+    words += [f"PER_NODE={per_node[1]}"] if per_node and per_node[1] != "1" else []
+    words += [f"RATE={rate}{unit.lower()}bit"] if rate else []
+    words += [f"LATENCY={latency}ms"] if latency else []
+    words += [f"LOSS={loss}%"] if loss else []
+    inner = " ".join(word for word in command.split() if not word.startswith(("HOSTS=", "IFACE=")))
+    return " ".join([*words, f'CMD="{inner}"'])
+
+
+def rate_words(mbit: float) -> str:
+    """A rate for people.
+
+    >>> rate_words(100), rate_words(1000)
+    ('100 Mbit/s', '1 Gbit/s')
+    """
+    return f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
+
+
+def read_nodes(text: str) -> int:
+    """NODES=2. Raises UserError."""
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_NODES:
+        raise UserError(f"NODES={text}: a whole number from 2 to {MOST_NODES}")
+    return int(text)
+
+
+def read_rate(text: str) -> float:
+    """RATE=100mbit, in Mbit/s. Raises UserError."""
+    rate = quantity(text, UNITS_OF_RATE)
+    if rate is None or not 0.1 <= rate <= 10_000:
+        raise UserError(
+            f"RATE={text}: from 100kbit to 10gbit, as in RATE=100mbit; leave it out for links without limit"
+        )
+    return rate
+
+
+def read_latency(text: str) -> float:
+    """LATENCY=5ms, in ms. Raises UserError."""
+    latency = quantity(text, UNITS_OF_TIME)
+    if latency is None or not 0 < latency <= 10_000:
+        raise UserError(f"LATENCY={text}: the way from one node to another, up to 10s, as in LATENCY=5ms or 200us")
+    return latency
+
+
+def read_loss(text: str) -> float:
+    """LOSS=1%, in percent. Raises UserError."""
+    found = re.fullmatch(NUMBER + "%?", text)
+    if not found or not 0 < float(found[1]) <= 50:
+        raise UserError(f"LOSS={text}: a share of the packets of at most 50 %, as in LOSS=0.1%")
+    return float(found[1])
+
+
+def quantity(text: str, units: dict[str, float]) -> float | None:
+    """A number with a unit, times the unit's value; None where it is no such thing.
+
+    >>> quantity("1.5gbit", UNITS_OF_RATE), quantity("fast", UNITS_OF_RATE)
+    (1500.0, None)
+    """
+    found = re.fullmatch(NUMBER + f"({'|'.join(units)})", text.lower())
+    return float(found[1]) * units[found[2]] if found else None
+
+
+def usable() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0))

@@ -1,0 +1,147 @@
+"""`bench network`: latency, bandwidth and all-reduce between the ranks, by every backend that is there."""
+
+import dataclasses
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+from rich.markup import escape
+
+from bench.analysis import tables
+from bench.commands.base import whole
+from bench.config.command_line import from_arguments
+from bench.config.fields import variable_of
+from bench.config.options import RunConfig
+from bench.errors import RunFailed, UserError
+from bench.launch.devices import choose_device, why_cpu
+from bench.launch.engines import ENGINES
+from bench.launch.launcher import launch, resolve_here
+from bench.launch.progress_bar import LiveProgress
+from bench.measure import node
+from bench.network import plan as plans
+from bench.network import result
+from bench.network.backends import BACKENDS, Backend
+from bench.network.plan import Plan
+from bench.network.record import NetworkRecord, load
+from bench.studies.rounds import new_suite
+
+TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "dist_url", "hosts", "remote", "iface",
+         "launcher", "out")  # fmt: skip
+ROUNDS, MINUTES = 10, 5.0
+
+
+def run(args) -> int:
+    """Measure with one backend after the other; tables, answer and a picture. The folder is the last line."""
+    console, asked = tables.terminal(), check(from_arguments(args))
+    sizes = plans.parse_sizes(args.sizes or plans.SIZES)
+    rounds = ROUNDS if args.repeats is None else whole("REPEATS", args.repeats, at_least=1)
+    if rounds > plans.MOST_ROUNDS:
+        raise UserError(f"REPEATS={rounds}: at most {plans.MOST_ROUNDS}")
+    budget_s = 60 * minutes_of(args.max_minutes)
+    if why := why_cpu(asked):
+        console.print(why, highlight=False, markup=False)
+    configs = chosen(console, asked, args.backends)
+    suite, label = new_suite("network"), node.network()
+    folder = Path(asked.out) / suite
+    console.print(f"{', '.join(configs)} on {asked.num_devices} ranks{': ' + label if label else ''}; "
+                  f"{plans.in_bytes(sizes[0])} to {plans.in_bytes(sizes[-1])}, {rounds} rounds, at most "
+                  f"{budget_s / 60:g} min of measuring", highlight=False, markup=False)  # fmt: skip
+    records, failed = [], None
+    for backend, config in configs.items():
+        plan = Plan(sizes, rounds, budget_s / len(configs), backend)
+        labels = {"study": "network", "suite": suite, "program": backend, "probe": plan.text(), "out": str(folder)}
+        config = dataclasses.replace(config, **labels, baselines=False)
+        try:
+            with LiveProgress(config, console, backend) as watch:
+                records.append(load(launch(config, watch)))
+        except RunFailed as error:
+            if error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
+                raise
+            failed = RunFailed(f"{backend}: {error}")
+            print(f"bench: {failed}", file=sys.stderr)
+    if not records:
+        raise failed
+    show(console, records)
+    from bench.analysis import drawing
+    from bench.network import figure
+
+    drawing.save_all(figure.figures(records), folder)
+    print(f"records and pictures: {folder}", flush=True)
+    return RunFailed.exit_code if failed else 0
+
+
+def check(asked: RunConfig) -> RunConfig:
+    """Raise UserError for an option that would be ignored, and for a rank that has no other."""
+    for f in dataclasses.fields(asked):
+        if f.name not in TAKES and getattr(asked, f.name) != f.default:
+            raise UserError(f"{variable_of(f)} is of a training, and `bench network` only sends messages: leave it out")
+    if asked.num_devices < 2:
+        raise UserError(f"GPUS={asked.num_devices}: a message needs two ranks: use GPUS=2 or more")
+    return asked
+
+
+def minutes_of(text: str | None) -> float:
+    """MAX_MINUTES. Raises UserError for what is no number above 0."""
+    try:
+        minutes = MINUTES if text is None else float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 < minutes < math.inf:
+        raise UserError(f"MAX_MINUTES={text}: a number above 0")
+    return minutes
+
+
+def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]:
+    """Backend -> the config of its ranks: those that are named, or all that can be had here; of one that cannot it is
+    said why. Raises UserError for an unknown one, and for one that is named and cannot be had."""
+    device = choose_device(asked)
+    wanted = list(BACKENDS) if names is None else [name.strip() for name in names.split(",")]
+    if unknown := [name for name in wanted if name not in BACKENDS]:
+        raise UserError(f"unknown BACKENDS={unknown[0]}: choose of {', '.join(BACKENDS)}")
+    configs = {}
+    for backend in dict.fromkeys(wanted):
+        line = BACKENDS[backend]
+        if why := lacking(line, device, asked):
+            if names is not None:
+                raise UserError(f"BACKENDS={backend} {why}")
+            if line.device != "cuda" or device == "cuda":
+                console.print(f"left out: {backend} {why}", highlight=False, markup=False)
+            continue
+        configs[backend] = resolve_here(of_backend(asked, line))
+    if not configs:
+        raise UserError("no backend is left: give BACKENDS=gloo")
+    return configs
+
+
+def of_backend(asked: RunConfig, backend: Backend) -> RunConfig:
+    """What was asked for, for the ranks of one backend. Gloo is measured between CPUs, on a machine with GPUs too."""
+    changes = {"mode": backend.mode}
+    if backend.device and not asked.share_gpu:
+        changes |= {"device": backend.device} | ({"gpu_ids": None} if backend.device == "cpu" else {})
+    if "torchrun" not in backend.info.launchers:
+        changes |= {"launcher": "auto", "dist_url": None}
+    return dataclasses.replace(asked, **changes)
+
+
+def lacking(backend: Backend, device: str, asked: RunConfig) -> str:
+    """Why a backend cannot be had here, after its name; "" where it can."""
+    if backend.device == "cuda" and (device == "cpu" or asked.share_gpu):
+        return "is between GPUs of its own for each rank, and none are used here"
+    needs, engine = backend.info.needs, ENGINES[backend.info.launchers[0]]
+    if needs and importlib.util.find_spec(needs) is None:
+        return f"needs {needs}, which is not installed: run `bench install-{needs}`"
+    return engine.lacking(dataclasses.replace(asked, device=device)) if hasattr(engine, "lacking") else ""
+
+
+def show(console, records: list[NetworkRecord]) -> None:
+    """What a person sees: where it was measured, the tables, and what they say."""
+    for line in result.standing(records):
+        console.print(f"[bold]{escape(line)}[/]", highlight=False)
+    for grid in result.grids(records):
+        console.print(escape(grid.caption), highlight=False)
+        tables.print_grid(console, grid)
+    for line in result.answer(records):
+        console.print(line, highlight=False, markup=False)
+    for line in result.disturbed(records):
+        console.print(f"[bold]warning[/]: {escape(line)}", highlight=False)
