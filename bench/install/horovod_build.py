@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.install import cuda, toolchain
-from bench.install.horovod_status import VERSION, Status, cache_dir
+from bench.install.horovod_status import VERSION, Status, archs_of, built_with, cache_dir
 from bench.install.steps import PIP, install_missing, run_step
 
 SDIST = f"horovod-{VERSION}.tar.gz"
@@ -49,6 +49,8 @@ def build(now: Status, jobs: int | None, deadline: float) -> Path:
     compiler = toolchain.find_compiler()
     toolchain.find_make()
     toolchain.find_python_headers()
+    if ".mpi" in now.label:
+        toolchain.find_mpi()
     jobs = jobs or toolchain.default_jobs()
     with_gpu = ".nccl" in now.label
     log = _fresh_log(now.label)
@@ -68,9 +70,9 @@ def build(now: Status, jobs: int | None, deadline: float) -> Path:
             simd=toolchain.simd_flags(),
             jobs=jobs,
             work=work,
-            gpu=gpu_environment(facts, work, log, deadline) if with_gpu else {},
+            gpu=gpu_environment(facts, now.label, work, log, deadline) if with_gpu else {},
         )
-        how = f"C++{env['BENCH_CXX_STANDARD']}, {'NCCL and Gloo' if with_gpu else 'Gloo'}"
+        how = f"C++{env['BENCH_CXX_STANDARD']}, {' and '.join(built_with(now.label))}"
         print(f"Horovod {VERSION} for torch {now.torch}: {how}; log: {log}", flush=True)
         command = [*PIP, "--no-cache-dir", "wheel", "-v", "--no-deps", "--no-build-isolation", "--use-pep517"]
         command += ["-w", str(work / "wheel"), str(sdist)]
@@ -119,7 +121,7 @@ def build_environment(base: dict, *, facts, label, compiler, cmake, standard, si
         "HOROVOD_LOCAL_VERSION": label,
         "HOROVOD_WITH_PYTORCH": "1",
         "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITHOUT_MPI": "1",
+        **({"HOROVOD_WITH_MPI": "1"} if ".mpi" in label else {"HOROVOD_WITHOUT_MPI": "1"}),
         "HOROVOD_WITHOUT_NVTX": "1",
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
@@ -136,23 +138,25 @@ def build_environment(base: dict, *, facts, label, compiler, cmake, standard, si
     }
 
 
-def gpu_environment(facts: dict, work: Path, log: Path, deadline: float) -> dict:
-    """The variables that add NCCL to a build, with nvcc from wheels where there are any."""
-    if cuda.toolkit_comes_as_wheels(facts["cuda"]):
+def gpu_environment(facts: dict, label: str, work: Path, log: Path, deadline: float) -> dict:
+    """The variables that add NCCL to a build, with the installed nvcc where it fits, else one from wheels where there
+    are any: those come by network. label: of the wheel; it may name the generations of GPUs to compile for."""
+    home = cuda.system_toolkit(facts["cuda"])
+    if home is None and not cuda.toolkit_comes_as_wheels(facts["cuda"]):
+        raise cuda.no_toolkit(facts["cuda"])
+    if home is None:
         folder = work / "cuda"
         wheels = cuda.toolkit_requirements(facts["cuda"])
         command = [*PIP, "install", "--no-deps", "--target", str(folder), *wheels]
         run_step(command, log, f"fetching nvcc for CUDA {facts['cuda']}", deadline)
         home = cuda.arrange_toolkit(folder)
-    else:
-        home = cuda.system_toolkit(facts["cuda"])
     nccl = cuda.arrange_nccl(work / "nccl")
     return {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_CUDA_HOME": str(home),
         "CUDA_HOME": str(home),
         "HOROVOD_NCCL_LINK": "SHARED",
-        "HOROVOD_BUILD_CUDA_CC_LIST": cuda.arch_list(facts["archs"]),
+        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(archs_of(label)) or cuda.arch_list(facts["archs"]),
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         **({"HOROVOD_NCCL_HOME": str(nccl)} if nccl else {}),
     }

@@ -22,27 +22,29 @@ from pathlib import Path
 from bench import files
 from bench.errors import BenchError, UserError
 from bench.install.horovod_build import build
-from bench.install.horovod_status import Status, cache_dir, cached_wheel, installed_version, status
+from bench.install.horovod_status import Status, cache_dir, cached_wheel, installed_version, mpi_built, status
 from bench.install.steps import PIP, REST_WORKS, install_missing, run_step
 
 CHECK = "import horovod.torch as hvd; print(int(hvd.gloo_built()), int(hvd.nccl_built()))"
 
 
 def install(
-    gpu: str = "auto", force: bool = False, wheel_dir: str | None = None, jobs: int | None = None, timeout: float = 1800
-) -> None:
+    gpu: str = "auto", force: bool = False, wheel_dir: str | None = None, jobs: int | None = None,
+    timeout: float = 1800, mpi: bool = False,
+) -> None:  # fmt: skip
     """Install Horovod if it is not there yet. Raises UserError or BenchError with one line.
 
     gpu: "auto", "none" or "nccl". force: build again. wheel_dir: only build, and put the wheel there. jobs: compilers
-    at a time. timeout: seconds after which it gives up.
+    at a time. timeout: seconds after which it gives up. mpi: one that has MPI besides; without it one that has MPI is
+    left as it is.
     """
-    now = status(gpu)
+    now = status(gpu, mpi)
     if now.state == "no torch":
         raise UserError(
             f"torch is not installed for {sys.executable}: run `make setup`, or install torch,"
             " then run `bench install-horovod`"
         )
-    if not (force or wheel_dir) and _usable(now):
+    if not (force or wheel_dir) and _usable(now, mpi):
         print(f"horovod {now.horovod} is installed and fits torch {now.torch}")
         return
     deadline = time.monotonic() + timeout
@@ -59,9 +61,10 @@ def install(
     print(f"horovod {installed_version()} is installed and fits torch {now.torch}")
 
 
-def _usable(now: Status) -> bool:
-    """Whether to leave what is installed alone. Someone else's build stays where it can be imported."""
-    return now.ready or (now.state == "unknown build" and import_error() is None)
+def _usable(now: Status, mpi: bool) -> bool:
+    """Whether to leave what is installed alone. Someone else's build stays where it can be imported, and has MPI where
+    that is asked for."""
+    return now.ready or (now.state == "unknown build" and import_error() is None and (not mpi or mpi_built()))
 
 
 def import_error() -> str | None:

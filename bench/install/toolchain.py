@@ -44,6 +44,15 @@ def find_make() -> None:
         )
 
 
+def find_mpi() -> None:
+    """Raise UserError where there is no MPI to build with: Horovod's build asks its compiler, mpicxx, where it lies."""
+    if not shutil.which("mpicxx"):
+        raise UserError(
+            "no mpicxx found, which Horovod with MPI is built with; install Open MPI with `apt-get install openmpi-bin"
+            " libopenmpi-dev` (Debian, Ubuntu) or load your cluster's module, then run `bench install-horovod --mpi`"
+        )
+
+
 def find_python_headers() -> str:
     """The folder with Python.h. Raises UserError where Python came without it, as Debian's does."""
     folder = sysconfig.get_paths()["include"]

@@ -3,8 +3,8 @@
 from bench.config.options import RunConfig
 from bench.config.rules import parse_gpu_ids
 from bench.errors import UserError
-from bench.launch.gpu_fit import require_fit
-from bench.measure import nvml
+from bench.launch.gpu_fit import require_fit, require_torch
+from bench.measure import nccl, nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
@@ -14,6 +14,7 @@ SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "a
 
 def choose_device(config: RunConfig) -> str:
     """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS, or cannot be used."""
+    require_torch(config)
     gpus = [] if config.device == "cpu" else usable_gpus(config)
     if config.device == "cuda" and not gpus:
         raise UserError(f"DEVICE=cuda, but no GPU is visible: {nvml.why_no_gpu()} Or use DEVICE=cpu")
@@ -41,6 +42,25 @@ def choose_device(config: RunConfig) -> str:
         )
     require_fit(config, gpus[:needed])
     return "cuda"
+
+
+def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
+    """The lowest compute capability and the least memory, in GiB, of the GPUs that a run uses: every rank computes
+    alike. None for what one of them does not tell, and on a CPU."""
+    gpus = usable_gpus(config)[: 1 if config.share_gpu else config.num_devices]
+    told = [gpu.compute_capability and tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus]
+    memory = [gpu.memory_total_gib for gpu in gpus]
+    return tuple(None if None in found else min(found, default=None) for found in (told, memory))
+
+
+def weakest_of(told: list) -> tuple:
+    """The same over machines, from what ``weakest`` says on each, as it comes back as JSON.
+
+    >>> weakest_of([[[8, 0], 79.2], [[7, 5], 14.6]]), weakest_of([[[8, 0], None], [None, 14.6]])
+    (((7, 5), 14.6), (None, None))
+    """
+    capability, memory = zip(*told, strict=True)
+    return None if None in capability else tuple(min(capability)), None if None in memory else min(memory)
 
 
 def why_cpu(asked: RunConfig) -> str:
@@ -79,13 +99,15 @@ def usable_gpus(config: RunConfig) -> list[Gpu]:
 
 def device_variables(config: RunConfig) -> dict[str, str]:
     """What tells the ranks which GPUs are theirs, where GPUS names some, or the machine has several kinds of them. By
-    UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently."""
+    UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently. With SHARE_GPU=1 also
+    what lets them talk NCCL there; without it they talk Gloo."""
+    shared = nccl.shared_variables() if config.share_gpu and config.device == "cuda" else {}
     if not config.gpu_ids and not (config.device == "cuda" and mixed()):
-        return {}
+        return shared
     gpus = usable_gpus(config)
     if not config.gpu_ids:
         gpus = gpus[: 1 if config.share_gpu else config.num_devices]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} | shared
 
 
 def mixed() -> bool:

@@ -18,6 +18,7 @@ from bench.measure import nvml
 from bench.measure.nvml import Gpu
 
 LEAST_FREE_GIB = 0.5  # what CUDA itself takes of a GPU, before a model is there
+NUMA_NODES = Path("/sys/devices/system/node")
 SHORT_FROM = "8.0"  # the compute capability from which a GPU has TF32 and bf16 (Ampere)
 
 
@@ -34,6 +35,32 @@ def require_fit(config: RunConfig, gpus: list[Gpu]) -> None:
         require_generation(version[0], gpus)
     require_arithmetic(config, gpus)
     require_memory(gpus)
+
+
+def require_torch(config: RunConfig) -> None:
+    """The installed torch, and this machine, have what a config asks for besides a device."""
+    if config.batched_grad_copy and not torch_has("nn/parallel/distributed.py", "batched_grad_copy"):
+        raise UserError(
+            f"BATCHED_GRAD_COPY=1: DDP of torch {(torch_version() or ['?'])[0]} has no such thing: leave it out"
+        )
+    if not config.numa_binding:
+        return
+    if not torch_has("distributed/run.py", "--numa-binding"):
+        raise UserError(f"NUMA_BINDING=1: torchrun of torch {(torch_version() or ['?'])[0]} cannot do it: leave it out")
+    if len(list(NUMA_NODES.glob("node[0-9]*"))) < 2:
+        raise UserError("NUMA_BINDING=1: this machine has one NUMA node, and every CPU is as near: leave it out")
+
+
+def torch_has(file: str, word: str) -> bool:
+    """Whether a file of the installed torch has a word in it. To import torch would take seconds."""
+    path = torch_folder() / file
+    return path.is_file() and word in path.read_text()
+
+
+def torch_folder() -> Path:
+    """Where torch is installed; a folder that is not there without it."""
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec and spec.origin else Path("/nowhere")
 
 
 def require_cuda(torch: str, cuda: str | None) -> None:
@@ -87,8 +114,7 @@ def architectures() -> tuple[str, ...]:
     It is what ``torch.cuda.get_arch_list()`` gives, read from the library that keeps it as one text: to import torch
     would take seconds.
     """
-    spec = importlib.util.find_spec("torch")
-    library = Path(spec.origin).parent / "lib" / "libtorch_python.so" if spec and spec.origin else Path()
+    library = torch_folder() / "lib" / "libtorch_python.so"
     if not library.is_file():
         return ()
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

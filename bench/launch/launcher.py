@@ -13,38 +13,47 @@ from pathlib import Path
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
-from bench.files import PROJECT
 from bench.launch import supervise
-from bench.launch.devices import choose_device, device_variables
-from bench.launch.engines import ENGINES
-from bench.launch.hosts import HOSTS
+from bench.launch.devices import choose_device, weakest
+from bench.launch.elastic import Survival
+from bench.launch.hosts import HOSTS, remote
 from bench.launch.node import Node
+from bench.launch.seat import seat_of
 from bench.measure import steady
 from bench.measure.environment import collect_machine, usable_cores
 from bench.process.ending import uninterrupted
 from bench.process.guard import wanted_path
-from bench.record.write import write_failure
-
-# What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
-OF_ENGINES = re.compile(
-    "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX)_.*"
-    "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_.*|RENDEZVOUS_.*|HOSTNAME|ELASTIC)"
-)
-# Launchers that are not ours: how many processes each has started, as it tells them.
-FOREIGN = {"torchrun": "WORLD_SIZE", "horovodrun": "HOROVOD_SIZE", "mpirun": "OMPI_COMM_WORLD_SIZE",
-           "srun": "SLURM_STEP_NUM_TASKS"}  # fmt: skip
+from bench.record.write import add_survival, write_failure
 
 
 def resolve_here(config: RunConfig) -> RunConfig:
     """Fill in the options that depend on this machine. Raises UserError when it cannot do what is asked, and inside of
     a launcher that is not ours: each of its processes would start a whole benchmark."""
-    for name, variable in FOREIGN.items():
-        if os.environ.get(variable, "1") not in ("0", "1"):
-            raise UserError(
-                f"{name} has started {os.environ[variable]} processes ({variable}), and `bench` starts its own: run it "
-                f"once, without {name}; if {variable} is left over from something else, unset it"
-            )
-    return resolve(config, choose_device(config), usable_cores())
+    if seat := seat_of(os.environ):
+        raise UserError(
+            f"{seat.launcher} has started {seat.world_size} processes ({seat.size_variable}), and this command starts "
+            f"its own: start it once, with HOSTS for several machines (`bench run` alone joins what {seat.launcher} "
+            f"has started); if {seat.size_variable} is left over from something else, unset it"
+        )
+    started = steady.now()
+    try:
+        return resolve(config, *resources(config))
+    except RunFailed as error:  # one of HOSTS
+        likely = resolve(config, "cpu" if config.device == "auto" else config.device, usable_cores())
+        error.run_dir = make_run_dir(likely)
+        fail(error.run_dir, likely, started, error.failure)
+        tidy(error.run_dir, [])
+        raise
+
+
+def resources(config: RunConfig) -> tuple:
+    """What a run gets, as ``resolve`` takes it: "cuda" or "cpu", CPU cores over all its machines, the weakest GPU's
+    compute capability and memory. Raises UserError, and RunFailed for one of HOSTS, where what is asked for is not
+    there."""
+    if config.hosts:
+        return remote.resources(config)
+    device = choose_device(config)
+    return device, usable_cores(), *(weakest(config) if device == "cuda" else (None, None))
 
 
 def launch(config: RunConfig, watch=None) -> Path:
@@ -55,26 +64,25 @@ def launch(config: RunConfig, watch=None) -> Path:
     its record says so, and the error has its folder (``run_dir``).
     """
     started = steady.now()
-    choose_device(config)  # a suite may ask for more GPUs than the config it was made from
-    devices = device_variables(config)
+    if not config.hosts:
+        choose_device(config)  # a suite may ask for more GPUs than the config it was made from
     run_dir = make_run_dir(config)
-    rendezvous = None  # a file:// one, once it is known to be ours
+    nodes, rendezvous = [], []  # a file:// one, once it is known to be ours
+    survival = Survival(config, run_dir, started) if config.elastic else None
+    going = config
     try:
-        nodes = HOSTS["local"].nodes(config, run_dir)
-        commands = [ENGINES[config.launcher].command(config, run_dir, node.placement) for node in nodes]
-        if (config.dist_url or "").startswith("file://"):
-            rendezvous = Path(config.dist_url.removeprefix("file://"))
-        (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
-
-        def start(node: Node) -> None:
-            argv, variables = commands[node.placement.number]
-            threads = thread_variables(config.threads_per_process)
-            inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
-            node.start(argv, {**inherited, **common_variables(started), **threads, **devices, **variables})
-
-        supervise.run(nodes, start, run_dir, config.timeout, watch)
-        if not (run_dir / "record.json").exists():
+        while going:
+            try:
+                go(going, run_dir, started, watch, survival, nodes, rendezvous)
+                break
+            except RunFailed as error:
+                going = survival and survival.remaining(nodes, error.failure, lambda: remote.answering(config))
+                if not going:
+                    raise
+        if not (run_dir / config.leaves).exists():
             raise supervise.failed("launcher", None, "every process ended well, but there is no record", run_dir)
+        if survival:
+            add_survival(run_dir, config, survival.told)
     except UserError as error:
         if any(run_dir.glob("*.pt")):  # it trained, until it met an image that cannot be read, say
             fail(run_dir, config, started, {"rank": None, "kind": "raised", "message": str(error), "traceback": ""})
@@ -83,18 +91,40 @@ def launch(config: RunConfig, watch=None) -> Path:
             shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
         raise
     except RunFailed as error:
-        fail(run_dir, config, started, error.failure)
+        if survival:
+            survival.gave_up(error)
+        fail(run_dir, config, started, error.failure, survival)
         error.run_dir = run_dir
         raise
     except KeyboardInterrupt:  # a second one
         fail(run_dir, config, started, supervise.failed("interrupted", None, "interrupted", run_dir).failure)
         raise
     finally:
+        for node in nodes:
+            node.close()
         tidy(run_dir, rendezvous)
-    return run_dir / "record.json"
+    return run_dir / config.leaves
 
 
-def tidy(run_dir: Path, rendezvous: Path | None) -> None:
+def go(
+    config: RunConfig, run_dir: Path, started: float, watch, survival: Survival | None, nodes: list[Node],
+    rendezvous: list[Path],
+) -> None:  # fmt: skip
+    """Start the ranks and watch them to their end. nodes, rendezvous: what is to be closed and removed then, as far as
+    it goes."""
+    (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
+    nodes[:] = HOSTS["remote" if config.hosts else "local"].nodes(config, run_dir)
+    commands = [node.command(config, started) for node in nodes]
+    if (config.dist_url or "").startswith("file://"):
+        rendezvous.append(Path(config.dist_url.removeprefix("file://")))
+
+    def start(node: Node) -> None:
+        node.start(*commands[node.placement.number])
+
+    supervise.run(nodes, start, run_dir, config.timeout, watch, survival)
+
+
+def tidy(run_dir: Path, rendezvous: list[Path]) -> None:
     """Remove what a run needed only while it went on."""
     leftovers = [
         *run_dir.glob(".rank*"),
@@ -103,17 +133,18 @@ def tidy(run_dir: Path, rendezvous: Path | None) -> None:
         wanted_path(run_dir),
         run_dir / "config.json",
     ]
-    for leftover in [*leftovers, *([rendezvous] if rendezvous else [])]:
+    for leftover in [*leftovers, *rendezvous]:
         leftover.unlink(missing_ok=True)
     for folder in (".torchrun", ".libraries"):
         shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
-def fail(run_dir: Path, config: RunConfig, started: float, failure: dict) -> None:
+def fail(run_dir: Path, config: RunConfig, started: float, failure: dict, survival: Survival | None = None) -> None:
     """Leave a record that says how the run failed, where the disk lets us."""
     os.environ["BENCH_STARTED_AT"] = str(started)
     with uninterrupted(), contextlib.suppress(OSError):
-        write_failure(run_dir, config, collect_machine(), failure | {"after_s": round(steady.now() - started, 3)})
+        failure = failure | {"after_s": round(steady.now() - started, 3)}
+        write_failure(run_dir, config, collect_machine(), failure, survival and survival.told())
 
 
 def make_run_dir(config: RunConfig) -> Path:
@@ -121,7 +152,7 @@ def make_run_dir(config: RunConfig) -> Path:
     words = [
         time.strftime("%Y%m%d-%H%M%S"),
         config.mode,
-        f"{config.num_devices}x{re.sub(r'[^A-Za-z0-9_.]', '_', config.model)[:40].lstrip('.')}",
+        f"{config.num_devices}x{config.errand or nameable(config.model)}",
         secrets.token_hex(2),
     ]
     run_dir = Path(config.out) / "-".join(words)
@@ -134,17 +165,6 @@ def make_run_dir(config: RunConfig) -> Path:
     return run_dir
 
 
-def thread_variables(threads: int) -> dict[str, str]:
-    """The number of OpenMP threads of a process, set for all modes in one place: a launcher's own default (torchrun
-    sets 1, horovodrun none) would give one mode more threads than another."""
-    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-
-
-def common_variables(started: float) -> dict[str, str]:
-    """What every engine's processes get: when the command began, its clock, and where this code is."""
-    return {
-        "BENCH_STARTED_AT": str(started),
-        **steady.variables(),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
-    }
+def nameable(model: str) -> str:
+    """A model's name as a part of a folder's."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", model)[:40].lstrip(".")

@@ -10,12 +10,14 @@ import json
 import os
 import secrets
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from bench.config.options import RunConfig
 from bench.launch import stacks
+from bench.launch.command import command_of
+from bench.launch.placement import Placement
 from bench.measure import cgroup
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, alive
@@ -25,29 +27,23 @@ MARK = "BENCH_RUN"  # in the environment of everything that a node starts, by wh
 ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said how it ended
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A node's place in a run. ranks: its own. number: of the node; count: of all nodes. main: the address of the
-    first node, at which all ranks meet."""
-
-    ranks: range
-    number: int = 0
-    count: int = 1
-    main: str = "127.0.0.1"
-
-
 class Node:
-    """The agent of one machine, here in the launching process."""
+    """One machine of a run. On another one it lives in that machine's agent (bench/launch/agent.py), and is asked by
+    bench/launch/hosts/remote.py."""
 
     def __init__(self, placement: Placement, run_dir: Path):
         self.placement, self.run_dir, self.process = placement, run_dir, None
         self.mark, self.oom_kills = secrets.token_hex(8), cgroup.oom_kills()
 
+    def command(self, config: RunConfig, started: float) -> tuple[list[str], dict]:
+        """What ``start`` takes, for this machine. Raises UserError when the engine cannot start this config here."""
+        return command_of(config, self.run_dir, self.placement, started)
+
     def start(self, argv: list[str], environment: dict) -> None:
-        """Start the engine's command, with its output in launcher.log. Ranks end themselves when this process is
-        gone."""
+        """Start the engine's command, with its output in the placement's log. Ranks end themselves when this process
+        is gone."""
         environment = {**environment, LAUNCHER_PID: str(os.getpid()), MARK: self.mark}
-        with (self.run_dir / "launcher.log").open("ab") as log:
+        with (self.run_dir / self.placement.log).open("ab") as log:
             self.process = subprocess.Popen(
                 argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -57,6 +53,14 @@ class Node:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.process.wait(seconds)
         return None
+
+    def lost(self) -> str:
+        """Why this machine can be asked no more; "" while it can, as this one always can."""
+        return ""
+
+    def unreachable(self) -> str:
+        """Which of the other machines it does not reach now; "" where it reaches all, or there are none."""
+        return ""
 
     def heartbeats(self) -> list[Heartbeat | None]:
         """What each of its ranks last said of itself; None where it has not begun to write."""
@@ -94,8 +98,11 @@ class Node:
     def end(self) -> None:
         """End the command, and all that it has started and is still there: ranks, and the workers of their loaders."""
         running = ending.tree(self.process.pid) if self.process.poll() is None else []
-        ending.end([*running, *ending.marked(MARK, self.mark)])
+        ending.end_marked(MARK, self.mark, running)
         self.process.wait()
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
 
 
 def is_stopped(pid: int) -> bool:

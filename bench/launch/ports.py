@@ -18,8 +18,9 @@ def require_free_port(host: str, port: int, url: str) -> None:
             ) from None
 
 
-def free_port() -> int:
-    """A port that nobody listens on now. Another program may take it before it is used."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of an address of this machine that nobody listens on now. Another program may take it before it is
+    used."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return probe.getsockname()[1]

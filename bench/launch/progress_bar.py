@@ -63,8 +63,9 @@ class LiveProgress:
 
     def says(self, beat: Heartbeat) -> str:
         """How far it is, and the time left."""
-        said = in_words(beat, workload_of(self.config).units)
+        workload = workload_of(self.config)
+        said = in_words(beat, workload.units)
         if not beat.window.rate or beat.step >= beat.total_steps:
             return said
-        left = (beat.total_steps - beat.step) * self.config.global_batch / beat.window.rate
+        left = (beat.total_steps - beat.step) * self.config.global_batch * workload.per_example / beat.window.rate
         return f"{said}, {int(left // 60)}:{int(left % 60):02d} left"

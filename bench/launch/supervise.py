@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.errors import RunFailed, UserError
-from bench.launch import stacks
+from bench.launch import elastic, stacks
+from bench.launch.elastic import Survival
 from bench.launch.node import Node
 from bench.process.ending import GRACE_S, signals_as_interrupt, uninterrupted
 from bench.process.guard import error_path
@@ -26,13 +27,15 @@ JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
 
 
 def run(
-    nodes: list[Node], start: Callable[[Node], None], run_dir: Path, timeout: float, watch=None, starting: float = 0.0
-) -> None:
+    nodes: list[Node], start: Callable[[Node], None], run_dir: Path, timeout: float, watch=None,
+    survival: Survival | None = None, starting: float = 0.0,
+) -> None:  # fmt: skip
     """Start every node's command, watch the ranks, and return when all have ended well.
 
     start: starts one node's command. timeout: seconds without progress. starting: seconds until every rank has joined
     the group, where that may take longer. watch: called a few times a second, and at the
-    end, with every rank's heartbeat and the rows of the epochs so far.
+    end, with every rank's heartbeat and the rows of the epochs so far. survival: with ELASTIC, what sees which ranks
+    are lost; on one machine the engine starts them again, and it is no failure.
 
     Raises UserError when a rank found the request impossible, RunFailed (with ``.failure``) when a rank raised, was
     killed or hung, when the launcher failed, or on Ctrl-C. Whatever happens, no process of the run is left.
@@ -43,7 +46,7 @@ def run(
             for node in nodes:
                 start(node)
                 started.append(node)
-            failure = wait(nodes, run_dir, timeout, watch, starting)
+            failure = wait(nodes, run_dir, timeout, watch, starting, survival)
     except KeyboardInterrupt:
         failure = failed("interrupted", None, "interrupted", run_dir)
     finally:
@@ -53,24 +56,30 @@ def run(
     if not run_dir.is_dir():
         raise UserError(f"{run_dir} was removed while the run went on: nothing of it is left")
     codes = [code for node in started if (code := node.wait(0))]
+    failure = failure or lost(started, run_dir)
     if failure is None and codes:
         failure = diagnose(codes[0], nodes, run_dir)
     if failure is not None:
         raise failure
 
 
-def wait(nodes: list[Node], run_dir: Path, timeout: float, watch, starting: float) -> Exception | None:
+def wait(
+    nodes: list[Node], run_dir: Path, timeout: float, watch, starting: float, survival: Survival | None = None
+) -> Exception | None:
     """Wait for the nodes' commands. Returns a failure when no rank has made progress for ``timeout`` seconds, or when
     one has raised and the others do not end; None when every command has ended by itself, or one with an error."""
     progress, moved, broken, seen = None, time.monotonic(), math.inf, time.monotonic()
+    again = survival is not None and len(nodes) == 1  # the engine starts ranks again
     while True:
         codes = [node.wait(TICK_S / len(nodes)) for node in nodes]
         beats = heartbeats(nodes)
         asleep = max(0.0, time.monotonic() - seen - MOST_S)  # this process was stopped: no rank's fault
         moved, broken, seen = moved + asleep, broken + asleep, time.monotonic()
+        if survival:
+            survival.look(nodes, beats)
         if watch:
-            watch(beats, nodes[0].epochs())
-        if None not in codes or any(codes):
+            watch(survival.live(beats) or beats if survival else beats, nodes[0].epochs())
+        if None not in codes or any(codes) or lost(nodes, run_dir):
             return None
         counts = [beat and beat.beats for beat in beats]
         if counts != progress:
@@ -78,8 +87,10 @@ def wait(nodes: list[Node], run_dir: Path, timeout: float, watch, starting: floa
         joined = all(beat and beat.phase not in JOINING for beat in beats)
         limit = timeout if joined else max(timeout, starting)
         if time.monotonic() > min(moved + limit, broken):
-            return hung(nodes, run_dir, limit)
-        if any(error_path(run_dir, rank).exists() for rank in range(len(beats))):
+            return hung(nodes, run_dir, limit, survival)
+        if again and elastic.user_error(run_dir, len(beats)):
+            return first_error(run_dir, nodes)
+        if not again and any(error_path(run_dir, rank).exists() for rank in range(len(beats))):
             broken = min(broken, time.monotonic() + GRACE_S)  # the engine should end the others now
 
 
@@ -88,18 +99,32 @@ def heartbeats(nodes: list[Node]) -> list[Heartbeat | None]:
     return [beat for node in nodes for beat in node.heartbeats()]
 
 
-def hung(nodes: list[Node], run_dir: Path, timeout: float) -> Exception:
+def lost(nodes: list[Node], run_dir: Path) -> RunFailed | None:
+    """A machine that can be asked no more: what became of its ranks is not known."""
+    for node in nodes:
+        if why := node.lost():
+            ranks = list(node.placement.ranks)
+            return failed("launcher", ranks[0], f"lost {names(ranks)} on host {why}", run_dir)
+    return None
+
+
+def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | None = None) -> Exception:
     """Nothing has moved for too long: say where every rank is, and name one to look at first, with its stacks."""
     beats = heartbeats(nodes)
-    cause = killed(nodes, run_dir) or first_error(run_dir, len(beats))
-    if cause:
-        return cause
+    if survival:
+        beats = survival.standing(beats)
+    else:
+        cause = killed(nodes, run_dir) or first_error(run_dir, nodes)
+        if cause:
+            return cause
     if words := without_shared_memory(run_dir, len(beats)):
         return failed("hung", None, words, run_dir)
     if all(beat and beat.phase == "done" for beat in beats):
         words = f"every rank is done, and the launcher has not ended within {timeout:g} s (TIMEOUT): it hangs"
         return failed("hung", None, words, run_dir)
     where = [place for node in nodes for place in node.places()]
+    if silent := lost(nodes, run_dir):
+        return silent
     stopped = [rank for rank, is_so in enumerate(each for node in nodes for each in node.stopped()) if is_so]
     missing = [rank for rank, beat in enumerate(beats) if beat is None]
     if missing:
@@ -110,6 +135,10 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float) -> Exception:
         message += f"; no progress for {timeout:g} s (TIMEOUT)"
     else:
         rank, message = explain(beats, where, timeout)
+    if host := place_of(nodes, rank):
+        message += f"; rank {rank} is{host}"
+    if cut := next(filter(None, (node.unreachable() for node in nodes)), ""):
+        message = f"no progress for {timeout:g} s (TIMEOUT), and {cut}: is the network between them up? {message}"
     error = failed("hung", rank, message, run_dir)
     error.failure["where"] = where
     return error
@@ -182,11 +211,13 @@ def together(where: list[dict | None]) -> list[str]:
 def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
     """A command ended with an error: who was first? A killed rank says nothing, so it is looked for before the others'
     complaints about it."""
-    cause = killed(nodes, run_dir) or first_error(run_dir, len(heartbeats(nodes)))
+    cause = killed(nodes, run_dir) or first_error(run_dir, nodes)
     if cause:
         return cause
-    lines = tail(run_dir / "launcher.log", 30).strip().splitlines() or ["it printed nothing"]
-    return failed("launcher", None, f"the launcher ended with code {code}: {lines[-1]}", run_dir)
+    ended = next((node.placement for node in nodes if len(nodes) > 1 and node.wait(0) == code), nodes[0].placement)
+    lines = tail(run_dir / ended.log, 30).strip().splitlines() or ["it printed nothing"]
+    where = f" on {ended.host}" if ended.host else ""
+    return failed("launcher", None, f"the launcher{where} ended with code {code}: {lines[-1]}", run_dir, log=ended.log)
 
 
 def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
@@ -198,29 +229,38 @@ def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
             how = "was killed (SIGKILL, out of memory) or crashed"
             if why := node.out_of_memory():
                 how = f"was killed (signal 9): {why};"
-            return failed("killed", rank, f"rank {rank} {how} {step}{beat.phase}", run_dir)
+            return failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
     return None
 
 
-def first_error(run_dir: Path, num_ranks: int) -> Exception | None:
+def place_of(nodes: list[Node], rank: int) -> str:
+    """The machine of a rank, where there are several: " on node2"."""
+    return next((f" on {node.placement.host}" for node in nodes if rank in node.placement.ranks and len(nodes) > 1), "")
+
+
+def first_error(run_dir: Path, nodes: list[Node]) -> Exception | None:
     """The earliest exception that a rank left behind."""
     reports = []
-    for rank in range(num_ranks):
+    for rank in range(len(heartbeats(nodes))):
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             reports.append(json.loads(error_path(run_dir, rank).read_text()))
     if not reports:
         return None
     report = min(reports, key=lambda r: r["time"])
-    if report["user_error"]:
-        return UserError(report["message"])
     rank, message = report["rank"], report["message"]
-    message = f"rank {rank} {'raised ' if report['traceback'] else ''}{message}"
+    host = place_of(nodes, rank)
+    if report["user_error"]:
+        return UserError(f"rank {rank}{host}: {message}" if host else message)
+    message = f"rank {rank}{host} {'raised ' if report['traceback'] else ''}{message}"
     return failed("raised", rank, message, run_dir, report["traceback"])
 
 
-def failed(kind: str, rank: int | None, message: str, run_dir: Path, trace: str | None = None) -> RunFailed:
-    """A RunFailed that carries what the failed record will say. The message is one line and names the log."""
-    log = "launcher.log" if rank is None else f"rank{rank}.log"
+def failed(
+    kind: str, rank: int | None, message: str, run_dir: Path, trace: str | None = None, log: str = "launcher.log"
+) -> RunFailed:
+    """A RunFailed that carries what the failed record will say. The message is one line and names the log: the rank's,
+    where there is one."""
+    log = log if rank is None else f"rank{rank}.log"
     first_line = message.splitlines()[0]
     error = RunFailed(first_line if kind == "interrupted" else f"{first_line}; see {run_dir / log}")
     error.exit_code = 130 if kind == "interrupted" else 1

@@ -4,6 +4,12 @@ and ``lacking(config)`` where it cannot start every config here: why not, after 
 To add an engine: its file, its line here, and its name in LAUNCHERS of bench/config/modes.py.
 """
 
-from bench.launch.engines import horovodrun, in_process, spawn, torchrun
+from bench.launch.engines import horovodrun, in_process, mpirun, spawn, torchrun
 
-ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "horovodrun": horovodrun}
+ENGINES = {"in-process": in_process, "torchrun": torchrun, "spawn": spawn, "mpirun": mpirun, "horovodrun": horovodrun}
+
+
+def lacking(config) -> str:
+    """Why a config's engine cannot start it here, after its mode's name; "" where it can."""
+    engine = ENGINES[config.launcher]
+    return engine.lacking(config) if hasattr(engine, "lacking") else ""

@@ -1,4 +1,5 @@
-"""horovodrun over Gloo: starts the ranks and a rendezvous server, gives each its HOROVOD_RANK."""
+"""horovodrun over Gloo: starts the ranks and a rendezvous server, gives each its HOROVOD_RANK. On several machines
+horovod_ranks.py does so on each, and with ELASTIC on one machine horovod_elastic.py."""
 
 import ctypes
 import importlib.util
@@ -10,7 +11,8 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.files import PROC
 from bench.install import horovod_status
-from bench.launch.node import Placement
+from bench.launch.placement import Placement
+from bench.measure import nccl
 
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
@@ -21,21 +23,52 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
 
     An engine variable that the user has set stays as it is, unless an option of the run sets it.
     """
-    argv = start(len(placement.ranks), ["-m", "bench.worker", str(run_dir)])
+    program = ["-m", "bench.worker", str(run_dir)]
+    argv = start(len(placement.ranks), program)
     if why := lacking(config):
         raise UserError(f"MODE=horovod {why}")
-    trace = {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
+    over = {}
+    if placement.count > 1:
+        hosts = ",".join(f"{host.name}:{host.slots}" for host in config.machines)
+        argv = [sys.executable, "-m", "bench.launch.engines.horovod_ranks", hosts, str(placement.number), *program]
+        over = over_hosts(placement)
+    elif config.elastic:
+        limits = [config.elastic, len(placement.ranks), config.restarts, max(1, int(config.timeout))]
+        argv = [sys.executable, "-m", "bench.launch.engines.horovod_elastic", *map(str, limits), *program]
+    return argv, {**defaults(config), **of_horovod(config, run_dir), **over}
+
+
+def of_horovod(config: RunConfig, run_dir: Path) -> dict[str, str]:
+    """What Horovod itself takes from the environment, whoever starts its ranks."""
     driver = driver_library(run_dir) if config.device == "cuda" else {}
-    return argv, {**defaults(config), **knobs(config), **trace, **driver}
+    return {**knobs(config), **trace(config, run_dir), **driver}
+
+
+def over_hosts(placement: Placement) -> dict[str, str]:
+    """What horovodrun tells all ranks of several machines; the interface has its own name on each."""
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": placement.main,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(placement.port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": placement.iface,
+    }
 
 
 def start(num_ranks: int, program: list[str]) -> list[str]:
     """The command line that runs ``python *program`` on every rank, all on this machine. Raises UserError without
     Horovod."""
-    if importlib.util.find_spec("horovod") is None:
-        raise UserError("MODE=horovod needs Horovod, which is not installed here: run `bench install-horovod`")
+    if why := missing():
+        raise UserError(f"MODE=horovod {why}")
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(num_ranks)]
     return [*argv, "-H", f"localhost:{num_ranks}", "--disable-cache", sys.executable, *program]
+
+
+def missing() -> str:
+    """Why there is no Horovod, after the mode's name; "" where there is one."""
+    if importlib.util.find_spec("horovod") is None:
+        return "needs Horovod, which is not installed here: run `bench install-horovod`"
+    return ""
 
 
 def lacking(config: RunConfig) -> str:
@@ -47,17 +80,18 @@ def lacking(config: RunConfig) -> str:
     """
     if config.device != "cuda":
         return ""
-    if config.share_gpu:
+    if not horovod_status.nccl_built():
         return (
-            "cannot be had with SHARE_GPU=1: NCCL takes no two ranks on one GPU, and a Horovod without NCCL takes no "
-            "tensors of a GPU: use MODE=ddp, or DEVICE=cpu"
+            "needs a Horovod with NCCL on GPUs, and the one installed has none: run `bench install-horovod --gpu nccl "
+            "--force`, or use DEVICE=cpu"
         )
-    if horovod_status.nccl_built():
-        return ""
-    return (
-        "needs a Horovod with NCCL on GPUs, and the one installed has none: run `bench install-horovod --gpu nccl "
-        "--force`, or use DEVICE=cpu"
-    )
+    if config.share_gpu and not nccl.shared_variables():
+        newest, least = ".".join(map(str, nccl.version() or ("none",))), ".".join(map(str, nccl.SHARED_FROM))
+        return (
+            f"cannot be had with SHARE_GPU=1: NCCL takes two ranks on one GPU from {least} on and with "
+            f"{nccl.SHARING}=1, and torch here has {newest}: use MODE=ddp, which then talks Gloo, or DEVICE=cpu"
+        )
+    return ""
 
 
 def driver_library(run_dir: Path) -> dict[str, str]:
@@ -82,6 +116,11 @@ def loaded(name: str) -> str:
     except OSError:
         return ""
     return next((line.split(maxsplit=5)[5] for line in lines if f"/{name}" in line), "")
+
+
+def trace(config: RunConfig, run_dir: Path) -> dict[str, str]:
+    """With PROFILE=1, where rank 0 writes Horovod's own timeline."""
+    return {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
 
 
 def defaults(config: RunConfig) -> dict[str, str]:

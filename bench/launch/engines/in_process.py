@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from bench.config.options import RunConfig
-from bench.launch.node import Placement
+from bench.launch.placement import Placement
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.launch.node import Placement
+from bench.launch.placement import Placement
 from bench.launch.ports import require_free_port
 
 

@@ -5,17 +5,30 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.config.options import RunConfig
-from bench.launch.node import Placement
+from bench.launch.placement import Placement
 from bench.launch.ports import require_free_port
+
+JOIN_S = 120  # for the torchruns of all machines to meet
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """The command line and the variables to add to the environment. Raises UserError when DIST_URL's port is busy.
 
     Without DIST_URL torchrun finds a free port itself. A failed rank is not started again: a benchmark that
-    restarted would time the restart.
+    restarted would time the restart. With ELASTIC on one machine all ranks are (--max-restarts), from the last
+    checkpoint; a store of torchrun's own that the ranks share would make most restarts hang over Gloo.
+
+    On several machines the torchruns meet at the first one's port through torch's static rendezvous, which is the same
+    TCPStore as c10d's and takes the nodes in their order; c10d sorts them by the letters of their addresses
+    (dynamic_rendezvous.py of torch 2.14), and 10.0.0.10 would have rank 0 before 10.0.0.9.
     """
-    if config.dist_url:
+    if placement.count > 1:
+        rendezvous = [
+            "--node-rank", str(placement.number), "--master-addr", placement.main,
+            "--master-port", str(placement.port), "--local-addr", placement.address,
+            "--rdzv-conf", f"timeout={max(1, min(JOIN_S, int(config.timeout)))}",
+        ]  # fmt: skip
+    elif config.dist_url:
         address = urlsplit(config.dist_url)
         require_free_port(address.hostname, address.port, config.dist_url)
         rendezvous = ["--master-addr", address.hostname, "--master-port", str(address.port)]
@@ -28,10 +41,13 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
             "--local-addr",
             placement.main,
         ]
+    again = config.restarts if config.elastic and placement.count == 1 else 0
+    variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if again else {}
     return [
         sys.executable, "-m", "torch.distributed.run",
-        "--nnodes", str(placement.count), "--nproc-per-node", str(len(placement.ranks)), "--max-restarts", "0",
+        "--nnodes", str(placement.count), "--nproc-per-node", str(len(placement.ranks)), "--max-restarts", str(again),
         *rendezvous,
+        *(["--numa-binding", "node"] if config.numa_binding else []),
         "--log-dir", str(run_dir / ".torchrun"),  # or it would leave a folder in /tmp
         "-m", "bench.worker", str(run_dir),
-    ], {}  # fmt: skip
+    ], variables  # fmt: skip

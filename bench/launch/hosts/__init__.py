@@ -3,6 +3,6 @@
 To add one: its file, and its line here.
 """
 
-from bench.launch.hosts import local
+from bench.launch.hosts import local, remote
 
-HOSTS = {"local": local}
+HOSTS = {"local": local, "remote": remote}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from bench.install import cuda, horovod_build, horovod_status, steps, toolchain
 from bench.install import horovod_install as horovod
 from bench.install import packages as environment
 from bench.install.logged import run_logged
+from tests.runs import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -81,6 +83,9 @@ def fake_project(tmp_path):
 )
 def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
     assert horovod_status.version_label(torch, kind, simd) == label
+    assert horovod_status.built_with(label)[0].lower() == kind  # and with MPI besides
+    with_mpi = horovod_status.version_label(torch, kind, simd, mpi=True)
+    assert with_mpi.startswith(label.removesuffix(".avx") + ".mpi") and "MPI" in horovod_status.built_with(with_mpi)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +99,32 @@ def test_label_names_torch_kind_and_instructions(torch, kind, simd, label):
         ("0.28.1+torch2.14.1.cpu.gloo.avx", "gloo", True, "other torch"),
         ("0.28.1+torch2.13.0.cu130.gloo", "gloo", True, "other torch"),
         ("0.28.1", "gloo", True, "unknown build"),
+        ("0.28.1+torch2.14.1.cu130.nccl.avx.sm90", "nccl", True, "ready"),
+        ("0.28.1+torch2.14.1.cu130.nccl.avx.sm80.sm90", "nccl", True, "ready"),
+        ("0.28.1+torch2.14.1.cu130.nccl.avx.sm80", "nccl", True, "other gpu"),
+        ("0.28.1+torch2.14.1.cu130.nccl.avx.sm80", "gloo", True, "ready"),
+        ("0.28.1+torch2.14.1.cu130.gloo.mpi.avx", "gloo", True, "ready"),
+        ("0.28.1+torch2.14.1.cu130.gloo.mpi.avx", "gloo", False, "other cpu"),
+        ("0.28.1+torch2.14.1.cu130.nccl.mpi.avx.sm80", "nccl", True, "other gpu"),
     ],
 )
 def test_state_of_an_installed_horovod(installed, kind, simd, state):
-    assert horovod_status.judge(installed, "2.14.1+cu130", kind, simd) == state
+    """On a machine whose GPUs are of generation 9.0. Asked for with MPI, one that has none will not do."""
+    assert horovod_status.judge(installed, "2.14.1+cu130", kind, simd, ("90",)) == state
+    with_mpi = horovod_status.judge(installed, "2.14.1+cu130", kind, simd, ("90",), mpi=True)
+    lacks = state in ("ready", "other cpu", "other gpu") and ".mpi" not in installed
+    assert with_mpi == ("no mpi" if lacks else state)
+
+
+def test_a_build_for_the_gpus_here_needs_one(monkeypatch):
+    monkeypatch.setattr(horovod_status, "torch_version", lambda: ("2.14.1+cu130", "13.0"))
+    gpus = [SimpleNamespace(compute_capability=each) for each in ("10.0", "8.6", "8.6", None)]
+    monkeypatch.setattr(cuda, "visible_gpus", lambda: gpus)
+    assert horovod_status.status("here").label.endswith(".sm86.sm100")
+    assert ".sm" not in horovod_status.status("nccl").label
+    monkeypatch.setattr(cuda, "visible_gpus", lambda: [])
+    with pytest.raises(UserError, match=r"--gpu here .* none is: use --gpu nccl"):
+        horovod_status.status("here")
 
 
 def test_cached_wheel_is_found_by_python_platform_and_label(tmp_path, monkeypatch):
@@ -177,6 +204,12 @@ def test_no_compiler_is_one_line_with_the_remedy(tmp_path):
     assert "apt-get install g++" in last and last.endswith("then run `bench install-horovod`")
 
 
+def test_mpi_missing_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"^no mpicxx found.*apt-get install openmpi-bin libopenmpi-dev.*--mpi`$"):
+        toolchain.find_mpi()
+
+
 def test_torch_missing_is_one_line(monkeypatch):
     monkeypatch.setattr(horovod_status, "torch_version", lambda: None)
     with pytest.raises(UserError, match="torch is not installed for"):
@@ -204,15 +237,53 @@ def test_cuda_wheels_are_arranged_as_a_toolkit(tmp_path):
     assert cuda.toolkit_comes_as_wheels("13.2") and not cuda.toolkit_comes_as_wheels("12.8")
 
 
-def test_torch_for_cuda_12_needs_an_installed_nvcc(tmp_path, monkeypatch):
-    nvcc = tmp_path / "bin" / "nvcc"
-    nvcc.parent.mkdir()
-    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.4, V12.4.131'\n")
-    nvcc.chmod(0o755)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    assert cuda.system_toolkit("12.6") == tmp_path
+@pytest.fixture
+def installed_nvcc(tmp_path, monkeypatch):
+    """``installed_nvcc("13.2")``: an nvcc of that CUDA is on PATH; its home. No network: nothing is fetched."""
+
+    def install(release: str) -> Path:
+        nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
+        nvcc.parent.mkdir(parents=True, exist_ok=True)
+        nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.131'\n")
+        nvcc.chmod(0o755)
+        header = nvcc.parents[1] / "include" / "cuda_runtime.h"
+        header.parent.mkdir(exist_ok=True)
+        header.touch()
+        monkeypatch.setenv("PATH", str(nvcc.parent), prepend=os.pathsep)
+        return nvcc.parents[1]
+
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setattr(cuda, "INSTALLED", tmp_path / "nowhere")
+    monkeypatch.setattr(cuda, "arrange_nccl", lambda folder: None)
+    return install
+
+
+def gpu_environment(torch_cuda: str, tmp_path: Path, label: str = "torch2.14.1.cu130.nccl.avx") -> dict:
+    """The variables of a GPU build for a torch of this CUDA."""
+    facts = FACTS | {"cuda": torch_cuda, "archs": "sm_80 sm_90"}
+    return horovod_build.gpu_environment(facts, label, tmp_path, tmp_path / "log", time.monotonic() + 60)
+
+
+def test_torch_for_cuda_12_needs_an_installed_nvcc(installed_nvcc, tmp_path):
+    home = installed_nvcc("12.4")
+    assert gpu_environment("12.6", tmp_path)["HOROVOD_CUDA_HOME"] == str(home)
     with pytest.raises(UserError, match="no nvcc for CUDA 11 found"):
-        cuda.system_toolkit("11.8")
+        gpu_environment("11.8", tmp_path)
+
+
+def test_an_installed_nvcc_that_fits_is_preferred_to_wheels(installed_nvcc, tmp_path, monkeypatch):
+    """Wheels come by network. One of another major version does not fit."""
+    fetched = []
+    monkeypatch.setattr(horovod_build, "run_step", lambda command, *_: fetched.append(command))
+    monkeypatch.setattr(cuda, "arrange_toolkit", lambda folder: folder)
+    home = installed_nvcc("13.2")
+    env = gpu_environment("13.0", tmp_path)
+    assert env["HOROVOD_CUDA_HOME"] == str(home) and not fetched
+    assert env["HOROVOD_BUILD_CUDA_CC_LIST"] == "80,90"
+    installed_nvcc("12.4")
+    env = gpu_environment("13.0", tmp_path, "torch2.14.1.cu130.nccl.avx.sm90")
+    assert env["HOROVOD_CUDA_HOME"] != str(home) and "nvidia-cuda-nvcc==13.0.*" in fetched[0]
+    assert env["HOROVOD_BUILD_CUDA_CC_LIST"] == "90"
 
 
 # --- The build ----------------------------------------------------------------------------------------------
@@ -251,7 +322,9 @@ def test_build_environment_for_cpus():
     assert env["BENCH_TORCH_ABI"] == "TRUE"
     assert env["BENCH_TORCH_LIBRARIES"] == "c10;torch;torch_cpu;torch_python"
     assert env["HOROVOD_LOCAL_VERSION"] == "torch2.14.1.gloo"
-    assert not {"HOROVOD_GPU", "HOROVOD_GPU_OPERATIONS", "HOROVOD_CUDA_HOME"} & set(env)
+    assert not {"HOROVOD_GPU", "HOROVOD_GPU_OPERATIONS", "HOROVOD_CUDA_HOME", "HOROVOD_WITH_MPI"} & set(env)
+    with_mpi = build_environment(label="torch2.14.1.gloo.mpi")
+    assert with_mpi["HOROVOD_WITH_MPI"] == "1" and "HOROVOD_WITHOUT_MPI" not in with_mpi
     assert Path(env["CMAKE_TOOLCHAIN_FILE"]).exists()
 
 
@@ -311,10 +384,10 @@ def test_sigterm_ends_the_family_too(tmp_path):
     script = f"from bench.install.logged import run_logged; run_logged(['sleep', '61'], {str(log)!r}, 'trying')"
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.readline()  # the title is written before the command starts
-    time.sleep(0.5)
-    family = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    family = wait_for(lambda: psutil.Process(process.pid).children(recursive=True), "the command")
+    family = [child.pid for child in family]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert process.returncode != 0
     assert family and not any(map(is_running, family))
 

@@ -4,7 +4,9 @@ import functools
 import hashlib
 import http.server
 import platform
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 import zipfile
@@ -68,10 +70,29 @@ def served(tmp_path_factory):
         server.shutdown()
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """An environment as Python makes it, with pip alone."""
+    folder = tmp_path_factory.mktemp("environments") / "bare"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
+    return folder
+
+
 @pytest.fixture
-def setup(served, tmp_path, monkeypatch):
-    """Makes .venv as make does, from that lock, without this project and Horovod."""
+def setup(served, bare, tmp_path, monkeypatch):
+    """Makes .venv as make does, from that lock, without this project and Horovod. A new environment is a copy of the
+    bare one, which takes a tenth of the time."""
     address, lock = served
+    step = packages.step
+
+    def copied_or_done(command: list[str], title: str) -> None:
+        if command[1:4] != ["-m", "venv", "--clear"]:
+            step(command, title)
+            return
+        shutil.rmtree(command[4], ignore_errors=True)
+        shutil.copytree(bare, command[4], symlinks=True)
+
+    monkeypatch.setattr(packages, "step", copied_or_done)
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX", "UV_DEFAULT_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

@@ -1,6 +1,9 @@
 """bench/launch: each engine's command is a pure function of the config; a request that cannot be met starts nothing."""
 
+import contextlib
+import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -12,16 +15,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.config.modes import LAUNCHERS, MODES, TRAINABLE
+from bench.config.modes import COMPARED, LAUNCHERS, MODES
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
 from bench.install import horovod_status
+from bench.launch import devices, gpu_fit, supervise
 from bench.launch import launcher as launch_run
-from bench.launch import supervise
 from bench.launch.engines import ENGINES, horovodrun
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node, Placement
+from bench.measure import nccl
 from bench.process.guard import LAUNCHER_PID, error_path
 from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
 from bench.studies.prepare import available
@@ -249,10 +253,13 @@ def test_what_the_user_has_set_stays_where_no_option_says_otherwise(some_horovod
 
 
 def test_a_node_starts_its_own_ranks_and_meets_the_others_at_the_first_node():
-    """Of six ranks on three nodes the second node starts two."""
-    argv, _ = command(config_of(num_devices=6), ranks=range(2, 4), number=1, count=3, main="10.0.0.1")
-    assert (argv[argv.index("--nnodes") + 1], argv[argv.index("--nproc-per-node") + 1]) == ("3", "2")
-    assert argv[argv.index("--rdzv-endpoint") + 1] == "10.0.0.1:0"
+    """Of six ranks on three nodes the second node starts two. torchrun's rendezvous takes the nodes by their number."""
+    place = {"ranks": range(2, 4), "number": 1, "count": 3, "main": "10.0.0.9", "port": 2950, "address": "10.0.0.10"}
+    argv, _ = command(config_of(num_devices=6), **place)
+    given = dict(itertools.pairwise(argv))
+    assert (given["--nnodes"], given["--node-rank"], given["--nproc-per-node"]) == ("3", "1", "2")
+    assert (given["--master-addr"], given["--master-port"], given["--local-addr"]) == ("10.0.0.9", "2950", "10.0.0.10")
+    assert given["--rdzv-conf"] == "timeout=120" and "--rdzv-backend" not in given  # static: c10d sorts by address
 
 
 def test_horovods_ranks_are_those_of_the_node(some_horovod):
@@ -357,7 +364,7 @@ def on_gpus(**options) -> RunConfig:
 def installed_horovod(some_horovod, monkeypatch):
     """``installed_horovod(version, said)``: this version is installed; where its name does not tell what it was built
     with, it says ``said``, in another process."""
-    horovod_status._says_nccl.cache_clear()
+    horovod_status._says.cache_clear()
 
     def install(version: str, said: str = "") -> None:
         monkeypatch.setattr(horovod_status, "installed_version", lambda: version)
@@ -365,15 +372,16 @@ def installed_horovod(some_horovod, monkeypatch):
             monkeypatch.setattr(horovod_status, "ASK", said)
 
     yield install
-    horovod_status._says_nccl.cache_clear()
+    horovod_status._says.cache_clear()
 
 
 GLOO, NCCL = "0.28.1+torch2.14.1.cu130.gloo.avx", "0.28.1+torch2.14.1.cu130.nccl.avx"
+MPI = "0.28.1+torch2.14.1.cu130.gloo.mpi.avx"
 
 
 @pytest.mark.parametrize(
     ("version", "said"),
-    [(GLOO, ""), ("0.28.1", "print(bool(0))"), ("0.28.1", "raise ImportError('libcudart')")],
+    [(GLOO, ""), (MPI, ""), ("0.28.1", "print('mpi', 'gloo')"), ("0.28.1", "raise ImportError('libcudart')")],
 )
 def test_a_horovod_without_nccl_is_refused_on_gpus_before_anything_starts(version, said, installed_horovod, tmp_path):
     """With a GPU's tensor its ranks would die or hang, and nothing would say why."""
@@ -383,10 +391,62 @@ def test_a_horovod_without_nccl_is_refused_on_gpus_before_anything_starts(versio
         command(on_gpus(mode="horovod"))
 
 
-@pytest.mark.parametrize(("version", "said"), [(NCCL, ""), ("0.28.1", "print(bool(1))")])
+@pytest.mark.parametrize(("version", "said"), [(NCCL, ""), ("0.28.1", "print('nccl', 'gloo')")])
 def test_a_horovod_with_nccl_is_started_on_gpus(version, said, installed_horovod, tmp_path):
     installed_horovod(version, said)
     assert "bench.worker" in command(on_gpus(mode="horovod"), tmp_path)[0]
+
+
+@pytest.fixture
+def some_mpirun(tmp_path, monkeypatch):
+    """``some_mpirun("mpirun (Open MPI) 4.1.4")``: an mpirun that says so is on PATH; with "" there is none."""
+
+    def install(says: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        if says:
+            (folder / "mpirun").write_text(f"#!/bin/sh\necho '{says}'\n")
+            (folder / "mpirun").chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder))
+
+    return install
+
+
+def test_mpirun(installed_horovod, some_mpirun, monkeypatch):
+    installed_horovod(MPI)
+    some_mpirun("mpirun (Open MPI) 4.1.4")
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
+    argv, variables = command(config_of(mode="horovod", num_devices=4, launcher="mpirun", cycle_time_ms=5.0))
+    assert argv[0] == "mpirun" and argv[argv.index("-np") + 1] == "4" and argv[argv.index("-H") + 1] == "localhost:4"
+    assert argv[-4:] == [sys.executable, "-m", "bench.worker", "/runs/one"]
+    assert {"--allow-run-as-root", "--oversubscribe", "--bind-to"} < set(argv)
+    assert (variables["HOROVOD_CONTROLLER"], variables["HOROVOD_CYCLE_TIME"]) == ("mpi", "5.0")
+    assert variables["OMPI_MCA_btl"] == "self,tcp"  # the user's
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "mpirun_says", "words"),
+    [
+        (GLOO, "", "mpirun (Open MPI) 4.1.4", r"with MPI for ADASUM=1.*none: run `bench install-horovod --mpi`"),
+        ("0.28.1", "print('gloo')", "mpirun (Open MPI) 4.1.4", "with MPI for ADASUM=1"),
+        (MPI, "", "", "no mpirun is found: install Open MPI"),
+        (
+            "0.28.1",
+            "print('mpi', 'gloo')",
+            "HYDRA build details:",
+            "mpirun is not Open MPI's, but HYDRA build details:",
+        ),
+    ],
+)
+def test_what_adasum_needs_is_said_before_anything_starts(
+    version, said, mpirun_says, words, installed_horovod, some_mpirun
+):
+    installed_horovod(version, said)
+    some_mpirun(mpirun_says)
+    with pytest.raises(UserError, match=f"^MODE=horovod .*{words}") as error:
+        command(config_of(mode="horovod", adasum=True))
+    assert "\n" not in str(error.value)
 
 
 DRIVER = """
@@ -418,20 +478,66 @@ def test_without_a_driver_no_library_is_looked_for(installed_horovod, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("version", [GLOO, NCCL])
-def test_no_horovod_shares_a_gpu(version, installed_horovod):
-    """NCCL refuses two ranks on one GPU, and without NCCL there is no road for a GPU's tensors."""
+@pytest.fixture
+def torchs_nccl(monkeypatch):
+    """``torchs_nccl("(2, 30, 7)")``: what the torch here says of its NCCL, in a process of its own."""
+
+    def say(version: str) -> None:
+        monkeypatch.setattr(nccl, "ASK", f"import json; print(json.dumps({version}))")
+        nccl.version.cache_clear()
+
+    for name in nccl.OF_SHARED:
+        monkeypatch.delenv(name, raising=False)
+    yield say
+    nccl.version.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("version", "nccls", "said"),
+    [
+        (GLOO, "(2, 30, 7)", "none: run `bench install-horovod"),
+        (NCCL, "(2, 27, 5)", r"2.30 on.*has 2.27.5: use MODE=ddp"),
+        (NCCL, "None", "has none: use MODE=ddp"),
+    ],
+)
+def test_which_horovod_shares_no_gpu(version, nccls, said, installed_horovod, torchs_nccl):
+    """NCCL refuses two ranks on one GPU before 2.30, and without NCCL there is no road for a GPU's tensors."""
     installed_horovod(version)
-    with pytest.raises(UserError, match=r"SHARE_GPU=1.*use MODE=ddp"):
+    torchs_nccl(nccls)
+    with pytest.raises(UserError, match=said):
         command(on_gpus(mode="horovod", share_gpu=True))
+
+
+def test_ranks_on_one_gpu_are_told_to_talk_nccl_where_theirs_can(installed_horovod, torchs_nccl, monkeypatch, tmp_path):
+    monkeypatch.setattr(horovodrun, "loaded", lambda name: "")
+    monkeypatch.setattr(devices, "mixed", lambda: False)
+    installed_horovod(NCCL)
+    shared = on_gpus(mode="horovod", share_gpu=True)
+    torchs_nccl("(2, 30, 7)")
+    assert devices.device_variables(shared) == nccl.OF_SHARED and command(shared, tmp_path)
+    assert devices.device_variables(on_gpus()) == devices.device_variables(config_of()) == {}
+    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
+    assert devices.device_variables(shared)["NCCL_MAX_CTAS"] == "8"
+    monkeypatch.setenv(nccl.SHARING, "0")
+    assert devices.device_variables(shared) == {}
+    monkeypatch.delenv(nccl.SHARING)
+    torchs_nccl("(2, 29, 9)")
+    assert devices.device_variables(shared) == {}
+
+
+def test_the_installed_torch_says_which_nccl_it_has():
+    """As its metadata does, where it came with a wheel of it."""
+    nccl.version.cache_clear()
+    found = [d.version for d in importlib.metadata.distributions() if d.metadata["Name"].startswith("nvidia-nccl-")]
+    assert [".".join(map(str, nccl.version()))] == found if found else True
 
 
 def test_a_study_on_gpus_leaves_out_what_cannot_run_there(installed_horovod):
     said = []
     console = SimpleNamespace(print=said.append)
     installed_horovod(GLOO)
-    assert available(console, config_of()) == TRAINABLE and not said
-    assert available(console, on_gpus()) == [mode for mode in TRAINABLE if mode != "horovod"]
+    assert available(console, config_of()) == COMPARED and not said
+    assert available(console, on_gpus()) == [mode for mode in COMPARED if mode != "horovod"]
     assert len(said) == 1 and "left out: horovod needs a Horovod with NCCL" in said[0]
 
 
@@ -582,3 +688,64 @@ def test_ranks_may_be_given_longer_to_join(tmp_path):
     for phases, starting in (([joining], 0.0), ([ON, STILL], 60.0)):
         with pytest.raises(RunFailed, match=r" 1 s .*TIMEOUT"):
             beating(tmp_path, *phases, timeout=1.0, starting=starting)
+
+
+# --- What only some versions of torch, or some machines, have -------------------------------------------------------
+
+
+def test_torchrun_binds_ranks_to_the_cpus_near_their_gpus():
+    words = ["--numa-binding", "node"]
+    for mode in ("ddp", "independent"):
+        argv, _ = command(on_gpus(mode=mode, numa_binding=True))
+        assert [argv[i : i + 2] for i in range(len(argv)) if argv[i] == words[0]] == [words]
+        assert words[0] not in command(on_gpus(mode=mode))[0]
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """``machine(…)``: a torch with these words in its files, and so many NUMA nodes."""
+
+    def make(ddp: str = "", torchrun: str = "", nodes: int = 1) -> None:
+        for file, text in (("nn/parallel/distributed.py", ddp), ("distributed/run.py", torchrun)):
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(text)
+        for number in range(nodes):
+            (tmp_path / "nodes" / f"node{number}").mkdir(parents=True)
+        monkeypatch.setattr(gpu_fit, "torch_folder", lambda: tmp_path)
+        monkeypatch.setattr(gpu_fit, "NUMA_NODES", tmp_path / "nodes")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("given", "has", "words"),
+    [
+        ({"batched_grad_copy": True}, {}, "BATCHED_GRAD_COPY=1: DDP of torch .* has no such thing"),
+        ({"batched_grad_copy": True}, {"ddp": "batched_grad_copy=False"}, None),
+        ({"numa_binding": True}, {"nodes": 2}, "NUMA_BINDING=1: torchrun of torch .* cannot do it"),
+        ({"numa_binding": True}, {"torchrun": '"--numa-binding"'}, "one NUMA node"),
+        ({"numa_binding": True}, {"torchrun": '"--numa-binding"', "nodes": 2}, None),
+        ({}, {}, None),
+    ],
+)
+def test_what_torch_or_the_machine_has_not_is_refused_before_anything_starts(machine, given, has, words):
+    machine(**has)
+    with pytest.raises(UserError, match=words) if words else contextlib.nullcontext():
+        gpu_fit.require_torch(RunConfig(mode="ddp", num_devices=2, **given))
+
+
+def test_a_numa_binding_is_torchruns_and_of_gpus():
+    with pytest.raises(UserError, match="leave LAUNCHER=spawn out"):
+        RunConfig(mode="ddp", launcher="spawn", numa_binding=True)
+    with pytest.raises(UserError, match="this run uses none"):
+        config_of(numa_binding=True)
+
+
+def test_the_installed_ddp_takes_what_is_found_in_it():
+    """What is told by a word in a file is what the class says."""
+    import inspect
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    taken = "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters
+    assert gpu_fit.torch_has("nn/parallel/distributed.py", "batched_grad_copy") is taken

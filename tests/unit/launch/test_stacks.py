@@ -168,7 +168,8 @@ def test_the_dump_that_was_asked_for_counts_and_no_earlier_one(tmp_path):
             found = stacks.collect({0: process.pid, 1: None}, tmp_path)
         finally:
             process.kill()
-    assert found == [at("jane/sleeper.py", 9, "second", False), None]
+    printing, asleep = (at("jane/sleeper.py", line, "second", False) for line in (8, 9))  # it has printed, and may yet
+    assert found[1] is None and found[0] in (printing, asleep)  # be in that line
 
 
 WRITER = """

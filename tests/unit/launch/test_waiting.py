@@ -24,6 +24,9 @@ class Quiet:
     def heartbeats(self) -> list[Heartbeat]:
         return BEATS
 
+    def lost(self) -> str:
+        return ""
+
     def epochs(self) -> list[dict]:
         return []
 

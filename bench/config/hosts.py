@@ -1,0 +1,153 @@
+"""HOSTS: the machines of a run, and how many of its devices each gives. It imports no torch.
+
+What comes in: what a person typed, ``node1:4,node2:4``, a file of such lines, or ``slurm``. What goes out: that list
+written out, and which machines take how many devices of a run.
+"""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.errors import UserError
+
+SLURM = "slurm"
+SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 {host}"  # REMOTE, where none is given: it asks for no password
+# The same for HOSTS=slurm: a step of the allocation, beside those that are there, on all of its cores of that machine.
+SRUN = "srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --unbuffered --nodelist={host}"
+SCONTROL_S = 20.0  # for the names of an allocation's machines
+NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+LINE = re.compile(rf"(?P<name>{NAME})(:(?P<number>\d{{1,6}})|\s+slots\s*=\s*(?P<slots>\d{{1,6}}))?")
+
+
+class Host(NamedTuple):
+    """A machine: its name or address, and how many devices it gives."""
+
+    name: str
+    slots: int
+
+
+def parse(text: str) -> list[Host]:
+    """The machines of a list; of one without a number one device is used. Raises UserError for anything else.
+
+    >>> parse("node1:4,10.0.0.2")
+    [Host(name='node1', slots=4), Host(name='10.0.0.2', slots=1)]
+    """
+    hosts = []
+    for entry in text.split(","):
+        found = LINE.fullmatch(entry.strip())
+        if not found:
+            raise UserError(f"HOSTS={text}: {entry.strip() or 'an empty name'} is no machine with its number of "
+                            "devices: write node1:4,node2:4, a file of such lines, or slurm")  # fmt: skip
+        hosts.append(Host(found["name"], int(found["number"] or found["slots"] or 1)))
+    for host in hosts:
+        if host.slots < 1:
+            raise UserError(f"HOSTS={text}: {host.name} has 0 devices: write at least 1, or leave it out")
+        if [other.name for other in hosts].count(host.name) > 1:
+            raise UserError(f"HOSTS={text} names {host.name} twice: write it once, as {host.name}:{host.slots * 2}")
+    return hosts
+
+
+def written_out(text: str, environment: Mapping[str, str]) -> str:
+    """The list that a value of HOSTS stands for: of a file its lines, of slurm the machines of the allocation.
+
+    environment: where Slurm says what it has allocated. Raises UserError when there is no such file, or no allocation.
+    """
+    if text == SLURM:
+        hosts = of_slurm(environment)
+    elif "/" in text or Path(text).is_file():
+        hosts = of_file(Path(text).expanduser())
+    else:
+        hosts = parse(text)
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+def of_file(path: Path) -> list[Host]:
+    """The machines of a file: a line each, ``node1:4`` or ``node1 slots=4``; # begins a comment."""
+    try:
+        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise UserError(f"HOSTS={path} cannot be read ({why}): name a file of lines such as node1:4") from None
+    if not any(lines):
+        raise UserError(f"HOSTS={path} names no machine: write lines such as node1:4")
+    return parse(",".join(filter(None, lines)))
+
+
+def of_slurm(environment: Mapping[str, str]) -> list[Host]:
+    """The machines of the Slurm allocation that this process is in, with their GPUs, else their tasks."""
+    nodes = environment.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        raise UserError("HOSTS=slurm is for a shell or a script inside of an allocation (salloc, sbatch): there is no "
+                        "SLURM_JOB_NODELIST here")  # fmt: skip
+    try:
+        done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True,
+                              timeout=SCONTROL_S)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"HOSTS=slurm: `scontrol show hostnames` does not run ({error}): write the machines as "
+                        "HOSTS=node1:4,node2:4") from None  # fmt: skip
+    if done.returncode or not done.stdout.split():
+        raise UserError(f"HOSTS=slurm: `scontrol show hostnames {nodes}` names no machine: {done.stderr.strip()}")
+    names = done.stdout.split()
+    slots = slots_of_slurm(environment, len(names))
+    return parse(",".join(f"{name}:{number}" for name, number in zip(names, slots, strict=True)))
+
+
+def slots_of_slurm(environment: Mapping[str, str], count: int) -> list[int]:
+    """The devices of each of ``count`` machines, as Slurm's variables say it: GPUs where some were asked for, else
+    tasks.
+
+    >>> slots_of_slurm({"SLURM_TASKS_PER_NODE": "4(x2),1"}, 3)
+    [4, 4, 1]
+    >>> slots_of_slurm({"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_PER_NODE": "a100:8"}, 2)
+    [8, 8]
+    """
+    gpus = re.fullmatch(r"(?:[^:,]+:)?(\d+)", environment.get("SLURM_GPUS_PER_NODE", ""))
+    if gpus:
+        return [int(gpus[1])] * count
+    tasks, slots = environment.get("SLURM_TASKS_PER_NODE", f"1(x{count})"), []
+    for part in tasks.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        slots += [int(found[1])] * int(found[2] or 1) if found else []
+    if len(slots) != count:
+        raise UserError(f"HOSTS=slurm: SLURM_TASKS_PER_NODE={tasks} is not of {count} machines: write them as "
+                        "HOSTS=node1:4,node2:4")  # fmt: skip
+    return slots
+
+
+def share(hosts: list[Host], num_devices: int) -> list[Host] | None:
+    """The machines that take part, each with its number of devices: the first alone while it has enough, then whole
+    machines in their order. None for a number that cannot be had so.
+
+    >>> hosts = parse("a:2,b:2,c:2")
+    >>> [[(host.name, host.slots) for host in share(hosts, n)] for n in (1, 2, 4)], share(hosts, 3)
+    ([[('a', 1)], [('a', 2)], [('a', 2), ('b', 2)]], None)
+    """
+    if num_devices <= hosts[0].slots:
+        return [Host(hosts[0].name, num_devices)]
+    for count in range(2, len(hosts) + 1):
+        if sum(host.slots for host in hosts[:count]) == num_devices:
+            return hosts[:count]
+    return None
+
+
+def possible(hosts: list[Host]) -> list[int]:
+    """The numbers of devices that ``share`` takes.
+
+    >>> possible(parse("a:2,b:2,c:2"))
+    [1, 2, 4, 6]
+    """
+    return [*range(1, hosts[0].slots), *(sum(host.slots for host in hosts[: n + 1]) for n in range(len(hosts)))]
+
+
+def where(config) -> str:
+    """The machines of a run, and how they are reached, in one line.
+
+    >>> from bench.config.options import RunConfig
+    >>> where(RunConfig(hosts="a:2,b:2", num_devices=4, remote="enter {host}", iface="eth0"))
+    'On a (2 devices) and b (2 devices), reached by `enter {host}`, over eth0.'
+    """
+    words = [f"{host.name} ({host.slots} device{'s' if host.slots > 1 else ''})" for host in config.machines]
+    named = " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f"On {named}, reached by `{config.remote or SSH}`{f', over {config.iface}' if config.iface else ''}."

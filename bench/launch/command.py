@@ -1,0 +1,44 @@
+"""What is started on one machine of a run: the engine's command and its environment, made on that machine."""
+
+import os
+import re
+from pathlib import Path
+
+from bench.config.options import RunConfig
+from bench.files import PROJECT
+from bench.launch.devices import device_variables
+from bench.launch.engines import ENGINES
+from bench.launch.placement import Placement
+from bench.measure import steady
+
+# What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
+OF_ENGINES = re.compile(
+    "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX)_.*"
+    "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_.*|RENDEZVOUS_.*|HOSTNAME|ELASTIC)"
+    "|OMPI_(?!MCA_).*|OMPI_MCA_(ess|orte|pmix|initial)_?.*"  # other parameters of Open MPI's may be the user's
+)
+
+
+def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: float) -> tuple[list[str], dict]:
+    """The engine's command line on this machine, and its whole environment. started: when the run began, by this
+    machine's ``steady`` clock. Raises UserError when the engine cannot start this config here."""
+    argv, variables = ENGINES[config.launcher].command(config, run_dir, placement)
+    inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
+    threads, devices = thread_variables(config.threads_per_process), device_variables(config)
+    return argv, {**inherited, **common_variables(started), **threads, **devices, **placement.variables(), **variables}
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """The number of OpenMP threads of a process, set for all modes in one place: a launcher's own default (torchrun
+    sets 1, horovodrun none) would give one mode more threads than another."""
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
+def common_variables(started: float) -> dict[str, str]:
+    """What every engine's processes get: when the command began, its clock, and where this code is."""
+    return {
+        "BENCH_STARTED_AT": str(started),
+        **steady.variables(),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+    }

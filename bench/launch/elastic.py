@@ -1,0 +1,220 @@
+"""ELASTIC: what a run has survived, seen while it goes on; it becomes a part of the record.
+
+On one machine the engine itself starts ranks again: torchrun all of them, from the last checkpoint; Horovod the lost
+one alone, while the others go on from what they hold in memory. Here that is only seen, in the heartbeats. On several
+machines the launcher ends all ranks and starts the engine again on the machines that are left (``remaining``), for
+every engine in the same way: the engine's own launcher may be on the machine that is lost.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from bench.config.hosts import Host
+from bench.config.options import RunConfig, on_devices
+from bench.errors import RunFailed
+from bench.launch.node import ENDED, Node
+from bench.measure import steady
+from bench.process.guard import error_path
+from bench.process.heartbeat import Heartbeat, starts_path
+from bench.workload.sharding import coverage
+
+RULE = (
+    "images per device stay, and the global batch is those times the devices; LR is meant for LR_BATCH, without it for "
+    "the global batch of the start, and goes with the global batch"
+)
+SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which the launcher goes on; not a hang
+
+
+class Survival:
+    """The interruptions of one run. rows: as the record has them. starts: where training began, at first and after
+    each of them."""
+
+    def __init__(self, config: RunConfig, run_dir: Path, started: float):
+        self.config, self.run_dir, self.started = config, run_dir, started
+        self.rows, self.starts, self.read = [], [], 0
+        self.devices, self.reached, self.stepped = config.num_devices, 0, steady.now()
+        self.dead = set()  # (rank, pid) of processes whose end has been seen
+        self.waiting = []  # rows of ``rows`` until training is where it was: (row, steps reached, when it began)
+        self.resumed = False  # whether training goes on
+
+    # --- while it goes on -------------------------------------------------------------------------------------------
+
+    def look(self, nodes: list[Node], beats: list[Heartbeat | None]) -> None:
+        """Once a tick: is a rank gone, does training go on, is it where it was? beats: every rank's."""
+        self.read_starts()
+        if self.resumed:
+            reached = max([self.reached, *(beat.step for beat in self.live(beats))])
+            if reached > self.reached:
+                self.reached, self.stepped = reached, steady.now()
+        if len(nodes) == 1:
+            self.find_lost(nodes[0], beats)
+        if self.waiting and self.resumed and all(beat.step >= self.waiting[-1][1] for beat in self.live(beats)):
+            self.settle()
+
+    def live(self, beats: list[Heartbeat | None]) -> list[Heartbeat]:
+        """The heartbeats of processes whose end has not been seen."""
+        return [beat for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
+
+    def find_lost(self, node: Node, beats: list[Heartbeat | None]) -> None:
+        """A rank that is gone without a word, or else one that raised. While the others end for it, they are not told
+        of."""
+        gone = [rank for rank, is_so in enumerate(node.gone()) if is_so and (rank, beats[rank].pid) not in self.dead]
+        raised = [
+            rank for rank, beat in enumerate(beats)
+            if beat and beat.phase == "raised" and (rank, beat.pid) not in self.dead and not self.waiting
+        ]  # fmt: skip
+        for rank in gone or raised[:1]:
+            self.begin(rank, node.placement.host, "killed" if gone else "raised")
+        over = [rank for rank, beat in enumerate(beats) if beat and beat.phase in ENDED[1:]]
+        self.dead |= {(rank, beats[rank].pid) for rank in [*gone, *over]}
+
+    def begin(self, rank: int | None, host: str, kind: str) -> None:
+        """Something interrupts the run: all that is done since its last step is lost."""
+        when = self.stepped if self.resumed else steady.now()
+        self.settle(when)
+        self.rows.append(
+            {"when_s": round(when - self.started, 3), "rank": rank, "host": host or None, "kind": kind,
+             "seconds_lost": None, "steps_repeated": 0, "devices_before": self.devices, "devices_after": None}
+        )  # fmt: skip
+        self.waiting.append((self.rows[-1], self.reached, when))
+        self.resumed = False
+
+    def read_starts(self) -> None:
+        """What rank 0 has told of where training begins."""
+        path = starts_path(self.run_dir)
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        for line in lines[self.read :]:
+            if line.endswith("\n"):
+                self.read += 1
+                self.begins(json.loads(line))
+
+    def begins(self, start: dict) -> None:
+        """Training begins; where nothing was seen to end, devices have come, or who was lost went unseen."""
+        first, grown = not self.starts, start["devices"] > self.devices
+        self.starts.append(start)
+        if not first and (not self.waiting or self.resumed):
+            self.begin(None, "", "joined" if grown else "unseen")
+        for row, _, _ in self.waiting:
+            if row["devices_after"] is None:
+                row["devices_after"] = start["devices"]
+        if self.waiting:
+            row, reached, _ = self.waiting[-1]
+            row["steps_repeated"] = max(0, reached - start["step"])
+        self.devices, self.reached, self.resumed = start["devices"], start["step"], True
+        self.stepped = steady.now()
+
+    def settle(self, when: float | None = None) -> None:
+        """Training is where it was, or is interrupted again: that is what was lost."""
+        when = steady.now() if when is None else when
+        for row, _, began in self.waiting:
+            if row["seconds_lost"] is None:
+                row["seconds_lost"] = round(max(0.0, when - began), 3)
+        if self.resumed:
+            self.waiting = []
+
+    def standing(self, beats: list[Heartbeat | None]) -> list[Heartbeat | None]:
+        """The heartbeats of a run that hangs: ranks that were lost before, and did not come back, are done."""
+        most = max((beat.step for beat in beats if beat), default=0)
+        return [
+            dataclasses.replace(beat, phase="done", step=most) if beat and (rank, beat.pid) in self.dead else beat
+            for rank, beat in enumerate(beats)
+        ]
+
+    # --- the launcher's own way, on several machines ------------------------------------------------------------------
+
+    def remaining(self, nodes: list[Node], failure: dict, answering) -> RunConfig | None:
+        """The config with which to start again after a failure; None where it is not to be survived.
+
+        answering: a function: the machines of HOSTS that answer now. A machine that is lost is left out; one that has
+        come back, or was not needed, takes its place. Raises RunFailed where too few devices are left.
+        """
+        several = len(nodes) > 1 or (not nodes and self.rows)  # none: they could not be reached when it was to go on
+        if not several or failure["kind"] not in SURVIVABLE or len(self.rows) >= self.config.restarts:
+            return None
+        rank, kind = failure["rank"], failure["kind"]
+        host = next((node.placement.host for node in nodes if rank in node.placement.ranks), "")
+        for node in nodes:
+            if node.lost():  # that others have raised comes of it
+                rank, host, kind = node.placement.ranks[0], node.placement.host, "machine lost"
+        self.begin(rank, host, kind)
+        for node in nodes:
+            node.close()
+        nodes.clear()
+        found = self.on(answering(), failure)
+        self.clear()
+        return found
+
+    def on(self, answering: list[Host], failure: dict) -> RunConfig:
+        """The config on the machines that are left, as many of them as it began with devices at most."""
+        config, taken = self.config, []
+        for host in answering:
+            if sum(each.slots for each in taken) + host.slots <= config.num_devices:
+                taken.append(host)
+        devices = sum(host.slots for host in taken)
+        if devices < config.elastic:
+            raise self.failed(f"{failure['message']}; {devices} devices are left, and ELASTIC={config.elastic} goes on "
+                              "with no fewer", failure)  # fmt: skip
+        hosts = ",".join(f"{host.name}:{host.slots}" for host in taken)
+        return on_devices(config, devices, hosts=hosts, fault=None)
+
+    def clear(self) -> None:
+        """Make room in the run's folder for ranks that are started again: their logs so far are kept."""
+        for path in self.run_dir.glob("*.log"):
+            path.rename(path.with_name(f"{path.stem}.before{len(self.rows)}.log")) if ".before" not in path.name else 0
+        for path in self.run_dir.glob(".rank*"):
+            if path.name != ".rank0.epochs":
+                path.unlink()
+        self.read, self.dead = 0, set()
+
+    # --- at the end ---------------------------------------------------------------------------------------------------
+
+    def failed(self, message: str, failure: dict) -> RunFailed:
+        """The failure of a run that goes on no more."""
+        error = RunFailed(message)
+        error.failure = failure | {"message": message}
+        return error
+
+    def gave_up(self, error: RunFailed) -> None:
+        """Say of a failure how many others were survived."""
+        survived = [row for row in self.rows if row["devices_after"] is not None]
+        if survived and error.failure["kind"] != "interrupted":
+            times = "once" if len(survived) == 1 else f"{len(survived)} times"
+            words = f"; ELASTIC had gone on {times} before (RESTARTS={self.config.restarts})"
+            error.args = (error.args[0] + words,)
+            error.failure["message"] += words
+
+    def told(self, images_seen: int | None = None) -> dict:
+        """The record's ``elastic``. images_seen: at the end; None of a run that did not come to it."""
+        self.read_starts()
+        self.settle()
+        rows = [row for row in self.rows if row["devices_after"] is not None]
+        return {"least_devices": self.config.elastic, "rule": RULE, "interruptions": rows,
+                "epochs": [] if images_seen is None else self.coverage(images_seen)}  # fmt: skip
+
+    def coverage(self, images_seen: int) -> list[dict]:
+        """How often the images of each epoch count in the weights: see ``sharding.coverage``."""
+        if not self.starts:
+            return []
+        stretches = []
+        for start in self.starts:  # what was trained beyond the point from which it went on is lost, and does not count
+            while stretches and stretches[-1]["images_seen"] >= start["images_seen"]:
+                stretches.pop()
+            stretches.append(start)
+        ends = [*(start["images_seen"] for start in stretches[1:]), images_seen]
+        parts = [
+            (start["images_seen"], end, start["global_batch"], start["devices"])
+            for start, end in zip(stretches, ends, strict=True)
+        ]
+        return coverage(self.starts[0]["num_images"], self.config.seed, self.config.epochs, parts)
+
+
+def user_error(run_dir: Path, num_ranks: int) -> bool:
+    """Whether a rank has found that what is asked for cannot be: it would find the same again."""
+    for rank in range(num_ranks):
+        try:
+            if json.loads(error_path(run_dir, rank).read_text())["user_error"]:
+                return True
+        except (FileNotFoundError, json.JSONDecodeError):
+            pass
+    return False

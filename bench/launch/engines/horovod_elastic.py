@@ -1,0 +1,65 @@
+"""The process that horovodrun.py starts with ELASTIC on one machine: Horovod's elastic driver, over Gloo.
+
+It is what ``horovodrun --min-np N --max-np M --host-discovery-script`` runs (horovod/runner/gloo_run.py of 0.28.1), by
+the same classes, for two reasons. Horovod gives up a whole host when one of its ranks is lost, and goes on with the
+others; here every rank is a host of its own, by a made-up name, so that one is lost alone. And horovodrun would reach
+hosts of such names by ssh. A rank that was lost is tried again after a while (``COOLDOWN_S``), and joins at the next
+commit.
+"""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+
+from bench.measure import steady
+
+TICK_S = 0.1
+COOLDOWN_S = (5, 60)  # Horovod waits two to three times the first before it tries a lost rank again, then longer
+
+
+def main() -> None:
+    """Called with the least and the most ranks, how many interruptions are survived, the seconds that ranks wait for
+    each other, and the worker's arguments. Fails unless a rank has ended well."""
+    from horovod.runner.elastic.discovery import FixedHosts
+    from horovod.runner.elastic.settings import ElasticSettings
+    from horovod.runner.gloo_run import launch_gloo_elastic
+    from horovod.runner.http.http_server import RendezvousServer
+
+    least, most, restarts, limit_s = map(int, sys.argv[1:5])
+    settings = ElasticSettings(
+        discovery=FixedHosts({f"place{number}": 1 for number in range(most)}),
+        min_num_proc=least, max_num_proc=most, num_proc=most, elastic_timeout=limit_s, reset_limit=restarts,
+        cooldown_range=COOLDOWN_S, key=secrets.token_bytes(16), nics={loopback()}, verbose=0,
+    )  # fmt: skip
+    codes, numbers = [], {}  # of each host its rank at first: Horovod takes them in no order
+
+    def run_rank(command: str, slot, events: list) -> tuple[int, float]:
+        number = numbers.setdefault(slot.hostname, slot.rank)  # its rank for as long as nobody is lost
+        process = subprocess.Popen(f"exec env RANK={number} LOCAL_RANK={number} {command}", shell=True)
+        while process.poll() is None:
+            if any(event.is_set() for event in events):
+                process.terminate()
+            time.sleep(TICK_S)
+        codes.append(process.returncode)
+        return process.returncode, steady.now()
+
+    command = [sys.executable, *sys.argv[5:]]
+    launch_gloo_elastic(command, run_rank, settings, {}, lambda driver: settings.nics, RendezvousServer(0), None)
+    sys.stdout.flush()
+    os._exit(0 if 0 in codes else 1)  # its threads may wait for hosts that will not come
+
+
+def loopback() -> str:
+    """The interface of 127.0.0.1."""
+    found = psutil.net_if_addrs().items()
+    return next(name for name, addresses in found for each in addresses
+                if each.family == socket.AF_INET and each.address == "127.0.0.1")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

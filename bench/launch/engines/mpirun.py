@@ -1,0 +1,63 @@
+"""mpirun, Open MPI's: starts the ranks of one machine, gives each its OMPI_COMM_WORLD_RANK; Horovod then talks MPI.
+
+For a Horovod that is built with MPI. Over several machines mpirun is given `bench run`, and not the other way round:
+bench/launch/joining.py.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.install import horovod_status
+from bench.launch.engines import horovodrun
+from bench.launch.placement import Placement
+
+# As root, as in a container; more ranks than cores; and no rank bound to a core, on which all its threads would share.
+FLAGS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+# On one machine: no search for InfiniBand, of whose absence it would warn; and no copying out of another process's
+# memory, which containers forbid.
+SETTINGS = {"OMPI_MCA_btl": "^openib", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # who waits for a message leaves the core to those that compute
+
+
+def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
+    """The command line and the variables to add to the environment. Raises UserError where Horovod, its MPI or mpirun
+    is missing. A setting of Open MPI's that the user has in the environment stays as it is."""
+    if why := lacking(config):
+        raise UserError(f"MODE=horovod {why}")
+    count = str(len(placement.ranks))
+    argv = ["mpirun", *FLAGS, "-np", count, "-H", f"localhost:{count}"]
+    settings = SETTINGS | (YIELD if config.device == "cpu" else {})
+    return [*argv, sys.executable, "-m", "bench.worker", str(run_dir)], {
+        **{name: os.environ.get(name, value) for name, value in settings.items()},
+        **horovodrun.of_horovod(config, run_dir),
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+    }
+
+
+def lacking(config: RunConfig) -> str:
+    """Why mpirun cannot start a config here, after the mode's name; "" where it can."""
+    if why := horovodrun.missing():
+        return why
+    if not horovod_status.mpi_built():
+        what = "ADASUM=1" if config.adasum else "LAUNCHER=mpirun"
+        return (
+            f"needs a Horovod with MPI for {what}, and the one installed has none: run `bench install-horovod --mpi`, "
+            f"or leave {what} out"
+        )
+    return f"cannot be started: {why}" if (why := absent()) else horovodrun.lacking(config)
+
+
+def absent() -> str:
+    """Why there is no mpirun of Open MPI; "" where there is one."""
+    if not shutil.which("mpirun"):
+        return "no mpirun is found: install Open MPI (`apt-get install openmpi-bin`), or load your cluster's module"
+    says = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    if "Open MPI" in says or "OpenRTE" in says:
+        return ""
+    return f"mpirun is not Open MPI's, but {says.strip().partition(chr(10))[0][:80] or 'says nothing of itself'}"

@@ -1,0 +1,105 @@
+"""Horovod over MPI: Adasum against its formula, a training with it, and `bench run` inside of mpirun.
+
+They run where Horovod has MPI. What LAUNCHER=mpirun does with ranks that raise, die, hang or are interrupted is with
+the other engines, and that it computes the same update, too: broken.py, test_modes.py.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests import runs
+from tests.multiprocess import adasum_step
+from tests.multiprocess.broken import ENDLESS
+from tests.multiprocess.test_faults import stepping
+from tests.multiprocess.test_joined import WITHIN, words
+from tests.runs import TINY, finish, left_behind, needs_mpi, run
+
+pytestmark = needs_mpi
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+def start(ranks: int, *program: str) -> subprocess.Popen:
+    """Start ``python *program`` on ranks of mpirun."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(runs.ENGINE_PREFIXES)}
+    return subprocess.Popen(
+        [*MPIRUN, "-np", str(ranks), sys.executable, *map(str, program)], cwd=runs.ROOT, env=clean | runs.PATIENT,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_step_of_horovods_adasum_is_the_formulas(ranks):
+    result = finish(start(ranks, "-m", adasum_step.__name__, ranks), timeout=WITHIN)
+    found = re.search(r"largest difference (\S+)", result.stdout)
+    assert found and result.code == 0, result.stdout + result.stderr
+    assert float(found[1]) < 1e-4, result.stdout  # of float32; a mean would be off by a half
+
+
+def test_a_training_with_adasum(tmp_path):
+    """Replicas stay equal, and the record says what was done. Watched: it is no mean, and nothing is wrong."""
+    result = run(tmp_path, **TINY, mode="horovod", gpus=2, adasum=1, watch=1, momentum=0.9, accumulate=2)
+    assert result.code == 0, result.stderr
+    record = result.loaded
+    assert record.config.launcher == "mpirun" and record.config.adasum
+    assert {part.facts["gradient"] for part in record.samples} == {"Adasum"}
+    assert len({part.final_weights_sha256 for part in record.samples}) == 1
+    assert "Horovod's ranks talk MPI" in record.data["topology"]["notes"]
+    assert record.data["observed"]["gradient"]["kind"] == "Adasum"
+    assert record.environment["variables"]["OMPI_MCA_btl"] == "^openib"
+    found = runs.bench("check", tmp_path)
+    assert found.code == 0, found.stdout
+
+
+def test_verify_shows_adasum_and_does_not_judge_it():
+    result = runs.bench("verify", "--gpus=2", "--model=resnet18", "--image-size=8", timeout=400)
+    assert result.code == 0, result.stdout + result.stderr
+    (row,) = (line for line in result.stdout.splitlines() if line.strip().startswith("single – horovod, Adasum"))
+    assert float(row.split()[4]) > 1e-5 and row.split()[-3:] == ["yes"] * 3, row
+    assert "another update by design" in result.stdout and "verify: ok" in result.stdout
+
+
+def test_joined(tmp_path):
+    _, *arguments = words(tmp_path, mode="horovod", adasum=1, cycle_time_ms=5)
+    result = finish(start(2, "-m", *arguments), tmp_path)
+    assert result.code == 0, result.stderr
+    record = result.loaded
+    assert (record.config.mode, record.world_size, record.num_devices) == ("horovod", 2, 2)
+    assert "joined to mpirun" in result.stdout and not record.several_machines
+    assert f"record: {result.run_dir / 'record.json'}" in result.stdout  # mpirun's terminal has the bar around it
+    assert {part.facts["gradient"] for part in record.samples} == {"Adasum"}
+    assert record.environment["variables"]["HOROVOD_CYCLE_TIME"] == "5.0"
+    assert {path.name for path in result.run_dir.iterdir()} == {"record.json", "rank0.log", "rank1.log"}
+
+
+@pytest.mark.parametrize("fault", ["raise:1:2", "kill:1:2"])
+def test_joined_ranks_that_break(tmp_path, fault):
+    """mpirun ends the others at once and says so in words of its own: rank 0 may have no time for a record."""
+    _, *arguments = words(tmp_path, mode="horovod", fault=fault)
+    result = finish(start(2, "-m", *arguments), tmp_path, timeout=WITHIN)
+    assert result.code and left_behind(result.pid) == []
+
+
+def test_joined_options_that_differ(tmp_path):
+    """Two programs in one mpirun: they are found before anything runs, and nothing is left."""
+    _, *arguments = words(tmp_path, mode="horovod")
+    second = [":", "-np", "1", sys.executable, "-m", *arguments, "--seed=9"]
+    result = finish(start(1, "-m", *arguments, *second), tmp_path, timeout=WITHIN)
+    assert result.code == 2 and not list(tmp_path.iterdir()), result.stderr
+    assert "was asked for SEED=9, and rank 0 for SEED=0" in result.stderr
+
+
+def test_mpirun_is_interrupted(tmp_path):
+    _, *arguments = words(tmp_path, mode="horovod", **ENDLESS)
+    process = start(2, "-m", *arguments)
+    runs.wait_for(stepping(tmp_path, 2), "every rank steps")
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    result = finish(process, tmp_path, timeout=WITHIN)
+    assert not psutil.wait_procs(ranks, timeout=WITHIN)[1]
+    assert result.code and result.loaded.failure["kind"] == "interrupted", result.stderr

@@ -1,0 +1,101 @@
+"""HOSTS: how it is read, what the environment adds, and what goes together with it."""
+
+import dataclasses
+import os
+from unittest import mock
+
+import pytest
+
+from bench.commands import COMMANDS
+from bench.config import hosts
+from bench.config.command_line import from_arguments
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.errors import UserError
+from bench.studies.programs import impossible, in_mode
+
+TWO = "node1:2,node2:2"
+
+
+def config_of(*words: str, command: str = "run", **environment: str) -> RunConfig:
+    """The config of a command line."""
+    with mock.patch.dict(os.environ, environment):
+        return from_arguments(COMMANDS[command].parse(list(words)))
+
+
+def test_hosts_of_a_list_of_a_file_and_of_slurm(tmp_path):
+    assert hosts.written_out("a, b:4", {}) == "a:1,b:4"
+    file = tmp_path / "hosts"
+    file.write_text("# two machines\nnode1:4\n\nnode2 slots=4  # as mpirun writes it\n")
+    assert hosts.written_out(str(file), {}) == "node1:4,node2:4"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\n[ "$1 $2 $3" = "show hostnames gpu[01-02]" ] && printf "gpu01\\ngpu02\\n"\n')
+    scontrol.chmod(0o755)
+    allocation = {"SLURM_JOB_NODELIST": "gpu[01-02]", "SLURM_TASKS_PER_NODE": "3(x2)"}
+    with mock.patch.dict(os.environ, {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}):
+        assert hosts.written_out("slurm", allocation) == "gpu01:3,gpu02:3"
+    with mock.patch.dict(os.environ, {"PATH": str(tmp_path / "empty")}), pytest.raises(UserError, match="scontrol"):
+        hosts.written_out("slurm", allocation)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("node1:2,node1:2", "names node1 twice"),
+        ("node1:0", "node1 has 0 devices"),
+        ("node1:two", "no machine with its number"),
+        ("node1,,node2", "an empty name"),
+        ("-oProxyCommand=touch:1", "no machine"),
+        ("no/such/file", "cannot be read"),
+        ("slurm", "no SLURM_JOB_NODELIST"),
+    ],
+)
+def test_hosts_that_cannot_be_read_are_one_line(text, says):
+    with pytest.raises(UserError, match=says) as refused:
+        hosts.written_out(text, {})
+    assert "\n" not in str(refused.value)
+
+
+def test_gpus_of_hosts_are_all_that_the_mode_can_take_of_them():
+    assert config_of("--hosts", TWO).num_devices == 4
+    assert config_of("--hosts", TWO, "--mode", "single").num_devices == 1
+    assert config_of("--hosts", TWO, "--mode", "dp").num_devices == 2
+    assert config_of("--hosts", TWO, command="unsynced-init").num_devices == 4  # and not that command's own 2
+    one = config_of("--hosts", TWO, "--gpus", "2")
+    assert [(host.name, host.slots) for host in one.machines] == [("node1", 2)]
+
+
+def test_the_environment_says_what_was_not_given():
+    site = {"BENCH_HOSTS": "n1,n2", "BENCH_REMOTE": "enter {host}", "BENCH_IFACE": "eth0"}
+    found = config_of(**site)
+    assert (found.hosts, found.remote, found.iface, found.num_devices) == ("n1:1,n2:1", "enter {host}", "eth0", 2)
+    assert config_of("--iface", "ib0", **site).iface == "ib0"
+    assert config_of(BENCH_REMOTE="enter {host}") == config_of()  # of no use without hosts
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"num_devices": 3, "hosts": TWO}, "GPUS=1, 2, 4"),
+        ({"num_devices": 4, "hosts": TWO, "mode": "dp"}, "GPUS=2 on node1"),
+        ({"num_devices": 4, "hosts": TWO, "launcher": "spawn"}, "use torchrun"),
+        ({"num_devices": 4, "hosts": TWO, "share_gpu": True}, "several machines"),
+        ({"num_devices": 2, "hosts": TWO, "gpu_ids": "0,1"}, "one machine"),
+        ({"num_devices": 4, "hosts": TWO, "dist_url": "tcp://node2:29500"}, "tcp://node1:PORT"),
+        ({"hosts": TWO, "remote": "ssh node1"}, "{host}"),
+        ({"iface": "eth0"}, "give HOSTS"),
+    ],
+)
+def test_what_does_not_go_together_with_hosts_is_refused(options, says):
+    with pytest.raises(UserError) as refused:
+        RunConfig(**options)
+    assert says in str(refused.value)
+
+
+def test_a_mode_of_one_process_has_the_cores_of_one_machine_and_the_same_global_batch():
+    two = resolve(RunConfig(hosts="node1:1,node2:1", num_devices=2), "cpu", 8)
+    single = in_mode(two, "single")
+    assert (single.threads, two.threads) == (4, 8) and single.global_batch == two.global_batch
+    assert in_mode(two, "horovod").threads == 8
+    first = dataclasses.replace(two, hosts="node1:2,node2:2")  # both devices on the first machine
+    assert in_mode(first, "single").threads == 8 and not impossible(first, "dp")

@@ -1,0 +1,219 @@
+"""What a run with ELASTIC is seen to survive, from made-up heartbeats; and on which machines it goes on."""
+
+import json
+
+import pytest
+
+from bench.config.hosts import Host
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.errors import RunFailed, UserError
+from bench.launch.elastic import Survival
+from bench.launch.placement import Placement
+from bench.measure import steady
+from bench.process.heartbeat import Heartbeat, starts_path
+from bench.record.write import notes_of
+
+
+def config_of(**options) -> RunConfig:
+    given = {"mode": "ddp", "num_devices": 2, "epochs": 1, "elastic": 1, "per_device_batch": 4} | options
+    return resolve(RunConfig(**given), "cpu", 4)
+
+
+class MadeUp:
+    """A node of which a test says what its ranks do."""
+
+    def __init__(self, ranks=range(2), host="", why=""):
+        self.placement, self.dead, self.why, self.closed = Placement(ranks, host=host), set(), why, False
+
+    def gone(self) -> list[bool]:
+        return [rank in self.dead for rank in self.placement.ranks]
+
+    def lost(self) -> str:
+        return self.why
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Scene:
+    """A run on one machine: what is looked at, tick by tick."""
+
+    def __init__(self, folder, **options):
+        self.folder, self.node = folder, MadeUp()
+        self.survival = Survival(config_of(**options), folder, steady.now())
+
+    def begins(self, step: int, devices: int = 2, batch: int = 4) -> None:
+        start = {"step": step, "images_seen": step * batch * devices, "devices": devices,
+                 "global_batch": batch * devices, "num_images": 96}  # fmt: skip
+        with starts_path(self.folder).open("a") as file:
+            file.write(json.dumps(start) + "\n")
+
+    def tick(self, *ranks: tuple[int, int, str]) -> None:
+        """ranks: (process id, step, phase) of each."""
+        beats = [Heartbeat(pid, phase, step, 12, 0.5, step) for pid, step, phase in ranks]
+        self.survival.look([self.node], beats)
+
+    def told(self) -> list[tuple]:
+        """The interruptions, without their seconds."""
+        return [
+            tuple(row[name] for name in ("rank", "kind", "steps_repeated", "devices_before", "devices_after"))
+            for row in self.survival.told(96)["interruptions"]
+        ]
+
+
+def test_a_rank_that_is_killed_while_the_others_raise_for_it(tmp_path):
+    scene = Scene(tmp_path)
+    scene.begins(0)
+    scene.tick((1, 5, "forward"), (2, 5, "backward"))
+    scene.node.dead = {1}
+    scene.tick((1, 5, "raised"), (2, 5, "backward"))
+    scene.tick((1, 5, "raised"), (2, 5, "backward"))
+    scene.node.dead = set()
+    scene.tick((3, 0, "starting"), (4, 0, "starting"))
+    scene.begins(3)
+    scene.tick((3, 3, "forward"), (4, 3, "forward"))
+    assert scene.survival.rows[0]["seconds_lost"] is None  # not yet where it was
+    scene.tick((3, 5, "forward"), (4, 5, "forward"))
+    assert scene.survival.rows[0]["seconds_lost"] >= 0
+    assert scene.told() == [(1, "killed", 2, 2, 2)]
+    assert scene.survival.told(96)["epochs"] == [{"epoch": 1, "once": 96, "more": 0, "never": 0}]
+
+
+def test_a_rank_that_raises_and_the_others_are_terminated(tmp_path):
+    scene = Scene(tmp_path)
+    scene.begins(0)
+    scene.tick((1, 5, "forward"), (2, 5, "raised"))
+    scene.tick((1, 5, "terminated"), (2, 5, "raised"))
+    scene.begins(0)
+    scene.tick((3, 6, "forward"), (4, 6, "forward"))
+    assert scene.told() == [(1, "raised", 5, 2, 2)]
+
+
+def test_a_second_rank_is_killed_before_training_has_begun_again(tmp_path):
+    """No second and no step counts twice."""
+    scene = Scene(tmp_path, num_devices=3)
+    scene.begins(0, devices=3)
+    scene.node = MadeUp(range(3))
+    ranks = [(1, 5, "forward"), (2, 5, "forward"), (3, 5, "forward")]
+    scene.tick(*ranks)
+    scene.node.dead = {1}
+    scene.tick(*ranks)
+    scene.node.dead = {1, 2}
+    scene.tick(*ranks)
+    scene.begins(3, devices=1)
+    scene.tick((1, 9, "forward"), *ranks[1:])
+    assert scene.told() == [(1, "killed", 0, 3, 1), (2, "killed", 2, 3, 1)]
+
+
+def test_a_rank_joins_again_and_one_restart_went_unseen(tmp_path):
+    scene = Scene(tmp_path)
+    scene.begins(0)
+    scene.tick((1, 5, "forward"), (2, 5, "forward"))
+    scene.begins(4, devices=1)
+    scene.tick((1, 8, "forward"), (2, 5, "forward"))
+    scene.begins(8)
+    scene.tick((1, 9, "forward"), (3, 9, "forward"))
+    assert scene.told() == [(None, "unseen", 1, 2, 1), (None, "joined", 0, 1, 2)]
+
+
+def test_steps_that_were_lost_with_their_checkpoint_count_once(tmp_path):
+    """Images of steps that no weights hold are not counted twice, whatever the number of devices was."""
+    scene = Scene(tmp_path)
+    for step, devices in ((0, 2), (4, 2), (0, 2), (8, 1)):
+        scene.begins(step, devices)
+        scene.tick((1, step, "forward"), (2, step, "forward"))
+    (epoch,) = scene.survival.told(96)["epochs"]
+    assert epoch == {"epoch": 1, "once": 96, "more": 0, "never": 0}
+
+
+def test_a_hang_names_no_rank_that_was_lost_before(tmp_path):
+    scene = Scene(tmp_path)
+    scene.begins(0)
+    scene.node.dead = {1}
+    scene.tick((1, 5, "forward"), (2, 3, "forward"))
+    beats = [Heartbeat(1, "forward", 7, 12, 0.5), Heartbeat(2, "forward", 3, 12, 0.5)]
+    assert [(beat.phase, beat.step) for beat in scene.survival.standing(beats)] == [("forward", 7), ("done", 7)]
+
+
+# --- Several machines -------------------------------------------------------------------------------------------------
+
+MACHINES = {"hosts": "a:2,b:2,c:2,d:2", "num_devices": 6, "restarts": 2}
+KILLED = {"rank": 2, "kind": "killed", "message": "rank 2 was killed", "traceback": ""}
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on_with"), [("ac", "a:2,c:2"), ("acd", "a:2,c:2,d:2"), ("abcd", "a:2,b:2,c:2"), ("bc", "b:2,c:2")]
+)
+def test_it_goes_on_with_the_machines_that_answer(answer, goes_on_with, tmp_path):
+    config = config_of(**MACHINES)
+    survival = Survival(config, tmp_path, steady.now())
+    nodes = [MadeUp(range(2), "a"), MadeUp(range(2, 4), "b", why="does not answer"), MadeUp(range(4, 6), "c")]
+    closed = list(nodes)
+    (tmp_path / "rank0.log").write_text("so far")
+    (tmp_path / ".rank0.status").write_text("stale")
+    found = survival.remaining(nodes, KILLED, lambda: [Host(name, 2) for name in answer])
+    assert found.hosts == goes_on_with and found.num_devices == 2 * len(goes_on_with.split(","))
+    assert found.threads_per_process == config.threads_per_process
+    assert found.global_batch == 4 * found.num_devices and found.lr_batch == config.global_batch
+    assert all(node.closed for node in closed) and nodes == []
+    assert (survival.rows[0]["host"], survival.rows[0]["kind"]) == ("b", "machine lost")
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.before1.log"]
+
+
+def test_it_goes_on_with_no_fewer_than_asked_for(tmp_path):
+    survival = Survival(config_of(**MACHINES | {"elastic": 4}), tmp_path, steady.now())
+    with pytest.raises(RunFailed, match="rank 2 was killed; 2 devices are left, and ELASTIC=4 goes on with no fewer"):
+        survival.remaining([MadeUp(range(2), "a"), MadeUp(range(2, 6), "b")], KILLED, lambda: [Host("a", 2)])
+
+
+@pytest.mark.parametrize("kind", ["hung", "interrupted"])
+def test_a_hang_is_not_survived(kind, tmp_path):
+    survival = Survival(config_of(**MACHINES), tmp_path, steady.now())
+    assert survival.remaining([MadeUp(), MadeUp()], KILLED | {"kind": kind}, list) is None
+
+
+def test_interruptions_have_a_limit(tmp_path):
+    survival = Survival(config_of(**MACHINES | {"restarts": 0}), tmp_path, steady.now())
+    assert survival.remaining([MadeUp(), MadeUp()], KILLED, list) is None
+
+
+# --- What cannot be ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mode": "dp"}, "MODE=dp cannot: use MODE=ddp or horovod"),
+        ({"elastic": 3}, "GPUS=2 the most"),
+        ({"study": "compare"}, "no measurement to compare"),
+        ({"epochs": 0}, "give EPOCHS"),
+        ({"checkpoint": False}, "leave CHECKPOINT=0 out"),
+        ({"launcher": "spawn"}, "leave LAUNCHER and DIST_URL out"),
+        ({"dist_url": "tcp://127.0.0.1:29500"}, "leave LAUNCHER and DIST_URL out"),
+        ({"profile": True}, "PROFILE looks at a run from its start to its end"),
+        ({"elastic": 0, "restarts": 1}, "RESTARTS=1 is how many interruptions ELASTIC survives"),
+    ],
+)
+def test_what_elastic_cannot_have(options, words):
+    with pytest.raises(UserError, match=words) as error:
+        config_of(**options)
+    assert "\n" not in str(error.value)
+
+
+def test_the_learning_rate_is_meant_for_the_batch_of_the_start():
+    assert config_of().lr_batch == 8 and config_of(lr_batch=256).lr_batch == 256
+    assert config_of(elastic=0).lr_batch is None
+
+
+def test_the_notes_say_what_was_lost():
+    row = {"when_s": 9.0, "rank": 1, "host": "b", "kind": "machine lost", "seconds_lost": 2.5, "steps_repeated": 3,
+           "devices_before": 4, "devices_after": 2}  # fmt: skip
+    epochs = [{"epoch": 1, "once": 90, "more": 4, "never": 2}]
+    said = notes_of({"interruptions": [row], "epochs": epochs, "rule": "the rule"})
+    assert said[0] == (
+        "interrupted after 9.0 s (rank 1 on b was lost with its machine), from 4 devices to 2: 2.5 s lost, 3 steps "
+        "repeated"
+    )
+    assert said[1] == "images: epoch 1: 4 more than once, 2 never" and said[-1] == "the rule"
+    assert notes_of({"interruptions": [], "epochs": [], "rule": ""}) == []

@@ -1,0 +1,148 @@
+"""Joining somebody else's launcher: seats that cannot be, options that contradict, and what a run failed of."""
+
+import pytest
+
+from bench.commands import COMMANDS, joined
+from bench.config.options import RunConfig, to_dict
+from bench.errors import RunFailed, UserError
+from bench.launch import joining
+from bench.launch.launcher import resolve_here
+from bench.launch.seat import LAUNCHERS, seat_of
+from tests.runs import flags
+
+TORCHRUN = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}  # fmt: skip
+HOROVODRUN = {"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2",
+              "HOROVOD_CROSS_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+              "HOROVOD_GLOO_RENDEZVOUS_PORT": "29500"}  # fmt: skip
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+          "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}  # fmt: skip
+SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "12"}  # fmt: skip
+EVERY = {"torchrun": TORCHRUN, "horovodrun": HOROVODRUN, "mpirun": MPIRUN, "srun": SRUN}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_launcher_is_known_by_what_it_sets(name):
+    seat = seat_of(EVERY[name])
+    assert (seat.launcher, seat.rank, seat.world_size) == (name, 1, 2)
+    assert seat.variables()["RANK"] == "1"
+
+
+@pytest.mark.parametrize(("name", "missing"), [(n, v) for n, x in LAUNCHERS.items() for v in x.needed.values()])
+def test_a_seat_that_is_not_whole_is_refused_by_what_is_missing(name, missing):
+    left = {variable: value for variable, value in EVERY[name].items() if variable != missing}
+    with pytest.raises(UserError, match=f"{missing} is not set.*left over"):
+        seat_of(left)
+
+
+@pytest.mark.parametrize("change", [{"RANK": "2"}, {"RANK": "-1"}, {"LOCAL_RANK": "2"}, {"LOCAL_WORLD_SIZE": "3"},
+                                    {"RANK": "one"}, {"MASTER_PORT": "x"}, {"WORLD_SIZE": "many"}])  # fmt: skip
+def test_a_seat_that_cannot_be_is_refused(change):
+    with pytest.raises(UserError, match="torchrun has started"):
+        seat_of(TORCHRUN | change)
+
+
+def test_the_innermost_launcher_counts():
+    """srun starts torchrun's agents, whose ranks have the variables of both; a leftover hides nobody's seat."""
+    assert seat_of(SRUN | TORCHRUN).launcher == "torchrun"
+    assert seat_of({"WORLD_SIZE": "8"} | SRUN).launcher == "srun"
+    assert seat_of(SRUN | {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "4000"}).port == 4000
+    assert seat_of({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}) is None
+
+
+def asked(by: str, **options) -> RunConfig:
+    """What a process of a launcher takes itself to be asked for."""
+    args = COMMANDS["run"].parse(flags(**options))
+    return joined.asked_of(args, seat_of(EVERY[by]))
+
+
+def test_the_number_of_devices_is_that_of_the_processes():
+    assert asked("torchrun", mode="ddp").num_devices == 2
+    assert asked("srun", mode="independent", gpus=2, fault="raise:1:0").num_devices == 2
+    assert asked("horovodrun", mode="horovod").num_devices == asked("mpirun", mode="horovod").num_devices == 2
+
+
+@pytest.mark.parametrize(
+    ("by", "options", "words"),
+    [
+        ("torchrun", {"gpus": 3}, "GPUS=3: leave GPUS out"),
+        ("torchrun", {"gpus": "0,1"}, "GPUS=0,1: leave GPUS out"),
+        ("torchrun", {"mode": "single"}, "MODE=single is one process"),
+        ("srun", {"mode": "dp"}, "MODE=dp is one process"),
+        ("torchrun", {"mode": "horovod"}, "start MODE=horovod with horovodrun or mpirun"),
+        ("srun", {"mode": "horovod"}, "use MODE=ddp or zero1 or fsdp or local or independent"),
+        ("horovodrun", {"mode": "ddp"}, "use MODE=horovod, or start MODE=ddp with torchrun or srun"),
+        ("mpirun", {"mode": "ddp"}, "use MODE=horovod"),
+        ("mpirun", {"mode": "horovod", "profile": 1}, "use horovodrun"),
+        ("horovodrun", {"mode": "horovod", "adasum": 1}, "start bench run with mpirun"),
+        ("torchrun", {"launcher": "spawn"}, "leave LAUNCHER=spawn out"),
+        ("torchrun", {"dist_url": "tcp://127.0.0.1:1"}, "leave DIST_URL="),
+        ("torchrun", {"hosts": "a:1,b:1"}, "leave HOSTS=a:1,b:1 out"),
+    ],
+)
+def test_an_option_that_contradicts_the_launcher_is_one_line(by, options, words):
+    with pytest.raises(UserError) as error:
+        asked(by, **options)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_other_commands_say_what_to_do_instead(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"torchrun has started 2 processes.*HOSTS.*`bench run`"):
+        resolve_here(RunConfig())
+
+
+def test_what_differs_between_two_ranks_is_named():
+    one = {"asked": to_dict(RunConfig()), "source": "a", "versions": {"torch": "2.6"}, "device": "cpu"}
+    assert joining.differs(one, one) == ""
+    assert "runs other code" in joining.differs(one, one | {"source": "b"})
+    assert "has torch 2.7, and rank 0 has 2.6" in joining.differs(one, one | {"versions": {"torch": "2.7"}})
+    assert "found DEVICE=cuda" in joining.differs(one, one | {"device": "cuda"})
+    other = one | {"asked": to_dict(RunConfig(seed=3))}
+    assert "was asked for SEED=3, and rank 0 for SEED=0" in joining.differs(one, other)
+
+
+def report(rank: int, kind: str = "raised", message: str = "ValueError: no", user_error: bool = False, **more) -> dict:
+    """How a rank says that it ended."""
+    return joining.report_of(rank, kind, user_error, message, "Traceback" if kind == "raised" else "", **more)
+
+
+LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:3"
+
+
+@pytest.mark.parametrize(
+    ("reports", "kind", "rank", "words"),
+    [
+        ([report(1)], "raised", 1, "rank 1 raised ValueError: no"),
+        ([report(2, message=LOST), report(1)], "raised", 1, "rank 1 raised ValueError"),
+        ([report(0, message=LOST), report(2, message=LOST)], "killed", 1, "rank 1 ended without a word"),
+        ([report(0, "terminated", "was ended by SIGTERM"), report(2, message=LOST)], "killed", 1, "rank 1 ended"),
+        ([report(0, message=LOST), report(1, message=LOST), report(2, message=LOST)], "raised", 0, "Connection closed"),
+        ([report(n, "terminated", "was ended by SIGINT") for n in range(3)], "interrupted", None, "interrupted"),
+    ],
+)
+def test_the_cause_is_who_raised_by_itself_or_is_silent(tmp_path, reports, kind, rank, words):
+    error = joining.cause_of(reports, 3, 9.0, tmp_path)
+    assert isinstance(error, RunFailed) and words in str(error)
+    assert (error.failure["kind"], error.failure["rank"]) == (kind, rank)
+
+
+def test_a_users_error_stays_one(tmp_path):
+    error = joining.cause_of([report(1, message="no such model", user_error=True)], 2, 9.0, tmp_path)
+    assert isinstance(error, UserError) and str(error) == "no such model"
+
+
+def test_ranks_that_all_stand_still_name_the_one_outside(tmp_path):
+    def stands(rank: int, collective: bool) -> dict:
+        where = {"file": "a.py", "line": rank, "function": "f", "collective": collective}
+        beat = [1, "backward" if collective else "waiting for data", 4, 9, float("nan"), 7, [0, 0.0, 0.0, 0.0, 0.0]]
+        return report(rank, "hung", "no progress", where=where, beat=beat)
+
+    error = joining.cause_of([stands(0, True), stands(1, False)], 2, 9.0, tmp_path)
+    assert (error.failure["kind"], error.failure["rank"]) == ("hung", 1)
+    assert "rank 1 hangs and the others wait for it" in str(error)
+    silent = joining.cause_of([stands(0, True)], 2, 9.0, tmp_path)
+    assert silent.failure["rank"] == 1 and "ended without a word" in str(silent)
