@@ -11,23 +11,69 @@ from bench.config import data_sets
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a validation. key: in a record's epochs, a share of 0..1. label: in tables and pictures. better: the
-    direction in which it improves."""
+    """A number of a validation. key: in a record's epochs. label: in tables and pictures. better: the direction in
+    which it improves. percent: it is a share of 0..1, shown in per cent; otherwise it is shown as it is. margin: what
+    two programs may differ by in their means and be equal for a user, as it is shown; fixed before any runs."""
 
     key: str
     label: str
     better: str = "up"
+    percent: bool = True
+    margin: float = 1.0
+
+    def shown(self, value: float) -> float:
+        """A value as tables and pictures show it.
+
+        >>> Metric("top1", "top-1").shown(0.5), Metric("bits", "bits per byte", "down", percent=False).shown(2.5)
+        (50.0, 2.5)
+        """
+        return 100 * value if self.percent else value
+
+    def words(self, value: float) -> str:
+        """A value in words: ``98.30 %``, ``2.1034 bits per byte``."""
+        return f"{100 * value:.2f} %" if self.percent else f"{value:.4f} {self.label}"
+
+    @property
+    def name(self) -> str:
+        """The head of a column: ``top-1 %``."""
+        return f"{self.label} %" if self.percent else self.label
+
+    @property
+    def points(self) -> str:
+        """What a difference is counted in."""
+        return f"percentage points of {self.label}" if self.percent else self.label
+
+    def best(self, values) -> float | None:
+        """The best of some values, of which None does not count; None without any."""
+        known = [value for value in values if value is not None]
+        return (max if self.better == "up" else min)(known, default=None)
+
+    def improves(self, value: float, best: float | None) -> bool:
+        """Whether a value is better than the best before it."""
+        return best is None or (value > best if self.better == "up" else value < best)
+
+    def reached(self, value: float | None, target: float) -> bool:
+        """Whether a value is as good as the target, or better."""
+        return value is not None and (value >= target if self.better == "up" else value <= target)
 
 
 @dataclass(frozen=True)
 class WorkloadInfo:
     """One line of the table. unit: what throughput counts, one and several. metrics: the first is the one that studies
-    of accuracy compare."""
+    of accuracy compare. examples: what a batch counts, where that is something else. per_example: units in one of
+    them."""
 
     name: str
     unit: str
     units: str
     metrics: tuple[Metric, ...]
+    examples: str = ""
+    per_example: int = 1
+
+    @property
+    def batched(self) -> str:
+        """What a batch counts: images; sequences, where throughput counts tokens."""
+        return self.examples or self.units
 
     def to_dict(self) -> dict:
         """The record's ``workload`` field."""
@@ -37,9 +83,20 @@ class WorkloadInfo:
 
 WORKLOADS = {
     "images": WorkloadInfo("images", "image", "images", (Metric("top1", "top-1"), Metric("top5", "top-5"))),
-}
+    "text": WorkloadInfo("text", "token", "tokens", (Metric("bits_per_byte", "bits per byte", "down", False, 0.05),),
+                         examples="sequences"),
+    "own": WorkloadInfo("own", "example", "examples", (Metric("score", "score", percent=False, margin=0.01),)),
+}  # fmt: skip
 
 
 def workload_of(config) -> WorkloadInfo:
     """The workload of a config: that of its data set."""
-    return WORKLOADS[data_sets.info_of(config.data).workload]
+    return dataclasses.replace(WORKLOADS[data_sets.info_of(config.data).workload], per_example=config.context or 1)
+
+
+def work(config, data: str | None = None) -> str:
+    """Model and data in words: ``resnet18, digits at 16 px``. data: what is said of DATA, where it may not be told."""
+    sizes = f" of {config.layers} layers, width {config.width}, {config.heads} heads" if config.layers else ""
+    size = f" at {config.image_size} px" if config.image_size else ""
+    size = f" in sequences of {config.context} bytes" if config.context else size
+    return f"{config.model}{sizes}, {data or config.data}{size}"

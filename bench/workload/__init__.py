@@ -8,4 +8,8 @@ from bench.config.workloads import workload_of
 
 def load_workload(config: RunConfig, device):
     """The ``Workload`` of a config, imported only by the process that needs it."""
-    return importlib.import_module(f"bench.workload.{workload_of(config).name}").Workload(config, device)
+    from bench.workload import own_code  # it needs torch
+
+    found = importlib.import_module(f"bench.workload.{workload_of(config).name}").Workload(config, device)
+    own_code.attach(found)
+    return found

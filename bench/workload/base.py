@@ -1,7 +1,7 @@
 """The seam of a workload: data, model, loss and metrics. The training loop, the modes and the meters ask nothing else.
 
 A data set (``load``) has a length; ``dataset[draws]`` are the examples of these draws (sharding.py) as (inputs [B, …],
-targets [B, …], names of those that could not be read).
+targets [B, …], names of those that could not be read). Inputs, targets and outputs may be tuples of tensors (batch.py).
 """
 
 from collections.abc import Callable
@@ -11,6 +11,8 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
+from bench.errors import UserError
+from bench.workload import batch
 
 
 class Workload:
@@ -21,6 +23,7 @@ class Workload:
     """
 
     num_outputs: int
+    classes: list[str] | None = None  # their names, where the data has some; known with num_outputs
 
     def __init__(self, config: RunConfig, device: torch.device):
         self.config, self.device, self.info = config, device, workload_of(config)
@@ -35,11 +38,37 @@ class Workload:
 
     def model(self, config: RunConfig, rank: int, say: Callable[[str], None]) -> nn.Module:
         """The plain model on the CPU, before any mode has wrapped it. Each rank draws its own weights (seed + rank)."""
-        raise NotImplementedError
+        from bench.workload.models import build_model  # after the data: torchvision takes half a second
+
+        return build_model(config, self.num_outputs, rank, say)
 
     def prepare(self, inputs: torch.Tensor) -> torch.Tensor:
         """A batch's inputs as the model takes them, on the device."""
-        return inputs.to(self.device, non_blocking=True)
+        return batch.moved(inputs, self.device)
+
+    def step(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: Callable) -> tuple:
+        """The forward pass of a step: (outputs, loss). model: as the mode has wrapped it. loss: outputs, targets ->
+        loss, as the script has it."""
+        outputs = model(inputs)
+        return outputs, loss(outputs, targets)
+
+    def groups(self, model: nn.Module) -> list:
+        """What the optimizer is made of: parameters, or dicts as torch's optimizers take them; ``lr_factor`` of a dict
+        multiplies the learning rate."""
+        return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def check(self, model: nn.Module, train_set) -> None:
+        """Before any mode wraps it: raise UserError for a model that cannot be trained on these data. Most workloads
+        have built it themselves, and have nothing to ask."""
+
+    def facts(self, model: nn.Module) -> dict:
+        """What a record should say of data and model besides the options: texts and numbers, each with its name."""
+        return {}
+
+    def planned(self, examples: int) -> tuple:
+        """A batch of so many examples as the loader gives it, without its numbers: (inputs, targets), to be planned
+        with. Raises UserError for a workload of which that is not known before the data are there."""
+        raise UserError(f"the memory of DATA={self.config.data} cannot be predicted: run it once with MEMORY=1")
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """What backward starts from: a scalar, the mean over the batch."""

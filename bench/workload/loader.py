@@ -4,9 +4,11 @@ A data set answers one question: the inputs and targets of these draws (see shar
 examples that could not be read. ``training_batches`` and ``validation_batches`` ask it for those of this process.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -21,8 +23,9 @@ class SlowStorage:
     """A data set behind a storage that takes ``milliseconds`` per image: simulated, so that waiting can be studied."""
 
     def __init__(self, dataset, milliseconds: float):
-        self.dataset, self.milliseconds, self.num_classes = dataset, milliseconds, dataset.num_classes
-        self.mean, self.std = dataset.mean, dataset.std
+        self.dataset, self.milliseconds = dataset, milliseconds
+        for name in ("num_classes", "mean", "std", "finish_on", "finish", "decoder"):
+            setattr(self, name, getattr(dataset, name, None))
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -33,7 +36,7 @@ class SlowStorage:
         return self.dataset[draws]
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
-        """As the data set's own."""
+        """As the data set's own; it is asked where AUGMENT is on."""
         return self.dataset.augmentation_seeds(draws)
 
 
@@ -91,8 +94,10 @@ def validation_batches(config: RunConfig, topology, dataset, whole: bool = False
 def loader(config: RunConfig, topology, dataset, draws, keep: bool) -> DataLoader:
     """Two batches ahead in each worker, in pinned memory for a GPU. WORKERS is the total over all processes; rank r
     gets its share. keep: whether the workers live on after the last batch."""
+    finish = dataset.finish if getattr(dataset, "finish_on", None) else None
+    kind = functools.partial(FinishingLoader, finish=finish, device=topology.device) if finish else DataLoader
     share = config.workers // topology.world_size + (topology.rank < config.workers % topology.world_size)
-    return DataLoader(
+    return kind(
         dataset,
         batch_size=None,
         sampler=draws,
@@ -101,6 +106,46 @@ def loader(config: RunConfig, topology, dataset, draws, keep: bool) -> DataLoade
         pin_memory=topology.device.type == "cuda" and config.data != "synthetic",
         generator=torch.Generator(),  # its own: the training process's random numbers are left alone
     )
+
+
+class FinishingLoader(DataLoader):
+    """A loader whose batches are finished by this process, on its device: a thread does the next one on a stream of its
+    own, while this one is trained on. Its errors are raised where the batch is asked for. Without workers there is no
+    thread: the data set's random numbers are the process's.
+
+    finish: a batch as the data set makes it -> (inputs on the device, targets, names).
+    """
+
+    def __init__(self, *arguments, finish: Callable, device: torch.device, **options):
+        super().__init__(*arguments, **options)
+        self.finish, self.device = finish, device
+
+    def __iter__(self) -> Iterator:
+        batches = super().__iter__()
+        return self.ahead(batches) if self.num_workers else map(self.finish, batches)
+
+    def ahead(self, batches: Iterator) -> Iterator:
+        """The batches, each finished before it is asked for."""
+        on_gpu = self.device.type == "cuda"
+        stream = torch.cuda.Stream(self.device) if on_gpu else None
+
+        def finished() -> tuple:
+            batch = next(batches, None)
+            if batch is None or not on_gpu:
+                return batch and self.finish(batch), None
+            with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                return self.finish(batch), stream.record_event()
+
+        with ThreadPoolExecutor(1, thread_name_prefix="finish") as thread:
+            following = thread.submit(finished)
+            while (found := following.result())[0] is not None:
+                following = thread.submit(finished)
+                batch, done = found
+                if done:
+                    current = torch.cuda.current_stream(self.device)
+                    current.wait_event(done)
+                    batch[0].record_stream(current)  # its memory is not given away before it has been used
+                yield batch
 
 
 def plain_errors(batches: Iterator) -> Iterator:

@@ -79,3 +79,27 @@ def fingerprint(indices: np.ndarray) -> int:
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x = (x ^ (x >> np.uint64(31))) % np.uint64(2**48)
     return int(sum(int(value) for value in x) % 2**48)
+
+
+def coverage(num_images: int, seed: int, epochs: int, stretches: list[tuple[int, int, int, int]]) -> list[dict]:
+    """How many images of each epoch were trained on once, more than once and never: {"epoch", "once", "more", "never"}.
+
+    stretches: (images seen before, images seen after, global batch, devices) of each part of a training, whose devices
+    may have changed in between. What every device took of every step is drawn again, and counted.
+
+    >>> coverage(10, seed=0, epochs=1, stretches=[(0, 8, 4, 2), (8, 10, 2, 1)])
+    [{'epoch': 1, 'once': 10, 'more': 0, 'never': 0}]
+    >>> coverage(10, seed=0, epochs=1, stretches=[(0, 8, 4, 2), (4, 6, 2, 1)])
+    [{'epoch': 1, 'once': 6, 'more': 2, 'never': 2}]
+    """
+    counts = np.zeros(epochs * num_images, dtype=np.int64)
+    for first, end, global_batch, devices in stretches:
+        batches = global_batches(num_images, seed, global_batch, first)
+        for _ in range(first, end, global_batch):
+            batch = next(batches)
+            draws = np.concatenate([shard(batch, device, 1, devices) for device in range(devices)])
+            np.add.at(counts, draws[draws < len(counts)], 1)  # the last step may begin an epoch that is not trained
+    return [
+        {"epoch": number, "once": int((row == 1).sum()), "more": int((row > 1).sum()), "never": int((row == 0).sum())}
+        for number, row in enumerate(counts.reshape(epochs, num_images), start=1)
+    ]

@@ -222,8 +222,9 @@ def load_weights(
 
 
 def head_of(model: nn.Module) -> str:
-    """The name of the classifier: the last Linear or Conv2d, which it is in every classifier of torchvision."""
-    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)][-1]
+    """The name of the classifier: the last Linear or Conv2d, which it is in every classifier of torchvision; "" of a
+    model that has neither."""
+    return ["", *(name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d))][-1]
 
 
 def shape(tensor: torch.Tensor) -> str:

@@ -25,12 +25,8 @@ class Workload(base.Workload):
         kind, folder = place.find(self.config, mode, say)
         train_set, val_set = load_data(self.config, self.device, kind, folder)
         self.num_outputs, self.to_float = train_set.num_classes, ToFloat(train_set, self.device)
+        self.classes = getattr(train_set, "classes", None)
         return train_set, val_set
-
-    def model(self, config: RunConfig, rank: int, say: Callable[[str], None]) -> nn.Module:
-        from bench.workload.images.models import build_model  # after the data: torchvision takes half a second
-
-        return build_model(config, self.num_outputs, rank, say)
 
     def prepare(self, inputs: torch.Tensor) -> torch.Tensor:
         """[b, 3, H, W] of bytes or numbers -> numbers on the device, in the memory order of the model."""
@@ -49,6 +45,12 @@ class Workload(base.Workload):
 
     def blank(self) -> torch.Tensor:
         return torch.zeros(1, 3, self.config.image_size, self.config.image_size)
+
+    def planned(self, examples: int) -> tuple:
+        """[examples, 3, H, W], numbers or bytes, and a class for each."""
+        dtype = torch.float32 if data_sets.info_of(self.config.data).numbers else torch.uint8
+        size = self.config.image_size
+        return torch.empty(examples, 3, size, size, dtype=dtype), torch.zeros(examples, dtype=torch.long)
 
 
 def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder=None) -> tuple:

@@ -38,9 +38,22 @@ def random_part(image_size: int, image: torch.Tensor) -> torch.Tensor:
     What v2.RandomResizedCrop(S) and v2.RandomHorizontalFlip() do in a row, bit-identical, from the same numbers of
     torch's own generator; without their general machinery, which takes as long as a small image's resize.
     """
-    top, left, height, width = RandomResizedCrop.get_params(image, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
+    return cut(image_size, image, *random_box(*image.shape[-2:]))
+
+
+def random_box(height: int, width: int) -> tuple[int, int, int, int, bool]:
+    """The random choices of ``random_part`` for an image of this size: top, left, height, width, mirrored."""
+    size_alone = torch.empty(1).expand(3, height, width)
+    box = RandomResizedCrop.get_params(size_alone, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
+    return (*box, bool(torch.rand(1) < 0.5))
+
+
+def cut(
+    image_size: int, image: torch.Tensor, top: int, left: int, height: int, width: int, mirrored: bool
+) -> torch.Tensor:
+    """[3, H, W] uint8 -> [3, S, S] uint8: this part of the image, mirrored or not."""
     part = resized_crop_image(image, top, left, height, width, [image_size, image_size], antialias=True)
-    return part.flip(-1) if torch.rand(1) < 0.5 else part
+    return part.flip(-1) if mirrored else part
 
 
 def middle(image_size: int, image: torch.Tensor) -> torch.Tensor:

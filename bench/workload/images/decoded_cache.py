@@ -14,7 +14,7 @@ import torch
 
 from bench.errors import UserError
 from bench.workload.images.decode import Unreadable, decode, quiet, size_of
-from bench.workload.images.once import made_once
+from bench.workload.once import made_once
 
 SAMPLED_HEADERS = 64
 CHUNK = 256  # images decoded before they are written

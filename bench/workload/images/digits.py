@@ -28,7 +28,7 @@ class Digits:
     augment: each image is moved by up to one of its 8 pixels, anew every epoch.
     """
 
-    num_classes = 10
+    num_classes = DATA_SETS["digits"].classes
     mean = std = None  # numbers already
 
     def __init__(self, image_size: int, train: bool, augment: bool = False, seed: int = 0):

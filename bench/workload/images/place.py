@@ -7,6 +7,7 @@ from pathlib import Path
 from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.measure import node
 from bench.storage import stage as storage
 
 
@@ -25,12 +26,12 @@ def find(config: RunConfig, mode, say: Callable[[str], None]) -> tuple[str, Path
 
 def staged(config: RunConfig, mode, url: str, say: Callable[[str], None]) -> Path:
     """The local copy of a URL. A node's first process fetches what is not there yet, the others wait for it here."""
-    mine = None
+    mine, here = None, node.key()
     if mode.topology.local_rank == 0:
         limit_s = 0.9 * config.timeout  # who launched us waits so long for a sign, and cannot say what it is about
         mine = str(storage.stage(url, cache(config), limit_s, say))
-    seen = mode.gather(mine)  # returns when every process has come here
-    return Path(next(path for path in reversed(seen[: mode.topology.rank + 1]) if path))  # that of this process's node
+    seen = mode.gather((here, mine))  # returns when every process has come here
+    return Path(next(path for place, path in seen if path and place == here))
 
 
 def cache(config: RunConfig) -> Path:

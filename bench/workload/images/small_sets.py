@@ -15,8 +15,8 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.workload.images.augment import crop_and_flip, example_seeds
 from bench.workload.images.decode import quiet
-from bench.workload.images.once import download_timeout, locked
 from bench.workload.images.place import cache
+from bench.workload.once import download_timeout, locked
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bench.config.data_sets import DATA_SETS
 from bench.config.options import RunConfig
 
 LENGTH = 65_536  # images that the set pretends to have
@@ -19,7 +20,7 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None
 class Synthetic:
     """Random images and labels, drawn once, on the device: batches cost an index, so the step is measured alone."""
 
-    num_classes = 1000
+    num_classes = DATA_SETS["synthetic"].classes
     mean = std = None  # numbers already
 
     def __init__(self, image_size: int, device: torch.device):

@@ -1,4 +1,4 @@
-"""bench/workload/images/models.py and freezing.py: torchvision's classifiers, norms, first weights, frozen parts."""
+"""bench/workload/models and freezing.py: torchvision's classifiers, norms, first weights, frozen parts."""
 
 import copy
 import functools
@@ -18,9 +18,10 @@ from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
 from bench.training import checkpoint
+from bench.workload import once
 from bench.workload.freezing import freeze_parameters, train_mode
-from bench.workload.images import once
-from bench.workload.images.models import SMALL_IMAGE, ScaleShift, build_model
+from bench.workload.models import ScaleShift, build_model
+from bench.workload.models.torchvisions import SMALL_IMAGE
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

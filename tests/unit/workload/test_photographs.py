@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 from bench.errors import UserError
-from bench.workload.images import decoded_cache, once, photographs
+from bench.workload import once
+from bench.workload.images import decoded_cache, photographs
 from bench.workload.images.augment import example_seeds
 from bench.workload.images.decode import Unreadable, decode, quiet
 from bench.workload.images.photographs import FolderSource, ImageSet, TarSource

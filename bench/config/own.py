@@ -1,0 +1,24 @@
+"""A function of the user's as the value of an option: MODEL=FILE.py:FUNCTION or package.module:FUNCTION. It imports
+nothing: what it names is looked for by the processes that train (bench/workload/own_code.py)."""
+
+import re
+
+FORM = "FILE.py:FUNCTION"
+KERAS = "keras:"  # before a model of Keras: keras:NAME, keras:FILE.py:FUNCTION
+
+
+def named(text: str) -> tuple[str, str] | None:
+    """(file or module, function) of a value; None for one that is something else.
+
+    >>> named("mine/net.py:build"), named("package.module:build"), named("resnet18"), named("tar:/data/x")
+    (('mine/net.py', 'build'), ('package.module', 'build'), None, None)
+    >>> named("keras:mine/net.py:build"), named("keras:ResNet50")
+    (('mine/net.py', 'build'), None)
+    """
+    found = re.fullmatch(r"(.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)+):([^\W\d]\w*)", text.removeprefix(KERAS))
+    return (found[1], found[2]) if found else None
+
+
+def is_file(text: str) -> bool:
+    """Whether the first part of what ``named`` found is a file, and no module."""
+    return text.endswith(".py")

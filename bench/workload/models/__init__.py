@@ -1,0 +1,153 @@
+"""The plain model of a config, on the CPU, before any mode has wrapped it: torchvision's, timm's or Keras's by name,
+gpt, or a function of the user's; fresh or pretrained, whole or partly frozen."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from bench.config import own
+from bench.config.options import RunConfig
+from bench.config.rules import GPT
+from bench.errors import UserError
+from bench.workload import own_code
+from bench.workload import weights as files
+from bench.workload.freezing import freeze_parameters, train_mode
+
+MOST_GROUPS = 8  # of NORM=group
+
+
+def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[str], None] = print) -> nn.Module:
+    """The config's model, on the CPU, in training mode (``train_mode``).
+
+    Each rank draws its own weights (seed + rank): that all replicas then start from rank 0's is the mode's work, and a
+    mode that forgets it is found out. PRETRAINED weights are loaded over the drawn ones; FREEZE and TRAIN_ONLY then
+    say which parameters are trained. ``say`` is told in sentences what stayed fresh and what was frozen.
+
+    Raises UserError for a name that nobody has, an image size that the architecture cannot take, weights that are not
+    there or do not fit, name patterns that match nothing or leave nothing to train, and a model too large for memory.
+    """
+    torch.manual_seed(config.seed + rank)
+    try:
+        model = architecture(config, num_outputs)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        raise UserError(f"MODEL={config.model} is too large: this machine has no memory for its weights "
+                        f"({str(error).splitlines()[0] if str(error) else 'MemoryError'})") from None  # fmt: skip
+    if config.norm in OTHER_NORMS:
+        replace_norms(model, OTHER_NORMS[config.norm])
+    if config.bn_momentum:
+        set_momentum(model, config)
+    if config.pretrained:
+        for note in load_pretrained(model, config):
+            say(note)
+    if config.freeze or config.train_only:
+        frozen = freeze_parameters(model, config.freeze, config.train_only)
+        say(f"{len(frozen)} of {len(list(model.parameters()))} parameters are frozen: {', '.join(frozen)}")
+    train_mode(model)
+    return model
+
+
+def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
+    """The network with its first weights."""
+    if config.model.startswith(own.KERAS):
+        from bench.workload.models import keras_models
+
+        return keras_models.build(config, num_outputs)
+    if own.named(config.model):
+        model = own_code.call("MODEL", config.model, num_outputs)
+        if not isinstance(model, nn.Module):
+            raise UserError(f"MODEL={config.model} returned a {type(model).__name__}, and no torch.nn.Module")
+        parameters = list(model.parameters())
+        if not parameters:
+            raise UserError(f"MODEL={config.model} returned a model without parameters: nothing to train")
+        if any(isinstance(parameter, nn.UninitializedParameter) for parameter in parameters):
+            raise UserError(f"MODEL={config.model} returned lazy layers, whose sizes no mode knows: call the model "
+                            "once on an example before it is returned")  # fmt: skip
+        return model
+    if config.model == GPT:
+        from bench.workload.models import gpt as family
+    else:
+        from bench.workload.models import torchvisions as family  # torchvision takes half a second
+
+    return family.build(config, num_outputs)
+
+
+class ScaleShift(nn.Module):
+    """What is left of a batch norm without its statistics: y = scale * x + shift, one pair a channel.
+
+    scale, shift: [channels]. The parameter count is the batch norm's. The scale starts at 1/2: without normalisation
+    each residual block would double the variance, and half keeps a ResNet's activations in range.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((channels,), 0.5))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [batch, channels, …], as [batch, channels, H, W] -> the same shape."""
+        places = (1,) * (x.dim() - 2)
+        return x * self.weight.view(-1, *places) + self.bias.view(-1, *places)
+
+
+def group_norm(channels: int) -> nn.GroupNorm:
+    """A group norm of as many groups as divide the channels, eight at most (Wu and He 2018,
+    https://arxiv.org/abs/1803.08494). It looks at one image at a time: no batch, no running statistics."""
+    return nn.GroupNorm(max(groups for groups in range(1, MOST_GROUPS + 1) if channels % groups == 0), channels)
+
+
+OTHER_NORMS = {"none": ScaleShift, "group": group_norm}
+
+
+def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
+    """Put ``layer(channels)`` in place of every batch norm. Without one, all modes compute the same update to rounding.
+
+    No random number is drawn: the other weights stay as they are.
+    """
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, _BatchNorm):
+                after = [each for part in ("drop", "act") if isinstance(each := getattr(child, part, None), nn.Module)]
+                new = layer(child.num_features)
+                setattr(module, name, nn.Sequential(new, *after) if after else new)  # timm's has the activation in it
+
+
+def set_momentum(model: nn.Module, config: RunConfig) -> None:
+    """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times a step, each time by a k-th of
+    the images. Raises UserError for an architecture without batch norm."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        raise UserError(f"BN_MOMENTUM is of batch norm, and MODEL={config.model} has none: leave it out")
+    for norm in norms:
+        norm.momentum = config.bn_momentum
+
+
+def load_pretrained(model: nn.Module, config: RunConfig) -> list[str]:
+    """Load PRETRAINED: a file, one key of it as in ``a.pt#ema``, or torchvision's own weights. Returns sentences about
+    what was taken and what not.
+
+    A head for another number of classes stays fresh, and so does a small stem's convolution where the file's is 7x7.
+    Everything else must fit; with EVALUATE, which trains nothing afterwards, these two must as well.
+
+    Every rank reads the file. The mode's broadcast would bring rank 0's weights to the others, but the baseline without
+    a broadcast needs them too, and the mode is not asked for here it is. The price is that a forgotten broadcast shows
+    in the weights only where ranks still differ: in a fresh head. Where nothing stays fresh it does no harm.
+    """
+    from bench.workload.models import torchvisions
+
+    notes = []
+    if config.pretrained == "torchvision":
+        path, weights = torchvisions.torchvisions_weights(model, config.model)
+    else:
+        path, content = files.read_named(config.pretrained, config.trust)
+        weights = files.weights_in(content, path)
+        taken, *others = files.places_in(content) or [""]
+        if others:
+            notes.append(f"{path.name} has weights under {files.listed([taken, *others])}: those of {taken} were taken")
+    if config.evaluate:
+        return notes + files.load_weights(model, weights, path)
+    small_stem = ("conv1.weight",) if config.image_size and config.image_size < torchvisions.SMALL_IMAGE else ()
+    return notes + files.load_weights(model, weights, path, new_head=True, fresh=small_stem)

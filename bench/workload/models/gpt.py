@@ -1,0 +1,88 @@
+"""MODEL=gpt: a decoder as in GPT-2 (Radford et al. 2019): each place of a sequence predicts the next byte.
+
+No batch norm: nothing in it is averaged over a batch, and nothing is left of other ranks but the gradients. Attention
+is torch's ``scaled_dot_product_attention``, which chooses its kernel. There is no dropout, and the output layer has
+weights of its own.
+"""
+
+import torch
+from torch import nn
+from torch._guards import detect_fake_mode
+
+from bench import formulas
+from bench.config.options import RunConfig
+from bench.errors import UserError
+
+START = 0.02  # deviation of the first weights, as GPT-2's
+MOST_SHARE = 0.9  # of what is free: a model whose weights and gradients would take more is refused before it is built
+
+
+def build(config: RunConfig, num_outputs: int) -> nn.Module:
+    """The config's, with random weights. Raises UserError where weights and gradients would not fit into memory."""
+    if not detect_fake_mode():  # a step that is only planned takes no memory
+        refuse_too_large(config, formulas.gpt_parameters(config.layers, config.width, config.context, num_outputs))
+    return Gpt(config.layers, config.width, config.heads, config.context, num_outputs)
+
+
+def refuse_too_large(config: RunConfig, parameters: int) -> None:
+    """Raise UserError for a model whose weights and gradients, in all processes, are more than the host has free."""
+    import psutil
+
+    needed, free = 4 * parameters, psutil.virtual_memory().available
+    processes = config.num_processes if config.device == "cpu" else 1
+    if 2 * needed * processes > MOST_SHARE * free:
+        raise UserError(
+            f"MODEL={config.model} is too large: {parameters:,} parameters take {2 * needed * processes / 2**30:.1f} "
+            f"GiB with their gradients{f' in {processes} processes' * (processes > 1)}, and {free / 2**30:.1f} GiB are "
+            "free here: use fewer LAYERS or a smaller WIDTH"
+        )
+
+
+class Gpt(nn.Module):
+    """layers: blocks. width: numbers per token. heads: of attention. context: the longest sequence. vocabulary: tokens
+    that there are."""
+
+    def __init__(self, layers: int, width: int, heads: int, context: int, vocabulary: int):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=START)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens: [batch, length] whole numbers -> [batch, length, vocabulary]: how likely each token is to come
+        next."""
+        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]  # [batch, length, width]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Block(nn.Module):
+    """Attention to what came before, then two layers for each token by itself; each adds to what there was."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, length, width] -> the same shape."""
+        x = x + self.project(self.attention(self.norm1(x)))
+        return x + self.contract(nn.functional.gelu(self.expand(self.norm2(x))))
+
+    def attention(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, length, width] -> the same shape: of each place a mean over the places up to it."""
+        batch, length, width = x.shape
+        parts = self.attend(x).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width / heads]
+        found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return found.transpose(1, 2).reshape(batch, length, width)

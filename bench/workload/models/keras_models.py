@@ -1,0 +1,138 @@
+"""MODEL=keras:NAME and MODEL=keras:FILE.py:FUNCTION: a model of Keras 3, computed by torch, as a module like any other.
+
+Keras keeps its weights in variables of its own, which a wrapper of torch's does not know: nn.DataParallel's copies
+would compute with the originals', and batch norm's statistics are parameters there. So the weights lie here, as
+parameters and buffers of a torch module, and Keras is handed them at every call (``stateless_call``).
+"""
+
+import os
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from bench.config import own
+from bench.config.options import RunConfig
+from bench.config.own import KERAS
+from bench.errors import UserError
+from bench.workload import own_code
+
+
+def build(config: RunConfig, num_classes: int) -> nn.Module:
+    """The config's model on the CPU, its first weights drawn from torch's seed; logits come out, whatever it ends with.
+
+    Of a file the function is called with the number of classes. Raises UserError without Keras 3 on torch, for a name
+    that it does not have, an image size that the architecture cannot take, and what is no model of one input.
+    """
+    if isinstance(torch.empty(0), FakeTensor):  # `bench memory`
+        raise UserError(f"MODEL={config.model} is Keras's: what it needs of memory cannot be predicted")
+    keras = keras_on_torch(config)
+    refused = {"PRETRAINED": config.pretrained, "BN_MOMENTUM": config.bn_momentum, "COMPILE": config.compile}
+    if given := next((option for option, value in refused.items() if value), None):
+        raise UserError(f"MODEL={config.model} is Keras's, and {given} changes models of torch: leave it out")
+    keras.backend.clear_session()  # a layer's name has the number of those before it
+    keras.utils.set_random_seed(torch.initial_seed() % 2**32)
+    try:
+        with keras.device("cpu"):
+            theirs = own.named(config.model)
+            model = (
+                own_code.call("MODEL", config.model, num_classes) if theirs else of_keras(keras, config, num_classes)
+            )
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"MODEL={config.model} cannot be built here: {str(error).splitlines()[0]}") from None
+    if not isinstance(model, keras.Model) or not model.built or not isinstance(model.input_shape, tuple):
+        raise UserError(f"MODEL={config.model} is no built keras.Model of one input")
+    if config.norm != "batch" and not all(map(is_seed, model.non_trainable_variables)):
+        raise UserError(f"MODEL={config.model} has norms with statistics, which NORM={config.norm} cannot replace")
+    return FromKeras(model)
+
+
+def keras_on_torch(config: RunConfig):
+    """The module keras. Raises UserError where it is not there, or computes with something else."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    if config.device == "cpu":
+        os.environ["KERAS_TORCH_DEVICE"] = "cpu"
+    try:
+        import keras
+    except ImportError:
+        raise UserError(f"MODEL={config.model} needs Keras 3: pip install 'keras>=3.5'") from None
+    if keras.backend.backend() != "torch":
+        raise UserError(f"MODEL={config.model}: Keras computes with {keras.backend.backend()}: set KERAS_BACKEND=torch")
+    keras.config.set_image_data_format("channels_first")  # as our images are
+    return keras
+
+
+def of_keras(keras, config: RunConfig, num_classes: int):
+    """An architecture of keras.applications. Raises UserError for another name."""
+    name, known = config.model.removeprefix(KERAS), [n for n in dir(keras.applications) if n[0].isupper()]
+    if name not in known:
+        raise UserError(
+            f"unknown MODEL={config.model}: Keras has {', '.join(known[:8])}, … (or keras:FILE.py:FUNCTION)"
+        )
+    shape = (3, config.image_size, config.image_size)
+    options = {"weights": None, "classes": num_classes, "input_shape": shape, "classifier_activation": None}
+    return getattr(keras.applications, name)(**options)
+
+
+class Shared:
+    """Keras's model: one, however often the module around it is copied, for it holds no weight that counts."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __deepcopy__(self, memo) -> "Shared":
+        return self
+
+
+class FromKeras(nn.Module):
+    """A Keras model whose weights are this module's: trainable ones are parameters, the others buffers.
+
+    The states of its random generators (dropout's) are neither: each call draws them from torch's generator, so that
+    ranks and replicas have their own, and a resumed run goes on with them.
+    """
+
+    def __init__(self, model):
+        super().__init__()
+        self.shared = Shared(model)
+        self.last = model.input_shape[1] != 3 and model.input_shape[-1] == 3  # images as N H W C
+        self.weights = nn.ParameterDict({name(v): nn.Parameter(copied(v)) for v in model.trainable_variables})
+        self.states = [None if is_seed(v) else name(v) for v in model.non_trainable_variables]
+        for variable, state in zip(model.non_trainable_variables, self.states, strict=True):
+            if state:
+                self.register_buffer(state, copied(variable))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """images: [b, 3, H, W] -> outputs: [b, classes]."""
+        model = self.shared.model
+        held = [getattr(self, state) if state else seed(v)
+                for v, state in zip(model.non_trainable_variables, self.states, strict=True)]  # fmt: skip
+        trained = [self.weights[name(variable)] for variable in model.trainable_variables]
+        images = images.permute(0, 2, 3, 1) if self.last else images
+        outputs, after = model.stateless_call(trained, held, images, training=self.training)
+        if self.training:
+            with torch.no_grad():
+                for state, before, now in zip(self.states, held, after, strict=True):
+                    if state and now is not before:
+                        before.copy_(now)
+        return outputs
+
+
+def name(variable) -> str:
+    """A variable's name, as a module can have it."""
+    return variable.path.replace(".", "_")
+
+
+def copied(variable) -> torch.Tensor:
+    """A variable's value, which Keras does not have any more."""
+    return variable.value.detach().clone()
+
+
+def is_seed(variable) -> bool:
+    """Whether it is the state of a random generator."""
+    return variable.path.endswith("seed_generator_state")
+
+
+def seed(variable) -> torch.Tensor:
+    """A new state for a random generator of Keras's."""
+    value = variable.value
+    return torch.randint(2**31, value.shape).to(value.dtype)

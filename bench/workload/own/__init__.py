@@ -1,0 +1,213 @@
+"""Data of the user's: DATA=FILE.py:FUNCTION, whose function returns a training and a validation set.
+
+Each is map-style (a length, and ``dataset[i]``) or iterable, of examples (input, target): tensors, numbers, arrays, or
+tuples of them. An iterable is read into memory once, so that it can be shared out and shuffled like the others.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
+
+from bench.errors import UserError
+from bench.workload import base, batch, own_code
+from bench.workload.loader import SlowStorage
+
+MOST_READ = 2**20  # examples of an iterable
+NAMES = ("training set", "validation set")
+
+
+class Workload(base.Workload):
+    """Examples of the user's: by default cross-entropy for classes, the mean square error for numbers."""
+
+    def load(self, mode, say: Callable[[str], None]) -> tuple:
+        """The sets, the same on every rank. All random numbers are seeded before the function is called."""
+        text = f"DATA={self.config.data}"
+        seed_everything(self.config.seed)
+        found = own_code.call("DATA", self.config.data)
+        if not isinstance(found, tuple | list) or len(found) not in (2, 3):
+            raise UserError(f"{text} returned a {type(found).__name__}: return (training set, validation set or None), "
+                            "and as a third the number of the model's outputs where it is not told")  # fmt: skip
+        sets = [None if each is None else Examples(each, f"{text}: the {name}", say) for each, name in
+                zip(found, NAMES, strict=False)]  # fmt: skip
+        train_set, val_set = sets
+        if train_set is None:
+            raise UserError(f"{text} returned no training set")
+        require_same(mode, text, sets)
+        if val_set is None and (self.config.evaluate or self.config.target or self.config.replicas):
+            raise UserError(f"{text} returned no validation set: leave EVALUATE, TARGET and REPLICAS out")
+        if len(train_set) < self.config.global_batch and not self.config.evaluate:
+            raise UserError(
+                f"a step of {self.config.global_batch} examples (BATCH x GPUS x ACCUMULATE) is more than the "
+                f"{len(train_set)} that {text} has: use a smaller BATCH"
+            )
+        inputs, targets, _ = train_set[np.arange(1)]
+        self.example = batch.each(torch.zeros_like, inputs)
+        self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, targets, text)
+        if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
+            raise UserError(f"{text}: {self.num_outputs!r} is no number of outputs: a whole number, at least 1")
+        if self.config.storage_ms:
+            train_set = SlowStorage(train_set, self.config.storage_ms)
+        return train_set, val_set
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of classes, whole numbers [b], the cross-entropy of outputs [b, classes]; of numbers the mean square
+        error."""
+        if are_classes(targets):
+            return nn.functional.cross_entropy(outputs, targets)
+        return nn.functional.mse_loss(outputs, targets)
+
+    def score(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """[b]: of classes 1 where the largest output is the target's, else 0; of numbers minus the square error."""
+        if are_classes(targets):
+            return (outputs.argmax(1) == targets).float()
+        return -(outputs - targets).square().flatten(1).mean(1)
+
+    def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """[2]: the sum of the losses, and that of the scores."""
+        scores = self.score(outputs, targets)
+        if scores.shape != (batch.length(targets),):
+            raise UserError(f"score(outputs, targets) gave {list(scores.shape)}: a number for each of "
+                            f"{batch.length(targets)} examples is wanted")  # fmt: skip
+        return torch.stack([self.loss(outputs, targets) * len(scores), scores.sum()])
+
+    def blank(self) -> torch.Tensor:
+        return self.example
+
+    def planned(self, examples: int) -> tuple:
+        """The first examples, over and over, without their numbers."""
+        train_set, _ = self.load(Alone(), lambda sentence: None)
+        inputs, targets, _ = train_set[np.zeros(1, dtype=np.int64)]
+        return tuple(batch.each(lambda t: t.new_zeros((examples, *t.shape[1:])), item) for item in (inputs, targets))
+
+
+class Alone:
+    """What a mode is to one process."""
+
+    def gather(self, item):
+        return [item]
+
+
+class Examples:
+    """A data set of the user's as the loaders ask for it. name: in messages."""
+
+    def __init__(self, dataset, name: str, say: Callable[[str], None] = print):
+        self.name = name
+        missing = [each for each in ("__len__", "__getitem__") if not hasattr(dataset, each)]
+        if isinstance(dataset, IterableDataset) or missing:
+            if not hasattr(dataset, "__iter__"):
+                raise UserError(f"{name} is a {type(dataset).__name__}: it has neither a length and dataset[i], nor "
+                                "can it be iterated over")  # fmt: skip
+            dataset = self.whole(dataset, say)
+        self.dataset = dataset
+        if not len(dataset):
+            raise UserError(f"{name} is empty")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, draws: np.ndarray) -> tuple:
+        """[B] draws -> inputs, targets: tensors [B, …] or tuples of them; nothing unreadable. float64 becomes float32.
+        Raises UserError for an example that is no pair, examples that cannot be one batch, and what the user's code
+        raises."""
+        indices = (draws % len(self)).tolist()
+        try:
+            if isinstance(self.dataset, TensorDataset):
+                found = self.dataset[torch.tensor(indices, dtype=torch.long)]
+            else:
+                several = getattr(self.dataset, "__getitems__", None)
+                examples = several(indices) if several else [self.dataset[index] for index in indices]
+                found = default_collate([self.pair(example) for example in examples])
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{self.name}: {own_code.said(error)}") from None
+        inputs, targets = (batch.each(in_float32, item) for item in self.pair(found))
+        return inputs, targets, []
+
+    def pair(self, example) -> tuple:
+        """An example, which must be one."""
+        if not isinstance(example, tuple | list) or len(example) != 2:
+            size = f" of {len(example)}" if isinstance(example, tuple | list) else ""
+            raise UserError(f"{self.name}: an example is a {type(example).__name__}{size}: (input, target) is wanted, "
+                            "either may be a tuple")  # fmt: skip
+        return tuple(example)
+
+    def whole(self, dataset, say: Callable[[str], None]) -> list:
+        """All examples of an iterable."""
+        found = []
+        try:
+            for example in dataset:
+                found.append(self.pair(example))
+                if len(found) % 10_000 == 0:
+                    say(f"{self.name}: {len(found)} examples read")
+                if len(found) > MOST_READ:
+                    break
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{self.name}: {own_code.said(error)}") from None
+        if len(found) > MOST_READ:
+            raise UserError(f"{self.name} has more than {MOST_READ} examples to be iterated over: give it a length and "
+                            "dataset[i]")  # fmt: skip
+        return found
+
+
+def in_float32(tensor):
+    """A tensor; numbers in double precision in single."""
+    if not isinstance(tensor, torch.Tensor):
+        raise UserError(f"an example has a {type(tensor).__name__} in it: give tensors, arrays or numbers")
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def are_classes(targets) -> bool:
+    """Whether targets are classes: one whole number for each example."""
+    return isinstance(targets, torch.Tensor) and targets.dim() == 1 and not targets.is_floating_point()
+
+
+def outputs_of(dataset, targets, text: str) -> int:
+    """How many outputs a model for these data has: what the training set says, or as many as there are numbers to be
+    predicted. Raises UserError where neither is known."""
+    for name in ("num_outputs", "num_classes", "classes"):
+        value = getattr(dataset, name, None)
+        if value is not None:
+            return len(value) if name == "classes" else int(value)
+    if isinstance(targets, torch.Tensor) and targets.is_floating_point():
+        return targets.shape[-1] if targets.dim() > 1 else 1
+    raise UserError(f"{text} does not say how many outputs a model has to have: return it as a third, (training set, "
+                    "validation set, number of classes)")  # fmt: skip
+
+
+def require_same(mode, text: str, sets: list) -> None:
+    """Raise UserError where the ranks do not have the same sets: each shares out the whole one by the same order."""
+    ranks = mode.gather([None if each is None else (len(each), hash_of_ends(each)) for each in sets])
+    for rank, theirs in enumerate(ranks):
+        for name, mine, other in zip(NAMES, ranks[0], theirs, strict=True):
+            if mine == other:
+                continue
+            if mine is None or other is None or mine[0] != other[0]:
+                lengths = [0 if each is None else each[0] for each in (mine, other)]
+                raise UserError(f"{text}: the {name} has {lengths[0]} examples on rank 0 and {lengths[1]} on rank "
+                                f"{rank}: give every rank the whole set; the bench shares it out")  # fmt: skip
+            raise UserError(f"{text}: the {name} has other examples on rank {rank} than on rank 0: draw nothing from "
+                            "what differs by process, as time, rank, or a seed from the system")  # fmt: skip
+
+
+def hash_of_ends(examples: Examples) -> str:
+    """Of the first and the last example; random choices in them are made from the same seed everywhere."""
+    seed_everything(0)
+    inputs, targets, _ = examples[np.array([0, len(examples) - 1])]
+    parts = batch.tensors((inputs, targets))
+    raw = (t.cpu().contiguous().flatten().view(torch.uint8) for t in parts)  # NumPy has not all of torch's types
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in raw)).hexdigest()
+
+
+def seed_everything(seed: int) -> None:
+    """The random numbers of Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

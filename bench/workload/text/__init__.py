@@ -1,0 +1,82 @@
+"""A language model on bytes: each place of a sequence predicts the next byte. A token is a byte."""
+
+import hashlib
+import importlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench import formulas
+from bench.config import data_sets
+from bench.config.rules import GPT
+from bench.errors import UserError
+from bench.workload import base
+from bench.workload.loader import SlowStorage
+
+
+class Workload(base.Workload):
+    """Sequences of bytes: cross-entropy, and bits per byte."""
+
+    num_outputs = 256
+
+    def load(self, mode, say: Callable[[str], None]) -> tuple:
+        name = data_sets.DATA_SETS[self.config.data].module
+        texts = importlib.import_module(f"bench.workload.text.{name}").load(self.config)
+        self.sha256 = hashlib.sha256(b"".join(text.numpy().tobytes() for text in texts)).hexdigest()
+        train_set, val_set = (Sequences(text, self.config.context) for text in texts)
+        if len(train_set) < self.config.global_batch and not self.config.evaluate:
+            raise UserError(
+                f"a step of {self.config.global_batch} sequences (BATCH x GPUS x ACCUMULATE) is more than the "
+                f"{len(train_set)} of CONTEXT={self.config.context} that DATA={self.config.data} has: use a smaller "
+                "BATCH or CONTEXT"
+            )
+        if not len(val_set):
+            raise UserError(f"CONTEXT={self.config.context} is more than the held-out bytes of DATA="
+                            f"{self.config.data}: use a smaller one")  # fmt: skip
+        return (SlowStorage(train_set, self.config.storage_ms) if self.config.storage_ms else train_set), val_set
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """outputs [b, length, 256], targets [b, length] -> the mean cross-entropy, in nats."""
+        return nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """[2]: the sums over sequences of the mean cross-entropy of their bytes, in nats and in bits."""
+        nats = nn.functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").mean(1).sum()
+        return torch.stack([nats, nats / math.log(2)])
+
+    def blank(self) -> torch.Tensor:
+        return torch.zeros(1, self.config.context, dtype=torch.long)
+
+    def facts(self, model: nn.Module) -> dict:
+        """The bytes' hash; of gpt also the operations of a token, by ``formulas.gpt_flops_per_token``."""
+        found = {"data_sha256": self.sha256} if hasattr(self, "sha256") else {}
+        if self.config.model == GPT:
+            size = self.config.layers, self.config.width, self.config.context
+            found["flops_per_token"] = formulas.gpt_flops_per_token(*size, self.num_outputs)
+        return found
+
+    def planned(self, examples: int) -> tuple:
+        """[examples, context] bytes, and what comes next."""
+        return tuple(torch.zeros(examples, self.config.context, dtype=torch.long) for _ in range(2))
+
+
+class Sequences:
+    """A text in sequences of ``context`` bytes, none of which overlap; the bytes that are left over are left out.
+
+    text: [n] uint8.
+    """
+
+    def __init__(self, text: torch.Tensor, context: int):
+        self.text, self.context = text, context
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.context  # a byte must follow the last one
+
+    def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+        """[B] draws -> bytes [B, context], the byte that follows each [B, context], nothing unreadable."""
+        starts = torch.from_numpy(draws % len(self)) * self.context
+        found = self.text[starts[:, None] + torch.arange(self.context + 1)].long()
+        return found[:, :-1], found[:, 1:], []

@@ -1,0 +1,38 @@
+"""DATA=stdlib: the sources of Python's own standard library: real text that is on every machine with Python.
+
+The files and their order are stated here, so every machine with the same version of Python has the same bytes. Their
+hash is in the record.
+"""
+
+import sysconfig
+from pathlib import Path
+
+import torch
+
+from bench.config.options import RunConfig
+from bench.errors import UserError
+
+TRAIN = (
+    "argparse", "ast", "bdb", "calendar", "cmd", "codecs", "configparser", "contextlib", "copy", "csv", "dataclasses",
+    "datetime", "difflib", "dis", "doctest", "fractions", "ftplib", "functools", "gettext", "heapq", "imaplib",
+    "inspect", "ipaddress", "locale", "mailbox", "mimetypes", "ntpath", "optparse", "os", "pathlib", "pdb", "pickle",
+    "pickletools", "platform", "plistlib", "pprint", "random", "shutil", "smtplib", "socket", "statistics",
+)  # fmt: skip
+VALIDATION = ("subprocess", "tarfile", "zipfile")  # held out, always the same
+
+
+def load(config: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bytes to train on and those held out: [n] uint8 each. Raises UserError where a file is missing."""
+    return tuple(read(names) for names in (TRAIN, VALIDATION))
+
+
+def read(names: tuple[str, ...]) -> torch.Tensor:
+    """The sources of these modules, one after the other: a module's file, or its package's files by name."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    files = []
+    for name in names:
+        alone, package = folder / f"{name}.py", folder / name
+        files += [alone] if alone.is_file() else sorted(package.glob("*.py"))
+        if not files or name not in str(files[-1]):
+            raise UserError(f"DATA=stdlib: {alone} is not there: this Python came without its sources")
+    return torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)

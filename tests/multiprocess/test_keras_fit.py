@@ -1,0 +1,94 @@
+"""Callbacks for ``keras.Model.fit``: two ranks train as one process on the joined batch does, and say the same."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, needs_horovod
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+
+SCRIPT = """
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ |= {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu"}
+import keras
+import numpy as np
+
+from bench import keras_fit
+
+ranks = keras_fit.ranks()
+folder = Path(sys.argv[1])
+draw = np.random.default_rng(0)
+x, y = draw.normal(size=(64, 6)).astype("float32"), draw.integers(0, 3, 64)
+keras.utils.set_random_seed(ranks.rank)  # each rank has other weights, until fit begins
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "relu"), keras.layers.Dense(3)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+lr = 0.05 * 2 / ranks.size  # scaled, it is 0.1 on one rank and on two
+model.compile(keras.optimizers.SGD(lr, momentum=0.9), loss, metrics=["accuracy"])
+history = model.fit(
+    x[ranks.rank :: ranks.size], y[ranks.rank :: ranks.size], batch_size=16 // ranks.size, epochs=3, shuffle=False,
+    verbose=0, validation_data=(x, y), callbacks=[
+        keras_fit.SameStart(ranks), keras_fit.MeanMetrics(ranks), keras_fit.WarmUp(ranks),
+        *keras_fit.on_rank_0(ranks, keras.callbacks.ModelCheckpoint(str(folder / "last.keras"))),
+    ],
+)
+said = {"history": history.history, "lr": float(model.optimizer.learning_rate), "own": "apply" in vars(model.optimizer),
+        "weights": [weight.tolist() for weight in model.get_weights()]}
+(folder / f"rank{ranks.rank}.json").write_text(json.dumps(said))
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+HOROVODRUN = (
+    "-m",
+    "horovod.runner.launch",
+    "--gloo",
+    "-np",
+    "2",
+    "-H",
+    "localhost:2",
+    "--disable-cache",
+    sys.executable,
+)
+
+
+def trained(folder, *launcher) -> list[dict]:
+    """What each rank says of itself."""
+    folder.mkdir()
+    (script := folder / "train.py").write_text(SCRIPT)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith((*ENGINE_PREFIXES, "KERAS"))}
+    words = [sys.executable, *launcher, script, folder]
+    clean |= PATIENT | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, env=clean)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "last.keras").is_file()
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
+
+
+def compare(one: dict, two: list[dict]) -> None:
+    """Two ranks did what one process does."""
+    assert len(two) == 2 and two[0]["weights"] == two[1]["weights"] and two[0]["history"] == two[1]["history"]
+    for mine, theirs in zip(one["weights"], two[0]["weights"], strict=True):
+        assert theirs == pytest.approx(mine, abs=1e-5) if mine and isinstance(mine[0], float) else True
+        for row, other in zip(mine, theirs, strict=True) if isinstance(mine[0], list) else ():
+            assert other == pytest.approx(row, abs=1e-5)
+    for name, values in one["history"].items():
+        assert two[0]["history"][name] == pytest.approx(values, abs=1e-5), name
+    assert two[0]["lr"] == pytest.approx(0.1) and not two[0]["own"]
+
+
+@pytest.mark.wide
+def test_two_ranks_of_torchrun_train_as_one_process(tmp_path):
+    compare(trained(tmp_path / "one")[0], trained(tmp_path / "two", *TORCHRUN))
+
+
+@pytest.mark.wide
+@needs_horovod
+def test_two_ranks_of_horovod_train_as_one_process(tmp_path):
+    compare(trained(tmp_path / "one")[0], trained(tmp_path / "two", *HOROVODRUN))

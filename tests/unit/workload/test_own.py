@@ -1,0 +1,292 @@
+"""MODEL=FILE.py:FUNCTION and DATA=FILE.py:FUNCTION: what is taken, what takes its place, and what is refused."""
+
+import hashlib
+import itertools
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from bench.commands import new_workload
+from bench.config.data_sets import data_kind
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.errors import UserError
+from bench.modes.dp import CpuDataParallel
+from bench.record.privacy import without_names
+from bench.training.loop import build_optimizer
+from bench.training.room import require_room
+from bench.workload import load_workload
+from bench.workload.models import build_model
+from bench.workload.own.template import CLASSES
+
+NUMBERS = itertools.count()
+GOOD = """
+    import torch
+    from torch import nn
+    def build(outputs):
+        return nn.Linear(3, outputs)
+    def datasets():
+        return [(torch.ones(3) * i, i % 2) for i in range(8)], [(torch.zeros(3), 1)] * 4, 2
+"""
+
+
+class OneRank:
+    """What a mode tells a workload: here of one rank, or of ``others`` besides."""
+
+    def __init__(self, *others):
+        self.others, self.topology = others, SimpleNamespace(rank=0)
+
+    def gather(self, item):
+        return [item, *self.others]
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A function: the workload of a file with this text, and its trained model's config."""
+
+    def make(text: str = GOOD, **options):
+        path = tmp_path / f"mine{next(NUMBERS)}.py"
+        path.write_text(textwrap.dedent(text))
+        given = {"model": f"{path}:build", "data": f"{path}:datasets", "per_device_batch": 2} | options
+        return load_workload(resolve(RunConfig(mode="single", **given), "cpu", 2), torch.device("cpu"))
+
+    return make
+
+
+def tried(workload):
+    """Data, model and the trial step, as a run does it."""
+    train_set, _ = workload.load(OneRank(), print)
+    model = workload.model(workload.config, 0, print)
+    workload.check(model, train_set)
+    return model, train_set
+
+
+def test_what_an_option_names():
+    assert data_kind("a/b.py:datasets") == ("own", "a/b.py:datasets") and data_kind("tar:x.py")[0] == "tar"
+    with pytest.raises(
+        UserError, match=r"unknown DATA=imagefoldr:flowers: choose one of .* your own as FILE.py:FUNCTION"
+    ):
+        RunConfig(data="imagefoldr:flowers")
+    config = without_names(RunConfig(model="/home/jane/thesis/net.py:build", data="/home/jane/thesis/net.py:sets"))
+    assert (config.model, config.data) == ("net.py:build", "net.py:sets")
+
+
+def test_data_come_as_batches_and_nothing_of_the_trial_step_stays(own):
+    workload = own(GOOD.replace("nn.Linear(3, outputs)", "nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, outputs))"))
+    state = torch.get_rng_state()
+    model, train_set = tried(workload)
+    fresh = workload.model(workload.config, 0, print)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), fresh.state_dict().values(), strict=True))
+    assert all(p.grad is None for p in model.parameters()) and state is not None
+    inputs, targets, unreadable = train_set[np.array([3, 8 + 2])]  # a draw of the second epoch
+    assert inputs.tolist() == [[3.0] * 3, [2.0] * 3] and targets.tolist() == [1, 0] and unreadable == []
+    source = hashlib.sha256(Path(workload.config.model.partition(":")[0]).read_bytes()).hexdigest()
+    assert workload.facts(model) == {"model_source_sha256": source, "data_source_sha256": source}
+
+
+def test_without_a_loss_classes_have_cross_entropy_and_numbers_the_square_error(own):
+    workload = own()
+    workload.load(OneRank(), print)
+    outputs, classes = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0])
+    assert workload.loss(outputs, classes) == nn.functional.cross_entropy(outputs, classes)
+    assert workload.count(outputs, classes)[1] == 1  # the first is right
+    numbers = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert workload.loss(outputs, numbers) == 0.25 and workload.count(outputs, numbers).tolist() == [0.5, -0.5]
+
+
+def test_functions_beside_the_model_take_the_place_of_the_workloads(own):
+    workload = own(GOOD + """
+    def loss(outputs, targets):
+        return (outputs ** 2).mean()
+    def score(outputs, targets):
+        return targets * 0.5
+    def groups(model):
+        return [{"params": [model.weight], "lr_factor": 0.1}, {"params": [model.bias], "weight_decay": 0.5}]
+    def step(model, inputs, targets):
+        outputs = model(inputs + 1)
+        return outputs, 3 * loss(outputs, targets)
+    """)  # fmt: skip
+    model, _ = tried(workload)
+    optimizer = build_optimizer(workload.config, model, workload.groups(model))
+    assert [group.get("lr_factor") for group in optimizer.param_groups] == [0.1, None]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.5]
+    outputs, targets = torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    assert workload.count(outputs, targets).tolist() == [3.0, 0.5]
+    outputs, loss = workload.step(model, torch.zeros(2, 3), targets, workload.loss)
+    assert torch.equal(outputs, model(torch.ones(2, 3))) and loss == 3 * (outputs**2).mean()
+
+
+def test_a_loss_of_ones_own_with_data_of_the_bench(own):
+    workload = own("""
+    from torch import nn
+    def build(outputs):
+        return nn.Sequential(nn.Flatten(), nn.Linear(192, outputs))
+    def loss(outputs, targets):
+        return outputs.sum() * 0 + 7
+    """, data="digits", image_size=8)  # fmt: skip
+    workload.load(OneRank(), print)
+    counts = workload.count(torch.eye(10)[:4], torch.arange(4))
+    assert counts.tolist() == [28.0, 4.0, 4.0]  # four times that loss; all are right
+
+
+def test_tuples_of_tensors_and_iterables(own):
+    workload = own("""
+    import torch
+    from torch import nn
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 4), nn.Embedding(5, 4)
+        def forward(self, inputs):
+            x, which = inputs
+            return self.a(x), self.b(which)
+    def build(outputs):
+        return Two()
+    def examples(count):
+        for i in range(count):
+            yield (torch.ones(2) * i, i % 5), (torch.zeros(4), float(i))
+    def datasets():
+        return examples(12), None, 4
+    def loss(outputs, targets):
+        a, b = outputs
+        zeros, numbers = targets
+        return ((a + b - zeros) ** 2).mean() + numbers.mean() * 0
+    def score(outputs, targets):
+        return targets[1]
+    """)  # fmt: skip
+    _, train_set = tried(workload)
+    (x, which), (zeros, numbers), _ = train_set[np.array([7, 1])]
+    assert x.tolist() == [[7.0, 7.0], [1.0, 1.0]] and which.tolist() == [2, 1] and zeros.shape == (2, 4)
+    assert numbers.dtype == torch.float32 and len(train_set) == 12
+    assert [part.shape for part in workload.blank()] == [(1, 2), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("def build", "def biuld"), r"MODEL=.*has no function build \(it has biuld, datasets\)"),
+        (("import torch\n", "import trch\n"), "there is no module trch here"),
+        (("def build(outputs):", "def build(outputs)"), r"SyntaxError: .*\(mine\d+\.py, line \d+\)"),
+        (("nn.Linear(3, outputs)", "nn.Linear(outputs)"), r"TypeError: .*out_features.* \(mine\d+\.py, line 5\)"),
+        (("nn.Linear(3, outputs)", "outputs"), "returned a int, and no torch.nn.Module"),
+        (("nn.Linear(3, outputs)", "nn.ReLU()"), "without parameters"),
+        (("nn.Linear(3, outputs)", "nn.LazyLinear(outputs)"), "returned lazy layers"),
+        (("nn.Linear(3, outputs)", "nn.Linear(4, outputs)"), r"mat1 and mat2 .*\(inputs \[2, 3\], targets \[2\]\)"),
+        (("nn.Linear(3, outputs)", "nn.Linear(3, 1)"), r"outputs \[2, 1\] are for 1 classes, .* have class 1"),
+        (("i % 2)", "i / 2)"), r"outputs \[2, 2\] do not fit targets \[2\]"),
+        (("* 4, 2", "* 4"), "does not say how many outputs a model has to have"),
+        (("return [(", "return [( 0, "), "the training set: an example is a tuple of 3"),
+        (("range(8)", "range(0)"), "the training set is empty"),
+        (("range(8)", "range(1)"), r"a step of 2 examples .* is more than the 1 that DATA="),
+        (("torch.ones(3) * i", "torch.ones(i)"), "stack expects each tensor to be equal size"),
+        (("torch.ones(3) * i", "'text'"), "an example has a str in it: give tensors"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_one_line(own, change, words):
+    assert GOOD.count(change[0]) == 1
+    with pytest.raises(UserError, match=words) as error:
+        tried(own(GOOD.replace(*change)))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    config = resolve(RunConfig(mode="single", model=f"{tmp_path}/no.py:build"), "cpu", 2)
+    with pytest.raises(UserError, match=r"no\.py is not there"):
+        load_workload(config, torch.device("cpu"))
+
+
+def test_parameters_without_a_gradient_are_named_with_ddps_rule(own):
+    text = GOOD.replace(
+        "return nn.Linear(3, outputs)",
+        """
+        model = nn.Linear(3, outputs)
+        model.spare = nn.Linear(2, 2)
+        return model""",
+    )
+    with pytest.raises(
+        UserError, match=r"no gradient comes for spare.weight, spare.bias\. DDP waits .* FREEZE=spare.weight"
+    ):
+        tried(own(text))
+    tried(own(text, freeze="spare.*"))  # as it says
+
+
+@pytest.mark.parametrize(("theirs", "words"), [
+    ((9, ""), "has 8 examples on rank 0 and 9 on rank 1: give every rank the whole set"),
+    ((8, "other"), "the training set has other examples on rank 1 than on rank 0"),
+])  # fmt: skip
+def test_ranks_with_other_data_are_refused(own, theirs, words):
+    workload = own()
+    seen = []
+    workload.load(SimpleNamespace(gather=lambda item: seen.append(item) or [item]), print)
+    length, ends = theirs
+    with pytest.raises(UserError, match=words):
+        workload.load(OneRank([(length, ends or seen[0][0][1]), seen[0][1]]), print)
+
+
+def test_random_data_are_the_same_on_every_rank(own):
+    text = GOOD.replace("torch.ones(3) * i", "torch.randn(3)")
+    first, second = (own(text).load(OneRank(), print)[0] for _ in range(2))
+    assert torch.equal(first[np.arange(8)][0], second[np.arange(8)][0])
+
+
+def test_the_template_is_written_once_and_can_be_trained(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    assert new_workload.run(SimpleNamespace(file=str(path))) == 0
+    assert f"--model {path}:build --data {path}:datasets" in capsys.readouterr().out
+    config = RunConfig(mode="single", model=f"{path}:build", data=f"{path}:datasets")
+    workload = load_workload(resolve(config, "cpu", 2), torch.device("cpu"))
+    tried(workload)
+    assert workload.num_outputs == CLASSES
+    with pytest.raises(UserError, match="is there already"):
+        new_workload.run(SimpleNamespace(file=str(path)))
+
+
+def test_timms_networks_by_name_with_their_activations_where_the_norm_goes():
+    pytest.importorskip("timm")
+    config = resolve(RunConfig(mode="single", model="timm:mobilenetv3_small_050", image_size=32, norm="none"), "cpu", 2)
+    model = build_model(config, 7, 0)
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    assert any(isinstance(module, nn.Hardswish) for module in model.modules())
+    sized = resolve(RunConfig(mode="single", model="timm:vit_tiny_patch16_224", image_size=32), "cpu", 2)
+    assert build_model(sized, 7, 0)(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+    wrong = resolve(RunConfig(mode="single", model="timm:mobilenetv3_smal_050"), "cpu", 2)
+    with pytest.raises(
+        UserError, match="unknown MODEL=timm:mobilenetv3_smal_050: did you mean timm:mobilenetv3_small_050"
+    ):
+        build_model(wrong, 7, 0)
+
+
+def test_a_model_whose_gradients_find_no_room_is_refused(monkeypatch):
+    mode = SimpleNamespace(replicated=True, topology=SimpleNamespace(world_size=2, num_devices=2))
+    config = resolve(RunConfig(mode="ddp", num_devices=2, model="mine.py:build"), "cpu", 2)
+    model = nn.Linear(1024, 1024, bias=False)  # 4 MiB
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=9 * 2**20))
+    require_room(config, mode, model)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=7 * 2**20))
+    with pytest.raises(
+        UserError, match=r"MODEL=mine.py:build is too large: 1,048,576 parameters .* in each of 2 processes"
+    ):
+        require_room(config, mode, model)
+    model.requires_grad_(False)
+    require_room(config, mode, model)  # frozen weights have no gradients
+
+
+def test_dps_replicas_take_and_give_tuples():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, inputs):
+            return self.scale * (inputs[0] + inputs[1]), inputs[0]
+
+    a, b = torch.arange(6.0), torch.ones(6)
+    total, same = CpuDataParallel(Sum(), 2, threads=2)((a, b))
+    assert torch.equal(total, a + 1) and torch.equal(same, a)
