@@ -6,6 +6,7 @@ Sharding, saving, metering and the loop are not here: they are written once, aga
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,11 +53,20 @@ def device_of(config: RunConfig, local_rank: int) -> torch.device:
     return device
 
 
+def shared_label(config: RunConfig, backend: str) -> str:
+    """What a table must say of ranks that share one GPU; "" of others. backend: "nccl" or "gloo"."""
+    if not config.share_gpu or config.device != "cuda":
+        return ""
+    over = {"nccl": "NCCL", "gloo": "Gloo"}[backend]
+    return f"all ranks share one GPU, over {over}: for learning, not a measurement of several GPUs"
+
+
 class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
+    kept = None  # with ELASTIC, what ``elastic`` has handed to the attempt
     timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
-    channels_last_weights = True  # with CHANNELS_LAST=1 weights, and so gradients, may lie as N H W C, too
+    contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
     collective_forward = False  # a forward pass needs every rank: none may take a pass more than another
     label = ""  # what a table must say after the mode's name, such as "CPU replicas in threads"
@@ -64,6 +74,15 @@ class Mode:
     def __init__(self, config: RunConfig):
         self.config = config
         self.topology = Topology(0, 0, 1, 1, device_of(config, 0))
+
+    @classmethod
+    def elastic(cls, config: RunConfig, attempt: Callable) -> None:
+        """ELASTIC: train by ``attempt(config, kept)``; kept: what this process has committed, None of one that starts
+        from a file. Where the launcher starts all ranks again, there is one attempt in a process's life."""
+        attempt(config, None)
+
+    def commit(self, checkpoint: Callable[[], bytes]) -> None:
+        """ELASTIC: keep what a run can go on from, beyond the file that has been written; every rank calls it."""
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
         """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch.
@@ -120,6 +139,10 @@ class Mode:
         """What this mode does with gradients and buffers, read from its live objects, for the record."""
         return {"gradient": self.gradient, "compression": "none", "buffers": "one set"}
 
+    def buckets(self) -> list[int]:
+        """Bytes of each buffer that the engine keeps for gradients besides the gradients, as it tells them."""
+        return []
+
     def compute_threads(self) -> int:
         """CPU threads that compute in this process at one time."""
         return torch.get_num_threads()
@@ -135,6 +158,11 @@ class Mode:
     def barrier(self) -> None:
         """Return when every process has come here."""
 
+    def exchanges(self) -> dict[str, Callable]:
+        """What `bench network` times, by name: each takes a tensor and changes it in place. "all_reduce": the sum over
+        all processes. "ping_pong": a message from rank 0 to the last rank and back, where there is such a thing."""
+        return {}
+
     def unwrap(self, model: nn.Module) -> nn.Module:
         """The plain module inside what ``wrap_model`` returned."""
         return model
@@ -147,6 +175,10 @@ class Mode:
     def on_all_devices(self, plain: nn.Module) -> nn.Module:
         """What a validation calls, of a plain model that is not the trained one: an average of its weights."""
         return plain
+
+    def state_of(self, optimizer: torch.optim.Optimizer) -> dict:
+        """Parameter -> the optimizer's state of it, as far as this process holds it."""
+        return optimizer.state
 
     # --- the whole state: one road for checkpoints, hashes and snapshots. Every rank calls it. ---------------------
 

@@ -1,18 +1,51 @@
-"""The process group that ddp and the baseline ``independent`` join: rank, rendezvous, and three collectives.
+"""The process group of torch.distributed, and what every mode over it answers alike: rank, rendezvous, collectives.
 
-NCCL between GPUs, Gloo between CPUs and between ranks that share one GPU. Every wait has a limit.
+NCCL between GPUs, Gloo between CPUs. Ranks that share one GPU talk NCCL where theirs lets them, else Gloo. Every wait
+has a limit.
 """
 
+import functools
 import os
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from bench.config.options import RunConfig
+from bench.measure import nccl
+from bench.modes import base, sync_batch_norm
 from bench.modes.base import Topology, device_of
 
 REDUCE_OPS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class Mode(base.Mode):
+    """One process of several: what does not depend on how they train."""
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self.topology = join(config)
+        self.label = "; ".join(filter(None, [self.label, base.shared_label(config, dist.get_backend())]))
+
+    def sync_norms(self, model: nn.Module) -> nn.Module:
+        sum_over_ranks = functools.partial(reduce, op="sum")
+        if self.timeline:
+            sum_over_ranks = self.timeline.wrapped(sum_over_ranks, "communication", "norm statistics", None)
+        return sync_batch_norm.synchronise(self, model, nn.SyncBatchNorm, sum_over_ranks)
+
+    def reduce(self, value, op):
+        return reduce(value, op)
+
+    def gather(self, item):
+        return gather(item)
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def close(self) -> None:
+        dist.destroy_process_group()
 
 
 def join(config: RunConfig) -> Topology:
@@ -27,14 +60,14 @@ def join(config: RunConfig) -> Topology:
         meeting = {"store": dist.FileStore(url.removeprefix("file://"), world_size)}
     else:
         meeting = {"init_method": url}
-    own_gpus = device.type == "cuda" and not config.share_gpu
+    over_nccl = device.type == "cuda" and (not config.share_gpu or os.environ.get(nccl.SHARING) == "1")
     dist.init_process_group(
-        "nccl" if own_gpus else "gloo",
+        "nccl" if over_nccl else "gloo",
         **meeting,
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=config.timeout + 60),  # the launcher sees all ranks, and reports first
-        device_id=device if own_gpus else None,
+        device_id=device if over_nccl else None,
     )
     return Topology(rank, int(os.environ["LOCAL_RANK"]), world_size, 1, device)
 
@@ -51,3 +84,18 @@ def gather(item: object) -> list:
     items = [None] * dist.get_world_size()
     dist.all_gather_object(items, item)
     return items
+
+
+def there_and_back(topology: Topology) -> Callable[[torch.Tensor], None]:
+    """A message from rank 0 to the last rank, and the same back."""
+    last = topology.world_size - 1
+
+    def send_first(tensor) -> None:
+        dist.send(tensor, last)
+        dist.recv(tensor, last)
+
+    def receive_first(tensor) -> None:
+        dist.recv(tensor, 0)
+        dist.send(tensor, 0)
+
+    return {0: send_first, last: receive_first}.get(topology.rank, lambda tensor: None)

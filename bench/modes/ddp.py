@@ -17,7 +17,6 @@ What to notice:
 """
 
 import contextlib
-import functools
 
 import torch
 import torch.distributed as dist
@@ -26,23 +25,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.config.options import RunConfig
-from bench.modes import base, collectives, sync_batch_norm
+from bench.modes import collectives
 
 
-class Mode(base.Mode):
+class Mode(collectives.Mode):
     """DDP over NCCL on GPUs, over Gloo elsewhere."""
-
-    def __init__(self, config: RunConfig):
-        self.config = config
-        self.topology = collectives.join(config)
-        if config.share_gpu and config.device == "cuda":
-            self.label = "all ranks share one GPU, over Gloo: for learning, not a measurement of DDP"
-
-    def sync_norms(self, model: nn.Module) -> nn.Module:
-        sum_over_ranks = functools.partial(collectives.reduce, op="sum")
-        if self.timeline:
-            sum_over_ranks = self.timeline.wrapped(sum_over_ranks, "communication", "norm statistics", None)
-        return sync_batch_norm.synchronise(self, model, nn.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         config, device = self.config, self.topology.device
@@ -55,6 +42,7 @@ class Mode(base.Mode):
             static_graph=config.static_graph and config.sync and config.accumulate == 1,
             **({"bucket_cap_mb": config.bucket_cap_mb} if config.bucket_cap_mb else {}),
             **({} if config.broadcast_buffers else {"broadcast_buffers": False}),
+            **({"batched_grad_copy": True} if config.batched_grad_copy else {}),  # torch 2.14 or newer
             init_sync=config.init_sync,  # 0: no weights are broadcast, and no error says so
         )
         state, self.hook = (None, sum_over_ranks) if self.sums_gradients else communication_hook(config)
@@ -88,20 +76,17 @@ class Mode(base.Mode):
             "bucket_cap_mb": self.ddp.bucket_bytes_cap / 2**20,
         }
 
-    def reduce(self, value, op):
-        return collectives.reduce(value, op)
+    def buckets(self) -> list[int]:
+        told = self.ddp._get_ddp_logging_data()
+        sizes = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes", "")  # after the first step, and before it
+        views = self.config.gradient_as_bucket_view  # then gradients are in them
+        return [] if views else [int(size) for size in sizes.replace(",", " ").split()]
 
-    def gather(self, item):
-        return collectives.gather(item)
-
-    def barrier(self) -> None:
-        dist.barrier()
+    def exchanges(self):
+        return {"ping_pong": collectives.there_and_back(self.topology), "all_reduce": dist.all_reduce}
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module
-
-    def close(self) -> None:
-        dist.destroy_process_group()
 
 
 def communication_hook(config: RunConfig) -> tuple:
@@ -141,6 +126,6 @@ def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> to
     own: two buckets at once could meet in different orders on two ranks, and the run would die. So there a bucket ends
     before the next begins."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
-    if dist.get_backend() == "gloo":  # on CPUs, and where ranks share a GPU
+    if dist.get_backend() == "gloo":  # on CPUs, and where ranks share a GPU and their NCCL is too old
         future.wait()
     return future

@@ -26,6 +26,7 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.modes import base
+from bench.workload.batch import chunks
 
 
 class Mode(base.Mode):
@@ -36,9 +37,8 @@ class Mode(base.Mode):
         device = base.device_of(config, 0)
         self.topology = base.Topology(0, 0, 1, config.num_devices, device)
         if device.type == "cuda" and config.num_devices > 1:
-            # The copies of step 2 are sent as one flat tensor, from which every weight comes back contiguous: only
-            # device 0's could lie as N H W C, and a gradient would not.
-            self.channels_last_weights = False
+            # Only device 0's could lie as N H W C, and a gradient would not.
+            self.contiguous_weights = "nn.DataParallel sends copies as one flat tensor, and they come back so"
         if device.type == "cpu":
             self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
 
@@ -115,6 +115,11 @@ class CpuDataParallel(nn.Module):
             initializer=lambda: torch.set_num_threads(max(1, threads // num_replicas)),
         )
 
+    def in_turn(self) -> "CpuDataParallel":
+        """The same, but the replicas compute in the calling thread, one after the other, where it can be watched."""
+        self.pool = InTurn()
+        return self
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """images: [global_batch, 3, H, W] -> outputs: [global_batch, classes], in the order of the images."""
         chunks = self.scatter(images)
@@ -123,7 +128,7 @@ class CpuDataParallel(nn.Module):
 
     def scatter(self, images: torch.Tensor) -> list[torch.Tensor]:
         """One chunk a replica: views of [global_batch / num_replicas, 3, H, W]. A small batch may give fewer."""
-        return list(images.chunk(self.num_replicas))
+        return chunks(images, self.num_replicas)
 
     def replicate(self, count: int) -> list[nn.Module]:
         """Replica 0 is the original, as on device 0. Each other one gets a copy of every weight.
@@ -153,4 +158,12 @@ class CpuDataParallel(nn.Module):
 
     def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
         """[global_batch, classes] on device 0."""
+        if isinstance(outputs[0], tuple | list):  # a model of several outputs
+            return tuple(map(self.gather, zip(*outputs, strict=True)))
         return torch.cat(outputs)
+
+
+class InTurn:
+    """What stands for a pool of threads where there is to be one."""
+
+    map = staticmethod(map)

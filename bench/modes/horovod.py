@@ -10,6 +10,10 @@ Each step:
      wait by itself; waiting separately shows what the wait costs, and lets gradients be clipped before the step;
   4. the wrapped optimizer's own step runs.
 
+With ADASUM=1 the wrapped optimizer is another one: the hook of step 2 takes the inner optimizer's step for its
+parameter, with the rank's own gradient, and what is exchanged is the CHANGE of the weights (``formulas.adasum``, tensor
+by tensor). So nothing is left for ``synchronize()``, momentum is each rank's own, and LR is one device's: no factor N.
+
 What to notice, and two traps that every tutorial walks into:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
@@ -20,12 +24,14 @@ What to notice, and two traps that every tutorial walks into:
 """
 
 import contextlib
+import os
+from collections.abc import Callable
 
 import horovod.torch as hvd
 import torch
 from torch import nn
 
-from bench.config.options import RunConfig
+from bench.config.options import RunConfig, on_devices
 from bench.errors import UserError
 from bench.modes import base, sync_batch_norm
 
@@ -33,15 +39,38 @@ REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
 
 class Mode(base.Mode):
-    """Horovod over NCCL on GPUs, over Gloo elsewhere."""
+    """Horovod over NCCL on GPUs; elsewhere over Gloo, or MPI where mpirun has started it."""
 
-    channels_last_weights = False  # it sends contiguous tensors alone; a convolution takes such weights as well
+    contiguous_weights = "Horovod sends contiguous tensors alone"  # a convolution takes such weights as well
 
     def __init__(self, config: RunConfig):
         self.config = config
         hvd.init()
-        device = base.device_of(config, hvd.local_rank())
-        self.topology = base.Topology(hvd.rank(), hvd.local_rank(), hvd.size(), 1, device)
+        # With ELASTIC each rank is a host of its own to Horovod (bench/launch/engines/horovod_elastic.py).
+        local_rank = int(os.environ["LOCAL_RANK"]) if in_elastic_run() else hvd.local_rank()
+        self.topology = base.Topology(hvd.rank(), local_rank, hvd.size(), 1, base.device_of(config, local_rank))
+        over_mpi = "Horovod's ranks talk MPI" if hvd.mpi_enabled() else ""
+        self.label = "; ".join(filter(None, [base.shared_label(config, "nccl"), over_mpi]))
+
+    @classmethod
+    def elastic(cls, config: RunConfig, attempt: Callable) -> None:
+        """When a rank is lost, every reduction of the others fails; ``hvd.elastic.run`` catches that, goes back to what
+        was committed last, lets those that are left meet anew, with other ranks, and calls the function again."""
+        if not in_elastic_run():
+            return super().elastic(config, attempt)
+        hvd.init()
+
+        @hvd.elastic.run
+        def train(kept: hvd.elastic.TorchState) -> None:
+            whole = hvd.size() == config.num_devices
+            attempt(on_devices(config, hvd.size(), fault=config.fault if whole else None), kept)
+
+        train(hvd.elastic.TorchState(checkpoint=None))
+
+    def commit(self, checkpoint: Callable[[], bytes]) -> None:
+        if self.kept:
+            self.kept.checkpoint = checkpoint()
+            self.kept.commit()  # raises HostsUpdatedInterrupt, on every rank, where others want to join
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
         return sync_batch_norm.synchronise(self, model, hvd.SyncBatchNorm, sum_over_ranks)
@@ -55,8 +84,8 @@ class Mode(base.Mode):
         config = self.config
         if self.timeline:
             self.timeline.watch_engine(mark, hvd.stop_timeline, writes=hvd.rank() == 0)
-        if config.adasum and not hvd.mpi_built():
-            raise UserError("ADASUM=1 needs a Horovod built with MPI, and this one talks over Gloo: leave it out")
+        if config.adasum:
+            require_adasum(config)
         if not (config.sync and config.overlap):
             return optimizer  # no hooks in backward: nothing is sent before synchronize()
         return hvd.DistributedOptimizer(
@@ -89,6 +118,12 @@ class Mode(base.Mode):
             "buffers": "each rank's own" + (", of the global batch" if self.config.norm == "sync" else ""),
         }  # fmt: skip
 
+    def buckets(self) -> list[int]:
+        """The fusion buffer: taken whole at the first reduction of several tensors, on a GPU from torch's allocator."""
+        if hvd.size() == 1 or self.topology.device.type == "cpu":
+            return []
+        return [int(os.environ.get("HOROVOD_FUSION_THRESHOLD", 128 * 2**20))]
+
     def reduce(self, value: torch.Tensor, op: str) -> torch.Tensor:
         return hvd.allreduce(value, op=REDUCE_OPS[op])
 
@@ -98,14 +133,35 @@ class Mode(base.Mode):
     def barrier(self) -> None:
         hvd.barrier()
 
+    def exchanges(self):
+        return {"all_reduce": sum_in_place}
+
     def close(self) -> None:
         hvd.shutdown()
+
+
+def in_elastic_run() -> bool:
+    """Whether Horovod's elastic driver has started this process."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
+def require_adasum(config: RunConfig) -> None:
+    """Raise UserError where Horovod has no Adasum of these ranks, or where it would be their mean."""
+    if not hvd.mpi_enabled():
+        raise UserError("ADASUM=1 needs MPI, and Horovod's ranks talk Gloo here: start them with mpirun")
+    if config.device == "cuda" and 1 < hvd.size() == hvd.local_size():  # adasum_gpu_operations.cc of 0.28.1
+        raise UserError("ADASUM=1 joins machines, and takes the mean of the GPUs of one: on one machine use DEVICE=cpu")
 
 
 def sum_over_ranks(value: torch.Tensor) -> torch.Tensor:
     """``value`` summed over all ranks. Horovod matches tensors by name, and remembers what it agreed on for a name: one
     name for each size keeps that memory useful, where unnamed tensors get a new name every time."""
     return hvd.allreduce(value, name=f"batch norm {value.numel()}", op=hvd.Sum)
+
+
+def sum_in_place(value: torch.Tensor) -> None:
+    """``value`` becomes its sum over all ranks."""
+    hvd.allreduce_(value, name=f"sum of {value.numel()}", op=hvd.Sum)
 
 
 def mark(name: str) -> None:

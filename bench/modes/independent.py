@@ -9,32 +9,18 @@ The process group serves only to start the clocks together and to collect the sa
 method missing from ddp is ``wrap_model``, and with it everything that DDP is.
 """
 
-import torch.distributed as dist
+from torch import nn
 
-from bench.config.options import RunConfig
-from bench.modes import base, collectives
+from bench.modes import collectives
 
 
-class Mode(base.Mode):
+class Mode(collectives.Mode):
     """Replicas that drift apart."""
 
     label = "no gradients are exchanged: a bound on speed, not a way to train"
 
-    def __init__(self, config: RunConfig):
-        self.config = config
-        self.topology = collectives.join(config)
+    def sync_norms(self, model: nn.Module) -> nn.Module:
+        return model  # each keeps its own
 
     def facts(self, optimizer):
         return {"gradient": "each process its own", "compression": "none", "buffers": "each rank's own"}
-
-    def reduce(self, value, op):
-        return collectives.reduce(value, op)
-
-    def gather(self, item):
-        return collectives.gather(item)
-
-    def barrier(self) -> None:
-        dist.barrier()
-
-    def close(self) -> None:
-        dist.destroy_process_group()

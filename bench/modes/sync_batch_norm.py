@@ -26,7 +26,7 @@ def synchronise(mode, model: nn.Module, gpu_layer, sum_over_ranks: Callable) -> 
     ``ReducedBatchNorm2d`` with ``sum_over_ranks``, and a label of the mode that says so."""
     if mode.topology.device.type == "cuda":
         return replace_norms(model, gpu_layer)
-    mode.label = LABEL
+    mode.label = "; ".join(filter(None, [mode.label, LABEL]))
     return replace_norms(model, functools.partial(ReducedBatchNorm2d, sum_over_ranks))
 
 

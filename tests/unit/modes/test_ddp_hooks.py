@@ -7,12 +7,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from bench.modes import ddp
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.measure import nccl
+from bench.modes import base, collectives, ddp
 
 
 @pytest.mark.parametrize(("backend", "device", "waits"), [("gloo", "cpu", 1), ("gloo", "cuda", 1), ("nccl", "cuda", 0)])
 def test_powersgd_ends_a_bucket_before_the_next_over_gloo(monkeypatch, backend, device, waits):
-    """Its three collectives run in threads of their own there, whatever the gradients lie on: SHARE_GPU=1 is Gloo."""
+    """Its three collectives run in threads of their own there, whatever the gradients lie on (SHARE_GPU=1)."""
     waited = []
     future = SimpleNamespace(wait=lambda: waited.append(1))
     monkeypatch.setattr(powerSGD_hook, "powerSGD_hook", lambda state, bucket: future)
@@ -20,3 +23,26 @@ def test_powersgd_ends_a_bucket_before_the_next_over_gloo(monkeypatch, backend, 
     gradients = SimpleNamespace(device=torch.device(device))
     assert ddp.power_sgd(None, SimpleNamespace(buffer=lambda: gradients)) is future
     assert len(waited) == waits
+
+
+@pytest.mark.parametrize(
+    ("device", "shared", "told", "backend", "label"),
+    [
+        ("cpu", False, "", "gloo", ""),
+        ("cuda", False, "", "nccl", ""),
+        ("cuda", True, "1", "nccl", "all ranks share one GPU, over NCCL"),
+        ("cuda", True, "0", "gloo", "all ranks share one GPU, over Gloo"),
+        ("cuda", True, "", "gloo", "all ranks share one GPU, over Gloo"),
+    ],
+)
+def test_ranks_on_one_gpu_talk_nccl_where_the_launcher_says_so(monkeypatch, device, shared, told, backend, label):
+    """And the record's label says which it was. A GPU is made up: nothing is joined."""
+    joined = {}
+    monkeypatch.setattr(dist, "init_process_group", lambda name, **options: joined.update(options, backend=name))
+    monkeypatch.setattr(collectives, "device_of", lambda config, local_rank: torch.device(device, 0))
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", nccl.SHARING: told}.items():
+        monkeypatch.setenv(name, value)
+    config = resolve(RunConfig(mode="ddp", num_devices=2, share_gpu=shared), device, 4)
+    collectives.join(config)
+    assert joined["backend"] == backend and (joined["device_id"] is not None) == (backend == "nccl")
+    assert base.shared_label(config, backend).startswith(label) and bool(base.shared_label(config, backend)) == shared

@@ -26,7 +26,7 @@ def test_a_copied_weight_is_contiguous_whatever_it_was():
 @pytest.mark.parametrize(("device", "num_devices", "last"), [("cuda", 2, False), ("cuda", 1, True), ("cpu", 2, True)])
 def test_weights_lie_on_all_devices_as_the_record_says(device, num_devices, last, monkeypatch):
     """Several GPUs have contiguous weights on each; one calls the module itself, and CPU replicas keep the order."""
-    assert mode_on(device, num_devices, monkeypatch).channels_last_weights is last
+    assert (not mode_on(device, num_devices, monkeypatch).contiguous_weights) is last
     layout = torch.channels_last if last else torch.contiguous_format
     model = torch.nn.Conv2d(4, 8, 3).to(memory_format=layout)  # as the worker makes it
     said = "channels_last" if last else "channels_last images, contiguous weights"

@@ -1,0 +1,168 @@
+"""MODE=fsdp: weights, gradients and the optimizer's state sharded over the ranks: torch's ``fully_shard`` (FSDP2), the
+third stage of ZeRO (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054).
+
+Of each parameter every rank keeps 1/N, cut along its first dimension, and of its gradient and its momentum the same
+part. The model is sharded block by block; a block's weights are whole only while it computes. Each step:
+  1. forward, block by block: an all-gather collects the block's weights from all ranks, the block computes, and what
+     came from the others is freed;
+  2. backward, from the last block to the first: the weights are gathered again, the block's whole gradient is computed,
+     and a reduce-scatter gives each rank the MEAN over the ranks of its own part. Weights and gradient are freed;
+  3. every rank steps its own parts of all parameters. Nothing is broadcast: the next forward pass gathers.
+
+What a rank holds of P parameters in float32 under Adam, N ranks: 16 P / N bytes, and for a moment a block or two whole.
+What it receives in a step: (N-1)/N of the weights twice, and of the gradients once: half as much again as under ddp,
+whose all-reduce is a reduce-scatter and an all-gather (``bench.formulas.received_bytes``). RESHARD=0 keeps the weights
+between forward and backward: they are gathered once, and there whole at the peak.
+
+What to notice:
+  - a forward pass is a collective: no rank may take one more than the others, a validation included;
+  - ``fully_shard`` makes nothing equal: each rank would keep a part of its OWN first weights, a patchwork. So rank 0's
+    are sent to all before;
+  - buffers are not sharded and not synchronised: batch norm's running statistics are each rank's own, as in Horovod;
+    with NORM=sync they are those of the global batch. A validation and a checkpoint take rank 0's;
+  - with ACCUMULATE gradients of the passes that exchange nothing are kept whole, and the memory they save is back;
+  - what is not finite in one rank's part is in no other's: torch asks all ranks before a scaled step (PRECISION=fp16);
+  - the weights in a checkpoint are collected, so any other mode can read them.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from bench.modes import collectives
+
+# Of one tensor; torch 2.14 has given them other names.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class Mode(collectives.Mode):
+    """FSDP over NCCL on GPUs, over Gloo elsewhere."""
+
+    replicated = False
+    collective_forward = True
+    contiguous_weights = "FSDP shards contiguous tensors alone"
+
+    def wrap_model(self, model: nn.Module) -> nn.Module:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.detach(), 0)
+        mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
+        self.blocks = dict(blocks_of(model))
+        keeps = {} if self.config.reshard else {"reshard_after_forward": False}
+        for block in self.blocks.values():
+            fully_shard(block, mesh=mesh, **keeps)
+        fully_shard(model, mesh=mesh, **keeps)  # what is in no block; backward begins with it, so torch keeps it whole
+        if self.config.prefetch:
+            prefetch(list(self.blocks.values()), self.config.prefetch)
+        if self.timeline and not hasattr(model, "set_custom_all_gather"):
+            self.timeline.notes.append("this version of torch does not let FSDP's gathering and scattering be watched")
+        elif self.timeline:
+            for name, part in {**self.blocks, "the rest": model}.items():
+                part.set_custom_all_gather(WatchedGather(self.timeline, name))
+                part.set_custom_reduce_scatter(WatchedScatter(self.timeline, name))
+        return model
+
+    @contextlib.contextmanager
+    def no_sync(self, model: nn.Module) -> Iterator[None]:
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def facts(self, optimizer: torch.optim.Optimizer) -> dict:
+        return {
+            "gradient": self.gradient,
+            "compression": "none",
+            "buffers": "each rank's own" + (", of the global batch" if self.config.norm == "sync" else ""),
+            "sharded": "weights, gradients, optimizer state",
+            "blocks": len(self.blocks),
+        }
+
+    def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:
+        return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+
+    def full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+        state = optimizer.state_dict()
+        parts = state["state"].items()
+        return state | {"state": {n: {key: whole(value) for key, value in part.items()} for n, part in parts}}
+
+    def load_full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
+        parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+        parts = {
+            n: {key: part_of(value, parameters[n]) for key, value in entry.items()}
+            for n, entry in state["state"].items()
+        }
+        optimizer.load_state_dict(state | {"state": parts})
+
+
+def blocks_of(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """(name, module) of what is sharded and gathered as one: the outermost members of every ``nn.Sequential`` and
+    ``nn.ModuleList`` that have parameters. A ResNet's are its residual blocks, a transformer's its layers.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2)))
+    >>> [name for name, _ in blocks_of(net)]
+    ['0', '2']
+    """
+    for name, child in module.named_children():
+        if next(child.parameters(), None) is None:
+            continue
+        member = isinstance(module, nn.Sequential | nn.ModuleList)
+        if member and type(child).forward is not nn.Module.forward:  # a list in a list computes nothing
+            yield path + name, child
+        else:
+            yield from blocks_of(child, f"{path}{name}.")
+
+
+def prefetch(blocks: list, ahead: int) -> None:
+    """While a block computes, the weights of the next ``ahead`` are gathered, in forward and in backward."""
+    for i, block in enumerate(blocks):
+        block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 1 + ahead])
+        block.set_modules_to_backward_prefetch(blocks[max(0, i - ahead) : i][::-1])
+
+
+def whole(value):
+    """A sharded tensor collected from all ranks, on the CPU; anything else as it is. Every rank must ask for it."""
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def part_of(value, parameter: torch.Tensor):
+    """This rank's part of a state that is as large as its parameter; a step's number as it is. Raises ValueError for
+    another size."""
+    if not torch.is_tensor(value) or not value.dim():
+        return value
+    if value.shape != parameter.shape:
+        raise ValueError(f"a state of {list(value.shape)} for a parameter of {list(parameter.shape)}")
+    return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
+
+
+class Watched:
+    """A collective of one block, as FSDP calls it, with a span of the timeline round it."""
+
+    def __init__(self, timeline, name: str):
+        self.timeline, self.name = timeline, name
+
+    def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class WatchedGather(Watched):
+    """output_tensor: the parts of all ranks, input_tensor: this rank's."""
+
+    def __call__(self, output_tensor, input_tensor, group, async_op=False):
+        with self.timeline.span("communication", f"gather {self.name}", output_tensor.nbytes):
+            return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class WatchedScatter(Watched):
+    """input_tensor: this rank's whole gradient, output_tensor: its part of the sum or the mean, as ``op`` says."""
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        with self.timeline.span("communication", f"scatter {self.name}", input_tensor.nbytes):
+            return reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
