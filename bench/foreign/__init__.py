@@ -1,0 +1,8 @@
+"""Training scripts that are not this project's, timed as they are: what ``bench time`` measures.
+
+command  starts the command, and puts together what its processes leave
+hook     in every Python process of it: waits for the first optimizer
+rank     in every process that trains: times its steps, and leaves a part
+record   the record: a kind of its own, which no table of runs, no pool and no comparison takes
+result   its figures in tables and in words
+"""

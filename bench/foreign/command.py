@@ -1,0 +1,274 @@
+"""A command that trains, run with its Python processes timed, and the record of what they leave.
+
+Every process of it, also one that leaves its parent, carries a mark in its environment, by which it is ended.
+"""
+
+import datetime
+import hashlib
+import itertools
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.errors import RunFailed, UserError
+from bench.files import PROJECT
+from bench.foreign.hook import ASKED
+from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
+from bench.measure import node, steady
+from bench.measure.environment import SECRET_NAME
+from bench.process.ending import end_marked, signals_as_interrupt
+from bench.record.privacy import nameless, without_paths
+from bench.record.schema import FOREIGN_PATH
+from bench.record.write import save
+
+MARK = "BENCH_TIMED"  # in the environment of every process of the command
+TICK_S = 0.2
+END_S = 60.0  # for the command to end once all its ranks have left their times
+# A sitecustomize.py, which Python imports at its start: the machine's own one is imported, too. `bench` is imported
+# later, where it is needed: this one, whatever is installed, unless the script has a module of that name beside it.
+SITE = """import importlib.machinery, importlib.util, sys
+def load(name, spec):
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+class OfBench:
+    def find_spec(self, name, path=None, target=None):
+        if name != "bench":
+            return None
+        theirs = importlib.machinery.PathFinder.find_spec(name, sys.path[:1])
+        if theirs is not None and theirs.origin != {init!r}:
+            return None
+        return importlib.util.spec_from_file_location(name, {init!r}, submodule_search_locations=[{package!r}])
+sys.path[:] = [place for place in sys.path if place != {folder!r}]
+own = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+if own is not None:
+    load("sitecustomize", own)
+sys.meta_path.insert(0, OfBench())
+load("bench_time_hook", importlib.util.spec_from_file_location("bench_time_hook", {hook!r})).install()
+"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """warmup: steps before the timed ones, at least 1. steps: to time, after which the script is ended; None: to its
+    end. watch: look for the known mistakes. batch: images per device per step, where it is told."""
+
+    warmup: int = 20
+    steps: int | None = None
+    watch: bool = True
+    batch: int | None = None
+
+
+def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limit_s: float | None = None) -> Path:
+    """Run a command, and write the record of what its ranks did; returns its path.
+
+    Raises UserError for a command that is not there, and where nothing could be timed, RunFailed where the command
+    fails or has not ended after ``limit_s`` seconds: then no record is left, and no process.
+    """
+    program = shutil.which(words[0], path=search_path())
+    if program is None:
+        hint = f": begin with python, as in `python {words[0]}`" if words[0].endswith(".py") else ""
+        raise UserError(f"{words[0]} is no command here{hint}")
+    name = name or name_of(words)
+    run_id = f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{safe(name)}-{secrets.token_hex(2)}"
+    started = steady.now()
+    with tempfile.TemporaryDirectory(prefix="bench-time-") as folder:
+        (parts := Path(folder) / "parts").mkdir()
+        variables = environment(Path(folder), parts, asked, run_id)
+        code = supervise([program, *words[1:]], variables, run_id, lambda: complete(parts), limit_s)
+        if code:
+            raise RunFailed(f"{shlex.join(words[:1])} ended with exit code {code}: nothing is recorded")
+        found = read_parts(parts, words[0], asked)
+    record = record_of(run_id, started, name, words, asked, found)
+    run_dir = out / run_id
+    run_dir.mkdir(parents=True)
+    try:
+        return save(run_dir, record, NAME, FOREIGN_PATH)
+    except BaseException:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def search_path() -> str:
+    """PATH; first of all the folder of this Python, where torchrun and horovodrun are: ``python`` is this one."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def environment(folder: Path, parts: Path, asked: Asked, run_id: str) -> dict[str, str]:
+    """What the command's processes find in their environment, and the file that Python imports at its start."""
+    (site := folder / "site").mkdir()
+    package = PROJECT / "bench"
+    places = {"init": str(package / "__init__.py"), "package": str(package), "folder": str(site)}
+    places["hook"] = str(package / "foreign" / "hook.py")
+    (site / "sitecustomize.py").write_text(SITE.format(**places))
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    told = {"folder": str(parts), **asdict(asked)}
+    mine = {"PYTHONPATH": path, ASKED: json.dumps(told), MARK: run_id, "PATH": search_path()}
+    return dict(os.environ) | steady.variables() | mine
+
+
+def supervise(
+    words: list[str], variables: dict[str, str], mark: str, complete: Callable[[], bool], limit_s: float | None
+) -> int:
+    """Run the command to its end; its exit code. complete: whether all its ranks have left their times: then it has
+    END_S to end, and a command that does not is ended, which is no failure."""
+    began, left = time.monotonic(), None
+    process = subprocess.Popen(words, env=variables)
+    try:
+        with signals_as_interrupt():
+            while True:
+                try:
+                    return process.wait(TICK_S)
+                except subprocess.TimeoutExpired:
+                    now = time.monotonic()
+                left = left or (now if complete() else None)
+                if left and now - left > END_S:
+                    print(f"bench: the command has not ended {END_S:g} s after its last step: ended", file=sys.stderr)
+                    return 0
+                if limit_s and now - began > limit_s:
+                    raise RunFailed(f"{Path(words[0]).name} has not ended after {limit_s:g} s (LIMIT): ended")
+    finally:
+        end_marked(MARK, mark)
+        process.wait()
+
+
+def complete(parts: Path) -> bool:
+    """Whether every rank has left its part."""
+    found = list(parts.glob("part-*.json"))
+    return bool(found) and len(found) >= json.loads(found[0].read_text())["world_size"]
+
+
+def read_parts(parts: Path, program: str, asked: Asked) -> list[dict]:
+    """What the ranks have left, by rank. Raises UserError where it is nothing that can be timed."""
+    found = sorted((json.loads(path.read_text()) for path in parts.glob("part-*.json")), key=lambda part: part["rank"])
+    if not found:
+        raise UserError(
+            f"{program}: no process of it took a step of a torch.optim optimizer, or it ended without Python's exit"
+        )
+    count = found[0]["world_size"]
+    ranks = [part["rank"] for part in found]
+    if len(set(ranks)) < len(ranks):
+        raise UserError(f"{len(ranks)} processes trained and {len(ranks) - len(set(ranks)) + 1} say that they are rank "
+                        f"{max(ranks, key=ranks.count)}: time one training at a time")  # fmt: skip
+    if ranks != list(range(count)):
+        there = ", ".join(map(str, ranks))
+        raise UserError(f"of {count} ranks only {there} left times: others are on another machine, or were killed")
+    for part in found:
+        if not part["step_number"]:
+            raise UserError(f"rank {part['rank']} took {part['steps_taken']} steps, and the first {asked.warmup} are "
+                            "the warm-up: give a smaller WARMUP, or let it train longer")  # fmt: skip
+    if not set.intersection(*(set(part["step_number"]) for part in found)):
+        raise UserError("no step was timed on all ranks")
+    return found
+
+
+# --- the record -----------------------------------------------------------------------------------------------------
+
+
+def record_of(run_id: str, started: float, name: str, words: list[str], asked: Asked, parts: list[dict]) -> dict:
+    """The record of the ranks' parts."""
+    first = parts[0]
+    devices = sum(len(part["devices"]) for part in parts)
+    batch, source = images_of(parts, asked, devices)
+    keys = ("rank", "pid", "threads", "steps_taken", "step_number", "step_time_s", "data_wait_s", "watch_s",
+            "between_s", "images", "devices", "load")  # fmt: skip
+    day = datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(timespec="milliseconds")
+    label = node.network()
+    return {
+        "foreign_version": VERSION,
+        "kind": KIND,
+        "run_id": run_id,
+        "started_at": day,
+        "name": name,
+        "command": public(words),
+        "script_sha256": hash_of(words),
+        "asked": asdict(asked),
+        "engine": first["engine"],
+        **({"network": {"label": label}} if label else {}),
+        "topology": {
+            "world_size": len(parts),
+            "num_devices": devices,
+            "device": first["device"],
+            "global_batch": batch,
+            "batch_from": source,
+            "threads_total": sum(part["threads"] for part in parts),
+        },
+        "environment": first["environment"],
+        "samples": [{key: part[key] for key in keys} for part in parts],
+        "observed": first["observed"],
+        "unheard": first["unheard"],
+        "provenance": PROVENANCE,
+    }
+
+
+def images_of(parts: list[dict], asked: Asked, devices: int) -> tuple[int | None, str | None]:
+    """Images of a step over all ranks, and who knows them."""
+    if asked.batch:
+        return asked.batch * devices, "BATCH"
+    if all(part["images"] for part in parts):
+        return sum(part["images"] for part in parts), "Watch"
+    return None, None
+
+
+def script_of(words: list[str]) -> Path | None:
+    """The first word that is a file of Python."""
+    return next((Path(word) for word in words if word.endswith(".py") and Path(word).is_file()), None)
+
+
+def name_of(words: list[str]) -> str:
+    """What a command is called: its script's name, or its last module's.
+
+    >>> name_of(["torchrun", "--nproc-per-node=2", "-m", "package.train", "--lr=1"]), name_of(["./train"])
+    ('package.train', 'train')
+    """
+    if script := script_of(words):
+        return script.name
+    modules = [after for word, after in itertools.pairwise(words) if word in ("-m", "--module")]
+    return (modules[-1] if modules else Path(words[0]).name)[:200]
+
+
+def safe(name: str) -> str:
+    """A name as part of a folder's.
+
+    >>> safe("my train.py")
+    'my-train.py'
+    """
+    return re.sub(r"[^\w.-]+", "-", name)[:60]
+
+
+def hash_of(words: list[str]) -> str | None:
+    """sha256 of the script; None where none is named."""
+    script = script_of(words)
+    return hashlib.sha256(script.read_bytes()).hexdigest() if script else None
+
+
+def public(words: list[str]) -> str:
+    """A command without what says who ran it: paths shortened, and what follows a name like a secret's left out.
+
+    >>> public(["python", "train.py", "--wandb-key=abc", "--token", "def", "--lr", "1"])
+    "python train.py '--wandb-key=***' --token '***' --lr 1"
+    """
+    said, secret = [], False
+    for word in words:
+        flag, equals, value = word.partition("=")
+        hidden = flag.startswith("-") and bool(SECRET_NAME.search(flag))
+        if secret or (hidden and equals):
+            word = f"{flag}=***" if equals and hidden else "***"
+        elif os.path.isabs(value or word) or "://" in word:
+            word = f"{flag}={nameless(value)}" if equals and value else nameless(word)
+        said.append(without_paths(word))
+        secret = hidden and not equals
+    return shlex.join(said)

@@ -1,0 +1,169 @@
+"""What ``bench time`` leaves: RUN_DIR/foreign.json, checked against bench/record/foreign.schema.json.
+
+It is a kind of its own: no pool and no comparison of modes takes it, for nobody knows that what it computes is the
+same. Its figures are not in it: they follow from its samples when it is read.
+"""
+
+import statistics
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from bench import formulas, mistakes
+from bench.config.options import RunConfig
+from bench.errors import BenchError
+from bench.mistakes import Finding
+from bench.record import schema
+from bench.record.read import parsed
+from bench.record.schema import BadRecord
+from bench.record.summary import disturbance
+from bench.record.view import Record, Sample
+
+VERSION = 1
+NAME = "foreign.json"
+KIND = "foreign script"
+PROVENANCE = {
+    "step_time_s": "between the ends of two steps of the optimizer that steps first, per rank, by a monotonic clock, "
+    "on GPUs by CUDA events read at the end; intervals in which a DataLoader was started anew are no steps (between_s)",
+    "data_wait_s": "monotonic clock around the next() of torch's DataLoader iterators, per rank; 0 without one",
+    "watch_s": "monotonic clock around what the Watch of bench does between the ends of two steps; which is in "
+    "step_time_s",
+    "throughput": "steps, or images of all ranks, over the time of the slowest rank of each step; the images per step "
+    "are those that were given (BATCH), or that the Watch counted",
+    "load": "the operating system's counters, from the end of the warm-up to the end of the script's last step or of "
+    "the process",
+    "peak_memory_gib": "as in a run's record, from the first step on; torch's peaks are set back after the warm-up",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ForeignRecord(Record):
+    """A record of a foreign script; environment, devices and disturbance are read as a run's."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.data["name"]
+
+    @property
+    def program(self) -> str:
+        """Its name, with what it is: wherever it stands beside runs of this bench."""
+        return f"{KIND} {self.name}"
+
+    @property
+    def ok(self) -> bool:
+        """A script that failed leaves no record."""
+        return True
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """What a table of machines asks for; the options of a run say nothing of a foreign script."""
+        known = {"device": self.topology["device"], "num_devices": self.num_devices}
+        return replace(RunConfig(), **known)
+
+    @property
+    def global_batch(self) -> int | None:
+        """Images per step over all ranks; None where nobody knows."""
+        return self.topology["global_batch"]
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """One per rank, of the steps that all ranks have timed."""
+        shared = set.intersection(*(set(part["step_number"]) for part in self.data["samples"]))
+        found = []
+        for part in self.data["samples"]:
+            kept = [place for place, number in enumerate(part["step_number"]) if number in shared]
+            columns = {name: [part[name][place] for place in kept] for name in ("step_time_s", "data_wait_s")}
+            known = {"threads": part["threads"], "devices": part["devices"], "load": part["load"]}
+            found.append(Sample(part["rank"], **known, **columns, loader_workers=0, moments={}, first_indices=[],
+                                batch_fingerprints=[]))  # fmt: skip
+        return found
+
+    @property
+    def steps_per_s(self) -> float:
+        """Over all timed steps, by the slowest rank of each."""
+        return formulas.throughput_per_s([formulas.slowest_rank([part.step_time_s for part in self.samples])], 1)
+
+    @property
+    def throughput(self) -> float:
+        """Images per second over all ranks; steps per second where nobody knows the images."""
+        return self.steps_per_s * (self.global_batch or 1)
+
+    @property
+    def unit(self) -> str:
+        """What ``throughput`` counts."""
+        return "images/s" if self.global_batch else "steps/s"
+
+    @property
+    def step_time(self) -> dict[str, float]:
+        """Seconds of a step, its slowest rank's: n, mean, median, p5, p95."""
+        steps = formulas.slowest_rank([part.step_time_s for part in self.samples])
+        shares = {f"p{share}": formulas.percentile(steps, share) for share in (5, 95)}
+        return {"n": len(steps), "mean": statistics.fmean(steps), "median": formulas.percentile(steps, 50)} | shares
+
+    @property
+    def wait_share(self) -> float:
+        """Of the timed steps' time, what a rank waited for its batches: the largest of the ranks'."""
+        return max(sum(part.data_wait_s) / sum(part.step_time_s) for part in self.samples)
+
+    @property
+    def watch_share(self) -> float:
+        """Of the timed steps' time, what the Watch took: the largest of the ranks'."""
+        return max(sum(part["watch_s"]) / sum(part["step_time_s"]) for part in self.data["samples"])
+
+    @property
+    def peak_memory(self) -> list[dict]:
+        """GiB by source, one dict per device, with its rank."""
+        return [{"rank": part.rank, **device["peak_memory_gib"]} for part in self.samples for device in part.devices]
+
+    @cached_property
+    def observed(self) -> dict:
+        """What is known of it, for the detectors."""
+        return self.data["observed"] or {}
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """The known mistakes in it, those that may be meant so too."""
+        return mistakes.find(self.observed) if self.observed else []
+
+
+def load(path: Path) -> ForeignRecord:
+    """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
+    path = Path(path)
+    data = parsed(path)
+    if isinstance(data, dict) and data.get("foreign_version") != VERSION:
+        version = str(data.get("foreign_version"))[:50]
+        raise BadRecord(f"{path}: version {version} of a foreign script's record, this program reads {VERSION}")
+    schema.check(data, path, schema.FOREIGN_PATH)
+    check_samples(data, path)
+    return ForeignRecord(data | {"status": "ok", "summary": disturbance(data["samples"])}, str(path.parent))
+
+
+def check_samples(data: dict, where) -> None:
+    """Raise BadRecord where a rank is missing, columns that belong together differ in length, no step was timed on all
+    ranks, or what was observed cannot be read."""
+    parts = data["samples"]
+    if [part["rank"] for part in parts] != list(range(data["topology"]["world_size"])):
+        raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
+    columns = ("step_number", "step_time_s", "data_wait_s", "watch_s")
+    if any(len({len(part[name]) for name in columns}) > 1 for part in parts):
+        raise BadRecord(f"{where}: not a valid record: samples: columns of different lengths")
+    if not set.intersection(*(set(part["step_number"]) for part in parts)):
+        raise BadRecord(f"{where}: not a valid record: samples: no step was timed on all ranks")
+    try:
+        if data["observed"]:
+            mistakes.find(data["observed"])
+    except Exception as error:
+        raise BadRecord(f"{where}: not a valid record: observed: {type(error).__name__}: {error}") from None
+
+
+def find(place: Path) -> tuple[list[ForeignRecord], list[str]]:
+    """All records below a folder, or one that is a file, oldest first, and a sentence for each file that is no good
+    record."""
+    records, refused, place = [], [], Path(place)
+    for path in [place] if place.name == NAME and place.is_file() else sorted(place.rglob(NAME)):
+        try:
+            records.append(load(path))
+        except BenchError as error:
+            refused.append(str(error))
+    return sorted(records, key=lambda record: record.started_at), refused

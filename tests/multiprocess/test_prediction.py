@@ -1,0 +1,107 @@
+"""`bench predict-images`: every image once, in order, with the same result whatever the number of devices."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.runs import SMALL, TINY
+
+COLOURS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 30, 20)}
+
+
+def picture(path, colour: tuple, seed: int) -> None:
+    """A noisy picture of one colour."""
+    pixels = np.random.default_rng(seed).normal(colour, 30, (20 + seed % 5, 24, 3)).clip(0, 255).astype(np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, ranks):
+    """A checkpoint of a model that tells three colours apart, and a folder of images to be classified."""
+    place = tmp_path_factory.mktemp("colours")
+    for part, count in (("train", 12), ("val", 2)):
+        for number, (name, colour) in enumerate(COLOURS.items()):
+            for i in range(count):
+                picture(place / "data" / part / name / f"{i}.png", colour, 10 * i + number)
+    options = SMALL | TINY | {"mode": "ddp", "gpus": 2, "epochs": 1, "workers": 0, "batch": 6}
+    options |= {"data": f"imagefolder:{place}/data", "data_dir": place / "cache", "image_size": 16, "warmup": 1}
+    result = ranks.run(place / "runs", **options)
+    assert result.code == 0, result.stderr
+    for number, (name, colour) in enumerate(COLOURS.items()):
+        for i in range(4):
+            picture(place / "new" / ("deep/er" if i == 1 else "") / f"{name}{i}.png", colour, 1000 + 10 * i + number)
+    (place / "new" / "a.jpg").write_bytes(b"no image")
+    (place / "new" / "deep" / "empty.png").write_bytes(b"")
+    (place / "new" / "notes.txt").write_text("no image, and not taken for one")
+    return place, result.run_dir
+
+
+def predicted(ranks, place, run_dir, to, **options) -> list[dict]:
+    """The rows of the table."""
+    words = [f"--{name}={value}" for name, value in options.items()]
+    words += ["--device=cpu", "--workers=0", "--batch=4", f"--to={to}", f"--out={to.parent}", "--timeout=200"]
+    done = ranks.bench("predict-images", place / "new", f"--resume={run_dir}", *words)
+    assert done.code == 0, done.stderr
+    assert "14 images" in done.stdout and "2 could not be read: a.jpg, deep/empty.png" in done.stdout
+    assert [path.name for path in to.parent.iterdir()] == [to.name]  # the run's folder is gone
+    with to.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_device_and_two_give_the_same_table(ranks, trained, tmp_path):
+    tables = []
+    for gpus in (1, 2):
+        (tmp_path / str(gpus)).mkdir()
+        tables.append(predicted(ranks, *trained, tmp_path / str(gpus) / "table.csv", gpus=gpus))
+    rows = tables[0]
+    assert tables[1] == rows
+    place, _ = trained
+    names = sorted(str(path.relative_to(place / "new")) for path in (place / "new").rglob("*.*g"))
+    assert [row["name"] for row in rows] == names and len(names) == 14
+    for row in rows:
+        if row["name"] in ("a.jpg", "deep/empty.png"):
+            assert row["error"] and not row["class"] and not row["probability_3"]
+            continue
+        shares = [float(row[name]) for name in ("probability", "probability_2", "probability_3")]
+        assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1, abs=1e-4) and not row["error"]
+        assert {row["class"], row["class_2"], row["class_3"]} == set(COLOURS)
+
+
+def refused(done, words: str) -> None:
+    assert done.code == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_bad_input_is_one_line(ranks, trained, tmp_path):
+    place, run_dir = trained
+    good = [place / "new", f"--resume={run_dir}", f"--out={tmp_path}", "--device=cpu", f"--to={tmp_path}/table.csv"]
+
+    def of(*words):
+        return ranks.bench("predict-images", *words)
+
+    refused(of(*good[:1]), "RESUME=… is needed")
+    refused(of(tmp_path / "nowhere", *good[1:]), "is not a folder of images")
+    refused(of(place / "data" / "..", *good[1:], "--to=x.txt"), "ends with .csv or .parquet")
+    refused(of(*good, "--epochs=2"), "EPOCHS is of a training")
+    refused(of(good[0], "--resume=nowhere", *good[2:]), "RESUME=nowhere is not there")
+    (tmp_path / "names.txt").write_text("one\ntwo\n")
+    refused(of(*good, f"--classes={tmp_path}/names.txt"), "2 names of classes")
+    (tmp_path / "table.csv").write_text("mine")
+    refused(of(*good), "is not overwritten")
+    (tmp_path / "none").mkdir()
+    refused(of(tmp_path / "none", *good[1:-1], f"--to={tmp_path}/other.csv"), "holds no image")
+    assert (tmp_path / "table.csv").read_text() == "mine"
+
+
+@pytest.mark.wide
+def test_the_table_as_parquet(ranks, trained, tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    place, run_dir = trained
+    words = ("--device=cpu", "--workers=1", f"--out={tmp_path}", f"--to={tmp_path}/t.parquet")
+    done = ranks.bench("predict-images", place / "new", f"--resume={run_dir}", *words)
+    assert done.code == 0, done.stderr
+    table = pd.read_parquet(tmp_path / "t.parquet")
+    assert len(table) == 14 and table["probability"].notna().sum() == 12 and table["error"].notna().sum() == 2

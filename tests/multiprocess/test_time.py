@@ -1,0 +1,107 @@
+"""`bench time` on scripts that know nothing of it: their figures, their mistakes, and that they compute the same."""
+
+import json
+import sys
+
+import pytest
+
+from bench.foreign.record import find
+from tests import runs
+from tests.runs import left_behind, needs_horovod
+
+SCRIPT = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 8), torch.randint(0, 4, (64,)))
+sampler = DistributedSampler(data)
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(5):
+    if "reshuffle" in sys.argv:
+        sampler.set_epoch(epoch)
+    for inputs, targets in DataLoader(data, batch_size=4, sampler=sampler):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+total = sum(p.double().sum().item() for p in model.parameters())
+if dist.get_rank() == 0:
+    print(f"weights {total!r} random {torch.rand(1).item()!r}")
+"""
+ALONE = """
+import torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(3, 2)).sum().backward()
+    optimizer.step()
+"""
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def said_of_weights(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("weights ")]
+
+
+def test_a_script_under_torchrun_is_timed_with_no_line_of_ours(tmp_path):
+    """80 steps of two ranks: 20 of warm-up, three intervals between epochs after them."""
+    (script := tmp_path / "train.py").write_text(SCRIPT)
+    done = runs.bench("time", "--out", tmp_path / "out", "--warmup=10", "--", *TORCHRUN, script)
+    assert done.code == 0, done.stderr
+    ((record,), refused) = find(tmp_path / "out")
+    assert refused == [] and record.name == "train.py" and record["engine"] == "DistributedDataParallel"
+    assert record.world_size == 2 and record.global_batch == 8 and record.topology["batch_from"] == "Watch"
+    assert record.step_time["n"] == 40 - 10 - 3  # 8 steps an epoch; the first one after the warm-up is in epoch 1
+    assert [part["steps_taken"] for part in record["samples"]] == [40, 40]
+    assert [finding.name for finding in record.findings] == ["no-reshuffle"]
+    assert "no-reshuffle" in done.stdout and f"record: {record.folder}/foreign.json" in done.stdout.splitlines()[-1]
+    assert record.throughput > 0 and 0 < record.wait_share < 1 and record.watch_share > 0
+    assert str(tmp_path) not in json.dumps(record.data)  # it says nothing of where it lay
+
+
+def test_steps_end_a_script_that_would_go_on_for_ever(tmp_path):
+    (script := tmp_path / "train.py").write_text(ALONE)
+    words = ("--steps=15", "--warmup=5", "--batch=3", "--label=endless", "--watch=0", "--limit=100")
+    done = runs.bench("time", "--out", tmp_path / "out", *words, "--", sys.executable, script)
+    assert done.code == 0, done.stderr
+    ((record,), _) = find(tmp_path / "out")
+    assert record.name == "endless" and record.step_time["n"] == 15 and record.global_batch == 3
+    assert record["engine"] == "one process" and not record.observed and left_behind(done.pid) == []
+
+
+@pytest.mark.wide
+def test_nothing_that_a_script_computes_is_changed(tmp_path):
+    (script := tmp_path / "train.py").write_text(SCRIPT)
+    timed = runs.bench("time", "--out", tmp_path / "out", "--warmup=10", "--", *TORCHRUN, script)
+    plain = runs.finish(runs.start(*TORCHRUN[3:], script, module=TORCHRUN[2]))
+    assert said_of_weights(timed.stdout) == said_of_weights(plain.stdout) != []
+
+
+@pytest.mark.wide
+@needs_horovod
+def test_a_script_under_horovodrun_that_watches_itself(tmp_path):
+    text = SCRIPT.replace('dist.init_process_group("gloo")', "import horovod.torch as hvd\nhvd.init()")
+    text = text.replace("DistributedSampler(data)", "DistributedSampler(data, hvd.size(), hvd.rank())")
+    text = text.replace("nn.parallel.DistributedDataParallel(nn.Linear(8, 4))", "nn.Linear(8, 4)")
+    text = text.replace("lr=0.1)", "lr=0.1)\n"
+                        "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())\n"
+                        "from bench.observe import Watch\nwatch = Watch(model, optimizer)", 1)  # fmt: skip
+    text = text.replace("in DataLoader(data, batch_size=4, sampler=sampler):",
+                        "in watch(DataLoader(data, batch_size=4, sampler=sampler)):")  # fmt: skip
+    text = text.replace("total = ", "watch.report()\ntotal = ").replace("dist.get_rank()", "hvd.rank()")
+    (script := tmp_path / "train.py").write_text(text)
+    horovodrun = (sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2",
+                  "--disable-cache", sys.executable)  # fmt: skip
+    done = runs.bench("time", "--out", tmp_path / "out", "--warmup=10", "--", *horovodrun, script, "reshuffle")
+    assert done.code == 0, done.stderr
+    ((record,), _) = find(tmp_path / "out")
+    assert record["engine"] == "Horovod" and record.world_size == 2 and record.global_batch == 8
+    assert record.observed["world_size"] == 2 and record.findings == []
+    assert "known mistakes found" in done.stdout  # by the script's own Watch

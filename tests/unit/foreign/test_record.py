@@ -1,0 +1,104 @@
+"""The record of a foreign script: read, checked, shown beside runs, compared with its like, and no run's."""
+
+import json
+
+import pytest
+
+from bench import cli
+from bench.foreign import record as foreign_record
+from bench.foreign import result
+from bench.foreign.record import NAME, find
+from bench.record.read import find_records
+from bench.record.schema import BadRecord
+from bench.report.difference import compare_foreign
+from tests import foreigners, records
+
+
+def test_figures_follow_from_the_steps_that_all_ranks_timed(tmp_path):
+    made = foreigners.data(step_s=0.5, noise=0, steps=10)
+    for column in ("step_number", "step_time_s", "data_wait_s", "watch_s"):
+        made["samples"][1][column] = made["samples"][1][column][:-2]  # rank 1 timed fewer
+    record = foreigners.write(tmp_path, made)
+    assert record.step_time == {"n": 8, "mean": 0.5, "median": 0.5, "p5": 0.5, "p95": 0.5}  # rank 0 is the slower one
+    assert record.steps_per_s == pytest.approx(2) and record.throughput == pytest.approx(64)
+    assert record.wait_share == pytest.approx(0.2)  # rank 1's, whose steps are half as long
+    assert record.unit == "images/s" and not record.on_gpu and record.config.num_devices == 2
+
+
+def test_unknown_images_are_steps_and_never_images(tmp_path):
+    record = foreigners.write(tmp_path, foreigners.data(batch=None, noise=0))
+    assert record.throughput == pytest.approx(10) and record.unit == "steps/s"
+    assert "?" in result.row(record) and any("BATCH" in line for line in result.lines(record))
+
+
+def test_it_is_no_run(tmp_path):
+    foreigners.write(tmp_path, foreigners.data())
+    assert len(find(tmp_path)[0]) == 1 and find_records(tmp_path, needed=False) == ([], [])
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda data: data.pop("engine"), "engine"),
+    (lambda data: data.update(foreign_version=9), "version 9"),
+    (lambda data: data.update(kind="run"), "kind"),
+    (lambda data: data["samples"].pop(), "not one of each rank"),
+    (lambda data: data["samples"][0]["step_time_s"].pop(), "different lengths"),
+    (lambda data: data["samples"][0]["step_time_s"].__setitem__(0, -1.0), "minimum"),
+    (lambda data: data["samples"][0].update(step_number=list(range(900, 920))), "no step was timed on all ranks"),
+    (lambda data: data["observed"].update(data={"same_neighbours": "x"}), "observed"),
+])  # fmt: skip
+def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, said, tmp_path):
+    change(made := foreigners.data())
+    (path := tmp_path / NAME).write_text(json.dumps(made))
+    with pytest.raises(BadRecord, match=said) as error:
+        foreign_record.load(path)
+    assert str(path) in str(error.value)
+    assert find(tmp_path) == ([], [str(error.value)])
+
+
+def test_report_and_page_show_it_beside_runs_and_call_it_what_it_is(tmp_path, capsys):
+    foreigners.write(tmp_path, foreigners.data("other.py", others=0.5))
+    (folder := tmp_path / "run").mkdir()
+    (folder / "record.json").write_text(json.dumps(records.record("ddp").data))
+    assert cli.main(["report", str(tmp_path), "--html"]) == 0
+    said = capsys.readouterr().out
+    assert "no runs of this bench" in said and "other.py" in said and "ddp" in said
+    assert "foreign script other.py was disturbed" in said and "no-reshuffle" in said
+    page = (tmp_path / "report.html").read_text()
+    assert "Foreign scripts, timed" in page and "other.py" in page and "scripts of others" in page
+
+
+def test_check_finds_the_mistake_in_it(tmp_path, capsys):
+    foreigners.write(tmp_path, foreigners.data())
+    foreigners.write(tmp_path, foreigners.data(observed=None, number=2))
+    assert cli.main(["check", str(tmp_path)]) == 3
+    said = capsys.readouterr().out
+    assert "foreign script train.py on 2" in said and "no-reshuffle" in said and "2 records: findings in 1" in said
+    assert "not observed in 1: drift" in said
+
+
+def test_diff_compares_foreign_scripts_of_one_name_alone(tmp_path, capsys):
+    a, b = ([foreigners.write(tmp_path / side, foreigners.data(step_s=step_s, number=number)) for number in range(1, 6)]
+            for side, step_s in (("a", 0.1), ("b", 0.2)))  # fmt: skip
+    found = compare_foreign(a, [*b, foreigners.write(tmp_path / "b", foreigners.data("more.py"))])
+    (difference,) = found.differences
+    assert difference.verdict == "slower" and difference.low < 0.5 < difference.high and difference.n_b == 5
+    assert found.only_a == [] and found.only_b[0].startswith("foreign script more.py")
+    words = ["diff", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert cli.main([*words, "--bound", "5"]) == 3
+    said = capsys.readouterr().out
+    assert "regression: foreign script train.py on 2 × cpu:" in said
+    assert "only in B, not compared: foreign script more.py" in said
+
+
+def test_diff_never_puts_a_run_against_a_foreign_script(tmp_path, capsys):
+    foreigners.write(tmp_path / "a", foreigners.data())
+    (folder := tmp_path / "b" / "run").mkdir(parents=True)
+    (folder / "record.json").write_text(json.dumps(records.record("ddp").data))
+    assert cli.main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "A holds foreign scripts alone" in capsys.readouterr().err
+
+
+def test_another_text_of_the_script_is_said(tmp_path):
+    a, b = (foreigners.write(tmp_path / side, foreigners.data(sha=side * 64)) for side in "ab")
+    (difference,) = compare_foreign([a], [b]).differences
+    assert difference.verdict == "no interval" and "runs differ" in difference.sentence()
