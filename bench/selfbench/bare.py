@@ -20,7 +20,7 @@ from torch import nn
 from bench.config.options import RunConfig, from_dict
 from bench.measure import steady
 from bench.workload.images.digits import Digits
-from bench.workload.images.models import build_model
+from bench.workload.models import build_model
 from bench.workload.sharding import global_batches
 
 

@@ -1,17 +1,23 @@
 """``bench selfbench``: what the harness itself costs on this machine.
 
-Every program is run once per round, on CPU workers, in an order that is rotated from round to round and reversed in
-every other one, so that a machine that warms up or is disturbed favours no program. A row is the ratio of two programs:
-the mean of the paired log-ratios of the rounds with Student's 95 % interval.
+Every program is run once per round, on CPU workers (but for the part "gpu"), in an order that is rotated from round to
+round and reversed in every other one, so that a machine that warms up or is disturbed favours no program. A row is the
+ratio of two programs: the mean of the paired log-ratios of the rounds with Student's 95 % interval.
 
 Parts:
 - loop: each mode's loop and a bare loop in turns, in the same processes: the finest look at what the loop costs;
+- progress: what lines of progress add to a step, from parts that are timed by themselves;
 - overhead: each mode against a bare script of the same work, in processes of its own;
 - horovod: MODE=horovod against Horovod's own way to run, a plain script under horovodrun;
 - bound: ddp and horovod against processes that do not communicate, with default settings and with TUNED=1;
 - startup: from the command to the first timed step, against the same engine starting a script that only joins the
-  group, and against the bare loop's own first step; and the commands that must be instant;
-- input: batches of photographs from JPEG files against torchvision's plain recipe, in turns, in one loader worker.
+  group, and against the bare loop's own first step, also where `bench run` joins the engine as that loop does; and the
+  commands that must be instant;
+- input: batches of photographs from JPEG files against torchvision's plain recipe, in turns, in one loader worker; and
+  how many images per second all workers feed to the device, on a GPU also with DECODE=cuda;
+- network: all-reduces as `bench network` times them against a bare loop of them, in turns, in the same processes;
+- gpu: the loop on one GPU, as MODE=single runs by default, against a bare loop of its own with the same settings, in
+  turns, in one process. Left out where there is no GPU.
 
 Throughput is taken at the MEDIAN step: on a shared machine a single disturbed step moves the mean of a short run by
 more than the one percent that is asked about. The ratio over all steps, which also holds what happens only now and
@@ -22,6 +28,7 @@ import dataclasses
 import datetime
 import importlib.util
 import json
+import statistics
 import subprocess
 import tempfile
 import time
@@ -34,29 +41,40 @@ from rich.table import Table
 from bench import formulas
 from bench.analysis import stats, tables
 from bench.config.fields import variable_of
-from bench.config.modes import MODES
-from bench.config.options import RunConfig
+from bench.config.modes import COMPARED, MODES
+from bench.config.options import PLAIN, RunConfig
 from bench.errors import UserError
+from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
-from bench.measure.environment import collect_machine
+from bench.measure import nvml
+from bench.measure.environment import collect_machine, cores_in_words, usable_cores
+from bench.network.plan import in_bytes
 from bench.selfbench import processes as progs
 from bench.selfbench.input_pipeline import write_photographs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 from bench.studies.rounds import order
 
-PARTS = ("loop", "overhead", "horovod", "bound", "startup", "input")
+PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "network", "gpu")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip
+GPU_TAKES = ("plain", *PLAIN)  # ONLY=gpu takes these, too
 STEPS, TUNED_STEPS, WARMUP = 14, 4, 2  # some seconds each on two cores
-PAIRS, BLOCK = 24, 4  # of the parts "loop" and "input": blocks of each kind; of "loop": steps a block
+GPU_WARMUP, GPU_BLOCK = 20, 10  # steps
+FED = {"rounds": 4, "batches": 40}
+PAIRS, BLOCK = 24, 4  # of "loop", "input", "network" and "gpu": blocks of each kind; of "loop": steps a block
+MESSAGES = (2**16, 2**22)  # bytes
 START = {"warmup_steps": 0, "timed_steps": 1}
 
 
 def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     """Run the rounds, print the table, write the file; 0 whatever the verdicts. Raises UserError and RunFailed."""
-    parts = chosen_parts(only)
-    asked = check(asked)
-    console = tables.terminal()
+    parts, console = chosen_parts(only), tables.terminal()
+    on_gpu = gpu_config(asked) if "gpu" in parts else None
+    if "gpu" in parts and not on_gpu:
+        console.print(f"left out: gpu: no GPU is visible here: {nvml.why_no_gpu()}", highlight=False, markup=False)
+        if only == "gpu":
+            return 0
+    given, asked = asked, check(asked, parts)
     out = Path(asked.out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -65,7 +83,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     started = datetime.datetime.now().astimezone()
     with tempfile.TemporaryDirectory(prefix="bench-selfbench-") as folder:
         first = Path(folder) / "first"
-        programs = all_programs(asked, first)  # none for the parts "loop" and "input"
+        programs = all_programs(asked, first)  # none for the parts "loop", "progress" and "input"
         rows = [row for row in all_rows() if row.part in parts and row.program in programs]
         used = {name: programs[name] for row in rows for name in (row.program, row.against) if name in programs}
         if used:
@@ -76,10 +94,22 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         samples = run_rounds(console, used, rounds, Path(folder)) if used else {}
         importing = [name for name in used if name.startswith("bench ") and imports_torch(used[name].argv)]
         loops = paired_loops(console, asked, Path(folder)) if "loop" in parts else {}
+        told = progs.execute("progress", progs.progress(PAIRS), Path(folder) / "told") if "progress" in parts else None
         inputs = paired_inputs(console, Path(folder)) if "input" in parts else {}
+        fed = feed(console, given, Path(folder)) if "input" in parts else {}
+        gpu = progs.execute("gpu", progs.gpu_loop(on_gpu, PAIRS), Path(folder) / "gpu") if on_gpu else {}
+        messages = paired_messages(console, asked, Path(folder)) if "network" in parts else {}
     results = [judge_loop(name, sample) for name, sample in loops.items()]
+    results += [judge_progress(told)] if told else []
     results += [judge(row, used, samples) for row in rows]
     results += [line for size, sample in inputs.items() for line in judge_input(size, sample)]
+    if "nvjpeg_s" in fed:
+        row = Row("input", "images fed, DECODE=cuda / DECODE=cpu", "nvjpeg", "workers", "throughput", None)
+        results.append(judge_pairs(row, fed["nvjpeg_s"], fed["workers_s"]))
+    if on_gpu:
+        results.append(judge_gpu(on_gpu, gpu))
+        console.print(gpu_words(on_gpu, gpu), highlight=False)
+    results += [judge_messages(nbytes, sample) for nbytes, sample in messages.items()]
     machine = collect_machine()
     print_table(console, machine, results, rounds)
     for name in importing:
@@ -94,7 +124,11 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         "rows": results,
         "imports_torch": importing,
         "loops": loops,
+        "progress": told,
         "inputs": inputs,
+        "fed": fed,
+        "gpu": {"config": progs.changes(on_gpu), **gpu} if on_gpu else {},
+        "messages": messages,
         "programs": {
             name: {"argv": shown(program.argv), "variables": program.variables, "samples": samples[name]}
             for name, program in used.items()
@@ -121,14 +155,25 @@ def chosen_parts(only: str | None) -> tuple[str, ...]:
     return PARTS if only is None else (only,)
 
 
-def check(asked: RunConfig) -> RunConfig:
+def check(asked: RunConfig, parts: tuple[str, ...]) -> RunConfig:
     """CPU workers, two unless more are asked for. Raises UserError for an option that would be ignored."""
+    takes = TAKES + GPU_TAKES if parts == ("gpu",) else TAKES
     for f in dataclasses.fields(asked):
-        if f.name not in TAKES and getattr(asked, f.name) != f.default:
+        if f.name not in takes and getattr(asked, f.name) != f.default:
             raise UserError(f"selfbench sets {variable_of(f)} itself: leave it out")
-    if asked.device == "cuda":
-        raise UserError("selfbench measures the harness on CPU workers: leave DEVICE=cuda out")
+    if asked.device == "cuda" and parts != ("gpu",):
+        raise UserError("selfbench measures the harness on CPU workers, but for ONLY=gpu: leave DEVICE=cuda out")
     return dataclasses.replace(asked, num_devices=max(2, asked.num_devices), device="cpu", baselines=False)
+
+
+def gpu_config(asked: RunConfig) -> RunConfig | None:
+    """What the part "gpu" runs: MODE=single on the first GPU with what is chosen for it; None where there is none, or
+    DEVICE=cpu."""
+    if asked.device == "cpu" or not usable_gpus(asked):
+        return None
+    steps = {"warmup_steps": asked.warmup_steps or GPU_WARMUP, "timed_steps": asked.timed_steps or GPU_BLOCK}
+    alone = {"mode": "single", "num_devices": 1, "data": "synthetic", "device": "cuda", "baselines": False}
+    return resolve_here(dataclasses.replace(asked, **alone, **steps))
 
 
 def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
@@ -140,7 +185,7 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
     tuned = dataclasses.replace(base, timed_steps=asked.timed_steps or TUNED_STEPS, tuned=True)
     programs = {}
     for mode, info in MODES.items():
-        if info.needs and importlib.util.find_spec(info.needs) is None:
+        if info.on_request or (info.needs and importlib.util.find_spec(info.needs) is None):
             continue
         config = in_mode(base, mode)
         programs[mode] = progs.harness(config)
@@ -151,6 +196,7 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
         if not info.one_process and mode in KINDS:
             one_step = dataclasses.replace(config, **START)
             programs[f"{mode} start"] = progs.harness(one_step)
+            programs[f"joined {mode} start"] = progs.joined(one_step)
             programs[f"bare {mode} join"] = progs.join(config)
             programs[f"bare {mode} first step"] = progs.bare(one_step)
     programs["bench --help"] = progs.command("--help")
@@ -163,7 +209,7 @@ def paired_loops(console: Console, asked: RunConfig, folder: Path) -> dict[str, 
     base = dataclasses.replace(asked, warmup_steps=WARMUP, timed_steps=BLOCK)
     samples = {}
     for mode, info in MODES.items():
-        if not info.baseline and (info.needs is None or importlib.util.find_spec(info.needs)):
+        if mode in COMPARED and (info.needs is None or importlib.util.find_spec(info.needs)):
             samples[mode] = progs.execute(mode, progs.paired(in_mode(base, mode), PAIRS), folder / f"loop-{mode}")
             console.print(f"loop of {mode}: {PAIRS} pairs")
     return samples
@@ -180,10 +226,67 @@ def paired_inputs(console: Console, folder: Path) -> dict[int, dict]:
     return samples
 
 
+def feed(console: Console, asked: RunConfig, folder: Path) -> dict[str, list[float]]:
+    """The input pipeline alone, with a loader worker per core: on the first GPU, or on the CPU where there is none. Its
+    blocks, in seconds, of each way to decode."""
+    device = "cpu" if asked.device == "cpu" or not usable_gpus(asked) else "cuda"
+    config = resolve_here(RunConfig(
+        mode="single", device=device, data=f"imagefolder:{folder / 'photographs'}", image_size=224, plain=True,
+        per_device_batch=64, workers=usable_cores(), in_memory=False,
+    ))  # fmt: skip
+    sample = progs.execute("fed", progs.fed(config, **FED), folder / "fed")
+    for name, what in {"workers_s": f"{config.workers} workers decode", "nvjpeg_s": "the GPU decodes"}.items():
+        if name in sample:
+            rate = config.per_device_batch * FED["batches"] / statistics.median(sample[name])
+            console.print(f"input of 224 pixels alone, {what}: {rate:.0f} images/s", highlight=False)
+    return sample
+
+
+def paired_messages(console: Console, asked: RunConfig, folder: Path) -> dict[int, dict]:
+    """One paired program per size of a message; bytes -> its blocks, in seconds."""
+    samples = {}
+    for nbytes in MESSAGES:
+        program = progs.messages(in_mode(asked, "ddp"), nbytes, PAIRS)
+        samples[nbytes] = progs.execute(f"all-reduces of {in_bytes(nbytes)}", program, folder / f"messages-{nbytes}")
+        console.print(f"all-reduces of {in_bytes(nbytes)}: {PAIRS} pairs")
+    return samples
+
+
+def judge_messages(nbytes: int, sample: dict) -> dict:
+    """A line of the part "network"."""
+    row = Row("network", f"all-reduce of {in_bytes(nbytes)} / bare loop", "network", "bare", "throughput", 0.97)
+    return judge_pairs(row, sample["harness_s"], sample["bare_s"])
+
+
 def judge_loop(mode: str, sample: dict) -> dict:
     """A line of the part "loop"."""
     row = Row("loop", f"{mode} loop / bare loop, same process", mode, "bare", "throughput", 0.99)
     return judge_pairs(row, sample["harness_s"], sample["bare_s"])
+
+
+def judge_progress(sample: dict) -> dict:
+    """The line of the part "progress"."""
+    name = f"a step of {1e3 * sample['bare_s'][0]:g} ms / with progress told, from parts"
+    row = Row("progress", name, "harness", "bare", "throughput", 0.99)
+    return judge_pairs(row, sample["harness_s"], sample["bare_s"])
+
+
+def judge_gpu(config: RunConfig, sample: dict) -> dict:
+    """The line of the part "gpu"."""
+    settings = [
+        config.precision,
+        *(name for name in ("channels_last", "cudnn_benchmark", "fused") if getattr(config, name)),
+    ]
+    row = Row("gpu", f"loop on a GPU / bare script, {', '.join(settings)}", "single", "bare", "throughput", 0.98)
+    return judge_pairs(row, sample["harness_s"], sample["bare_s"])
+
+
+def gpu_words(config: RunConfig, sample: dict) -> str:
+    """The throughput of both at their median block."""
+    images = config.global_batch * config.timed_steps
+    harness, bare = (images / statistics.median(sample[name]) for name in ("harness_s", "bare_s"))
+    work = f"{config.model}, {config.image_size} px, {config.per_device_batch} images per step"
+    return f"gpu: {work}: {harness:.0f} images/s, bare {bare:.0f}"
 
 
 def judge_input(size: int, sample: dict) -> list[dict]:
@@ -240,7 +343,7 @@ def print_table(console: Console, machine: dict, lines: list[dict], rounds: int)
     facts, versions = machine["machine"], machine["versions"]
     said = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))
     console.print(
-        f"{facts['cpu_model']}, {facts['usable_cores']} cores; {said}; {rounds} rounds; ratio [95 % interval]"
+        f"{facts['cpu_model']}, {cores_in_words(facts['usable_cores'])}; {said}; {rounds} rounds; ratio [95 % interval]"
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("what", "ratio", "target", "verdict", "all steps", "n"):

@@ -41,6 +41,13 @@ def harness(config: RunConfig) -> Program:
     return Program(argv, {}, read_record, config.global_batch, independent, config.timeout)
 
 
+def joined(config: RunConfig) -> Program:
+    """The same run in processes that a mode's engine has started, as the bare scripts are."""
+    own = dataclasses.replace(config, launcher="auto")
+    argv = started(config, ["-m", "bench", "run", *flags(own), "--out=OUT"])
+    return Program(argv, threads(config), read_record, config.global_batch, timeout=config.timeout)
+
+
 def bare(config: RunConfig) -> Program:
     """The bare loop of a mode."""
     script = ["-m", "bench.selfbench.bare", config.mode, json.dumps(changes(config)), "OUT"]
@@ -53,10 +60,33 @@ def paired(config: RunConfig, pairs: int) -> Program:
     return Program(started(config, script), {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
+def gpu_loop(config: RunConfig, pairs: int) -> Program:
+    """The harness's loop on one device and a bare script's in turns, in one process."""
+    script = ["-m", "bench.selfbench.gpu_loop", json.dumps(changes(config)), str(pairs), "OUT"]
+    return Program([sys.executable, *script], {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
+
+
+def messages(config: RunConfig, nbytes: int, pairs: int) -> Program:
+    """All-reduces as `bench network` times them and in a bare loop in turns, in the same processes."""
+    script = ["-m", "bench.selfbench.messages", json.dumps(changes(config)), str(nbytes), str(pairs), "OUT"]
+    return Program(started(config, script), threads(config), read_blocks, timeout=config.timeout)
+
+
 def batches(images: Path, image_size: int, pairs: int) -> Program:
     """The harness's batches of photographs and those of torchvision's recipe in turns, in the same loader worker."""
     script = ["-m", "bench.selfbench.input_pipeline", str(images), str(image_size), str(pairs), "OUT"]
     return Program([sys.executable, *script], dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), read_blocks)
+
+
+def progress(pairs: int) -> Program:
+    """The parts of what lines of progress cost, each timed by itself."""
+    return Program([sys.executable, "-m", "bench.selfbench.progress", str(pairs), "OUT"], {}, read_blocks)
+
+
+def fed(config: RunConfig, rounds: int, batches: int) -> Program:
+    """The input pipeline alone, on the config's device."""
+    script = ["-m", "bench.selfbench.fed", json.dumps(changes(config)), str(rounds), str(batches), "OUT"]
+    return Program([sys.executable, *script], {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
 def join(config: RunConfig) -> Program:

@@ -1,0 +1,85 @@
+"""The harness's loop on one GPU and a bare one with the same settings, in turns, in one process.
+
+``python -m bench.selfbench.gpu_loop CONFIG PAIRS OUT``: CONFIG is JSON, of MODE=single; OUT is a folder for
+``rank0.json``. ``Bare`` is a training script as an engineer writes it for a GPU, with nothing of the harness in it: its
+own model, optimizer, precision and images. Both draw batches from 512 images that lie on the device. Blocks of steps
+take turns, as in ``paired``, and a block takes from a device that stands still to one that does so again. DEVICE=cpu
+runs the same lines on a CPU: to see that they run, not for a figure.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torchvision
+from torch.nn.functional import cross_entropy
+
+from bench.config.options import RunConfig, from_dict
+from bench.measure.memory import MemorySampler
+from bench.selfbench.paired import Harness, in_turns
+
+POOL, CLASSES = 512, 1000
+
+
+class Bare:
+    """Model, optimizer, precision and images of a script; ``train`` is its loop."""
+
+    def __init__(self, config: RunConfig):
+        self.device, self.batch = torch.device(config.device), config.per_device_batch
+        torch.backends.cudnn.benchmark = config.cudnn_benchmark
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+        self.order = torch.channels_last if config.channels_last else torch.contiguous_format
+        model = torchvision.models.get_model(config.model, num_classes=CLASSES)
+        self.model = model.to(self.device, memory_format=self.order)
+        self.optimizer = torch.optim.SGD(model.parameters(), config.lr, config.momentum, fused=config.fused)
+        self.short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.short is torch.float16)
+        size = (POOL, 3, config.image_size, config.image_size)
+        self.images = torch.randn(size, device=self.device)
+        self.labels = torch.randint(CLASSES, (POOL,), device=self.device)
+
+    def train(self, steps: int) -> None:
+        """The loop."""
+        for _ in range(steps):
+            index = torch.randint(POOL, (self.batch,), device=self.device)
+            images = self.images[index].contiguous(memory_format=self.order)
+            with torch.autocast(self.device.type, self.short or torch.bfloat16, enabled=self.short is not None):
+                loss = cross_entropy(self.model(images), self.labels[index])
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+
+def main() -> None:
+    """Build both, warm both up, then PAIRS times a block of each."""
+    config, pairs, out = from_dict(json.loads(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
+    harness, script = Harness(config, out, pairs), Bare(config)
+    clock = harness.trainer.clock
+
+    def timed(train) -> float:
+        clock.wait()
+        start = time.perf_counter()
+        train(config.timed_steps)
+        clock.wait()
+        return time.perf_counter() - start
+
+    def harness_block() -> float:
+        memory = MemorySampler(harness.mode.topology.devices)
+        memory.start()
+        clock.start()
+        seconds = timed(harness.train)
+        clock.step_time_s()  # as a run reads them
+        memory.stop()
+        return seconds
+
+    harness.train(config.warmup_steps)
+    script.train(config.warmup_steps)
+    blocks = in_turns(pairs, {"harness_s": harness_block, "bare_s": lambda: timed(script.train)})
+    (out / "rank0.json").write_text(json.dumps(blocks))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""bench/selfbench: the part on a GPU. Its loop is run here on a CPU, where it is no figure of anything."""
+
+import pytest
+
+from bench.analysis.tables import terminal
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
+from bench.errors import UserError
+from bench.selfbench import benchmark, processes
+from bench.selfbench.input_pipeline import write_photographs
+from tests.shown import in_one_line
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_loop_of_the_part_gpu_and_the_bare_one_run_in_turns(tmp_path):
+    """The lines that a GPU will run, with the settings that they read: in fp32, as a CPU has it."""
+    asked = RunConfig(mode="single", data="synthetic", image_size=32, per_device_batch=2, model="resnet18", threads=1,
+                      warmup_steps=1, timed_steps=2, channels_last=True, fused=True)  # fmt: skip
+    program = processes.gpu_loop(resolve(asked, "cpu", 1), pairs=2)
+    sample = processes.execute("gpu", program, tmp_path / "gpu")
+    assert {name: len(blocks) for name, blocks in sample.items()} == {"harness_s": 2, "bare_s": 2}
+    assert all(seconds > 0 for blocks in sample.values() for seconds in blocks)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_without_a_gpu_the_part_is_left_out_in_one_line(device, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(benchmark, "usable_gpus", lambda asked: [])
+    assert benchmark.run(RunConfig(out=str(tmp_path / "out"), device=device), rounds=2, only="gpu") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("left out: gpu: no GPU is visible here") and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_part_runs_what_is_chosen_for_the_gpu(monkeypatch):
+    monkeypatch.setattr(benchmark, "usable_gpus", lambda asked: ["a GPU"])
+    monkeypatch.setattr(benchmark, "resolve_here", lambda asked: resolve(asked, "cuda", 8, (9, 0), 79.6))
+    config = benchmark.gpu_config(RunConfig())
+    assert (config.mode, config.data, config.precision, config.per_device_batch) == ("single", "synthetic", "bf16", 256)
+    assert (config.warmup_steps, config.timed_steps, config.baselines) == (20, 10, False)
+    line = benchmark.judge_gpu(config, sample := {"harness_s": [1.02, 1.01, 1.02], "bare_s": [1.0, 1.0, 1.0]})
+    assert "bf16, channels_last, cudnn_benchmark, fused" in line["name"] and line["target"] == 0.98
+    assert line["verdict"] in ("met", "too noisy") and 0.97 < line["ratio"] < 1
+    assert in_one_line(benchmark.gpu_words(config, sample)).endswith("2510 images/s, bare 2560")
+    assert benchmark.gpu_config(RunConfig(precision="fp32", plain=True)).per_device_batch == 64
+
+
+def test_only_the_part_gpu_takes_a_gpu_and_its_settings():
+    assert benchmark.check(RunConfig(precision="tf32", plain=True, device="cuda"), ("gpu",))
+    with pytest.raises(UserError, match="selfbench sets PRECISION itself"):
+        benchmark.check(RunConfig(precision="tf32"), benchmark.PARTS)
+    with pytest.raises(UserError, match="but for ONLY=gpu"):
+        benchmark.check(RunConfig(device="cuda"), ("loop",))
+
+
+def test_the_input_pipeline_alone_is_timed_as_a_run_has_it(tmp_path):
+    """On a CPU there is one way to decode."""
+    write_photographs(tmp_path / "photographs")
+    asked = RunConfig(mode="single", data=f"imagefolder:{tmp_path / 'photographs'}", image_size=32, workers=1,
+                      per_device_batch=4, threads=1, in_memory=False)  # fmt: skip
+    sample = processes.execute("fed", processes.fed(resolve(asked, "cpu", 1), 2, 3), tmp_path / "fed")
+    assert list(sample) == ["workers_s"] and len(sample["workers_s"]) == 2 and min(sample["workers_s"]) > 0
+
+
+def test_what_the_input_pipeline_feeds_is_said_for_both_ways_to_decode(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(benchmark, "usable_gpus", lambda asked: ["a GPU"])
+    monkeypatch.setattr(benchmark, "resolve_here", lambda asked: resolve(asked, "cuda", 8, (9, 0), 79.6))
+    monkeypatch.setattr(processes, "execute", lambda *_: {"workers_s": [2.56] * 4, "nvjpeg_s": [0.64] * 4})
+    benchmark.feed(terminal(), RunConfig(), tmp_path)
+    said = in_one_line(capsys.readouterr().out)
+    assert "workers decode: 1000 images/s" in said and "the GPU decodes: 4000 images/s" in said
