@@ -1,3 +1,3 @@
-"""A benchmark and a course: one ResNet workload under every data-parallel pattern of PyTorch."""
+"""A benchmark and a course: one workload under every data-parallel pattern of PyTorch."""
 
 __version__ = "0.1.0"

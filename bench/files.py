@@ -13,6 +13,7 @@ PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the fol
 PROC = Path(os.environ.get("BENCH_PROC", "/proc"))
 LINUX = sys.platform == "linux" and PROC.is_dir()
 CLONE = (PROJECT / "pyproject.toml").is_file()
+LATEST = "latest.pt"  # in a run's folder: its newest checkpoint
 TICK_S = 0.1  # between two looks at a lock
 
 

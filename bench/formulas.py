@@ -82,6 +82,71 @@ def scaled_lr(lr: float, global_batch: int, lr_batch: int | None) -> float:
     return lr if lr_batch is None else lr * global_batch / lr_batch
 
 
+def adasum(vectors: list[list[float]]) -> list[float]:
+    """What Adasum makes of one tensor of every rank, flattened, in the order of ranks: neither sum nor mean.
+
+    Of two, a and b: (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b, which takes from each half of what the other has of its
+    direction already; of more, that of ranks 0 and 1, of 2 and 3, …, and then of these, and so on (Maleki et al. 2020,
+    "Scaling Distributed Training with Adaptive Summation", https://arxiv.org/abs/2006.02924). A zero adds nothing and
+    takes nothing away. Raises ValueError where their number is no power of two.
+
+    Equal ones give the mean, those at right angles the sum; of (2, 0) and (1, 1) the first keeps 3/4, the other half:
+
+    >>> adasum([[2.0, 0.0], [2.0, 0.0]]), adasum([[2.0, 0.0], [0.0, 2.0]]), adasum([[2.0, 0.0], [1.0, 1.0]])
+    ([2.0, 0.0], [2.0, 2.0], [2.0, 0.5])
+    """
+    if len(vectors) & (len(vectors) - 1) or not vectors:
+        raise ValueError(f"{len(vectors)} vectors cannot be joined two by two")
+    if len(vectors) == 1:
+        return vectors[0]
+    half = len(vectors) // 2
+    a, b = adasum(vectors[:half]), adasum(vectors[half:])
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    keep_a, keep_b = (1 - dot / (2 * square) if (square := sum(x * x for x in each)) else 1.0 for each in (a, b))
+    return [keep_a * x + keep_b * y for x, y in zip(a, b, strict=True)]
+
+
+def gpt_parameters(layers: int, width: int, context: int, vocabulary: int) -> int:
+    """The parameters of MODEL=gpt (bench/workload/models/gpt.py): a block has 12 width^2 weights, 9 width biases and
+    two norms of 2 width; besides them are tokens, places, the last norm and the output layer.
+
+    >>> gpt_parameters(layers=12, width=768, context=1024, vocabulary=50257) - 50257 * 768    # GPT-2 ties two layers
+    124439808
+    """
+    return layers * (12 * width**2 + 13 * width) + (2 * vocabulary + context + 2) * width
+
+
+def gpt_flops_per_token(layers: int, width: int, context: int, vocabulary: int) -> int:
+    """Floating-point operations of a training step per token: 6 N + 12 layers x width x context (Chowdhery et al. 2022,
+    "PaLM", appendix B). N: the parameters without the embeddings of tokens and places, which are looked up and not
+    multiplied. 6: a multiplication and an addition per weight in the forward pass, twice that in the backward pass; the
+    second term is attention's, counted without the causal mask's saving, as there. Recomputation does not count.
+
+    >>> gpt_flops_per_token(layers=12, width=768, context=1024, vocabulary=50257)
+    855166464
+    """
+    parameters = gpt_parameters(layers, width, context, vocabulary) - (vocabulary + context) * width
+    return 6 * parameters + 12 * layers * width * context
+
+
+def model_flops_per_s(tokens_per_s: float, flops_per_token: float, num_devices: int) -> float:
+    """The operations that a device's share of the tokens needs, per second.
+
+    >>> model_flops_per_s(100_000.0, 855_166_464, num_devices=4)
+    21379161600000.0
+    """
+    return tokens_per_s * flops_per_token / num_devices
+
+
+def model_flops_utilization(model_flops_per_s: float, peak_flops_per_s: float) -> float:
+    """MFU: the operations that the model needs, over those that the device could do at most (Chowdhery et al. 2022).
+
+    >>> round(model_flops_utilization(21.38e12, peak_flops_per_s=312e12), 4)
+    0.0685
+    """
+    return model_flops_per_s / peak_flops_per_s
+
+
 def scaling_efficiency(throughput: float, base_throughput: float, num_devices: int) -> float:
     """Throughput on N devices over N times the throughput on one (weak scaling: the batch per device is fixed).
 
@@ -117,15 +182,19 @@ def mean_interval(values: list[float], t_quantile: float) -> tuple[float, float,
     return mean, mean - half, mean + half
 
 
-def time_to_accuracy_s(rows: list[dict], target: float) -> float | None:
-    """Seconds from the first step to the end of the first validation with top-1 at or above target; None: never.
+def time_to_accuracy_s(rows: list[dict], target: float, metric: str = "top1", smaller: bool = False) -> float | None:
+    """Seconds from the first step to the end of the first validation with the metric at or above target, or with
+    ``smaller`` at or below it; None: never.
 
-    rows: one per epoch, with elapsed_s and top1. Training and validation count, as in MLPerf Training.
+    rows: one per epoch, with elapsed_s and the metric. Training and validation count, as in MLPerf Training.
 
     >>> time_to_accuracy_s([{"elapsed_s": 9.0, "top1": 0.96}, {"elapsed_s": 18.5, "top1": 0.981}], target=0.98)
     18.5
     """
-    return next((row["elapsed_s"] for row in rows if row.get("top1", -1.0) >= target), None)
+    sign = -1 if smaller else 1
+    return next(
+        (row["elapsed_s"] for row in rows if row.get(metric) is not None and sign * row[metric] >= sign * target), None
+    )
 
 
 def data_wait_share(data_wait_s: list[float], step_time_s: list[float]) -> float:
@@ -380,9 +449,9 @@ def replica_distance_factors(
     - no decay: nothing, whatever the optimizer; d stays as it was;
     - sgd, where the decay is added to the gradient: v <- momentum v + decay d, d <- d - lr v, from v = 0; with nesterov
       d <- d - lr (decay d + momentum v). Without momentum that is d <- (1 - lr decay) d;
-    - adamw, where the decay is separate from the gradient (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101,
-      algorithm 2): d <- (1 - lr decay) d;
-    - adam with decay divides g + decay w by a root of its own squares: g no longer drops out.
+    - adamw, where the decay is separate from the gradient (Loshchilov and Hutter 2019,
+    https://arxiv.org/abs/1711.05101, algorithm 2): d <- (1 - lr decay) d; - adam with decay divides g + decay w by a
+    root of its own squares: g no longer drops out.
 
     >>> replica_distance_factors([0.1, 0.1], "sgd", 0.0, 0.9, False)
     [1.0, 1.0, 1.0]
@@ -431,3 +500,142 @@ def others_cpu_share(machine_cpu_s: float, own_cpu_s: list[float], cores: int, w
     0.4
     """
     return max(0.0, machine_cpu_s - sum(own_cpu_s)) / (cores * wall_s)
+
+
+def algorithm_bandwidth(nbytes: float, seconds: float) -> float:
+    """Bytes per second of a message as its sender sees it: its bytes over the time, NCCL's "algbw".
+
+    As in nccl-tests (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): for an all-reduce the bytes
+    are those of one rank's tensor.
+
+    >>> algorithm_bandwidth(100e6, 0.5)
+    200000000.0
+    """
+    return nbytes / seconds
+
+
+def bus_bandwidth(nbytes: float, seconds: float, ranks: int) -> float:
+    """Bytes per second that an all-reduce moves over each link, to be held against the link's own: NCCL's "busbw".
+
+    The algorithm bandwidth times 2 (n - 1) / n: each of n ranks must send and receive that much of the tensor, whatever
+    the algorithm (nccl-tests, doc/PERFORMANCE.md, "AllReduce"). It does not depend on the number of ranks where the
+    links are the limit; of a message from one rank to another it is the algorithm bandwidth.
+
+    >>> bus_bandwidth(100e6, 0.5, ranks=4), bus_bandwidth(100e6, 0.5, ranks=2)
+    (300000000.0, 200000000.0)
+    """
+    return algorithm_bandwidth(nbytes, seconds) * 2 * (ranks - 1) / ranks
+
+
+def ring_all_reduce_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
+    """Seconds of a ring all-reduce by the model of a link: t = 2 (n - 1) alpha + 2 (n - 1) / n beta s.
+
+    alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte. Reduce-scatter and all-gather
+    take n - 1 messages of s / n bytes each, one after the other (Thakur, Rabenseifner and Gropp, International Journal
+    of High Performance Computing Applications 19 (2005), 49-66; Patarasuk and Yuan, Journal of Parallel and
+    Distributed Computing 69 (2009), 117-124). The arithmetic of the sum is left out.
+
+    Four ranks, 6 messages of 1 ms and of 1 s each for a quarter of 4 MB at 1 MB/s:
+
+    >>> round(ring_all_reduce_s(4e6, ranks=4, alpha_s=1e-3, beta_s=1e-6), 6)
+    6.006
+    """
+    return 2 * (ranks - 1) * alpha_s + 2 * (ranks - 1) / ranks * beta_s * nbytes
+
+
+def received_bytes(nbytes: float, ranks: int, all_reduces: float = 0, gathers: float = 0, scatters: float = 0) -> float:
+    """Bytes that each rank must receive in a step for all-reduces, all-gathers and reduce-scatters of ``nbytes`` each.
+
+    A rank has 1/n of what is gathered and must be sent the rest; the sum of its part needs that of every other rank; an
+    all-reduce is a reduce-scatter and an all-gather (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054, section
+    7; Thakur, Rabenseifner and Gropp as above). No algorithm needs less.
+
+    A model of 100 MB on four ranks: ddp, torch's zero1 (the weights are sent besides), fsdp:
+
+    >>> received_bytes(100, 4, all_reduces=1), received_bytes(100, 4, all_reduces=1, gathers=1)
+    (150.0, 225.0)
+    >>> received_bytes(100, 4, gathers=2, scatters=1), received_bytes(100, 4, gathers=1, scatters=1)  # and RESHARD=0
+    (225.0, 150.0)
+    >>> received_bytes(100, 4, all_reduces=1 / 8)  # local, every 8 steps
+    18.75
+    """
+    return nbytes * (ranks - 1) / ranks * (2 * all_reduces + gathers + scatters)
+
+
+def sharded_bytes(parameters: int, ranks: int, shards: tuple[str, ...], state_numbers: int = 2) -> dict[str, float]:
+    """Bytes that a rank holds between two steps in float32, by what it is for, when some of it is sharded evenly.
+
+    state_numbers: that the optimizer keeps for each parameter: Adam 2, SGD with momentum 1. shards: names of kinds,
+    each divided by the ranks. Under Adam 16 bytes a parameter without shards, as many as Rajbhandari et al. 2020
+    (section 3.1) count for mixed precision: 2 + 2 + 12.
+
+    A million parameters on two ranks, in MB: DDP, the optimizer's state sharded, all three sharded:
+
+    >>> state = ("optimizer state",)
+    >>> ways = ((), state, ("weights", "gradients", *state))
+    >>> [sum(sharded_bytes(10**6, 2, shards).values()) / 1e6 for shards in ways]
+    [16.0, 12.0, 8.0]
+    """
+    whole = {"weights": 4 * parameters, "gradients": 4 * parameters, "optimizer state": 4 * state_numbers * parameters}
+    return {kind: size / ranks if kind in shards else float(size) for kind, size in whole.items()}
+
+
+def ring_alpha_beta(constant_s: float, per_byte_s: float, ranks: int) -> tuple[float, float]:
+    """alpha and beta of a ring all-reduce whose times lie on constant_s + per_byte_s x bytes: the opposite of
+    ``ring_all_reduce_s``. Raises ZeroDivisionError for one rank, which sends nothing.
+
+    >>> [round(x, 9) for x in ring_alpha_beta(0.006, 1.5e-6, ranks=4)]
+    [0.001, 1e-06]
+    """
+    return constant_s / (2 * (ranks - 1)), per_byte_s * ranks / (2 * (ranks - 1))
+
+
+def fit_line(sizes: list[float], times: list[float], typical: list[float]) -> tuple[float, float]:
+    """Constant and slope of times over sizes, by least squares of the errors relative to ``typical``.
+
+    Minimises the sum of ((a + b s - t) / typical)**2: with sizes over five decades the absolute errors are all of the
+    largest messages, and nothing would be known of the constant. With ``typical`` the same for several sets of times,
+    the line of their mean is the mean of their lines. Raises ZeroDivisionError with fewer than two different sizes.
+
+    Four messages of 3 s each and 2 s per byte:
+
+    >>> times = [5.0, 23.0, 203.0, 2003.0]
+    >>> [round(x, 9) for x in fit_line([1.0, 10.0, 100.0, 1000.0], times, typical=times)]
+    [3.0, 2.0]
+    """
+    w = [1 / (t * t) for t in typical]
+    w1, ws = sum(w), sum(wi * s for wi, s in zip(w, sizes, strict=True))
+    middle = ws / w1
+    spread = sum(wi * (s - middle) ** 2 for wi, s in zip(w, sizes, strict=True))
+    slope = sum(wi * (s - middle) * t for wi, s, t in zip(w, sizes, times, strict=True)) / spread
+    return sum(wi * t for wi, t in zip(w, times, strict=True)) / w1 - slope * middle, slope
+
+
+def median_depth(n: int, confidence: float) -> int:
+    """k, so that the k-th value from either end bounds the median of n values' distribution; 0 where n is too small.
+
+    k is the largest with 2 P(B <= k - 1) <= 1 - confidence for a binomial B of n fair coins: the sign test turned round
+    (Hollander, Wolfe and Chicken, section 3.6). It assumes nothing of the distribution. Five values are too few for
+    95 %; of six the extremes are the interval, of ten the second from either end.
+
+    >>> [median_depth(n, 0.95) for n in (5, 6, 10, 20)]
+    [0, 1, 2, 6]
+    """
+    depth, below = 0, 0
+    for k in range(n):
+        below += math.comb(n, k)
+        if 2 * below / 2**n > 1 - confidence:
+            break
+        depth += 1
+    return depth
+
+
+def median_interval(values: list[float], confidence: float) -> tuple[float, float | None, float | None]:
+    """The median with its exact interval: (median, low, high); None where there are too few values (``median_depth``).
+
+    >>> median_interval([1.0, 9.0, 2.0, 3.0, 5.0, 4.0], 0.95), median_interval([1.0, 2.0], 0.95)
+    ((3.5, 1.0, 9.0), (1.5, None, None))
+    """
+    ordered, depth = sorted(values), median_depth(len(values), confidence)
+    middle = statistics.median(ordered)
+    return (middle, ordered[depth - 1], ordered[-depth]) if depth else (middle, None, None)

@@ -13,31 +13,56 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.config.options import RunConfig, from_dict, to_dict
+from bench.config.options import AVERAGES, RunConfig, from_dict, to_dict
 from bench.measure import steady
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
+
+RANKS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")  # where a launcher says which rank this is
 
 
 def main() -> None:
     """Set up what must work even when everything else fails, then run."""
     run_dir = Path(sys.argv[1])
-    rank = int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0")))
+    rank = next((int(os.environ[name]) for name in RANKS if name in os.environ), 0)
     with Guard(run_dir, rank) as guard:
         config = from_dict(json.loads((run_dir / "config.json").read_text()))
         guard.status = StatusWriter(run_dir, rank)
-        run(config, run_dir, guard.status)
+        program_of(config)(config, run_dir, guard.status)
 
 
-def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Join, load, build, measure, collect, write."""
+def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], None]:
+    """What a rank does: it trains, unless it has another errand."""
+    if config.errand == "network":
+        from bench.network.rank import run as program
+    elif config.errand == "predict":
+        from bench.prediction.rank import run as program
+    else:
+        program = run_elastic if config.elastic else run
+    return program
+
+
+def run_elastic(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
+    """ELASTIC: ``run``, once or more often, as the mode goes on when another rank is lost."""
+    status.phase("joining the group")
+    from bench.modes import load_mode
+
+    load_mode(config.mode).elastic(config, lambda config, kept: run(config, run_dir, status, kept))
+
+
+def run(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> None:
+    """Join, load, build, measure, collect, write. kept: with ELASTIC, what the mode keeps between two attempts."""
     moments = {"worker_started": steady.now()}
+    if kept:
+        gc.collect()  # what an attempt before this one has left
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     status.phase("joining the group")
     script, observer = join(config, run_dir)
+    script.mode.kept = kept
     moments["joined"] = steady.now()
 
     status.phase("preparing the data")
@@ -66,7 +91,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
 class Data(NamedTuple):
     """What is trained on. val_set, val_batches: None without a validation set; the batches are this rank's share.
-    epoch_images: how many images an epoch trains on, over all devices."""
+    epoch_images: how many examples an epoch trains on, over all devices."""
 
     train_set: object
     val_set: object
@@ -108,9 +133,10 @@ def build(config: RunConfig, script, data: Data, status: StatusWriter, run_dir: 
     to be noted in the record."""
     from bench.training.loop import Trainer, build_optimizer, learning_rates
 
-    model, checkpoint, notes = build_model(config, script, status)
-    recipe = script.recipe()
-    optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, script.mode.unwrap(model)), model)
+    checkpoint = resumed_from(config, script.mode, run_dir)
+    model, notes = build_model(config, script, data, status, checkpoint)
+    recipe, plain = script.recipe(), script.mode.unwrap(model)
+    optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, plain, script.workload.groups(plain)), model)
     lr_of = learning_rates(recipe, data.epoch_images)
     if (
         (held := bytes_on_device(data.train_set))
@@ -128,37 +154,55 @@ def bytes_on_device(train_set) -> int:
     return getattr(train_set, "bytes_on_device", 0)
 
 
-def build_model(config: RunConfig, script, status: StatusWriter) -> tuple:
-    """The wrapped model; the checkpoint to resume from with its path, or None; what is to be noted in the record.
+def resumed_from(config: RunConfig, mode, run_dir: Path) -> tuple | None:
+    """The checkpoint to go on from, with its path: of a run that was interrupted its own (ELASTIC), else RESUME's."""
+    from bench.training.checkpoint import LATEST, find, from_memory, read
+
+    if mode.kept and mode.kept.checkpoint:
+        return from_memory(mode.kept.checkpoint), run_dir / LATEST
+    if config.elastic and (run_dir / LATEST).exists():
+        path = run_dir / LATEST
+    elif config.resume:
+        path = Path(mode.gather(str(find(config.resume)))[0])  # all ranks read the same
+    else:
+        return None
+    return read(path), path
+
+
+def build_model(config: RunConfig, script, data: Data, status: StatusWriter, checkpoint: tuple | None = None) -> tuple:
+    """The wrapped model, with the weights of a checkpoint where there is one; what is to be noted in the record.
 
     What changes the model's modules, its weights or what is trained comes before the wrapper, which looks at them once.
     """
     import torch
 
     from bench.measure.timeline import StepTimeline
-    from bench.training.checkpoint import find, read
+    from bench.training.room import require_room
     from bench.workload import weights
     from bench.workload.freezing import train_mode
 
-    mode, checkpoint, notes = script.mode, None, []
+    mode, notes = script.mode, []
     topology = mode.topology
     model = script.build_model(script.workload.num_outputs, notes.append)
-    if config.resume:
-        path = Path(mode.gather(str(find(config.resume)))[0])  # all ranks read the same
-        state = read(path)
+    require_room(config, mode, model)
+    if checkpoint:
+        state, path = checkpoint
         weights.load_weights(model, state["model"], path)
-        checkpoint = state, path
     if config.profile:  # before the norms, whose sums over ranks it shows
         mode.timeline = StepTimeline(topology.device, topology.devices)
         mode.timeline.watch_phases(status)
     if config.norm == "sync":
         model = mode.sync_norms(model)
-    last = config.channels_last and mode.channels_last_weights
+    last = config.channels_last and not mode.contiguous_weights
+    if config.channels_last and not last:
+        notes.append(f"images lie as N H W C, and weights as N C H W: {mode.contiguous_weights}")
     model = model.to(topology.device, memory_format=torch.channels_last if last else None)
     train_mode(model)
+    if not config.evaluate:
+        script.workload.check(model, data.train_set)
     if config.compile:
         model.compile()
-    return mode.wrap_model(model), checkpoint, notes
+    return mode.wrap_model(model), notes
 
 
 def evaluate(trainer, data: Data, checkpoint: tuple | None, notes: list[str]) -> None:
@@ -169,9 +213,11 @@ def evaluate(trainer, data: Data, checkpoint: tuple | None, notes: list[str]) ->
     from bench.training.epochs import validate, validate_averages
 
     result, topology = validate(trainer, data.val_batches), trainer.mode.topology
-    if checkpoint:
+    if checkpoint and trainer.mode.replicated:
         judged = stored(trainer.mode, trainer.model, checkpoint[0])
         result |= validate_averages(trainer, data.val_batches, judged)
+    elif checkpoint and any(name in checkpoint[0] for name in AVERAGES):
+        notes.append(f"MODE={trainer.config.mode} shards the weights: the checkpoint's averages were not validated")
     if topology.rank == 0:
         write_evaluation(trainer.run_dir, trainer.config, topology, collect_environment(), result, notes)
 
@@ -212,10 +258,11 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
     facts = collect_facts(config, mode, trainer) | {"data_on_device_bytes": bytes_on_device(train_set)}
+    facts |= {"decoder": decoder} if (decoder := getattr(train_set, "decoder", None)) else {}
     ends = epochs.ends()
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
-    steps = last - first + PROFILED_STEPS * config.profile
+    steps = last - first + PROFILED_STEPS * config.profile + bool(config.memory)
     loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen, trainer.script.order)
     status.total(last)
     trainer.progress.start(first, last, epochs.num_images)
@@ -229,17 +276,25 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         observer.timing_starts()
         load = begin_timing(trainer, memory, moments)
 
-    if ends:
-        epochs.train(stream, timed_from, start_timing)
-    else:
-        trainer.train_steps(stream, config.warmup_steps)
-        start_timing()
-        trainer.train_steps(stream, config.timed_steps)
+    try:
+        if ends:
+            epochs.train(stream, timed_from, start_timing)
+        else:
+            trainer.train_steps(stream, config.warmup_steps)
+            start_timing()
+            trainer.train_steps(stream, config.timed_steps)
+    except Exception:  # with ELASTIC this process may go on
+        memory.stop()
+        stream.close()
+        raise
     times = end_timing(trainer, memory, moments, load)
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
     if mode.timeline:  # what a profiler needs is not the training's
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
         seen["timeline"] = mode.timeline.result(trainer.step - 1)
+    if config.memory:
+        for device, parts in zip(seen["devices"], memory_parts(trainer, stream, train_set), strict=True):
+            device["memory_parts"] = parts
     stream.close()  # its loader workers end here
     indices = [draws % len(train_set) for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
     return seen | {
@@ -247,6 +302,23 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         "batch_fingerprints": [fingerprint(batch) for batch in indices],
         "indices_sha256": hash_of(draws.tobytes() for draws in loader.sampler),
     }
+
+
+def memory_parts(trainer, stream, train_set) -> list[dict]:
+    """MEMORY=1: one more step, in which every allocation is recorded; for each device, what filled it at the peak."""
+    from bench.measure.allocations import address_of, record_step
+    from bench.modes.dp import CpuDataParallel
+    from bench.training.holdings import holdings, notes_of
+
+    if isinstance(trainer.model, CpuDataParallel):
+        trainer.model.in_turn()  # the profiler sees this thread alone
+    mode = trainer.mode
+    mode.barrier()
+    with notes_of(trainer, address_of) as noted:
+        return record_step(
+            functools.partial(trainer.train_steps, stream, 1), mode.topology.devices,
+            functools.partial(holdings, trainer, train_set), noted, mode.buckets,
+        )  # fmt: skip
 
 
 def begin_timing(trainer, memory, moments: dict):
@@ -282,14 +354,13 @@ def end_timing(trainer, memory, moments: dict, load) -> dict:
 
 
 def collect(trainer, epochs, data: Data, observer, seen: dict) -> list[dict]:
-    """Every rank's part of the record, by rank; each also has what was observed, for ``write``."""
-    from bench.measure.environment import collect_environment
+    """Every rank's part of the record, by rank; each also has what was observed, and its machine, for ``write``."""
+    from bench.measure import node
 
     topology, script = trainer.mode.topology, trainer.script
     observed = observer.part(data.train_set, data.val_set, epochs.rows, seen["facts"])
     part = {
         "rank": topology.rank,
-        "local_rank": topology.local_rank,
         "pid": os.getpid(),
         "threads": trainer.mode.compute_threads(),
         "initial_weights_sha256": observed["start"]["parameters"],
@@ -303,9 +374,7 @@ def collect(trainer, epochs, data: Data, observer, seen: dict) -> list[dict]:
     }
     if epochs.watchers and topology.rank == 0:
         part["replicas"] = epochs.watchers[0].result()
-    if topology.local_rank == 0 and topology.rank > 0:  # the first rank of another machine
-        part["environment"] = collect_environment()
-    return trainer.mode.gather(part)
+    return trainer.mode.gather(part | {"node": node.machine_of(trainer.mode)})
 
 
 def hashes_of(averages: dict) -> dict[str, str]:

@@ -2,14 +2,21 @@
 
 import argparse
 import dataclasses
+import os
 import shlex
 
-from bench.config import rules
+from bench.config import hosts, rules
+from bench.config.data_sets import DATA_SETS, OWN, data_kind
 from bench.config.fields import PARTS, base_type, flag_of, variable_of
-from bench.config.options import RunConfig, names
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, names, when_not_given
 from bench.errors import UserError
 
 ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick, --quick=1, --quick=0
+
+
+class Default(str):
+    """A command's own default of an option: no person has given it."""
 
 
 def parse_value(f: dataclasses.Field, text: str):
@@ -28,10 +35,14 @@ def parse_value(f: dataclasses.Field, text: str):
         raise UserError(f"{variable_of(f)}={text} is not a {word}") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None) -> None:
+OF_IMAGES = ("model", "data", "image_size", "augment", "target")  # a command's own defaults of these are for images
+
+
+def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None, others: dict | None = None) -> None:
     """Give a parser one flag for each option, a group for each part. Values stay text until ``from_arguments`` reads
-    them. own: option -> its default for this command."""
+    them. own: option -> its default for this command. others: workload -> the same where that is what is trained."""
     own = own or {}
+    parser.set_defaults(other_defaults=others or {})
     groups = {part: parser.add_argument_group(f"{part}: {says}") for part, says in PARTS.items()}
     for f in dataclasses.fields(RunConfig):
         if f.metadata["within"]:
@@ -44,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None) -> N
             flag_of(f),
             dest=f.name,
             metavar=variable_of(f),
-            default=str(own[f.name]) if f.name in own else None,
+            default=Default(own[f.name]) if f.name in own else None,
             help=f.metadata["help"] + choices + default,
             **switch,
         )
@@ -52,9 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None) -> N
 
 def from_arguments(args: argparse.Namespace) -> RunConfig:
     """Read the flags that were given. Raises UserError naming the first bad one."""
-    given = {}
+    suit(args)
+    given, found = {}, with_hosts(args)
     for f in dataclasses.fields(RunConfig):
-        text = getattr(args, f.name, None)
+        text = found.get(f.name)
         if text is None:
             continue
         if f.name == "num_devices" and (ids := rules.parse_gpu_ids(text)):
@@ -63,6 +75,43 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
         else:
             given[f.name] = parse_value(f, text)
     return RunConfig(**given)
+
+
+def suit(args: argparse.Namespace) -> None:
+    """Where no images are trained on: a command's own defaults that suit those, in the place of the others."""
+    model, data = (value if not isinstance(value := getattr(args, name, None), Default) else None
+                   for name in ("model", "data"))  # fmt: skip
+    kind = data_kind(data)[0] if data else None
+    workload = "text" if model == rules.GPT or (kind in DATA_SETS and DATA_SETS[kind].workload == "text") else ""
+    workload = "own" if kind == OWN else workload
+    if not workload:
+        return
+    for name in OF_IMAGES:
+        if isinstance(getattr(args, name, None), Default):
+            setattr(args, name, None)
+    for name, value in getattr(args, "other_defaults", {}).get(workload, {}).items():
+        if getattr(args, name, None) is None or isinstance(getattr(args, name), Default):
+            setattr(args, name, Default(value))
+
+
+def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
+    """Option -> its text, with what the environment says of several machines. GPUS, where it is not given, is all that
+    HOSTS have, or as many as the mode can take of them. Raises UserError for HOSTS that cannot be read."""
+    found = {}
+    for f in dataclasses.fields(RunConfig):
+        found[f.name] = getattr(args, f.name, None)
+        if found[f.name] is None and f.metadata["variable"] and (f.name == "hosts" or found["hosts"]):
+            found[f.name] = os.environ.get(f.metadata["variable"]) or None
+    if found["hosts"]:
+        if found["hosts"] == hosts.SLURM and not found["remote"]:
+            found["remote"] = hosts.SRUN
+        found["hosts"] = hosts.written_out(found["hosts"], os.environ)
+        info = MODES.get(found["mode"] or RunConfig.mode)
+        if info and isinstance(found["num_devices"], Default | None):
+            machines = hosts.parse(found["hosts"])
+            devices = machines[0].slots if info.one_process else sum(host.slots for host in machines)
+            found["num_devices"] = str(min(devices, info.max_devices or devices))
+    return found
 
 
 def in_words(f: dataclasses.Field, value) -> str:
@@ -76,6 +125,6 @@ def make_command(config: RunConfig) -> str:
     words = [
         f"{variable_of(f)}={shlex.quote(in_words(f, value).partition('=')[2])}"
         for f in dataclasses.fields(config)
-        if (value := getattr(config, f.name)) != f.default and f.name not in left_out
+        if (value := getattr(config, f.name)) not in (None, when_not_given(config, f)) and f.name not in left_out
     ]
     return " ".join(["make bench", *words])

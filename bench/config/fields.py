@@ -30,18 +30,20 @@ LARGEST, LARGEST_WHOLE = 1e100, 2**53  # what every table, picture and sum can t
 
 def option(
     part, default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False,
-    within=None,
+    within=None, plain=None, variable=None,
 ):  # fmt: skip
     """A field of RunConfig.
 
     part: one of PARTS. flag: its name for users, where that is not the field's. choices, minimum, exclusive_minimum:
     the values it takes; None is always allowed. path: its value names a place on this machine. trains: it belongs to a
     training by epochs, and a run that only times steps does without it. within: the option as
-    whose value it is given, for one that has no name of its own.
+    whose value it is given, for one that has no name of its own. plain: of an option that is chosen by the GPU, what it
+    is on a CPU and with PLAIN=1. variable: of the environment, whose value counts where the option is not given.
     """
     assert part in PARTS, part
     meta = {"part": part, "help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
-    return field(default=default, metadata=meta | {"path": path, "trains": trains, "within": within})
+    meta |= {"path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
+    return field(default=default, metadata=meta)
 
 
 def flag_of(f: dataclasses.Field) -> str:

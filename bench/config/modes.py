@@ -5,7 +5,7 @@ To add a mode: write its file in bench/modes, add its line here, and add its row
 
 from dataclasses import dataclass, field
 
-LAUNCHERS = ("in-process", "torchrun", "spawn", "horovodrun")
+LAUNCHERS = ("in-process", "torchrun", "spawn", "mpirun", "horovodrun")
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,17 @@ class ModeInfo:
 
     summary: in a few words. look: in pictures. launchers: who can start it, the default first. one_process: it is one
     process on all devices. baseline: the no-communication upper bound, and no way to train. max_devices: the most it
-    can use. needs: a package beyond torch. sync_norm: it takes NORM=sync. compiles: it takes COMPILE=1.
+    can use. needs: a package beyond torch. sync_norm: it takes NORM=sync. no_compile: why it takes no COMPILE=1.
+    on_request: studies have it where MODES names it, and not by themselves. shards: what a rank holds a part of, and
+    not the whole. same_update: a step computes what one process on the joined batch would. elastic: it takes
+    ELASTIC.
     knobs: the options of RunConfig that only some modes have and this one has, with the values it takes besides the
     default (None: any). tuned: device -> what TUNED=1 sets among them, without changing the mathematics of the step.
     sweep: what `bench knobs` tries: options to cross with each other -> their values; sweep_on_gpu: the values that are
     others there. single: settings tried alone; single_on_gpu: those that GPUs alone have.
     on_gpu: settings that `bench gpu-check` runs: what an option is on CUDA streams is not what it is on a CPU.
-    norm_buffers: whose running statistics of batch norm it keeps.
+    norm_buffers: whose running statistics of batch norm it keeps. gradient_copy: what its engine keeps of the gradients
+    besides the gradients: "buckets" (all of them, once more) or "fusion buffer" (of FUSION_MB).
     """
 
     summary: str
@@ -43,7 +47,11 @@ class ModeInfo:
     max_devices: int | None = None
     needs: str | None = None
     sync_norm: bool = True
-    compiles: bool = True
+    no_compile: str = ""
+    on_request: bool = False
+    shards: tuple[str, ...] = ()
+    same_update: bool = True
+    elastic: bool = False
     knobs: dict = field(default_factory=dict)
     tuned: dict[str, dict] = field(default_factory=dict)
     sweep: dict[str, tuple] = field(default_factory=dict)
@@ -52,39 +60,49 @@ class ModeInfo:
     single_on_gpu: tuple[dict, ...] = ()
     on_gpu: tuple[dict, ...] = ()
     norm_buffers: str = ""
+    gradient_copy: str = ""
 
 
 # One process has no engine to sweep, but options of training.
 FORMATS = ({"channels_last": True}, {"precision": "bf16"}, {"channels_last": True, "precision": "bf16"})
+# What is on by default on a GPU is tried without it; with PLAIN=1 the other way round.
+ON_GPU = ({"precision": "fp32"}, {"precision": "tf32"}, {"channels_last": False},
+          *({name: on} for name in ("cudnn_benchmark", "fused") for on in (True, False)))  # fmt: skip
 COMPILED = ({"compile": True}, {"compile": True, "precision": "bf16"})
 
 MODES = {
     "single": ModeInfo(
         "one process, one device", Look("#6E6E6E", "", "o", (0, (5, 1, 1, 1, 1, 1))), ("in-process",),
         one_process=True, max_devices=1, single=(*FORMATS, *COMPILED),
-        single_on_gpu=({"cudnn_benchmark": True}, {"fused": True}),
+        single_on_gpu=ON_GPU,
     ),
     "dp": ModeInfo(
         "nn.DataParallel: one process, one thread per device", Look("#E69F00", "///", "s", "--"), ("in-process",),
-        one_process=True, sync_norm=False, compiles=False,  # what it copies every step cannot be compiled
-        single=FORMATS, norm_buffers="keeps device 0's",
+        one_process=True, sync_norm=False,
+        no_compile="it copies the model every step, and PyTorch does not compile such copies",
+        single=FORMATS, single_on_gpu=ON_GPU, norm_buffers="keeps device 0's",
     ),
     "ddp": ModeInfo(
         "DistributedDataParallel: one process per device", Look("#0072B2", "", "^", "-"), ("torchrun", "spawn"),
+        elastic=True,
         knobs={"bucket_cap_mb": None, "gradient_as_bucket_view": None, "static_graph": None, "broadcast_buffers": None,
-               "overlap": None, "sync": None, "init_sync": None, "compression": ("fp16", "bf16", "powersgd")},
+               "batched_grad_copy": None, "numa_binding": None, "overlap": None,
+               "sync": None, "init_sync": None, "compression": ("fp16", "bf16", "powersgd")},
         # A gradient is stored once, inside its bucket, and the unused-parameter bookkeeping is skipped.
         tuned={device: {"gradient_as_bucket_view": True, "static_graph": True} for device in ("cpu", "cuda")},
         sweep={"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
         single=({"static_graph": True}, {"overlap": False}, {"broadcast_buffers": False}, {"compression": "fp16"},
                 {"compression": "bf16"}, {"compression": "powersgd"}),
+        single_on_gpu=({"batched_grad_copy": True}, {"numa_binding": True}),
         on_gpu=({"overlap": False}, {"compression": "fp16"}, {"compression": "powersgd"}, {"sync": False},
                 {"gradient_as_bucket_view": True, "static_graph": True}),
+        gradient_copy="buckets",
         norm_buffers="broadcasts rank 0's before each forward pass, so at the end of a step ranks differ by that step "
         "alone",
     ),
     "horovod": ModeInfo(
-        "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun",), needs="horovod",
+        "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun", "mpirun"), elastic=True,
+        needs="horovod",
         knobs={"fusion_mb": None, "cycle_time_ms": None, "autotune": None,
                "async_completion": None, "adasum": None, "overlap": None,
                "sync": None, "init_sync": None, "compression": ("fp16",)},
@@ -97,13 +115,39 @@ MODES = {
         single=({"overlap": False}, {"compression": "fp16"}),  # autotune searches for hundreds of steps
         single_on_gpu=({"async_completion": True},),
         on_gpu=({"overlap": False}, {"compression": "fp16"}, {"sync": False}, {"async_completion": True}),
+        gradient_copy="fusion buffer", norm_buffers="leaves each rank its own, and they drift apart",
+    ),
+    "zero1": ModeInfo(
+        "DDP, and the optimizer's state sharded: ZeroRedundancyOptimizer", Look("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
+        ("torchrun", "spawn"), on_request=True, shards=("optimizer state",),
+        knobs={"bucket_cap_mb": None, "gradient_as_bucket_view": None, "static_graph": None, "broadcast_buffers": None,
+               "batched_grad_copy": None, "numa_binding": None, "overlap": None, "sync": None,
+               "compression": ("fp16", "bf16", "powersgd")},
+        single=({"gradient_as_bucket_view": True}, {"bucket_cap_mb": 5.0}, {"overlap": False}),
+        gradient_copy="buckets", norm_buffers="broadcasts rank 0's, as ddp does",
+    ),
+    "fsdp": ModeInfo(
+        "weights, gradients and optimizer state sharded, block by block: fully_shard",
+        Look("#D55E00", "+++", "X", (0, (5, 1))), ("torchrun", "spawn"), on_request=True,
+        shards=("weights", "gradients", "optimizer state"),
+        no_compile="the weights of a block are gathered by Python code before it, which is not compiled",
+        knobs={"reshard": None, "prefetch": None, "numa_binding": None},
+        single=({"reshard": False}, {"prefetch": 1}, {"prefetch": 2}, {"reshard": False, "prefetch": 1}),
+        on_gpu=({"reshard": False}, {"prefetch": 1}),
         norm_buffers="leaves each rank its own, and they drift apart",
+    ),
+    "local": ModeInfo(
+        "each rank steps alone, weights averaged every few steps: NOT the same update",
+        Look("#F0E442", "---", "h", (0, (4, 2, 1, 2))), ("torchrun", "spawn"), on_request=True, same_update=False,
+        knobs={"local_steps": None, "sync": None, "numa_binding": None}, sweep={"local_steps": (1, 2, 4, 8, 16)},
+        norm_buffers="averages them with the weights",
     ),
     "independent": ModeInfo(
         "one process per device, no communication: the upper bound", Look("#CC79A7", "xxx", "v", ":"),
-        ("torchrun", "spawn"), baseline=True,
+        ("torchrun", "spawn"), baseline=True, knobs={"numa_binding": None},
     ),
 }  # fmt: skip
 
 TRAINABLE = [mode for mode, info in MODES.items() if not info.baseline]  # to train
+COMPARED = [mode for mode in TRAINABLE if not MODES[mode].on_request]  # what a study has without MODES
 UPPER_BOUNDS = [mode for mode, info in MODES.items() if info.baseline]

@@ -2,55 +2,104 @@
 
 import dataclasses
 
-from bench.config import data_sets
+from bench.config import data_sets, gpu_defaults
 from bench.config.modes import MODES
-from bench.config.options import UNSET, RunConfig
+from bench.config.options import PLAIN, UNSET, RunConfig
+from bench.config.rules import GPT
 from bench.errors import UserError
 
 # A CPU laptop finishes a run in seconds; a GPU gets the workload of the field.
 DEFAULTS = {
     "cpu": {"model": "resnet18", "data": "digits", "per_device_batch": 32, "warmup_steps": 3, "timed_steps": 10,
             "baselines": True},
-    "cuda": {"model": "resnet50", "data": "synthetic", "per_device_batch": 64, "warmup_steps": 20, "timed_steps": 100,
-             "baselines": False},
+    "cuda": {"model": "resnet50", "data": "synthetic", "per_device_batch": gpu_defaults.PLAIN_BATCH,
+             "warmup_steps": 20, "timed_steps": 100, "baselines": False},
 }  # fmt: skip
 PHOTOGRAPH_SIZE = {"cpu": 64, "cuda": 224}  # pixels per side
 SYNTHETIC_SIZE = {"cpu": 16, "cuda": 224}
+# MODEL=gpt: on a GPU the sizes of GPT-2 small (Radford et al. 2019).
+GPT_SIZES = {"cpu": {"layers": 2, "width": 64, "heads": 2}, "cuda": {"layers": 12, "width": 768, "heads": 12}}
+CONTEXT = {"cpu": 64, "cuda": 1024}
+GPT_BATCH = 16  # on a GPU
 
 # TUNED=1: a larger batch per device gives each all-reduce more computation to be paid by (its cost does not grow
 # with the batch). The engines' own settings are in the table of modes.
 TUNED_BATCH = {"cpu": 256, "cuda": 256}
 
 
-def resolve(config: RunConfig, device: str, usable_cores: int) -> RunConfig:
+def resolve(
+    config: RunConfig, device: str, usable_cores: int, capability: tuple[int, int] | None = None,
+    memory_gib: float | None = None,
+) -> RunConfig:  # fmt: skip
     """Fill in every option that was left open.
 
-    device: "cpu" or "cuda", what the run will really use. usable_cores: CPU cores this process may run on.
+    device: "cpu" or "cuda", what the run will really use. usable_cores: CPU cores this process may run on. capability,
+    memory_gib: of the GPUs, the lowest and the least (``gpu_defaults.chosen``).
     Raises UserError when a default makes the config impossible (a batch larger than the data).
     """
     if config.cudnn_benchmark and device != "cuda":
         raise UserError("CUDNN_BENCHMARK=1 is of GPUs, and this run uses none: leave it out")
+    if config.decode == "cuda" and device != "cuda":
+        raise UserError("DECODE=cuda decodes on GPUs, and this run uses none: use DECODE=cpu")
+    if config.numa_binding and device != "cuda":
+        raise UserError("NUMA_BINDING=1 binds ranks to the CPUs near their GPUs, and this run uses none: leave it out")
     if config.async_completion and device != "cuda":
         raise UserError("ASYNC_COMPLETION=1 is of reductions by NCCL, and this run uses no GPU: leave it out")
+    if config.adasum and device == "cpu" and config.num_processes & (config.num_processes - 1):
+        raise UserError(f"ADASUM=1 joins ranks two by two, and GPUS={config.num_devices} is no power of 2: use GPUS=2 "
+                        "or 4")  # fmt: skip
     defaults = dict(DEFAULTS[device])
+    if config.model == GPT and config.data is None:
+        defaults["data"] = "stdlib"
     info = data_sets.info_of(config.data or defaults["data"])
+    text, images = info.workload == "text", info.workload == "images"
+    if images:
+        sizes = PHOTOGRAPH_SIZE if info.loader else SYNTHETIC_SIZE
+        defaults["image_size"] = info.image_size or sizes[device]
+    if text:
+        defaults |= {"model": GPT, "context": CONTEXT[device]}
+        defaults |= {"per_device_batch": GPT_BATCH} if device == "cuda" else {}
+    if (config.model or defaults["model"]) == GPT:
+        defaults |= GPT_SIZES[device]
+    most = (info.train_examples or TUNED_BATCH[device] * 10**6) // (config.num_devices * config.accumulate)
     if config.tuned:
-        most = (info.train_examples or TUNED_BATCH[device] * 10**6) // (config.num_devices * config.accumulate)
         defaults["per_device_batch"] = min(TUNED_BATCH[device], most)
-    defaults |= {
-        "image_size": info.image_size or (PHOTOGRAPH_SIZE if info.loader else SYNTHETIC_SIZE)[device],
+    defaults |= PLAIN | {
         "workers": (usable_cores if device == "cuda" else config.num_processes) if info.path else 0,
         "augment": info.augment,
         "checkpoint": config.epochs > 0 and not MODES[config.mode].baseline,
+        "memory": device == "cuda" and not config.epochs and not config.evaluate,
         "threads": usable_cores,
     }
+    chosen = {}
+    if device == "cuda" and not config.plain:
+        model, size = (getattr(config, name) or defaults.get(name) for name in ("model", "image_size"))
+        chosen = gpu_defaults.chosen(config, model, size, most, capability, memory_gib)
+        if not images:  # nothing lies as N H W C, and no batch is known to fit
+            for name in {"channels_last", "per_device_batch"} & chosen.keys():
+                del chosen[name]
+    defaults |= chosen
     changes = {name: value for name, value in defaults.items() if getattr(config, name) is None}
     changes |= tuned_options(dataclasses.replace(config, device=device), config.mode)
-    changes["device"] = device
+    changes |= {"device": device, "plain": config.plain and device == "cuda"}  # on a CPU every run is plain
+    if chosen:
+        changes["gpu_defaults"] = gpu_defaults.in_words(chosen)
+    if config.elastic and config.lr_batch is None:  # LR is meant for the devices that it begins with
+        changes["lr_batch"] = dataclasses.replace(config, **changes).global_batch
     if config.launcher == "auto":
-        file_url = config.dist_url and config.dist_url.startswith("file:")
-        changes["launcher"] = "spawn" if file_url else MODES[config.mode].launchers[0]
+        changes["launcher"] = launcher_of(config)
     return dataclasses.replace(config, **changes)
+
+
+def launcher_of(config: RunConfig) -> str:
+    """What starts a config where nothing is said: its mode's first launcher, or the one that an option needs.
+
+    >>> launcher_of(RunConfig()), launcher_of(RunConfig(mode="horovod", adasum=True))
+    ('torchrun', 'mpirun')
+    """
+    launchers, url = MODES[config.mode].launchers, config.dist_url or ""
+    needed = {"spawn": url.startswith("file:"), "mpirun": config.adasum}
+    return next((name for name in launchers if needed.get(name)), launchers[0])
 
 
 def tuned_options(config: RunConfig, mode: str) -> dict:

@@ -7,8 +7,8 @@ import dataclasses
 import re
 
 from bench import mistakes
-from bench.config import data_sets
-from bench.config.data_sets import IN_MEMORY, data_kind
+from bench.config import data_sets, hosts, own
+from bench.config.data_sets import IN_MEMORY, OWN, data_kind
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.errors import UserError
@@ -17,16 +17,20 @@ MOST_THREADS = 4096
 LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
 SCHEDULES = ("constant", "step", "cosine", "cyclic", "sawtooth")
 FAULT_KINDS = ("raise", "kill", "hang")
+GPT, TIMM = "gpt", "timm:"
 
 
 def check(config, knobs: set[str]) -> None:
     """Everything that can be said of a config alone. knobs: the options that only some modes have."""
     check_mode(config)
     check_launcher(config)
+    check_hosts(config)
     check_knobs(config, knobs)
     check_data(config)
+    check_model(config)
     check_training(config)
     check_mistake(config)
+    check_elastic(config)
     if config.fault:
         parse_fault(config.fault, config.num_processes)
     if config.snapshots:
@@ -95,7 +99,7 @@ def check_data(config) -> None:
     if config.data is None:
         return
     kind, place = data_kind(config.data)
-    if kind != "url" and kind not in data_sets.DATA_SETS:
+    if kind not in ("url", OWN) and kind not in data_sets.DATA_SETS:
         choices = ", ".join(data_sets.choices())
         raise UserError(f"unknown DATA={config.data}: choose one of {choices}")
     info = data_sets.info_of(config.data)
@@ -105,8 +109,17 @@ def check_data(config) -> None:
         raise UserError(f"DATA={config.data}: {kind} takes no path; its files are looked for below DATA_DIR")
     if kind in IN_MEMORY and config.val_labels:
         raise UserError(f"DATA={kind} has its labels: VAL_LABELS is for DATA=imagefolder:PATH and tar:PATH")
+    if info.workload != "images":
+        check_not_images(config)
+    elif config.context:
+        raise UserError(f"CONTEXT is of sequences, and DATA={kind} has images: leave it out, or use DATA=stdlib")
     if kind in IN_MEMORY and (config.skip_bad or config.in_memory is not None):
         raise UserError(f"DATA={kind} is in memory and complete: leave SKIP_BAD and IN_MEMORY out")
+    if config.decode == "cuda" and not info.path:
+        raise UserError(f"DECODE=cuda decodes JPEG files, and DATA={kind} has none: leave it out")
+    if config.decode == "cuda" and (config.skip_bad or config.in_memory):
+        raise UserError("DECODE=cuda decodes whole batches, each time anew: leave SKIP_BAD and IN_MEMORY out, or use "
+                        "DECODE=cpu")  # fmt: skip
     if not info.loader and config.workers:
         raise UserError(f"DATA={kind} comes from memory and has no loader: leave WORKERS at 0")
     if not info.loader and config.storage_ms:
@@ -123,6 +136,36 @@ def check_data(config) -> None:
             f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images per "
             f"step, and DATA={kind} has {info.train_examples}: use BATCH={most} or less, or DATA=synthetic"
         )
+
+
+def check_not_images(config) -> None:
+    """Options of images with data that are something else."""
+    images = {"IMAGE_SIZE": config.image_size, "AUGMENT": config.augment, "CHANNELS_LAST": config.channels_last,
+              "IN_MEMORY": config.in_memory, "SKIP_BAD": config.skip_bad, "VAL_LABELS": config.val_labels,
+              "CONTEXT": config.context if config.data != "stdlib" else None}  # fmt: skip
+    if given := [name for name, value in images.items() if value]:
+        of = "sequences" if given == ["CONTEXT"] else "images"
+        raise UserError(f"{given[0]} is of {of}, and DATA={config.data} has none: leave it out")
+
+
+def check_model(config) -> None:
+    """MODEL goes with DATA, and the sizes of gpt with gpt."""
+    info = data_sets.info_of(config.data) if config.data else None
+    sizes = [name for name in ("layers", "width", "heads") if getattr(config, name)]
+    foreign = bool(own.named(config.model or ""))
+    if sizes and config.model != GPT and not (info and info.workload == "text" and config.model is None):
+        raise UserError(f"{sizes[0].upper()} is of MODEL=gpt: leave it out, or use MODEL=gpt")
+    if config.width and config.heads and config.width % config.heads:
+        raise UserError(f"WIDTH={config.width} cannot be shared out to HEADS={config.heads}: a multiple of it")
+    if config.model == GPT and info and info.workload != "text":
+        raise UserError(f"MODEL=gpt learns text, and DATA={config.data} is something else: use DATA=stdlib")
+    if info and info.workload == "text" and config.model not in (None, GPT) and not foreign:
+        raise UserError(f"MODEL={config.model} takes images, and DATA={config.data} is text: use MODEL=gpt, or your "
+                        f"own as {own.FORM}")  # fmt: skip
+    if (config.model == GPT or (info and info.workload == "text")) and config.image_size:
+        raise UserError("IMAGE_SIZE is of images, and MODEL=gpt learns text: leave it out")
+    if config.pretrained == "torchvision" and (foreign or (config.model or "").startswith((GPT, TIMM, own.KERAS))):
+        raise UserError(f"PRETRAINED=torchvision has no weights of MODEL={config.model}: name a file")
 
 
 def check_training(config) -> None:
@@ -149,8 +192,8 @@ def check_training(config) -> None:
         raise UserError("EVALUATE=1 validates weights that are there: give RESUME or PRETRAINED")
     if config.evaluate and config.epochs:
         raise UserError("EVALUATE=1 trains nothing: leave EPOCHS out")
-    if config.evaluate and (config.track != "none" or config.checkpoint or config.profile):
-        raise UserError("EVALUATE=1 trains nothing: leave TRACK, CHECKPOINT and PROFILE out")
+    if config.evaluate and (config.track != "none" or config.checkpoint or config.profile or config.memory):
+        raise UserError("EVALUATE=1 trains nothing: leave TRACK, CHECKPOINT, PROFILE and MEMORY out")
     if (config.epochs or config.evaluate) and (MODES[config.mode].baseline or not config.sync):
         what = "SYNC=0" if not config.sync else f"MODE={config.mode}"
         raise UserError(f"{what} is a bound on speed and trains no model: leave EPOCHS and EVALUATE out")
@@ -181,16 +224,21 @@ def check_training(config) -> None:
         raise UserError("REPLICAS=1 validates every rank after every epoch: give EPOCHS")
     if config.target and not config.epochs:
         raise UserError("TARGET is looked for after every epoch: give EPOCHS")
-    if config.target is not None and config.target > 1:
+    images = config.data is None or data_sets.info_of(config.data).workload == "images"
+    if config.target is not None and config.target > 1 and images and config.model != GPT:
         raise UserError(f"TARGET={config.target:g}: write an accuracy between 0 and 1, as in 0.98")
     if config.copy_to and data_kind(config.copy_to)[0] != "url":
         raise UserError(f"COPY_TO={config.copy_to} is not a URL: write one as s3://BUCKET/PREFIX")
     if config.norm == "sync" and not MODES[config.mode].sync_norm:
         raise UserError(f"MODE={config.mode} has no NORM=sync: its replicas cannot talk inside a forward pass; use ddp "
                         "or horovod")  # fmt: skip
-    if config.compile and not MODES[config.mode].compiles:
-        raise UserError(f"MODE={config.mode} has no COMPILE=1: it copies the model every step, and PyTorch does not "
-                        "compile such copies; use ddp or horovod")  # fmt: skip
+    if config.compile and (why := MODES[config.mode].no_compile):
+        raise UserError(f"MODE={config.mode} has no COMPILE=1: {why}; use ddp or horovod")
+    info = MODES[config.mode]
+    if ("weights" in info.shards or not info.same_update) and (config.ema or config.swa or config.replicas):
+        what = "shards the weights over the ranks" if info.shards else "lets each rank's weights go their own way"
+        raise UserError(f"MODE={config.mode} {what}, and EMA, SWA and REPLICAS need equal whole ones on every rank: "
+                        "leave them out, or use ddp")  # fmt: skip
     if not config.sync and (config.loss_guard or config.norm == "sync"):
         raise UserError("SYNC=0 exchanges nothing, and LOSS_GUARD and NORM=sync ask all ranks: leave one of them out")
     if config.precision == "fp16" and config.compression == "powersgd":
@@ -207,11 +255,44 @@ def check_mistake(config) -> None:
         return
     if MODES[config.mode].baseline or not config.sync:
         raise UserError(f"MISTAKE={config.mistake} is made in a training: use MODE=ddp or horovod, and SYNC=1")
+    if MODES[config.mode].shards or not MODES[config.mode].same_update:
+        raise UserError(f"MISTAKE={config.mistake} is made where every rank holds all: use MODE=ddp or horovod")
     if config.resume or config.evaluate:
         raise UserError(f"MISTAKE={config.mistake} is made in a training from its start: leave RESUME and EVALUATE out")
     for requirement in mistakes.MISTAKES[config.mistake].requires:
         if not requirement.met(config):
             raise UserError(f"MISTAKE={config.mistake} needs {requirement.words}")
+
+
+def check_elastic(config) -> None:
+    """ELASTIC is of a training that can go on from what it has kept, under an engine that starts ranks again."""
+    words = f"ELASTIC={config.elastic}"
+    if not config.elastic:
+        if config.restarts != type(config).restarts:
+            raise UserError(f"RESTARTS={config.restarts} is how many interruptions ELASTIC survives: give ELASTIC=1, "
+                            "or leave it out")  # fmt: skip
+        return
+    if not MODES[config.mode].elastic:
+        able = " or ".join(name for name, info in MODES.items() if info.elastic)
+        raise UserError(f"{words} goes on when a rank is lost, and MODE={config.mode} cannot: use MODE={able}")
+    if config.elastic > config.num_devices:
+        raise UserError(f"{words} is the least number of devices, and GPUS={config.num_devices} the most: use ELASTIC "
+                        "between 1 and GPUS")  # fmt: skip
+    if config.study or config.suite:
+        raise UserError(f"{words} is of `bench run`: a run that was interrupted is no measurement to compare; leave it "
+                        "out")  # fmt: skip
+    if not config.epochs or config.checkpoint is False:
+        raise UserError(f"{words} goes on from checkpoints, which are of a training by epochs: give EPOCHS (and "
+                        "CHECKPOINT_STEPS, so that less is repeated), and leave CHECKPOINT=0 out")  # fmt: skip
+    if config.launcher in ("spawn", "mpirun") or config.dist_url:
+        raise UserError(f"{words} lets the ranks meet again after an interruption, by torchrun or horovodrun: leave "
+                        "LAUNCHER and DIST_URL out")  # fmt: skip
+    for name in ("replicas", "profile", "memory", "watch", "snapshots"):
+        if getattr(config, name):
+            raise UserError(f"{name.upper()} looks at a run from its start to its end, and with {words} a part of that "
+                            "is lost: leave one of them out")  # fmt: skip
+    if config.mistake != "none":
+        raise UserError(f"{words}: MISTAKE={config.mistake} is made in a run from its start: leave one of them out")
 
 
 def check_launcher(config) -> None:
@@ -221,6 +302,12 @@ def check_launcher(config) -> None:
         raise UserError(f"LAUNCHER={config.launcher} cannot start MODE={config.mode}: use {' or '.join(allowed)}")
     if config.share_gpu and MODES[config.mode].one_process:
         raise UserError(f"SHARE_GPU=1 is for modes of several processes, and MODE={config.mode} is one: leave it out")
+    if config.adasum and config.launcher == "horovodrun":
+        raise UserError(
+            "ADASUM=1 needs MPI, and horovodrun's ranks talk Gloo: leave LAUNCHER out, or use LAUNCHER=mpirun"
+        )
+    if config.numa_binding and config.launcher == "spawn":
+        raise UserError("NUMA_BINDING=1 is torchrun's: leave LAUNCHER=spawn out")
     if config.dist_url is None:
         return
     if "torchrun" not in allowed:
@@ -232,6 +319,41 @@ def check_launcher(config) -> None:
         raise UserError(f"DIST_URL={config.dist_url}: a port is between 1 and 65535")
     if config.dist_url.startswith("file:") and config.launcher not in ("auto", "spawn"):
         raise UserError("a file:// DIST_URL needs LAUNCHER=spawn: torchrun brings its own rendezvous")
+
+
+def check_hosts(config) -> None:
+    """HOSTS are machines that can be shared out, and nothing is asked for that belongs to one machine alone."""
+    if not config.hosts:
+        for name in ("remote", "iface"):
+            if getattr(config, name):
+                raise UserError(f"{name.upper()}={getattr(config, name)} is of several machines: give HOSTS, or leave "
+                                "it out")  # fmt: skip
+        return
+    machines, words = hosts.parse(config.hosts), f"HOSTS={config.hosts}"
+    if config.remote is not None and "{host}" not in config.remote:
+        raise UserError(f"REMOTE={config.remote} does not say where the name goes: write {{host}} in it, as in "
+                        "ssh {host}")  # fmt: skip
+    if config.gpu_ids:
+        raise UserError(f"GPUS={config.gpu_ids} names the GPUs of one machine: with HOSTS give a number, and set "
+                        "CUDA_VISIBLE_DEVICES on each machine")  # fmt: skip
+    taken = hosts.share(machines, config.num_devices)
+    if MODES[config.mode].one_process and config.num_devices > machines[0].slots:
+        raise UserError(f"MODE={config.mode} is one process on one machine: {words} has GPUS={machines[0].slots} on "
+                        f"{machines[0].name}, the first; use MODE=ddp or horovod for more")  # fmt: skip
+    if not taken:
+        raise UserError(f"GPUS={config.num_devices} cannot be had of {words}: the first machine takes what it has, "
+                        f"several are used whole: GPUS={', '.join(map(str, hosts.possible(machines)))}")  # fmt: skip
+    if len(taken) > 1 and config.share_gpu:
+        raise UserError(f"SHARE_GPU=1 is all ranks on one GPU, and {words} are several machines: leave one of them out")
+    if len(taken) > 1 and config.launcher == "spawn":
+        raise UserError(f"LAUNCHER=spawn starts the processes of one machine, and {words} are several: use torchrun")
+    if len(taken) > 1 and (config.launcher == "mpirun" or config.adasum):
+        what = "ADASUM=1, which needs MPI" if config.adasum else "LAUNCHER=mpirun"
+        raise UserError(f"{what}: bench starts mpirun on one machine alone, and {words} are several: start `bench run` "
+                        "with mpirun itself, as in mpirun -np 4 -H a:2,b:2 bench run")  # fmt: skip
+    if config.dist_url and not config.dist_url.startswith(f"tcp://{machines[0].name}:"):
+        raise UserError(f"DIST_URL={config.dist_url}: with HOSTS the ranks meet on the first machine: write "
+                        f"tcp://{machines[0].name}:PORT, or leave it out")  # fmt: skip
 
 
 def check_knobs(config, knobs: set[str]) -> None:

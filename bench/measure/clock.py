@@ -33,10 +33,11 @@ class StepClock:
     it is over. A training has more steps than that: from time to time, those that have passed become seconds.
     """
 
-    def __init__(self, device: torch.device, passes: int = 1):
+    def __init__(self, device: torch.device, passes: int = 1, names: tuple[str, ...] = ()):
+        """names: of the points within a step, "start" first; by default those of the training loop."""
         self.device = device
         self.on_gpu = device.type == "cuda"
-        self.names = ACCUMULATED if passes > 1 else PHASES
+        self.names = names or (ACCUMULATED if passes > 1 else PHASES)
         self.last = None  # where the current step began: an event or seconds; None before the first timed one
         self.points = []  # of the current step: where each of its phases ended
         self.forget()

@@ -29,12 +29,22 @@ PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", 
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # they decide which kernels run
 VARIABLES = (
     *("OMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
+    *("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_hwloc_", "OMPI_MCA_mpi_", "OMPI_MCA_pml"),  # not where it was started
     "LD_PRELOAD",
 )
 SECRET_NAME = re.compile("KEY|SECRET|TOKEN|PASS|CRED|AUTH", re.IGNORECASE)
 ADDRESS = re.compile(r"://|@|\d+\.\d+\.\d+\.\d+|[0-9a-f]*:[0-9a-f]*:[0-9a-f]+", re.IGNORECASE)  # a URL, IPv4, IPv6
 # What each start of Horovod fills in anew: ranks, and the addresses by which the processes meet.
 NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|TIMELINE$|(LOCAL_|CROSS_)?(RANK|SIZE)$)")
+
+
+def cores_in_words(count: int | None, kind: str = "") -> str:
+    """A number of cores; None where it is not known.
+
+    >>> cores_in_words(1), cores_in_words(2, "usable"), cores_in_words(None)
+    ('1 core', '2 usable cores', 'unknown cores')
+    """
+    return " ".join([str(count or "unknown"), *filter(None, [kind]), "core" if count == 1 else "cores"])
 
 
 def collect_environment() -> dict[str, Any]:
@@ -66,7 +76,7 @@ def collect_machine() -> dict[str, Any]:
         "driver_note": driver_note,
         "devices": [asdict(gpu) for gpu in nvml.visible_gpus()],
         "gpu_topology": gpu_topology(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": package_versions(*PACKAGES),
         "git": git_state(REPOSITORY),
         "variables": relevant_variables(dict(os.environ)),
     }
@@ -189,6 +199,11 @@ def cuda_identity(index: int) -> dict[str, str | None]:
         "uuid": None if uuid is None else str(uuid),
         "pci_bus_id": None if None in bus else "{:08X}:{:02X}:{:02X}.0".format(*bus),
     }
+
+
+def package_versions(*packages: str) -> dict[str, str | None]:
+    """Python's version and those of packages; None for one that is not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
 
 
 def _version(package: str) -> str | None:

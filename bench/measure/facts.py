@@ -21,7 +21,7 @@ def collect_facts(config, mode, trainer) -> dict:
         "parameter_dtype": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in plain.parameters()})),
         "autocast": str(autocast.fast_dtype).removeprefix("torch.") if autocast._enabled else "off",
         "loss_scaling": trainer.scaler.is_enabled(),
-        "memory_format": memory_format(plain, config.channels_last),
+        "memory_format": memory_format(plain, bool(config.channels_last)),
         "compiled": plain._compiled_call_impl is not None,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
@@ -36,12 +36,24 @@ def collect_facts(config, mode, trainer) -> dict:
         "clip_norm": config.clip_norm,
         "loss_guard": trainer.guard.factor if trainer.guard else None,
         "augment": config.augment,
+        **({"optimizer_groups": groups_of(optimizer)} if len(optimizer.param_groups) > 1 else {}),
+        **trainer.workload.facts(plain),
         **mode.facts(optimizer),
         "overlap": config.overlap,
         "step_barrier": config.step_barrier,
         "item_sync": config.item_sync,
         "storage_ms": config.storage_ms,
     }
+
+
+def groups_of(optimizer) -> str:
+    """The parameter groups of an optimizer that has several: "2 parameters, weight_decay 0.1; 4 parameters, …"."""
+    shown = ("lr_factor", "weight_decay", "momentum")
+    return "; ".join(
+        f"{sum(p.numel() for p in group['params'])} parameters"
+        + "".join(f", {name} {group[name]:g}" for name in shown if isinstance(group.get(name), int | float))
+        for group in optimizer.param_groups
+    )
 
 
 def memory_format(model: nn.Module, images_last: bool) -> str:
@@ -68,5 +80,6 @@ def schedule_of(config) -> str:
 
 def norm_of(model: nn.Module) -> str:
     """The normalising layers by class: "BatchNorm2d × 20"; "none" without any."""
-    kinds = Counter(type(m).__name__ for m in model.modules() if "norm" in type(m).__name__.lower())
+    names = (type(module).__name__.removeprefix("FSDP") for module in model.modules())  # it renames what it shards
+    kinds = Counter(name for name in names if "norm" in name.lower())
     return ", ".join(f"{kind} × {count}" for kind, count in sorted(kinds.items())) or "none"

@@ -24,9 +24,10 @@ class Load:
 
     def stop(self) -> dict:
         """What they grew by. own_cpu_s: of this process and those that it started. machine_cpu_s: of all processes on
-        this machine; steal_s: what its host gave to others. pressure_s: how long some process waited for a core (PSI);
-        None where the kernel does not count it. cpu_mhz: the clock of the fastest core at the end; None where it cannot
-        be read. Seconds of one core, but for wall_s."""
+        this machine, with interrupts_s: what the kernel took for interrupts, as of packets. steal_s: what its host gave
+        to others. pressure_s: how long some process waited for a core (PSI); None where the kernel does not count it.
+        cpu_mhz: the clock of the fastest core at the end; None where it cannot be read. Seconds of one core, but for
+        wall_s."""
         grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
         own = max(0.0, grown["own_cpu_s"])  # a worker that has ended in between takes its own with it
         wall_s = time.perf_counter() - self.began
@@ -36,15 +37,16 @@ class Load:
 def counters() -> dict[str, float | None]:
     """All of them, now."""
     used, machine = resource.getrusage(resource.RUSAGE_SELF), psutil.cpu_times()
+    interrupts = getattr(machine, "irq", 0.0) + getattr(machine, "softirq", 0.0)
     return {
         "own_cpu_s": used.ru_utime + used.ru_stime + sum(map(cpu_s, psutil.Process().children(recursive=True))),
         "involuntary_switches": used.ru_nivcsw,
         "page_faults": used.ru_majflt,
-        "machine_cpu_s": machine.user + machine.system + getattr(machine, "nice", 0.0) + getattr(machine, "irq", 0.0)
-        + getattr(machine, "softirq", 0.0),
+        "machine_cpu_s": machine.user + machine.system + getattr(machine, "nice", 0.0) + interrupts,
+        "interrupts_s": interrupts,
         "steal_s": getattr(machine, "steal", None),
         "pressure_s": pressure_s(),
-    }  # fmt: skip
+    }
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -4,9 +4,11 @@ from bench.mistakes.base import Mistake, Question
 
 
 def detect(observed: dict) -> str | Question | None:
-    """Every rank steps with its own gradient, and no two have the same."""
+    """Every rank steps with its own gradient, and no two have the same. (With Horovod's Adasum it does by design: what
+    is exchanged is the change of the weights.)"""
     gradient, ranks = observed.get("gradient") or {}, observed.get("world_size", 1)
-    if ranks == 1 or gradient.get("exchanged", True) or not observed.get("exchanges", True):
+    own = not gradient.get("exchanged", True) and gradient.get("kind") != "Adasum"
+    if ranks == 1 or not own or not observed.get("exchanges", True):
         return None
     evidence = f"each of the {ranks} ranks stepped with its own gradient, and no other's"
     together = (observed.get("weights") or {}).get("together_again") or gradient["kind"] == "local SGD"

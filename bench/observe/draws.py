@@ -5,9 +5,11 @@ Nothing of a loader is replaced. The one method by which torch's iterators ask f
 """
 
 import contextlib
+import functools
 import itertools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +19,7 @@ from torch.utils.data import dataloader as torchs
 
 from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk, coverage, pairs
 from bench.observe.examples import length_of, numbers_of
+from bench.observe.listening import listen
 from bench.observe.probe import Probe, Unheard
 from bench.observe.streams import digest
 from bench.observe.view import Epoch, chosen
@@ -58,30 +61,13 @@ class Draws(Probe):
         self.owners = weakref.WeakKeyDictionary()  # torch's iterator -> the epoch that it serves
         self.here = threading.local()  # .epoch: whose iterator this thread makes or asks just now
         self.draws, self.ranks = 0, 1
-        self.listening, self.own, self.fresh = False, None, False
+        self.end, self.fresh = None, False
 
     # --- torch's iterators ----------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Put the ear up: ``_next_index`` of torch's iterators goes on as it is, and is heard."""
-        kind = getattr(torchs, "_BaseDataLoaderIter", None)
-        self.own = getattr(kind, "_next_index", None)
-        if self.own is None:
-            return
-        own, heard, ended = self.own, self.watch.guarded(self, self.heard), self.watch.guarded(self, self.ended)
-
-        def next_index(iterator):
-            try:
-                indices = own(iterator)
-            except StopIteration:
-                ended(iterator)
-                raise
-            if self.listening:
-                heard(iterator, indices)
-            return indices
-
-        self.ear, self.listening = next_index, True
-        kind._next_index = next_index
+    def asks(self, arguments: tuple, options: dict) -> Callable:
+        """An iterator asks its sampler for indices."""
+        return self.watch.guarded(self, functools.partial(self.heard, arguments[0]))
 
     def heard(self, iterator, indices) -> None:
         """An iterator has drawn indices: one that is made or asked by an epoch just now, or was so before."""
@@ -92,22 +78,24 @@ class Draws(Probe):
         self.owners[iterator] = epoch
         self.watch.tell("drawn", epoch, iterator, indices)
 
-    def ended(self, iterator) -> None:
+    def ended(self, error: BaseException, arguments: tuple) -> None:
         """An iterator's sampler has no more indices."""
-        if record := self.records.get(self.owners.get(iterator)):
+        record = self.records.get(self.owners.get(arguments[0]))
+        if record and isinstance(error, StopIteration):
             record.exhausted = True
 
     def close(self) -> None:
-        self.listening = False
-        if self.own and torchs._BaseDataLoaderIter._next_index is self.ear:
-            torchs._BaseDataLoaderIter._next_index = self.own
+        if self.end:
+            self.end()
         self.here.epoch = None
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def begin(self, loader) -> None:
         self.ranks = self.watch.ranks
-        self.listen()
+        kind, guarded = getattr(torchs, "_BaseDataLoaderIter", None), self.watch.guarded
+        if hasattr(kind, "_next_index"):
+            self.end = listen(kind, "_next_index", guarded(self, self.asks), guarded(self, self.ended))
 
     def before_iter(self, epoch) -> None:
         if len(self.records) < EPOCHS:
@@ -185,7 +173,7 @@ class Draws(Probe):
 
     def wrong(self, record: Drawn) -> str | None:
         """Why an epoch's indices are not known."""
-        if self.own is None:
+        if self.end is None:
             return "this torch keeps its indices elsewhere"
         if record.iterator is None and not record.steps and not record.wrong:
             return "its batches were not seen to come from torch's DataLoader"

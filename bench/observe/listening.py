@@ -19,8 +19,14 @@ class Heard:
 
         @functools.wraps(function)
         def stand_in(*arguments, **options):
-            then = [after for listener in tuple(self.listeners) if (after := listener(arguments, options))]
-            result = function(*arguments, **options)
+            listeners = tuple(self.listeners)
+            then = [after for listener, _ in listeners if (after := listener(arguments, options))]
+            try:
+                result = function(*arguments, **options)
+            except BaseException as error:
+                for _, raised in listeners:
+                    raised(error, arguments)
+                raise
             for after in then:
                 after(result)
             return result
@@ -37,20 +43,22 @@ class Heard:
                 setattr(self.owner, self.name, self.own)
 
 
-def listen(owner, name: str, listener: Callable) -> Callable[[], None]:
+def listen(owner, name: str, listener: Callable, raised: Callable = lambda error, arguments: None) -> Callable:
     """Have ``listener(arguments, options)`` called before every call of ``owner.name``, for a method with the object
-    first; what it returns, if anything, is called with the result. Neither may raise (``Watch.guarded``).
+    first; what it returns, if anything, is called with the result. ``raised(error, arguments)`` is called where there
+    is none. None of them may raise (``Watch.guarded``).
 
     Returns the function that ends it.
     """
     there = heard.get((owner, name))
     if there is None:
         there = heard[owner, name] = Heard(owner, name)
-    there.listeners.append(listener)
+    pair = listener, raised
+    there.listeners.append(pair)
 
     def end() -> None:
-        if listener in there.listeners:
-            there.listeners.remove(listener)
+        if pair in there.listeners:
+            there.listeners.remove(pair)
         if not there.listeners and heard.get((owner, name)) is there:
             del heard[owner, name]
             there.end()

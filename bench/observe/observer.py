@@ -44,7 +44,7 @@ class Observer:
         self.begun = self.state()
         if self.config.watch:
             self.waits = HostSyncs(trainer.device.type == "cuda", STEP, WAITING)
-            if trainer.mode.topology.world_size > 1:
+            if trainer.mode.topology.world_size > 1 and trainer.mode.replicated:
                 self.look_after_synchronize()
 
     def state(self) -> dict[str, str]:
@@ -87,7 +87,11 @@ class Observer:
             "start": self.begun,
             "end": self.state(),
             "data": self.data(dataset, rows),
-            "reported": reported([row for row in rows if row["steps"] > self.first_step], val_set),
+            "reported": reported(
+                [row for row in rows if row["steps"] > self.first_step],
+                val_set,
+                self.trainer.workload.info.metrics[0].key,
+            ),
             "augmentation": self.augmentation(dataset),
             "norm": norm_of(batch_norms(self.trainer.model), self.config.per_device_batch),
             "gradient": self.gradient and self.gradient_part(facts),
@@ -101,7 +105,11 @@ class Observer:
 
     def gradient_part(self, facts: dict) -> dict | None:
         """The gradients of the first step, and how the mode exchanges them."""
-        kind = "PowerSGD" if facts["compression"] == "powersgd" else NO_MEAN.get(facts["gradient"], "mean")
+        kind = (
+            "PowerSGD"
+            if facts["compression"] == "powersgd"
+            else NO_MEAN.get(facts["gradient"].partition(";")[0], "mean")
+        )
         look = self.gradient.result()
         return look and {"looks": [look], "passes": self.gradient.passes, "kind": kind}
 
@@ -144,11 +152,11 @@ class Observer:
         return rate_of(used, config.lr, config.global_batch, config.lr_batch)
 
 
-def reported(rows: list[dict], val_set) -> dict | None:
-    """What this rank would print of its epochs; None where nothing was validated."""
-    if not rows or "top1" not in rows[0]:
+def reported(rows: list[dict], val_set, metric: str) -> dict | None:
+    """What this rank would print of its epochs; None where nothing was validated. metric: the workload's first."""
+    if not rows or any(row.get(metric) is None for row in rows):
         return None
-    return {"top1": [row["top1"] for row in rows], "images": [row["images"] for row in rows],
+    return {metric: [row[metric] for row in rows], "images": [row["images"] for row in rows],
             "val_images": len(val_set)}  # fmt: skip
 
 

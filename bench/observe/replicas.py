@@ -37,7 +37,8 @@ class Replicas:
         self.mode, self.model = trainer.mode, trainer.mode.unwrap(trainer.model)
         self.layers = layers_of(self.model)
         self.steps, self.learning_rates, self.taken, self.distances = [], [], [], []
-        self.ranks_top1, self.ranks_loss, self.average = [], [], {}
+        self.metric = trainer.workload.info.metrics[0].key
+        self.ranks_metric, self.ranks_loss, self.average = [], [], {}
         self.skipped, self.last = trainer.skipped_steps, trainer.step + steps
         if self.mode.topology.world_size > 1:  # one process has one set of weights
             self.compare()
@@ -61,7 +62,7 @@ class Replicas:
     def end_epoch(self) -> None:
         """Validate every rank's model alone."""
         found = self.mode.gather(self.judge())
-        self.ranks_top1.append([each["top1"] for each in found])
+        self.ranks_metric.append([each[self.metric] for each in found])
         self.ranks_loss.append([each["loss"] for each in found])
 
     def end_training(self) -> None:
@@ -88,7 +89,7 @@ class Replicas:
             "distance": [digits(math.hypot(*point)) for point in self.distances],
             "by_layer": {name: [digits(point[i]) for point in self.distances] for i, name in enumerate(self.layers)},
             "theory": [digits(factors[n]) for n in self.taken] if factors else None,
-            "ranks_top1": self.ranks_top1,
+            f"ranks_{self.metric}": self.ranks_metric,
             "ranks_loss": self.ranks_loss,
             "average": self.average,
         }

@@ -220,6 +220,8 @@ class Watch:
 
     def keep(self, observed: dict) -> list[Finding]:
         """The findings that are not expected."""
+        for hear in hearers:
+            hear(self, observed)
         self.reported = [finding for finding in mistakes.find(observed) if finding.name not in self.expect]
         return self.reported
 
@@ -294,6 +296,7 @@ class Watch:
 ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
          "hang")  # fmt: skip
 made = [0]  # Watches of this process
+hearers: list[Callable] = []  # called with a Watch that reports, and what was observed of all ranks
 exits: list[Watch] = []  # those that have not reported
 
 

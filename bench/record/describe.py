@@ -4,9 +4,15 @@ import re
 import statistics
 from collections import Counter
 
+from bench import formulas
+from bench.config.options import RunConfig
+from bench.config.peak_flops import peak_of
+from bench.measure.environment import cores_in_words
+from bench.measure.memory_parts import surplus
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
+COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # what computes, and talks
 OTHERS = 0.1  # of the CPU: what an idle desktop takes is 1 to 3 %
 # What disturbs a run: a figure of its summary, from where on it does, and what is said of it.
 DISTURBING = {
@@ -22,12 +28,43 @@ DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie
 
 
 def machine_line(record: Record) -> str:
-    """Machine, devices and versions of a record in one line, for the head of a table or a picture."""
+    """Machine, devices and versions of a record in one line, for the head of a table or a picture; of several machines
+    their names, and what is said of the network."""
     on = " and ".join(f"{count}× {name}" for name, count in Counter(used_gpus(record)).items()) or "CPU only"
-    parts = [f"{on}: {record.machine['cpu_model']}, {record.machine['usable_cores']} cores"]
+    parts = [f"{on}: {record.machine['cpu_model']}, {cores_in_words(record.machine['usable_cores'])}"]
     versions = record.versions
     parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
-    return "; ".join(parts)
+    return "; ".join([*parts, *filter(None, [where(record)])])
+
+
+def where(record: Record) -> str:
+    """On which machines a run was, and what is said of the network; "" on one machine of which nothing is."""
+    names = f"{record.layout} ({', '.join(node.name for node in record.nodes)})" if record.several_machines else ""
+    return ", ".join(filter(None, [names, record.network]))
+
+
+def differing_nodes(record: Record) -> list[str]:
+    """In what the machines of a run differ from its first: a sentence each; none where they are alike."""
+    found = []
+    for node in record.nodes[1:]:
+        first, other = (of_environment(each) for each in (record.environment, node.environment))
+        apart = [f"{name} is {other[name]} and not {first[name]}" for name in first if other[name] != first[name]]
+        found += [f"{node.name} differs from {record.nodes[0].name}: {', '.join(apart)}"] if apart else []
+    return found
+
+
+def of_environment(environment: dict) -> dict:
+    """What machines that compute together should have the same: code, hardware, versions."""
+    machine, source = environment.get("machine") or {}, environment.get("source_sha256")
+    gpus = Counter(gpu["name"] for gpu in environment.get("devices") or [])
+    return {
+        "code": source and source[:8],
+        "processor": machine.get("cpu_model"),
+        "cores": machine.get("usable_cores"),
+        "GPUs": " and ".join(f"{count}× {name}" for name, count in gpus.items()) or "none",
+        "driver": environment.get("driver_version"),
+        **{name: (environment.get("versions") or {}).get(name) for name in COMPUTE},
+    }
 
 
 def used_gpus(record: Record) -> list[str]:
@@ -52,9 +89,15 @@ def stand_in(record: Record) -> str:
 
 def workload(record: Record) -> str:
     """Model, data and precision, in a few words."""
-    config = record.config
+    return f"{model_and_data(record.config)}, {record.config.precision or 'precision not recorded'}"
+
+
+def model_and_data(config: RunConfig) -> str:
+    """Model and data with their sizes: ``resnet18, digits 16 px``; ``gpt 2×64, stdlib 64 bytes``."""
     size = f" {config.image_size} px" if config.image_size else ""
-    return f"{config.model}, {config.data}{size}, {config.precision or 'precision not recorded'}"
+    size = f" {config.context} bytes" if config.context else size
+    sizes = f" {config.layers}×{config.width}" if config.layers else ""
+    return f"{config.model}{sizes}, {config.data}{size}"
 
 
 def memory_cell(devices: list[dict]) -> str:
@@ -65,12 +108,42 @@ def memory_cell(devices: list[dict]) -> str:
     return f"{source} " + " ".join(f"{d[source]:.2f}" for d in devices)
 
 
+def device_label(record: Record, rank: int, device: dict) -> str:
+    """A device of a record, as a table of devices names it."""
+    return f"process {rank}" if device["device"] == "cpu" else f"rank {rank}, {device['device']}"
+
+
+def memory_sentences(record: Record) -> list[str]:
+    """What must be known of the memory by what it is for: how it was taken, what is not known of it, and under
+    DataParallel by what its device 0 is fuller than device 1."""
+    found = [device["memory_parts"] for part in record.samples for device in part.devices if "memory_parts" in device]
+    if not found:
+        return []
+    said = [f"memory by what it is for: {found[0]['source']}"] if "gib" in found[0] else []
+    said += dict.fromkeys(note for parts in found for note in parts["notes"])
+    if record.mode.one_process and len(found) > 1 and all("gib" in parts for parts in found):
+        said.append(fuller(record.config.mode, found[0]["gib"], found[1]["gib"]))
+    return said
+
+
+def fuller(mode: str, first: dict[str, float], second: dict[str, float]) -> str:
+    """By what one device is fuller than the next one: GiB by kind of each.
+
+    >>> fuller("dp", {"weights": 1.0, "activations": 4.0}, {"activations": 4.0, "replicas": 0.5})
+    'dp: device 0 holds 0.500 GiB more than device 1: weights +1.000, replicas -0.500'
+    """
+    more = surplus(first, second)
+    each = ", ".join(f"{kind} {size:+.3f}" for kind, size in more.items() if abs(size) >= 0.0005)
+    return f"{mode}: device 0 holds {sum(more.values()):.3f} GiB more than device 1: {each}"
+
+
 def row(record: Record) -> list[str]:
     """The cells of one run: mode, devices, processes × threads, global batch, throughput, step ms, steps, memory. A
     failed one says so."""
     config = record.config
-    name = config.mode + (" tuned" if config.tuned else "")
+    name = config.mode + (" tuned" if config.tuned else "") + (" plain" if config.plain else "")
     name += f" MISTAKE={config.mistake}" if config.mistake != "none" else ""
+    name += f", interrupted {len(rows)} ×" if (rows := record.interruptions) else ""
     if record.status == "failed":
         return [name, str(config.num_devices), "", "", f"failed: {record.failure['kind']}", "", "", ""]
     if record.status == "evaluated":
@@ -86,6 +159,43 @@ def row(record: Record) -> list[str]:
         str(step["n"]),
         memory_cell(record.peak_memory),
     ]
+
+
+def interrupted(record: Record) -> str:
+    """What a run with ELASTIC has survived, in a sentence; "" of one that was not interrupted."""
+    rows = record.interruptions
+    if not rows:
+        return ""
+    lost, repeated = (sum(row[name] for row in rows) for name in ("seconds_lost", "steps_repeated"))
+    return (
+        f"interrupted {len(rows)} × ({lost:.1f} s lost, {repeated} steps repeated, from {rows[0]['devices_before']} "
+        f"devices to {rows[-1]['devices_after']}): no measurement to compare"
+    )
+
+
+def flops_sentence(record: Record) -> str:
+    """The operations per second that the model needed of a device, and MFU where the device's peak is known; empty of a
+    model whose operations are not counted."""
+    config, facts = record.config, record.samples[0].facts if record.samples else None
+    per_token = (facts or {}).get("flops_per_token")
+    if not per_token or not record.throughput:
+        return ""
+    devices = 1 if config.share_gpu else record.num_devices
+    found = formulas.model_flops_per_s(record.throughput, per_token, devices)
+    said = (
+        f"model FLOPs: {per_token:,} per token (6 N + 12 layers × width × context; Chowdhery et al. 2022, appendix B), "
+        f"{found / 1e12:.4g} TFLOP/s per device"
+    )
+    names = dict.fromkeys(used_gpus(record))
+    peaks = {name: peak_of(name, config.precision) for name in names}
+    peak, source = (config.peak_tflops, "PEAK_TFLOPS") if config.peak_tflops else (
+        (min(peaks.values()), f"{' and '.join(names)}, {config.precision}, data sheet") if peaks and all(peaks.values())
+        else (None, "")
+    )  # fmt: skip
+    if not peak:
+        return f"{said}; MFU is not known here: PEAK_TFLOPS says what one device can compute"
+    mfu = formulas.model_flops_utilization(found, peak * 1e12)
+    return f"{said}; MFU {100 * mfu:.1f} % of {peak:g} TFLOP/s ({source})"
 
 
 def did_not_fit(failure: dict) -> bool:
@@ -197,7 +307,7 @@ def how_quiet(records: list[Record]) -> tuple[bool, str]:
 def disturbances(record: Record, others: list[Record]) -> list[str]:
     """What must be known before the figures of single runs are compared: whose mean was moved by a few long steps, and
     whose order the medians turn round."""
-    found = disturbed([record, *others])
+    found = disturbed([record, *others]) + differing_nodes(record)
     for each in filter(lambda each: each.ok, [record, *others]):
         mean_over_median = each.median_throughput / each.throughput
         if mean_over_median > DISTURBED:

@@ -82,7 +82,7 @@ def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
         "world_size": len(parts),
         "num_devices": topology["num_devices"],
         "trains": config.epochs > 0,
-        "exchanges": config.sync and not MODES[config.mode].baseline,
+        "exchanges": config.sync and not MODES[config.mode].baseline and MODES[config.mode].same_update,
         "start": {"parameters": hashes["start"]} if hashes["start"] else None,
         "end": {"parameters": hashes["end"]} if hashes["end"] else None,
         "data": None if config.resume else {"shared_in_a_step": 1 - len(set(first)) / len(first)},

@@ -4,7 +4,8 @@ import dataclasses
 import re
 from pathlib import Path
 
-from bench.config.data_sets import data_kind
+from bench.config import own
+from bench.config.data_sets import OWN, data_kind
 from bench.config.options import RunConfig
 from bench.files import PROJECT
 from bench.storage.urls import without_credentials
@@ -36,14 +37,17 @@ def without_paths(text: str) -> str:
 
 
 def without_names(config: RunConfig) -> RunConfig:
-    """A config whose paths say nothing of this machine's owner: below the working folder as they are, else the last
-    name of each."""
+    """A config that says nothing of this machine's owner: paths below the working folder as they are, of others the
+    last name of each; not how other machines are reached."""
     kind, place = data_kind(config.data)
     paths = [f.name for f in dataclasses.fields(config) if f.metadata["path"]]
     changes = {name: nameless(getattr(config, name)) for name in paths if getattr(config, name)}
     if place:
-        changes["data"] = nameless(place) if kind == "url" else f"{kind}:{nameless(place)}"
-    return dataclasses.replace(config, **changes)
+        changes["data"] = nameless(place) if kind in ("url", OWN) else f"{kind}:{nameless(place)}"
+    if own.named(config.model or ""):
+        prefix = own.KERAS if config.model.startswith(own.KERAS) else ""
+        changes["model"] = prefix + nameless(config.model.removeprefix(prefix))
+    return dataclasses.replace(config, remote=None, **changes)
 
 
 def nameless(path: str) -> str:

@@ -13,7 +13,7 @@ from bench.errors import UserError
 from bench.record.migrate import migrate
 from bench.record.schema import BadRecord, check
 from bench.record.summary import summarise, summarise_accuracy
-from bench.record.view import Record
+from bench.record.view import Record, workload_in
 
 MOST_BYTES = 256 * 2**20  # a record of a long run on many ranks has some MiB
 LATER = {"median_throughput_per_s", "steal_share"}  # figures that older records lack
@@ -24,19 +24,26 @@ CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00(?:0[0-8bcef]|1[0-9a-f]|7f|[89][0-
 def load(path: Path) -> Record:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
+    data = parsed(path)
+    check(migrate(data, path), path)
+    check_config(data, path)
+    if data["status"] == "ok":
+        check_samples(data, path)
+        check_nodes(data, path)
+        check_coverage(data, path)
+        check_summary(data, path)
+    return Record(data, str(path.parent))
+
+
+def parsed(path: Path):
+    """A file's JSON, with numbers and text that every table and picture can take. Raises BadRecord."""
     try:
         data = json.loads(text := text_of(path), parse_constant=refuse, parse_float=finite, parse_int=whole)
         if "\\ud" in text.lower():  # half a character can be read, and never written
             json.dumps(data, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
         raise BadRecord(f"{path}: not a readable record ({error})") from None
-    check(migrate(data, path), path)
-    check_config(data, path)
-    if data["status"] == "ok":
-        check_samples(data, path)
-        check_coverage(data, path)
-        check_summary(data, path)
-    return Record(data, str(path.parent))
+    return data
 
 
 def text_of(path: Path) -> str:
@@ -64,10 +71,10 @@ def whole(text: str) -> int:
     return value if abs(value := int(text)) <= LARGEST_WHOLE else refuse(text[:20])
 
 
-def find_records(folder: Path) -> tuple[list[Record], list[str]]:
+def find_records(folder: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
     """All records below a folder, oldest first, and one sentence for each file that is no good record.
 
-    Raises UserError when the folder does not exist or holds no record at all.
+    Raises UserError when the folder does not exist or, where some are needed, holds no record at all.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -78,7 +85,7 @@ def find_records(folder: Path) -> tuple[list[Record], list[str]]:
             records.append(load(path))
         except BadRecord as error:
             refused.append(str(error))
-    if not records and not refused:
+    if needed and not records and not refused:
         raise UserError(f"no record.json below {folder}: run `make bench` first")
     return sorted(records, key=lambda record: record.started_at), refused
 
@@ -109,8 +116,30 @@ def check_samples(record: dict, where) -> None:
         if found := part.get("replicas"):
             columns = [found["steps"], found["distance"], found["lr"], *found["by_layer"].values()]
             columns += [found["theory"]] if found["theory"] else []
-            if len({len(column) for column in columns}) > 1 or len({len(row) for row in found["ranks_top1"]}) > 1:
+            metric = workload_in(record).metrics[0].key
+            rows = found.get(f"ranks_{metric}")
+            if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
+                raise BadRecord(f"{where}: not a valid record: samples/replicas: no ranks_{metric}")
+            judged = [value for row in rows for value in row] + [each.get(metric) for each in found["average"].values()]
+            if not all(map(is_number, judged)):
+                raise BadRecord(f"{where}: not a valid record: samples/replicas: {metric} is no number")
+            if len({len(column) for column in columns}) > 1 or len({len(row) for row in rows}) > 1:
                 raise BadRecord(f"{where}: not a valid record: samples: columns of the replicas differ in length")
+
+
+def is_number(value) -> bool:
+    """Whether a value of JSON is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_nodes(record: dict, where) -> None:
+    """Raise BadRecord when a rank is on no machine, on two, or on another one than it says."""
+    nodes, parts = record["nodes"], record["samples"]
+    place = {rank: number for number, node in enumerate(nodes) for rank in node["ranks"]}
+    listed = sorted(rank for node in nodes for rank in node["ranks"])
+    if nodes and (listed != list(range(len(parts))) or any(part.get("node", place[part["rank"]]) != place[part["rank"]]
+                                                           for part in parts)):  # fmt: skip
+        raise BadRecord(f"{where}: not a valid record: nodes: not every rank once, or another than samples/node says")
 
 
 def check_coverage(record: dict, where) -> None:
@@ -129,7 +158,9 @@ def check_summary(record: dict, where) -> None:
         raise BadRecord(
             f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
         )
-    follows, summary = summarise(config.mode, global_batch, record["samples"]), record["summary"]
+    workload = workload_in(record)
+    follows = summarise(config.mode, global_batch * workload.per_example, record["samples"])
+    summary = record["summary"]
     for name in LATER & follows.keys():
         summary.setdefault(name, follows[name])
     summary["step_time_s"].setdefault("mean", follows["step_time_s"]["mean"])
@@ -137,7 +168,12 @@ def check_summary(record: dict, where) -> None:
         if name != "command_to_first_timed_step_s" and not agree(value, summary.get(name)):
             raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")
     if accuracy := record.get("accuracy"):
-        metrics = [metric["key"] for metric in record["workload"]["metrics"]]
+        metrics = workload.metrics
+        if len({tuple(metric.key in row for metric in metrics) for row in accuracy["epochs"]}) > 1:
+            raise BadRecord(f"{where}: not a valid record: accuracy/epochs: the epochs differ in their metrics")
+        values = [row.get(metric.key) for row in accuracy["epochs"] for metric in metrics]
+        if not all(value is None or is_number(value) for value in values):
+            raise BadRecord(f"{where}: not a valid record: accuracy/epochs: a metric is no number")
         follows = summarise_accuracy(metrics, config.target, accuracy["epochs"])
         if any(not agree(follows.get(name), value) for name, value in accuracy.items()):
             raise BadRecord(f"{where}: edited: accuracy does not follow from its epochs")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from bench.errors import BenchError, printable
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
+NETWORK_PATH = Path(__file__).with_name("network.schema.json")  # of what `bench network` leaves
+FOREIGN_PATH = Path(__file__).with_name("foreign.schema.json")  # of what `bench time` leaves
 
 
 class BadRecord(BenchError):
@@ -18,17 +20,18 @@ class BadRecord(BenchError):
 
 
 @functools.cache
-def validator():
-    """The schema, compiled once per process: 0.1 ms per record."""
+def validator(schema: Path = SCHEMA_PATH):
+    """The schema, compiled once per process: 0.1 ms per record. Definitions are those of a run's record."""
     import jsonschema_rs  # not for commands that read no record
 
-    return jsonschema_rs.validator_for(json.loads(SCHEMA_PATH.read_text()))
+    shared = json.loads(SCHEMA_PATH.read_text())["$defs"]
+    return jsonschema_rs.validator_for(json.loads(schema.read_text()) | {"$defs": shared})
 
 
-def check(record: dict, where) -> None:
+def check(record: dict, where, schema: Path = SCHEMA_PATH) -> None:
     """Raise BadRecord when a record does not fit the schema; of several errors the outermost is named."""
     try:
-        errors = list(validator().iter_errors(record))
+        errors = list(validator(schema).iter_errors(record))
     except ValueError as error:  # text that is no Unicode
         raise BadRecord(f"{where}: not a valid record: {error}") from None
     if errors:

@@ -5,18 +5,20 @@ import statistics
 
 from bench import formulas
 from bench.config.modes import MODES
+from bench.config.workloads import Metric
 from bench.measure.nvml import SLOWED
 
 
-def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
-    """The figures that tables show. parts: one dict per rank, as in the record's ``samples``."""
+def summarise(mode: str, units: int, parts: list[dict]) -> dict:
+    """The figures that tables show. units: those of throughput in a step over all devices. parts: one dict per rank, as
+    in the record's ``samples``."""
     times = [part["step_time_s"] for part in parts]
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
     middle = formulas.median_steps(times, MODES[mode].baseline)
     return {
-        "throughput_per_s": throughput_of(mode)(times, global_batch),
-        "median_throughput_per_s": throughput_of(mode)(middle, global_batch),
+        "throughput_per_s": throughput_of(mode)(times, units),
+        "median_throughput_per_s": throughput_of(mode)(middle, units),
         "step_time_s": {
             "n": len(steps),
             "mean": statistics.fmean(steps),
@@ -26,12 +28,13 @@ def summarise(mode: str, global_batch: int, parts: list[dict]) -> dict:
         },
         "data_wait_s": {"median": formulas.percentile(waits, 50), "p95": formulas.percentile(waits, 95)},
         "peak_memory_gib": [
-            {"rank": part["rank"], "device": device["device"], **device["peak_memory_gib"]}
+            {"rank": part["rank"], "device": device["device"], **of_node(part), **device["peak_memory_gib"]}
             for part in parts
             for device in part["devices"]
         ],
         **disturbance(parts),
-        "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in parts)
+        # of rank 0's machine: another one has another clock
+        "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in on_one_machine(parts)[0])
         - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
     }
 
@@ -54,12 +57,15 @@ def disturbance(parts: list[dict]) -> dict:
 
 def gpu_disturbance(parts: list[dict]) -> dict:
     """The same of the GPUs, by what NVML said of them."""
-    ranks = {part.get("pid") for part in parts}
     devices = [(part.get("pid"), device) for part in parts for device in part["devices"]]
-    seen = [device["processes"] for pid, device in devices if pid in device.get("processes", ())]
+    foreign = []  # process numbers are those of one machine
+    for machine in on_one_machine(parts):
+        ranks = {part.get("pid") for part in machine}
+        foreign += [set(seen) - ranks for part in machine for device in part["devices"]
+                    if part.get("pid") in (seen := device.get("processes", ()))]  # fmt: skip
     slowed = [share for _, device in devices if (share := slowed_share(device)) is not None]
     return {
-        **({"foreign_gpu_processes": max(len(set(pids) - ranks) for pids in seen)} if seen else {}),
+        **({"foreign_gpu_processes": max(map(len, foreign))} if foreign else {}),
         **({"gpu_slowed_share": max(slowed)} if slowed else {}),
     }
 
@@ -76,29 +82,48 @@ def slowed_share(device: dict) -> float | None:
 
 
 def others_cpu_share(parts: list[dict]) -> float:
-    """The share of the CPU that other processes took during the timed steps, on the machine where it is largest."""
-    nodes = []
+    """The share of the CPU that other processes took during the timed steps, on the machine where it is largest. Of
+    nodes that are namespaces of one machine the links are its kernel's work, which belongs to no process: there the
+    time for interrupts is the run's own."""
+    return max(map(others_on_machine, on_one_machine(parts)))
+
+
+def others_on_machine(parts: list[dict]) -> float:
+    """The same of one machine, by the parts of its ranks.
+
+    >>> load = {"own_cpu_s": 4.0, "machine_cpu_s": 10.0, "interrupts_s": 2.0, "cores": 2, "wall_s": 5.0}
+    >>> [others_on_machine([{"load": load, "node": number} for number in nodes]) for nodes in ((0, 0), (0, 1))]
+    [0.2, 0.0]
+    """
+    loads = [part["load"] for part in parts]
+    links = loads[0].get("interrupts_s", 0.0) if len({part.get("node") for part in parts}) > 1 else 0.0
+    own = [load["own_cpu_s"] for load in loads] + [links]
+    return formulas.others_cpu_share(loads[0]["machine_cpu_s"], own, loads[0]["cores"], loads[0]["wall_s"])
+
+
+def on_one_machine(parts: list[dict]) -> list[list[dict]]:
+    """The parts of each machine, rank 0's first: what shares a processor, its clock and its process numbers."""
+    machines = {}
     for part in parts:
-        if part["load"]["local_rank"] == 0 or not nodes:
-            nodes.append([])
-        nodes[-1].append(part["load"])
-    return max(
-        formulas.others_cpu_share(
-            node[0]["machine_cpu_s"], [load["own_cpu_s"] for load in node], node[0]["cores"], node[0]["wall_s"]
-        )
-        for node in nodes
-    )
+        machines.setdefault(part.get("load", {}).get("machine", 0), []).append(part)
+    return list(machines.values())
 
 
-def summarise_accuracy(metrics: list[str], target: float | None, rows: list[dict]) -> dict:
-    """What a table shows of the epochs. metrics: the keys of the workload's, the one that is compared first. rows: one
-    per epoch; without a validation set they have no metric."""
+def of_node(part: dict) -> dict:
+    """The number of a rank's node, in a run on several."""
+    return {"node": part["node"]} if "node" in part else {}
+
+
+def summarise_accuracy(metrics: tuple[Metric, ...], target: float | None, rows: list[dict]) -> dict:
+    """What a table shows of the epochs. metrics: the workload's, the one that is compared first. rows: one per epoch;
+    without a validation set they have no metric."""
     first = metrics[0]
-    found = {"epochs": rows, **{name: rows[-1][name] for name in metrics if name in rows[-1]}}
-    if first in rows[-1]:
-        found[f"best_{first}"] = max(row[first] for row in rows)
+    found = {"epochs": rows, **{metric.key: rows[-1][metric.key] for metric in metrics if metric.key in rows[-1]}}
+    if first.key in rows[-1]:
+        found[f"best_{first.key}"] = first.best(row[first.key] for row in rows)
     if target is not None:
-        found |= {"target": target, "time_to_accuracy_s": formulas.time_to_accuracy_s(rows, target)}
+        seconds = formulas.time_to_accuracy_s(rows, target, first.key, first.better == "down")
+        found |= {"target": target, "time_to_accuracy_s": seconds}
     return found
 
 

@@ -32,10 +32,32 @@ class Sample:
     timeline: dict | None = None  # of a profiled step
     replicas: dict | None = None  # of rank 0: distances between the replicas, accuracy of each
     lab: dict = field(default_factory=dict)  # what a mistake noted
+    node: int = 0  # the number of its machine among the record's nodes
     load: dict | None = None  # CPU of this rank and of its machine during the timed steps (bench/measure/load.py)
 
 
+@dataclass(frozen=True)
+class Node:
+    """One machine of a run. clock_offset_s: its clock less that of rank 0's machine, good to clock_uncertainty_s; no
+    figure rests on it. What is not known is None."""
+
+    name: str
+    ranks: list[int]
+    devices: int
+    environment: dict
+    interface: str | None = None
+    link_speed_mbit: float | None = None
+    clock_offset_s: float | None = None
+    clock_uncertainty_s: float | None = None
+
+
 FIELDS = tuple(Sample.__dataclass_fields__)
+
+
+def workload_in(data: dict) -> WorkloadInfo:
+    """The ``workload`` of a record's file."""
+    found = data["workload"]
+    return WorkloadInfo(**found | {"metrics": tuple(Metric(**metric) for metric in found["metrics"])})
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +128,7 @@ class Record(Mapping):
     @cached_property
     def workload(self) -> WorkloadInfo:
         """What was trained: the unit of its throughput, and its metrics."""
-        found = self.data["workload"]
-        return WorkloadInfo(**found | {"metrics": tuple(Metric(**metric) for metric in found["metrics"])})
+        return workload_in(self.data)
 
     # --- where it ran ---------------------------------------------------------------------------------------------
 
@@ -128,8 +149,36 @@ class Record(Mapping):
 
     @property
     def gpus(self) -> list[dict]:
-        """The machine's GPUs."""
-        return self.environment.get("devices") or []
+        """The GPUs of all its machines."""
+        environments = [node.environment for node in self.nodes] or [self.environment]
+        return [gpu for environment in environments for gpu in environment.get("devices") or []]
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        """Its machines, rank 0's first; none of a run that failed or only validated."""
+        found = []
+        for number, node in enumerate(self.data.get("nodes", ())):
+            known = {"name": f"node {number}", "devices": len(node["ranks"]), "environment": self.environment} | node
+            found.append(Node(**known))
+        return found
+
+    @property
+    def several_machines(self) -> bool:
+        """Whether it ran on more than one machine."""
+        return len(self.nodes) > 1
+
+    @property
+    def layout(self) -> str:
+        """On how many machines how many devices were; "" on one machine."""
+        counts = dict.fromkeys(node.devices for node in self.nodes)
+        each = " and ".join(map(str, counts))
+        words = "device" if list(counts) == [1] else "devices"
+        return f"{len(self.nodes)} nodes × {each} {words}" if self.several_machines else ""
+
+    @property
+    def network(self) -> str | None:
+        """What is said of its network wherever its figures are; None of an ordinary one."""
+        return self.data.get("network", {}).get("label")
 
     @property
     def on_gpu(self) -> bool:
@@ -174,12 +223,12 @@ class Record(Mapping):
 
     @property
     def throughput(self) -> float | None:
-        """Examples per second, over all devices; None of a run that timed no step."""
+        """Units of the workload per second, over all devices; None of a run that timed no step."""
         return self.data["summary"].get("throughput_per_s")
 
     @property
     def median_throughput(self) -> float:
-        """Examples per second, were every timed step the median one: one long step does not move it."""
+        """Units of the workload per second, were every timed step the median one: one long step does not move it."""
         return self.data["summary"]["median_throughput_per_s"]
 
     @property
@@ -204,13 +253,20 @@ class Record(Mapping):
 
     @property
     def top1(self) -> float | None:
-        """The workload's first metric after the last epoch, 0..1; None where nothing was validated."""
+        """The workload's first metric after the last epoch; None where nothing was validated."""
         return self.accuracy.get(self.workload.metrics[0].key)
 
     @cached_property
     def observed(self) -> dict:
         """What is known of the run, for the detectors."""
         return observed_of(self.data)
+
+    # --- what it has survived ---------------------------------------------------------------------------------------
+
+    @property
+    def interruptions(self) -> list[dict]:
+        """Of a run with ELASTIC: when, who, kind, seconds lost, steps repeated, devices before and after."""
+        return self.data.get("elastic", {}).get("interruptions", [])
 
     # --- how it failed --------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ Raw samples are kept: every figure of ``summary`` can be computed again from ``s
 import datetime
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import files, mistakes
@@ -14,9 +15,9 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
-from bench.measure import steady
+from bench.measure import node, steady
 from bench.record.privacy import without_names, without_paths
-from bench.record.schema import SCHEMA_VERSION, check
+from bench.record.schema import SCHEMA_PATH, SCHEMA_VERSION, check
 from bench.record.summary import summarise, summarise_accuracy
 
 PROVENANCE = {
@@ -29,9 +30,9 @@ PROVENANCE = {
         "cuda": "CUDA events at the phases' ends on the current stream, read once at the end, per rank",
     },
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
-    "throughput_per_s": "examples of all timed steps over the slowest rank's time for them",
+    "throughput_per_s": "units (workload/units) of all timed steps over the slowest rank's time for them",
     "median_throughput_per_s": "throughput_per_s, were every timed step the median one: one long step does not move it",
-    "independent_throughput_per_s": "sum over processes of own examples over own time: none waits",
+    "independent_throughput_per_s": "sum over processes of own units (workload/units) over own time: none waits",
     "others_cpu_share": "CPU time of all processes of a machine during the timed steps, less that of the ranks and "
     "their loader workers, over cores times wall time; the operating system's counters, read before and after",
     "steal_share": "CPU time that the machine's host gave to others during the timed steps, over cores times wall "
@@ -40,7 +41,7 @@ PROVENANCE = {
     "known where NVML has other process numbers than the run",
     "gpu_slowed_share": "share of the samples during the timed steps in which NVML said that heat or power supply held "
     "the clock down, on the device where it is largest",
-    "top1": "counted over the validation set, each image once, by the plain model with rank 0's batch-norm statistics",
+    "metric": "over the validation set, each example once, by the plain model with rank 0's batch-norm statistics",
     "replicas": "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of "
     "ranks, after the steps named, sums in float64; theory: the distance over that before the first step, by "
     "formulas.replica_distance_factors; ranks: each rank alone on the whole validation set, with its own weights and "
@@ -49,9 +50,18 @@ PROVENANCE = {
     "peak_memory_gib": {
         "cpu": "sampled PSS (USS or RSS where the system has none: the key says which) of each process and its loader "
         "workers; rss_hwm: the kernel's peak, shared pages counted",
-        "cuda": "NVML device and process figures sampled; torch's allocated and reserved: the allocator's exact peaks",
+        "cuda": "NVML device and process figures sampled, over the whole run; torch's allocated and reserved: the "
+        "allocator's exact peaks over the timed steps, reset at their start; what it had reserved by then, as for "
+        "cuDNN's trials, it may hold still",
     },
+    "gpu_defaults": "options that were left open, set by the GPUs' generation and memory before a study set its own "
+    "(bench/config/gpu_defaults.py); PLAIN=1 leaves them as PyTorch has them",
 }
+
+
+WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
+         "launcher": "was lost"}  # fmt: skip
+NODE_KEYS = ("key", "machine")  # of a part's node: what only tells it from the others
 
 
 def write_record(
@@ -61,38 +71,50 @@ def write_record(
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
     topology: this rank's ``Topology``. environment: of this machine. parts: one dict per rank, in rank order, as
-    gathered, each with its ``local_rank`` and, from the first rank of another machine, that one's ``environment``.
-    accuracy: one row per epoch. observed: what the detectors of bench/mistakes look at. Raises BadRecord when the
-    result does not fit the schema, OSError when it cannot be written.
+    gathered, each with its ``node`` (bench/worker.py), in whose place its number remains. accuracy: one row per epoch.
+    observed: what the detectors of bench/mistakes look at. Raises BadRecord when the result does not fit the schema,
+    OSError when it cannot be written.
     """
-    nodes = nodes_of([(part.pop("local_rank"), part.pop("environment", None)) for part in parts])
+    nodes = nodes_of(parts)
     record = {
         **frame(run_dir, config, "ok"),
         "topology": describe_topology(config, topology, label, parts),
         "environment": environment,
         "nodes": nodes,
         "samples": parts,
-        "summary": summarise(config.mode, config.global_batch, parts),
+        "summary": summarise(config.mode, config.global_batch * workload_of(config).per_example, parts),
         "observed": observed,
         "provenance": provenance_of(config),
     }
     if accuracy:
-        metrics = [metric.key for metric in workload_of(config).metrics]
-        record["accuracy"] = summarise_accuracy(metrics, config.target, accuracy)
+        record["accuracy"] = summarise_accuracy(workload_of(config).metrics, config.target, accuracy)
     save(run_dir, record)
 
 
-def nodes_of(places: list[tuple[int, dict | None]]) -> list[dict]:
-    """The machines of a run. places: by rank, the local rank, and the environment where it is another machine's first.
+def nodes_of(parts: list[dict]) -> list[dict]:
+    """The machines of a run, in the order of their first rank. Takes each part's ``node`` away; where there are several
+    it has their number instead, and its load says which ranks share a processor.
 
-    >>> nodes_of([(0, None), (1, None), (0, {"machine": "b"})])
-    [{'ranks': [0, 1]}, {'ranks': [2], 'environment': {'machine': 'b'}}]
+    >>> nodes_of([{"node": {"key": "a", "machine": "m"}}, {"node": {"key": "a", "machine": "m"}}])
+    [{'ranks': [0, 1]}]
+    >>> parts = [{"node": {"key": name, "machine": "m", "name": name}, "devices": [{}], "load": {}} for name in "ab"]
+    >>> nodes_of(parts)[1], parts[1]
+    ({'ranks': [1], 'devices': 1, 'name': 'b'}, {'devices': [{}], 'load': {'machine': 0}, 'node': 1})
     """
+    places = [part.pop("node") for part in parts]
+    keys, machines = (list(dict.fromkeys(place[name] for place in places)) for name in ("key", "machine"))
+    if len(keys) == 1:
+        return [{"ranks": list(range(len(parts)))}]
     nodes = []
-    for rank, (local_rank, environment) in enumerate(places):
-        if local_rank == 0 or not nodes:
-            nodes.append({"ranks": []} | ({"environment": environment} if environment else {}))
-        nodes[-1]["ranks"].append(rank)
+    for number, key in enumerate(keys):
+        ranks = [rank for rank, place in enumerate(places) if place["key"] == key]
+        for rank in ranks:
+            parts[rank]["node"] = number
+            parts[rank]["load"]["machine"] = machines.index(places[rank]["machine"])
+        devices = sum(len(parts[rank]["devices"]) for rank in ranks)
+        known = {name: value for rank in reversed(ranks) for name, value in places[rank].items()}  # the first rank's
+        nodes.append({"ranks": ranks, "devices": devices} | {k: v for k, v in known.items() if k not in NODE_KEYS})
+    nodes[0].pop("environment", None)  # it is the record's
     return nodes
 
 
@@ -102,12 +124,51 @@ def write_evaluation(run_dir, config: RunConfig, topology, environment: dict, re
     record["topology"] = {"world_size": topology.world_size, "num_devices": topology.num_devices, "notes": notes}
     metrics = {metric.key: result[metric.key] for metric in workload_of(config).metrics}
     record["accuracy"] = metrics | {"epochs": [{"epoch": 0, "steps": 0, "elapsed_s": 0.0, **result}]}
-    save(run_dir, record | {"provenance": {"top1": PROVENANCE["top1"]}})
+    save(run_dir, record | {"provenance": {workload_of(config).metrics[0].key: PROVENANCE["metric"]}})
 
 
-def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: dict) -> None:
-    """The launcher, after a run that did not end well. failure: rank, kind, message and traceback."""
+def add_survival(run_dir: Path, config: RunConfig, told: Callable[[int], dict]) -> None:
+    """The launcher, after a run with ELASTIC: what was survived becomes a part of the record, and its command is what
+    was asked for. told: images seen at the end -> the record's ``elastic``."""
+    record = json.loads((Path(run_dir) / "record.json").read_text())
+    record["elastic"] = told(record["accuracy"]["epochs"][-1]["images_seen"])
+    record["command"] = make_command(without_names(config))
+    record["topology"]["notes"] += notes_of(record["elastic"])
+    save(run_dir, record)
+
+
+def notes_of(survived: dict) -> list[str]:
+    """What must be known of a run that was interrupted, a sentence each."""
+    rows = survived["interruptions"]
+    notes = []
+    for row in rows:
+        who = {"joined": "devices have joined", "unseen": "a restart"}.get(row["kind"])
+        who = who or f"rank {row['rank']}{' on ' + row['host'] if row['host'] else ''} {WORDS[row['kind']]}"
+        after = "" if row["devices_after"] == row["devices_before"] else (
+            f", from {row['devices_before']} devices to {row['devices_after']}")  # fmt: skip
+        notes.append(
+            f"interrupted after {row['when_s']:.1f} s ({who}){after}: {row['seconds_lost']:.1f} s lost, "
+            f"{row['steps_repeated']} steps repeated"
+        )
+    if rows:
+        once = all(row["more"] == row["never"] == 0 for row in survived["epochs"])
+        wrong = "; ".join(f"epoch {row['epoch']}: {row['more']} more than once, {row['never']} never"
+                          for row in survived["epochs"] if row["more"] or row["never"])  # fmt: skip
+        notes.append("every image of an epoch counts in the weights exactly once" if once else f"images: {wrong}")
+        notes.append("times and memory are of the steps after the last interruption, and the seconds of training are "
+                     "without what was lost: no measurement to compare")  # fmt: skip
+        if any(row["devices_before"] != row["devices_after"] for row in rows):
+            notes.append(survived["rule"])
+    return notes
+
+
+def write_failure(
+    run_dir: Path, config: RunConfig, environment: dict, failure: dict, survived: dict | None = None
+) -> None:
+    """The launcher, after a run that did not end well. failure: rank, kind, message and traceback. survived: with
+    ELASTIC, what the run had survived before."""
     record = frame(run_dir, config, "failed") | {"topology": {}, "environment": environment, "samples": []}
+    record |= {"elastic": survived} if survived else {}
     check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
     public = {name: without_paths(failure[name]) for name in ("message", "traceback")}
     save(run_dir, record | {"failure": failure | public})
@@ -115,6 +176,7 @@ def write_failure(run_dir: Path, config: RunConfig, environment: dict, failure: 
 
 def frame(run_dir, config: RunConfig, status: str) -> dict:
     """The head that every record has."""
+    label = node.network()
     public = without_names(config)
     started = float(os.environ.get("BENCH_STARTED_AT", "0")) or steady.now()
     return {
@@ -127,6 +189,7 @@ def frame(run_dir, config: RunConfig, status: str) -> dict:
         "command": make_command(public),
         "config": to_dict(public),
         "workload": workload_of(config).to_dict(),
+        **({"network": {"label": label}} if label else {}),
     }
 
 
@@ -148,7 +211,8 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     unreadable = sorted({name for part in parts for name in part.get("skipped_images", [])})
     if unreadable:
         notes.append(
-            f"{len(unreadable)} images could not be read and were left out (SKIP_BAD=1): {names_of(unreadable)}"
+            f"{len(unreadable)} {workload_of(config).batched} could not be read and were left out (SKIP_BAD=1): "
+            f"{names_of(unreadable)}"
         )
     return {
         "world_size": topology.world_size,
@@ -189,15 +253,16 @@ def provenance_of(config: RunConfig) -> dict:
         "throughput_per_s": PROVENANCE[f"{independent}throughput_per_s"],
         "median_throughput_per_s": PROVENANCE["median_throughput_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
-        **({"top1": PROVENANCE["top1"]} if config.epochs else {}),
+        **({"gpu_defaults": PROVENANCE["gpu_defaults"]} if config.gpu_defaults else {}),
+        **({workload_of(config).metrics[0].key: PROVENANCE["metric"]} if config.epochs else {}),
         **({"replicas": PROVENANCE["replicas"]} if config.replicas else {}),
     }
 
 
-def save(run_dir: Path, record: dict) -> Path:
-    """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
-    check(record, run_dir)
-    path = Path(run_dir) / "record.json"
+def save(run_dir: Path, record: dict, name: str = "record.json", form: Path = SCHEMA_PATH) -> Path:
+    """Check a record and write it whole: to a temporary name on the same disk, then renamed. form: its schema."""
+    check(record, run_dir, form)
+    path = Path(run_dir) / name
     with files.written_whole(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:
         json.dump(record, file, indent=1, allow_nan=False)
     return path

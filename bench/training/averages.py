@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from bench.config.options import AVERAGES, RunConfig
 from bench.errors import UserError
+from bench.workload import batch
 from bench.workload.loader import plain_errors
 
 
@@ -128,13 +129,13 @@ def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
     return numbers, [group for dtype, group in groups.items() if not dtype.is_floating_point]
 
 
-def inputs_of(trainer, batches: Iterable) -> Iterator[torch.Tensor]:
-    """This process's training inputs, on the device: one forward pass of one device at a time, so that one process on
-    several devices sees the same parts as one process for each."""
+def inputs_of(trainer, batches: Iterable) -> Iterator[tuple]:
+    """This process's training inputs, on the device, each in a tuple as ``update_bn`` takes it: one forward pass of one
+    device at a time, so that one process on several devices sees the same parts as one process for each."""
     for inputs, _, _ in plain_errors(iter(batches)):
         trainer.status.phase("validating")
-        for part in inputs.split(trainer.config.per_device_batch):
-            yield trainer.workload.prepare(part)
+        for part in batch.split(inputs, trainer.config.per_device_batch):
+            yield (trainer.workload.prepare(part),)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ A checkpoint of this bench is one dict, written by rank 0 alone:
     accuracy     one row per epoch, as in the record
     guard        the mean loss that the loss guard knows, or None
     config       the run's options, plain values
+    classes      the names of the classes, or None (not in older files)
     num_images   the length of the training set
     world_size   processes
     ranks        one dict per rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the
@@ -30,6 +31,7 @@ bit that has flipped in a weight would go unseen, so ``read`` looks.
 """
 
 import contextlib
+import io
 import math
 import os
 import shutil
@@ -42,13 +44,14 @@ import torch
 from bench import files
 from bench.config.fields import LARGEST_WHOLE, fits
 from bench.config.options import FIELDS
+from bench.config.workloads import Metric
 from bench.errors import BenchError, UserError
+from bench.files import LATEST
 from bench.workload import weights
 from bench.workload.weights import listed, reason
 
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
-LATEST = "latest.pt"  # the newest of a run
 BEST = "best.pt"  # that of its best epoch
 KEYS = (
     "model", "optimizer", "scaler", "step", "images_seen", "loss_sum", "loss_steps", "skipped_steps", "elapsed_s",
@@ -71,6 +74,18 @@ def save(path: Path, state: dict) -> None:
     """
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         torch.save(state, file)
+
+
+def in_memory(state: dict) -> bytes:
+    """A checkpoint as a file would hold it: it stays what it is while training goes on."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def from_memory(content: bytes) -> dict:
+    """The opposite of ``in_memory``, with all tensors on the CPU."""
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def keep(latest: Path, kept: Path) -> None:
@@ -148,15 +163,17 @@ def read(path: Path) -> dict:
     return state
 
 
-def best_of(path: Path, rows: list[dict]) -> Path | None:
+def best_of(path: Path, rows: list[dict], metric: Metric) -> Path | None:
     """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept.
 
-    rows: its epochs. A best.pt beside the checkpoint of an earlier epoch may be of an epoch after that one.
+    rows: its epochs. metric: the workload's first, by which the best is chosen. A best.pt beside the checkpoint of an
+    earlier epoch may be of an epoch after that one.
     """
-    validated = [row for row in rows if "top1" in row and row.get("loss", 0) is not None]
+    validated = [row for row in rows if row.get(metric.key) is not None and row.get("loss", 0) is not None]
     best = path.parent / BEST
     if path.name not in (LATEST, BEST):
-        best = epoch_path(path.parent, max(validated, key=lambda row: row["top1"])["epoch"]) if validated else best
+        value = metric.best(row[metric.key] for row in validated)
+        best = next((epoch_path(path.parent, row["epoch"]) for row in validated if row[metric.key] == value), best)
     return best if validated and best.exists() else None
 
 

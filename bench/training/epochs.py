@@ -4,6 +4,7 @@ After an epoch: validation, its row for the record, a checkpoint; after every CH
 steps themselves are bench/training/loop.py's.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -16,12 +17,14 @@ from torch import nn
 
 from bench.config.options import RunConfig, names, to_dict, unchecked
 from bench.config.rules import parse_keep
+from bench.config.workloads import workload_of
 from bench.errors import UserError
-from bench.process.heartbeat import epochs_path
+from bench.process.heartbeat import epochs_path, starts_path
 from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import BEST, LATEST
 from bench.training.loop import Trainer
+from bench.workload import batch
 from bench.workload.freezing import train_mode
 from bench.workload.loader import plain_errors
 from bench.workload.sharding import steps_of_epochs
@@ -39,6 +42,7 @@ class Epochs:
         self.trainer, self.num_images, self.val_batches = trainer, num_images, val_batches
         self.examples = examples
         self.config: RunConfig = trainer.config
+        self.metric, self.examples_are = trainer.workload.info.metrics[0], trainer.workload.info.batched
         self.rows = []  # one per epoch, as the record has them
         self.elapsed_before_s = 0.0  # in the runs that this one goes on from
         self.notes = []  # what a resumed run does otherwise than the one before
@@ -52,9 +56,9 @@ class Epochs:
         self.trainer.on_loss = lambda step, loss: tracker.log(step, {"train/loss": loss})
 
     @property
-    def best_top1(self) -> float:
-        """The best top-1 so far; -1 before any."""
-        return max((row["top1"] for row in self.rows if "top1" in row), default=-1.0)
+    def best(self) -> float | None:
+        """The best of the workload's first metric so far; None before any."""
+        return self.metric.best(row.get(self.metric.key) for row in self.rows)
 
     def ends(self) -> list[int]:
         """The step after which each epoch ends that is still to be trained."""
@@ -68,6 +72,8 @@ class Epochs:
         saves = self.saves(ends[-1])
         if self.rng is not None:
             put_rng(self.rng, trainer.mode.topology.devices)
+        if self.config.elastic:
+            self.say_where()
         self.began, timing = time.perf_counter(), False
         for stop in sorted({*ends, *saves, timed_from}):
             trainer.train_steps(stream, stop - trainer.step)
@@ -82,6 +88,17 @@ class Epochs:
                 trainer.clock.resume()
         for watcher in self.watchers:
             watcher.end_training()
+
+    def say_where(self) -> None:
+        """With ELASTIC, for the launcher: training begins here, for the first time or after an interruption."""
+        trainer, topology = self.trainer, self.trainer.mode.topology
+        trainer.status.step(trainer.step)
+        if topology.rank == 0:
+            start = {"step": trainer.step, "images_seen": trainer.images_seen, "devices": topology.num_devices,
+                     "global_batch": self.config.global_batch, "num_images": self.num_images}  # fmt: skip
+            with starts_path(trainer.run_dir).open("a") as file:
+                file.write(json.dumps(start) + "\n")
+            epochs_path(trainer.run_dir).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
 
     def saves(self, end: int) -> range:
         """The steps before ``end`` after which a checkpoint is asked for, besides the epochs' ends."""
@@ -110,17 +127,18 @@ class Epochs:
             watcher.end_epoch()
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
-        best = row.get("top1", -1.0) > self.best_top1 and row["loss"] is not None
+        value = row.get(self.metric.key)
+        best = value is not None and row["loss"] is not None and self.metric.improves(value, self.best)
         self.rows.append(row)
-        if trainer.mode.topology.rank == 0:
-            with epochs_path(trainer.run_dir).open("a") as file:
-                file.write(json.dumps(row) + "\n")
         trainer.progress.resume(trainer.step)
         if self.tracker:
             known = {f"epoch/{name}": float(value) for name, value in row.items() if value is not None}
             self.tracker.log(trainer.step, known)
         if self.config.checkpoint:
             self.write_checkpoint(ends_epoch=True, best=best)
+        if trainer.mode.topology.rank == 0:
+            with epochs_path(trainer.run_dir).open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
     def mean_loss_sum(self) -> float:
         """The sum of the epoch's losses so far, a mean over the ranks."""
@@ -144,14 +162,16 @@ class Epochs:
         mine["skipped_images"] = sorted(trainer.skipped_images)
         ranks = trainer.mode.gather(mine)  # batch norm's statistics may be each rank's own
         loss_sum, counts = self.mean_loss_sum(), trainer.mode.reduce(trainer.counts, "sum")
-        latest = trainer.run_dir / LATEST
-        trainer.script.save(latest, self.state() | {"loss_sum": loss_sum, "counts": to_cpu(counts), "ranks": ranks})
+        latest, state = trainer.run_dir / LATEST, self.state()
+        state |= {"loss_sum": loss_sum, "counts": to_cpu(counts), "ranks": ranks}
+        trainer.script.save(latest, state)
         if trainer.mode.topology.rank == 0:
             if best:
                 checkpoint.keep(latest, trainer.run_dir / BEST)
             if ends_epoch and self.config.keep:
                 checkpoint.keep_epoch(latest, len(self.rows), parse_keep(self.config.keep))
         trainer.mode.barrier()  # a rank that runs ahead would be blamed for rank 0's full disk
+        trainer.mode.commit(functools.partial(checkpoint.in_memory, state))
 
     def state(self) -> dict:
         """Everything that resuming needs, but for what each rank has of its own. Every rank calls it."""
@@ -172,6 +192,7 @@ class Epochs:
             "num_images": self.num_images,
             "world_size": mode.topology.world_size,
             "config": to_dict(without_names(self.config)),
+            "classes": trainer.workload.classes,
             **(trainer.averages.state() if trainer.averages else {}),
         }
 
@@ -187,7 +208,8 @@ class Epochs:
             self.put_back(state, rank)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"RESUME: what {path} holds does not fit this run ({reason(error)})") from None
-        if rank == 0 and (best := checkpoint.best_of(path, self.rows)):  # until this run has a better one
+        best = checkpoint.best_of(path, self.rows, self.metric)
+        if rank == 0 and best and best.parent != trainer.run_dir:  # until this run has a better one
             checkpoint.keep(best, trainer.run_dir / BEST)
         self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
@@ -218,13 +240,19 @@ class Epochs:
         """The data order can go on only over the same images, and epochs must be left to train."""
         if state["num_images"] != self.num_images:
             raise UserError(
-                f"RESUME: {path} was trained on {state['num_images']} images, and DATA={self.config.data} has "
-                f"{self.num_images}: use the same data, or start anew from its weights with PRETRAINED={path}"
+                f"RESUME: {path} was trained on {state['num_images']} {self.examples_are}, and "
+                f"DATA={self.config.data} has {self.num_images}: use the same data, or start anew from its weights "
+                f"with PRETRAINED={path}"
             )
         if state["config"]["optimizer"] != self.config.optimizer:
             raise UserError(
                 f"RESUME: {path} was trained with OPTIMIZER={state['config']['optimizer']}, and its state is of no use "
                 f"to {self.config.optimizer}: use the same, or start anew with PRETRAINED={path}"
+            )
+        if len(state["accuracy"]) >= self.config.epochs and path.parent == self.trainer.run_dir:
+            raise UserError(
+                f"ELASTIC: a rank was lost after the last epoch: {path} is whole, and only the record is lost; "
+                f"EVALUATE=1 RESUME={path} validates it"
             )
         if len(state["accuracy"]) >= self.config.epochs:
             raise UserError(
@@ -235,18 +263,18 @@ class Epochs:
 
 def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:
     """What is not as in the run that wrote the checkpoint, and what comes of it."""
-    before, now = state["config"], to_dict(config)
-    epoch, images = divmod(state["images_seen"], state["num_images"])
-    yield f"resumed after step {state['step']}, {images} images into epoch {epoch + 1}"
+    before, now, examples = state["config"], to_dict(config), workload_of(config).batched
+    epoch, rest = divmod(state["images_seen"], state["num_images"])
+    yield f"resumed after step {state['step']}, {rest} {examples} into epoch {epoch + 1}"
     if state["world_size"] != world_size:
         yield (f"resumed with {world_size} processes, begun with {state['world_size']}: every rank starts from rank "
                "0's batch-norm statistics, and all but rank 0 from new random numbers")  # fmt: skip
     batches = [unchecked(before).global_batch, config.global_batch]
     if batches[0] != batches[1]:
-        yield (f"the global batch is {batches[1]}, it was {batches[0]}: the order of the images is cut into other "
+        yield (f"the global batch is {batches[1]}, it was {batches[0]}: the order of the {examples} is cut into other "
                "steps; LR is scaled only where LR_BATCH is given")  # fmt: skip
     if before.get("seed") != now["seed"]:
-        yield "SEED is another: from here on the images come in another order"
+        yield f"SEED is another: from here on the {examples} come in another order"
     if config.compression == "powersgd":
         yield "COMPRESSION=powersgd begins anew: what it left out before is lost"
     changed = [f"{name} {before[name]} → {now[name]}" for name in now
@@ -298,7 +326,7 @@ def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = Non
     load_buffers(model, own)
     found = means(trainer, trainer.script.sum_counts(counts))
     if not found["images"]:
-        raise UserError("the validation set has no image that can be read")
+        raise UserError("the validation set has no example that can be read")
     return found
 
 
@@ -319,8 +347,9 @@ def judge(trainer: Trainer, batches: Iterable) -> dict:
 
 def means(trainer: Trainer, counts: torch.Tensor) -> dict:
     """Counts as ``count`` gives them -> loss, each metric of the workload, and the number of examples."""
-    loss, *hits, examples = counts.tolist()
-    metrics = {metric.key: x / max(1, examples) for metric, x in zip(trainer.workload.info.metrics, hits, strict=True)}
+    loss, *sums, examples = counts.tolist()
+    metrics = zip(trainer.workload.info.metrics, sums, strict=True)
+    metrics = {metric.key: finite(x / max(1, examples)) for metric, x in metrics}
     return {"loss": finite(loss / max(1, examples)), **metrics, "images": int(examples)}
 
 
@@ -333,9 +362,9 @@ def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor
     counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
     for inputs, targets in forwards(trainer, batches):
         with trainer.autocast:
-            outputs = model(workload.prepare(inputs)).float()
+            outputs = batch.each(torch.Tensor.float, model(workload.prepare(inputs)))
         if targets is not None:
-            counts += trainer.counted(outputs, targets.to(trainer.device, non_blocking=True))
+            counts += trainer.counted(outputs, batch.moved(targets, trainer.device))
     train_mode(model)
     return counts
 
@@ -352,7 +381,7 @@ def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
     for inputs, targets, unreadable in plain_errors(iter(batches)):
         trainer.status.phase("validating")
         trainer.skipped_images.update(unreadable)
-        if len(targets):
+        if batch.length(targets):
             yield inputs, targets
         elif mode.collective_forward:
             yield blank

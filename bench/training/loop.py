@@ -22,27 +22,32 @@ from bench.process.heartbeat import StatusWriter
 from bench.training.averages import Averages
 from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
+from bench.workload import batch
 
 
-def build_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The config's optimizer over the model's parameters that are trained. Raises UserError when FUSED=1 cannot be."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = None) -> torch.optim.Optimizer:
+    """The config's optimizer over the model's parameters that are trained, or over ``groups`` of them. Raises UserError
+    when FUSED=1 cannot be, and for groups that torch does not take."""
+    parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else groups
     options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
         options |= {"momentum": config.momentum, "nesterov": config.nesterov}
     make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
-    if not config.fused:
-        return make(parameters, **options)
-    tried = parameters[0].detach().new_zeros(1).requires_grad_()
-    tried.grad = torch.zeros_like(tried)
+    if config.fused:
+        tried = next(model.parameters()).detach().new_zeros(1).requires_grad_()
+        tried.grad = torch.zeros_like(tried)
+        try:
+            make([tried], fused=True, **options).step()
+        except (RuntimeError, NotImplementedError) as error:
+            why = str(error).splitlines()[0]
+            raise UserError(
+                f"FUSED=1: torch has no fused {config.optimizer} for this device ({why}): leave it out"
+            ) from None
+        options["fused"] = True
     try:
-        make([tried], fused=True, **options).step()
-    except (RuntimeError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(
-            f"FUSED=1: torch has no fused {config.optimizer} for this device ({why}): leave it out"
-        ) from None
-    return make(parameters, fused=True, **options)
+        return make(parameters, **options)
+    except (TypeError, ValueError, KeyError) as error:
+        raise UserError(f"groups(model) gives what torch's optimizers do not take: {error}") from None
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:
@@ -79,7 +84,7 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
     """Set TF32 and cuDNN's search on or off, the same for every mode; return the context in which the forward pass
     runs."""
-    torch.backends.cudnn.benchmark = config.cudnn_benchmark
+    torch.backends.cudnn.benchmark = bool(config.cudnn_benchmark)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
     return torch.autocast(config.device, dtype=short or torch.bfloat16, enabled=short is not None)
@@ -137,7 +142,7 @@ class Trainer:
             if self.fault:
                 self.inject_fault()
 
-            loss = self.take_step(self.workload.prepare(inputs), targets.to(self.device, non_blocking=True))
+            loss = self.take_step(self.workload.prepare(inputs), batch.moved(targets, self.device))
             if self.config.item_sync or self.config.step_barrier:
                 self.add_unfair_overhead(loss)
             self.clock.step_done(waited)
@@ -165,20 +170,21 @@ class Trainer:
         """
         passes = self.config.accumulate
         for group in self.optimizer.param_groups:
-            group["lr"] = self.lr_of(self.images_seen)
+            group["lr"] = self.lr_of(self.images_seen) * group.get("lr_factor", 1)
         self.begin("forward", after="start")
         self.optimizer.zero_grad()
         total = 0.0
-        for number, (some, theirs) in enumerate(zip(inputs.chunk(passes), targets.chunk(passes), strict=True), 1):
+        parts = zip(batch.chunks(inputs, passes), batch.chunks(targets, passes), strict=True)
+        for number, (some, theirs) in enumerate(parts, 1):
             last = number == passes
             with contextlib.nullcontext() if last and self.config.sync else self.mode.no_sync(self.model):
                 if last and passes > 1:
                     self.begin("forward", after="passes before")
                 with self.autocast:
-                    outputs = self.model(some)  # [b / passes, …]
-                    loss = self.script.loss(outputs, theirs) / passes
+                    outputs, loss = self.script.forward(self.model, some, theirs)  # outputs: [b / passes, …]
+                    loss = loss / passes
                 if self.counts is not None:  # on the device: no wait
-                    self.counts += self.counted(outputs.detach().float(), theirs)
+                    self.counts += self.counted(batch.each(lambda out: out.detach().float(), outputs), theirs)
                 if last:
                     self.begin("backward", after="forward")
                 self.scaler.scale(loss).backward()
@@ -198,7 +204,7 @@ class Trainer:
     def counted(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """[2 + metrics]: the sum of the losses, that of each metric, and the examples."""
         counts = self.workload.count(outputs, targets)
-        return torch.cat([counts, counts.new_full((1,), len(targets))])
+        return torch.cat([counts, counts.new_full((1,), batch.length(targets))])
 
     def update(self, loss: torch.Tensor) -> bool:
         """The optimizer's step with final gradients, unless the guard or the scaler finds that it would do harm. What
@@ -263,6 +269,11 @@ class Trainer:
         kind, rank, step = self.fault
         if (rank, step) != (self.mode.topology.rank, self.step):
             return
+        if self.config.elastic and kind == "kill":  # once, and not the one that is started in its place
+            try:
+                (self.run_dir / ".rank.killed").touch(exist_ok=False)
+            except FileExistsError:
+                return
         if kind == "raise":
             raise RuntimeError(f"broken on purpose: FAULT={self.config.fault}")
         if kind == "kill":

@@ -20,7 +20,7 @@ class Progress:
 
     def __init__(self, config: RunConfig, status: StatusWriter, device: torch.device):
         self.config, self.status, self.device = config, status, device
-        self.units, self.loss = workload_of(config).units, None
+        self.workload, self.loss = workload_of(config), None
         self.start(0, 0, 0)
 
     def start(self, step: int, total: int, epoch_images: int) -> None:
@@ -41,13 +41,14 @@ class Progress:
         if took < WINDOW_S and not due:
             return
         done = max(1, step - self.first)
-        rate, wait = done * self.config.global_batch / max(took, 1e-9), self.waited / max(took, 1e-9)
+        units = done * self.config.global_batch * self.workload.per_example
+        rate, wait = units / max(took, 1e-9), self.waited / max(took, 1e-9)
         epoch = 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
         window = Window(epoch, rate, wait, lr, self.memory_gib())
         self.status.window(window)
         if due:
             beat = Heartbeat(0, "", step, self.total, math.nan if self.loss is None else self.loss, window=window)
-            print(f"{in_words(beat, self.units)}, {window.memory_gib:.2f} GiB", flush=True)
+            print(f"{in_words(beat, self.workload.units)}, {window.memory_gib:.2f} GiB", flush=True)
             self.told_at, self.told = now, step
         self.resume(step)
 

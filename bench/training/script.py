@@ -60,6 +60,10 @@ class Script:
         """What backward starts from: outputs [b, …], targets [b, …] -> a scalar, the mean over the batch."""
         return self.workload.loss(outputs, targets)
 
+    def forward(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple:
+        """The forward pass of a step: (outputs, loss)."""
+        return self.workload.step(model, inputs, targets, self.loss)
+
     def sum_counts(self, counts: torch.Tensor) -> torch.Tensor:
         """A validation's counts of this rank's share -> those of the whole validation set."""
         return self.mode.reduce(counts, "sum")

@@ -68,6 +68,28 @@ def test_the_linear_scaling_rule():
     assert formulas.scaled_lr(0.1, 8192, None) == 0.1
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_adasum_of_any_gradients(ranks):
+    """The order of two does not matter, nor the scale; a rank that has nothing changes nothing; it is between mean and
+    sum where all point one way, and the mean where all are equal."""
+    draw = np.random.default_rng(ranks)
+    vectors = draw.normal(size=(ranks, 5))
+    found = np.array(formulas.adasum(vectors.tolist()))
+    assert formulas.adasum(vectors[::-1].tolist()) == pytest.approx(found)
+    assert formulas.adasum((1e-3 * vectors).tolist()) == pytest.approx(1e-3 * found)
+    assert formulas.adasum([vectors[0].tolist()] * ranks) == pytest.approx(vectors[0])
+    assert formulas.adasum([vectors[0].tolist(), *[[0.0] * 5] * (ranks - 1)]) == pytest.approx(vectors[0])
+    assert formulas.adasum(np.eye(ranks).tolist()) == pytest.approx(np.ones(ranks))
+
+
+def test_adasum_by_hand():
+    """a = (1, 2), b = (3, -1): a·b = 1, |a|² = 5, |b|² = 10, so 0.9 a + 0.95 b."""
+    assert formulas.adasum([[1.0, 2.0], [3.0, -1.0]]) == pytest.approx([0.9 + 2.85, 1.8 - 0.95])
+    for count in (0, 3, 6):
+        with pytest.raises(ValueError, match=f"{count} vectors"):
+            formulas.adasum([[1.0]] * count)
+
+
 def test_the_ratio_the_other_way_round_has_the_reciprocal_interval():
     draw = np.random.default_rng(1)
     a, b = draw.uniform(1, 2, 8).tolist(), draw.uniform(1, 2, 8).tolist()

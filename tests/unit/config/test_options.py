@@ -175,8 +175,8 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     assert (config.model, config.data, config.image_size, config.per_device_batch) == (model, data, image_size, batch)
     assert (config.warmup_steps, config.timed_steps, config.baselines) == (warmup, steps, baselines)
     assert (config.device, config.threads, config.launcher) == (device, 6, "torchrun")
-    left_open = {name for name in FIELDS if getattr(config, name) is None}
-    engine = {"bucket_cap_mb", "fusion_mb", "cycle_time_ms"}  # None: the engine's own default
+    left_open = {name for name in FIELDS if getattr(config, name) is None} | {"gpu_defaults"}  # of a GPU alone
+    engine = {"bucket_cap_mb", "fusion_mb", "cycle_time_ms", "prefetch"}  # None: the engine's own default
     training = {
         "lr_batch",
         "clip_norm",
@@ -196,10 +196,10 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
         "copy_to",
     }  # fmt: skip  None: without
     by_size = {"in_memory"}  # the worker looks at the data first
-    assert (
-        left_open
-        == {"dist_url", "gpu_ids", "snapshots", "fault", "print_every", *names("labels")} | engine | training | by_size
-    )
+    elsewhere = {"hosts", "remote", "iface"}  # None: this machine
+    text = {"layers", "width", "heads", "context", "peak_tflops"}  # None: of MODEL=gpt
+    others = {"dist_url", "gpu_ids", "snapshots", "fault", "print_every", *names("labels")}
+    assert left_open == others | engine | training | by_size | elsewhere | text
 
 
 def test_what_is_of_gpus_alone_is_refused_without_one():
@@ -226,7 +226,14 @@ def test_tuned_takes_a_larger_batch_unless_one_is_given(device, batch):
 def test_the_default_launcher_suits_mode_and_rendezvous():
     launchers = {mode: resolve(RunConfig(mode=mode), "cpu", 2).launcher for mode in MODES}
     assert launchers == {"single": "in-process", "dp": "in-process", "ddp": "torchrun", "horovod": "horovodrun",
+                         "zero1": "torchrun", "fsdp": "torchrun", "local": "torchrun",
                          "independent": "torchrun"}  # fmt: skip
+
+
+def test_adasum_is_started_by_mpirun_and_joins_ranks_two_by_two():
+    resolved = resolve(RunConfig(mode="horovod", adasum=True, num_devices=4), "cpu", 2)
+    assert resolved.launcher == "mpirun"
+    assert "ADASUM=1" in refused(resolve, RunConfig(mode="horovod", adasum=True, num_devices=3), "cpu", 2)
 
 
 def test_a_file_rendezvous_works_without_naming_the_launcher():
@@ -267,7 +274,7 @@ def test_make_command_names_only_what_differs():
 def test_make_command_makes_the_same_config_again():
     config = resolve(parse(mode="ddp", gpus=2, batch=8, tuned=1, baselines=0, snapshots="1,5"), "cpu", 2)
     words = dict(word.split("=", 1) for word in make_command(config).split()[2:])
-    assert parse(**{name.lower(): value for name, value in words.items()}) == config
+    assert resolve(parse(**{name.lower(): value for name, value in words.items()}), "cpu", 2) == config
 
 
 def test_every_option_says_what_it_is_and_of_which_part():
@@ -394,8 +401,21 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"mode": "dp", "norm": "sync"}, "MODE=dp NORM=sync ddp horovod"),
         ({"mode": "dp", "compile": True}, "MODE=dp COMPILE=1 ddp horovod"),
         ({"norm": "sync", "sync": False}, "SYNC=0 NORM=sync"),
+        ({"mode": "fsdp", "compile": True}, "MODE=fsdp COMPILE=1 ddp"),
+        ({"mode": "fsdp", "epochs": 1, "ema": 0.9}, "MODE=fsdp EMA ddp"),
+        ({"mode": "fsdp", "epochs": 1, "replicas": True}, "MODE=fsdp REPLICAS ddp"),
+        ({"mode": "fsdp", "sync": False}, "SYNC MODE=ddp"),
+        ({"mode": "ddp", "reshard": False}, "RESHARD MODE=fsdp"),
+        ({"mode": "zero1", "init_sync": False}, "INIT_SYNC MODE=ddp"),
+        ({"mode": "local", "epochs": 2, "swa": 1}, "MODE=local SWA ddp"),
+        ({"mode": "zero1", "num_devices": 2, "mistake": "gradient-sum"}, "MISTAKE=gradient-sum MODE=ddp"),
+        ({"mode": "ddp", "local_steps": 2}, "LOCAL_STEPS MODE=local"),
         ({"precision": "fp16", "compression": "powersgd"}, "COMPRESSION=powersgd PRECISION=bf16"),
         ({"mode": "horovod", "adasum": True, "clip_norm": 1.0}, "ADASUM=1 CLIP_NORM"),
+        ({"mode": "horovod", "adasum": True, "launcher": "horovodrun"}, "ADASUM=1 MPI LAUNCHER=mpirun"),
+        ({"mode": "horovod", "adasum": True, "hosts": "a:1,b:1", "num_devices": 2}, "ADASUM=1 mpirun HOSTS=a:1,b:1"),
+        ({"mode": "horovod", "launcher": "mpirun", "hosts": "a:1,b:1", "num_devices": 2}, "LAUNCHER=mpirun bench run"),
+        ({"mode": "ddp", "launcher": "mpirun"}, "LAUNCHER=mpirun MODE=ddp torchrun"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )

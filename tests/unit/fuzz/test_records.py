@@ -20,6 +20,7 @@ from bench.record.migrate import migrate
 from bench.record.read import load
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
+from bench.record.view import workload_in
 from tests import records as made_up
 from tests.fuzz import changed, changes_of, fewer
 from tests.runs import ROOT
@@ -60,10 +61,11 @@ def fit(record: dict) -> None:
     with contextlib.suppress(Exception):
         config = unchecked(record["config"])
         record["topology"]["global_batch"] = config.global_batch
-        record["summary"] |= summarise(config.mode, config.global_batch, record["samples"])
+        units = config.global_batch * workload_in(record).per_example
+        record["summary"] |= summarise(config.mode, units, record["samples"])
     with contextlib.suppress(Exception):
-        keys = [metric["key"] for metric in record["workload"]["metrics"]]
-        record["accuracy"] = summarise_accuracy(keys, record["config"]["target"], record["accuracy"]["epochs"])
+        metrics = workload_in(record).metrics
+        record["accuracy"] = summarise_accuracy(metrics, record["config"]["target"], record["accuracy"]["epochs"])
 
 
 def text_of(case: tuple[str, int, list, bool]) -> str:
@@ -142,6 +144,7 @@ def test_a_changed_text_is_read_or_refused_in_one_line(data):
 @given(cases())
 @example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "global_batch"), "drop", None)], False))
 @example(("lab-20261121-154253-72c7", 1, [(("observed", "data", "never_seen"), "put", 1)], False))
+@example(("lab-20261121-154253-72c7", 0, [(("accuracy", "epochs", 0, "top1"), "drop", None)], False))
 def test_a_changed_record_takes_no_command_down(case):
     name, number, *_ = case
     assume(good(text := text_of(case)))
@@ -158,6 +161,7 @@ def test_a_changed_record_takes_no_command_down(case):
 
 @fewer(20)
 @given(cases())
+@example(("lab-20261121-154253-72c7", 0, [(("accuracy",), "drop", None)], False))
 def test_a_changed_record_takes_no_page_and_no_picture_down(case):
     name, number, *_ = case
     assume(good(text := text_of(case)))

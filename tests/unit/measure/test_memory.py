@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -225,8 +226,10 @@ def test_a_device_that_cannot_be_opened_ends_in_a_note(monkeypatch):
 
 
 def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
+    released = threading.Event()
+
     def hang(self):
-        time.sleep(1.5)
+        released.wait(120)
         return {}
 
     monkeypatch.setattr(memory, "STOP_LIMIT_S", 0.1)
@@ -237,7 +240,8 @@ def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
         time.sleep(0.01)
     before = time.monotonic()
     (device,) = sampler.stop()
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < 60
+    released.set()
     assert any("did not end within" in note for note in device["notes"])
     sampler._thread.join()
 
@@ -296,7 +300,7 @@ print(json.dumps([resets, after - before, sampler.stop()]))
         power_limit_mw=[700000, 350000],
     )
     assert (first["power_limit_w"], second["power_limit_w"]) == (350.0, 350.0)
-    assert resets == [0, 1]
+    assert resets == [0, 1] * 2  # at the start, and where the timed steps begin
     assert first["device"] == "cuda:0" and second["device"] == "cuda:1"
     assert first["uuid"].startswith("GPU-d3") and second["uuid"].startswith("GPU-b1")
     assert first["peak_memory_gib"] == {

@@ -140,7 +140,9 @@ PASS = {
     "all in backward passes": {"hang": {"limit_s": 20, "where": [p | {"collective": None} for p in (PLACE, OTHER)]}},
     "all at one line": {"hang": {"limit_s": 20, "where": [PLACE, PLACE]}},
     "one rank unknown": {"hang": {"limit_s": 20, "where": [PLACE, None]}},
-    "Adasum is no mean": {"gradient": {"over_mean": 1.7, "same_on_all_ranks": False, "kind": "Adasum"}},
+    "Adasum is no mean": {
+        "gradient": {"over_mean": 1.7, "same_on_all_ranks": False, "exchanged": False, "kind": "Adasum"}
+    },
     "clipped": {"gradient": {"over_mean": 0.7, "same_on_all_ranks": True, "kind": "mean"}},
     "a backbone into a larger model": {"loads": [[LOAD | {"missing": 200}]]},
     "a part of a larger file": {"loads": [[LOAD | {"unexpected": 50}]]},

@@ -1,6 +1,7 @@
 """A Watch in one process: what it finds of model and optimizer, what it says of its use, and that it breaks nothing."""
 
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -345,6 +346,19 @@ def test_listeners_come_and_go_in_any_order():
     assert Owner().double(number=1) == 2 and said[2:] == [2]
     second()
     assert vars(Owner)["double"] is own
+
+
+def test_a_call_that_raises_is_heard_and_raises():
+    said, refused = [], ValueError("no number")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Owner, "double", Mock(side_effect=refused))
+        ends = [listen(Owner, "double", lambda arguments, options: said.append),
+                listen(Owner, "double", lambda arguments, options: None, lambda *call: said.append(call))]  # fmt: skip
+        with pytest.raises(ValueError, match="no number"):
+            Owner.double(3)
+        for end in ends:
+            end()
+    assert said == [(refused, (3,))]
 
 
 def test_somebody_elses_stand_in_stays(monkeypatch):

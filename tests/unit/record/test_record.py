@@ -116,7 +116,7 @@ def test_an_unknown_schema_version_is_refused(tmp_path, good, version):
 
 # What was added with each version: parts of a record, parts of a rank's sample, options.
 ADDED = {
-    6: {"options": ("looks", "limit_minutes")},
+    6: {"options": ("looks", "limit_minutes", "plain", "gpu_defaults")},
     5: {"parts": ("workload", "nodes"), "options": ("study", "variant")},
     4: {"parts": ("observed",), "options": ("mistake", "watch", "lr_batch")},
     3: {"options": ("epochs", "augment", "checkpoint", "track", "resume", "evaluate")},
@@ -160,7 +160,7 @@ def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
     assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
     labels = [getattr(record.config, name) for name in names("labels")]
-    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 2
+    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 4
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
@@ -199,13 +199,15 @@ def test_the_committed_records_are_of_every_older_version():
 def test_every_committed_record_is_read_through_the_view():
     for path in COMMITTED:
         record, raw = load(path), json.loads(path.read_text())
-        assert record["schema_version"] == SCHEMA_VERSION and record.workload.units == "images", path
+        assert record["schema_version"] == SCHEMA_VERSION, path
+        assert record.workload.units == ("tokens" if record.config.model == "gpt" else "images"), path
         assert record["samples"] == raw["samples"]
         label = raw["config"].get("role" if raw["schema_version"] < 5 else "program")
         assert record.program == (label or record.config.mode), path
         if record.ok:
             assert record.throughput > 0 and len(record.samples) == record.world_size, path
-            assert record["nodes"] == [{"ranks": list(range(record.world_size))}], path
+            ranks = [rank for node in record["nodes"] for rank in node["ranks"]]
+            assert ranks == list(range(record.world_size)) and bool(record.network) == (len(record["nodes"]) > 1), path
 
 
 # --- The view -------------------------------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ EDITS = {
     "topology/global_batch": lambda r: r["topology"].update(global_batch=999),
     "config/suite": lambda r: r["config"].update(suite=3),
     "config/device": lambda r: r["config"].pop("device"),
-    "config/mode": lambda r: r["config"].update(mode="fsdp"),
+    "config/mode": lambda r: r["config"].update(mode="telepathy"),
     "config/colour": lambda r: r["config"].update(colour="red"),
     "config/tuned": lambda r: r["config"].update(tuned=1),
     "columns of rank 0": lambda r: r["samples"][0]["devices"][0]["timeline"]["time_s"].append(9.9),

@@ -27,7 +27,7 @@ def suites():
 
 def the_one(suites, study: str, about: str = ""):
     """The committed suite of a study, and its result."""
-    (suite,) = [s for s in suites.values() if s.study == study and study_of(s).about(s) == about]
+    (suite,) = [s for s in suites.values() if (s.study, study_of(s).about(s), s.first.network) == (study, about, None)]
     return suite, study_of(suite).result(suite)
 
 

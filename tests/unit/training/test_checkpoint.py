@@ -16,10 +16,13 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from bench.config.options import RunConfig, to_dict
+from bench.config.workloads import WORKLOADS
 from bench.errors import BenchError, UserError
 from bench.training import checkpoint
 from bench.workload.weights import head_of, load_weights, places_in, read, weights_in
 from tests.runs import ROOT
+
+TOP1 = WORKLOADS["images"].metrics[0]
 
 
 def network(classes=3) -> nn.Module:
@@ -226,11 +229,11 @@ def test_the_best_before_an_epoch_is_not_one_after_it(tmp_path):
     rows = [{"epoch": epoch, "top1": top1} for epoch, top1 in ((1, 0.2), (2, 0.6), (3, 0.5), (4, 0.9))]
     for name in ("latest.pt", "best.pt", "epoch2.pt", "epoch3.pt"):
         (tmp_path / name).touch()
-    assert checkpoint.best_of(tmp_path / "latest.pt", rows) == tmp_path / "best.pt"
-    assert checkpoint.best_of(tmp_path / "epoch3.pt", rows[:3]) == tmp_path / "epoch2.pt"
+    assert checkpoint.best_of(tmp_path / "latest.pt", rows, TOP1) == tmp_path / "best.pt"
+    assert checkpoint.best_of(tmp_path / "epoch3.pt", rows[:3], TOP1) == tmp_path / "epoch2.pt"
     (tmp_path / "epoch2.pt").unlink()
-    assert checkpoint.best_of(tmp_path / "epoch3.pt", rows[:3]) is None
-    assert checkpoint.best_of(tmp_path / "latest.pt", [{"epoch": 1}]) is None  # nothing was validated
+    assert checkpoint.best_of(tmp_path / "epoch3.pt", rows[:3], TOP1) is None
+    assert checkpoint.best_of(tmp_path / "latest.pt", [{"epoch": 1}], TOP1) is None  # nothing was validated
 
 
 # Which checkpoint
