@@ -12,11 +12,12 @@ the hash of its source. Three words:
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.config.fields import WORK
 from bench.config.options import UNSET
 from bench.config.options import names as names_of_options
+from bench.record.describe import differing_nodes, where
 from bench.record.view import Record
 
 UNKNOWN = "not recorded"
@@ -93,7 +94,54 @@ def certify(programs: dict[str, list[Record]], rules: Rules = NOTHING_VARIES) ->
         found = {label: [(read(record), record) for record in records] for label, records in programs.items()}
         allowed = rules.varies.get(name) or INHERENT.get(name)
         facts.append(judge(name, found, allowed, name in rules.by_round, name in rules.ranks_apart))
-    return Certificate([*facts, other_options(programs, rules), injected_mistakes(programs, rules)])
+    first = next(record for records in programs.values() for record in records)
+    facts = [replace(fact, name=fact.name.replace("images", first.workload.batched)) for fact in facts]
+    besides = [*several_machines(programs), *interruptions(programs), *sources(programs)]
+    return Certificate([*facts, *besides, other_options(programs, rules), injected_mistakes(programs, rules)])
+
+
+def sources(programs: dict[str, list[Record]]) -> list[Fact]:
+    """What was trained, by its hash, where it is the user's code or text: no line for what any of them has not."""
+    facts = []
+    for name, key in SOURCES.items():
+        found = {label: [(of_facts(key)(record), record) for record in records] for label, records in programs.items()}
+        if any(value for seen in found.values() for value, _ in seen):
+            facts.append(judge(name, found, None))
+    return facts
+
+
+def several_machines(programs: dict[str, list[Record]]) -> list[Fact]:
+    """Where a program ran on several machines: whether those of every run are alike, and whether all ran over the same
+    network. No line where every run was on one machine of which no network is named."""
+    records = [record for found in programs.values() for record in found]
+    if not any(record.several_machines or record.network for record in records):
+        return []
+
+    def fact(name: str, values: dict[str, str], status: str, why: str) -> Fact:
+        return Fact(name, values, status, "" if status == "equal" else why)
+
+    apart = {label: dict.fromkeys(s for r in found for s in differing_nodes(r)) for label, found in programs.items()}
+    alike = {label: "; ".join(sentences) or "alike" for label, sentences in apart.items()}
+    networks = {label: said([record.network or "not named" for record in found]) for label, found in programs.items()}
+    places = {label: said([where(record) or "one machine" for record in found]) for label, found in programs.items()}
+    one_network = len({record.network for record in records}) == 1
+    of_size = {(record.num_devices, where(record)) for record in records}
+    placed = "inherent" if len(of_size) == len({record.num_devices for record in records}) else "differs"
+    return [
+        fact("machines of a run", alike, "differs" if any(apart.values()) else "equal", "they are not alike"),
+        fact("network", networks, "equal" if one_network else "differs", "figures of different networks"),
+        fact("placement", places, "equal" if len(set(places.values())) == 1 else placed, "one device is on one machine"
+             if placed == "inherent" else "as many devices were on other machines"),
+    ]  # fmt: skip
+
+
+def interruptions(programs: dict[str, list[Record]]) -> list[Fact]:
+    """Runs with ELASTIC that were interrupted: what is left of their times compares with nothing. No line without."""
+    counts = {label: sum(len(record.interruptions) for record in found) for label, found in programs.items()}
+    if not any(counts.values()):
+        return []
+    return [Fact("interruptions", {label: str(count) for label, count in counts.items()}, "differs",
+                 "ranks were lost while it ran")]  # fmt: skip
 
 
 def other_options(programs: dict[str, list[Record]], rules: Rules) -> Fact:
@@ -216,6 +264,13 @@ def initial_weights(record: Record) -> str:
     return hashes[0] if len(hashes) == 1 else f"{DISAGREE}: {', '.join(h[:8] for h in hashes)}"
 
 
+def model(record: Record) -> str:
+    """The model's name with its sizes, and that of an example."""
+    config = record.config
+    sizes = [each for each in (config.layers, config.width, config.heads, config.context) if each is not None]
+    return " ".join(map(str, [config.model, *(sizes or [config.image_size])]))
+
+
 def steps(record: Record) -> str:
     """Warm-up steps as asked for, timed steps as counted."""
     return f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}"
@@ -274,6 +329,11 @@ def number_of_devices(record: Record) -> int:
     return record.num_devices
 
 
+def number_of_machines(record: Record) -> int:
+    """The number of machines."""
+    return max(1, len(record.data.get("nodes", ())))
+
+
 def mode(record: Record) -> tuple:
     """The mode, with its exchange or without."""
     return record.config.mode, record.config.sync
@@ -293,7 +353,7 @@ FACTS = {
     "global batch": global_batch,
     "seed": of_config("seed"),
     "images of the first steps": images_of_first_steps,
-    "model": of_config("model", "image_size"),
+    "model": model,
     "parameters": of_facts("parameters", "trained_parameters"),
     "initial weights": initial_weights,
     "optimizer": of_facts("optimizer", "momentum", "weight_decay"),
@@ -319,12 +379,16 @@ FACTS = {
     "device set": device_set,
 }
 
+# Hashes: the file of the user's model, that of the data, and a text's own.
+SOURCES = {"source of the model": "model_source_sha256", "source of the data": "data_source_sha256",
+           "text": "data_sha256"}  # fmt: skip
+
 # The options whose effect the facts show. Data and image size are of one workload (comparison.require_one_workload).
 SHOWN = {
     "per_device_batch", "accumulate", "epochs", "seed", "data", "model", "image_size", "norm", "optimizer", "momentum",
     "nesterov", "weight_decay", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps",
     "lr_warmup_epochs", "clip_norm", "loss_guard", "precision", "augment", "workers", "storage_ms", "warmup_steps",
-    "timed_steps",
+    "timed_steps", "layers", "width", "heads", "context",
 }  # fmt: skip
 
 # Facts that differ because the modes do: why, and between which records they may not differ even so.
@@ -332,10 +396,12 @@ INHERENT = {
     "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
     "buffers": ("dp keeps replica 0's, ddp sends rank 0's, horovod leaves each rank its own", mode),
     "device set": ("one device is not several", number_of_devices),
-    "memory format": ("Horovod sends contiguous gradients alone, so its weights stay so", mode),
+    "threads in total": ("of several machines one process has the cores of one", number_of_machines),
+    "memory format": ("weights stay contiguous where Horovod sends them, or dp copies them to other GPUs", mode),
 }
 
 
 WHY = {
     "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",
+    "gradient": "they do not compute the same update",
 }

@@ -170,6 +170,8 @@ def require_one_workload(suite: Suite, rules: Rules) -> None:
     defining = [*names("model"), "data", "image_size", "epochs", "optimizer", "precision", "device"]
     configs = [record.config for program in suite.programs.values() for record in program.records]
     seen = {name: sorted({str(getattr(config, name)) for config in configs}) for name in defining}
+    records = [record for program in suite.programs.values() for record in program.records]
+    seen["network"] = sorted({record.network or "not named" for record in records})
     differing = [f"{n} is {' and '.join(v)}" for n, v in seen.items() if len(v) > 1 and n not in rules.options]
     if differing:
         raise UserError(f"suite {suite.id} compares different workloads: {'; '.join(differing)}")

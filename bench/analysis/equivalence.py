@@ -2,15 +2,22 @@
 
 from bench import formulas
 from bench.analysis import stats
+from bench.config.workloads import WORKLOADS, Metric
 
-# Percentage points: two programs that differ by less in their mean accuracy are equal for a user. It is a constant, and
-# no option, so that it cannot be chosen after the runs. On 360 held-out digits it is 3.6 images.
-MARGIN = 1.0
+TOP1 = WORKLOADS["images"].metrics[0]
+# Percentage points: two programs that differ by less in their mean accuracy are equal for a user. A metric's margin is
+# a constant, and no option, so that it cannot be chosen after the runs. On 360 held-out digits it is 3.6 images.
+MARGIN = TOP1.margin
 
 
-def margin_words(metric: str = "top-1") -> str:
-    """The margin as it is printed before the runs and with every verdict."""
-    return f"±{MARGIN:g} percentage point{'' if MARGIN == 1 else 's'} of {metric}"
+def margin_words(metric: Metric = TOP1) -> str:
+    """The margin as it is printed before the runs and with every verdict.
+
+    >>> margin_words(), margin_words(WORKLOADS["text"].metrics[0])
+    ('±1 percentage point of top-1', '±0.05 bits per byte')
+    """
+    one = metric.points.replace("points", "point", 1) if metric.margin == 1 else metric.points
+    return f"±{metric.margin:g} {one}"
 
 
 def mean_of(values: list[float]) -> tuple[float, float | None, float | None]:
@@ -20,28 +27,36 @@ def mean_of(values: list[float]) -> tuple[float, float | None, float | None]:
     return formulas.mean_interval(values, stats.t_quantile(len(values) - 1, 0.95))
 
 
-def words_of(name: str, base: str, found: stats.Equivalence) -> str:
+def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TOP1) -> str:
     """The verdict on a paired difference, with its numbers."""
+    mean = f"{points(found.mean_difference, metric)} {unit_of(metric)}"
     if found.low is None:
-        return f"{name} against {base}: {points(found.mean_difference)} points with one seed: no interval"
-    wide, narrow = (f"{points(a)} to {points(b)}" for a, b in ((found.low95, found.high95), (found.low, found.high)))
-    difference = f"{points(found.mean_difference)} points, 95 % interval {wide}, 90 % {narrow}, n = {found.n} seeds"
-    return f"{name} against {base}: {verdict_of(found)} ({difference})"
+        return f"{name} against {base}: {mean} with one seed: no interval"
+    ends = (found.low95, found.high95), (found.low, found.high)
+    wide, narrow = (f"{points(a, metric)} to {points(b, metric)}" for a, b in ends)
+    difference = f"{mean}, 95 % interval {wide}, 90 % {narrow}, n = {found.n} seeds"
+    return f"{name} against {base}: {verdict_of(found, metric)} ({difference})"
 
 
-def verdict_of(found: stats.Equivalence) -> str:
+def unit_of(metric: Metric) -> str:
+    """What a difference of a metric is counted in, in short."""
+    return "points" if metric.percent else metric.label
+
+
+def verdict_of(found: stats.Equivalence, metric: Metric = TOP1) -> str:
     """The word, with its unit.
 
     >>> verdict_of(stats.equivalence([0.1, -0.2, 0.0, 0.1], MARGIN)), verdict_of(stats.equivalence([2, 3, 2.5], MARGIN))
     ('equivalent within ±1 point', 'different')
     """
-    return f"{found.verdict} point{'' if found.margin == 1 else 's'}" if found.equivalent else found.verdict
+    unit = "point" if metric.percent and found.margin == 1 else unit_of(metric)
+    return f"{found.verdict} {unit}" if found.equivalent else found.verdict
 
 
-def points(value: float) -> str:
-    """Percentage points with their sign, and a true minus.
+def points(value: float, metric: Metric = TOP1) -> str:
+    """A difference, as percentage points, with its sign, and a true minus.
 
     >>> points(-0.123), points(0.5)
     ('−0.12', '+0.50')
     """
-    return f"{value:+.2f}".replace("-", "−")
+    return f"{value:+.{2 if metric.percent else 4}f}".replace("-", "−")

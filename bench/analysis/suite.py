@@ -12,6 +12,7 @@ from bench.config.options import RunConfig, names
 from bench.record.describe import machine_line
 from bench.record.view import Record
 
+CHOSEN = "chosen"  # a program that a person has named (MODES=)
 VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # in the order in which they are shown
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
+from bench.measure.memory_parts import BESIDES, TENSORS
 from bench.record import describe
 from bench.record.view import Record
 
@@ -25,11 +26,11 @@ class Grid:
     caption: str = ""
 
 
-def terminal() -> Console:
+def terminal(stream=None) -> Console:
     """Where tables go: as wide as the terminal. Where the output is a file or a pipe, wide enough for a table, and a
-    sentence stays in one line."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=120, soft_wrap=True)
+    sentence stays in one line. stream: another file than standard output."""
+    console = Console(file=stream, highlight=False)
+    return console if console.is_terminal else Console(file=stream, highlight=False, width=120, soft_wrap=True)
 
 
 def print_grid(console: Console, grid: Grid) -> None:
@@ -86,6 +87,34 @@ def programs_grid(suite, caption: str) -> Grid:
             describe.memory_cell(first.peak_memory), str(len(program.records)),
         ])  # fmt: skip
     return Grid(head, rows, caption)
+
+
+def memory_grid(
+    devices: list[tuple[str, dict[str, float]]], caption: str = "", more: dict | None = None, examples: str = "images"
+) -> Grid:
+    """What memory is filled with: a column a device, a row a kind, in GiB. devices: (name, GiB by kind). more: the name
+    of a further row -> its cells. examples: what a batch has."""
+    every = dict.fromkeys([*TENSORS, *BESIDES, *(kind for _, parts in devices for kind in parts)])
+    kinds = [kind for kind in every if any(round(parts.get(kind, 0), 3) for _, parts in devices)]
+    rows = [
+        [
+            examples if kind == "images" else kind,
+            *(f"{parts[kind]:.3f}" if kind in parts else "" for _, parts in devices),
+        ]
+        for kind in kinds
+    ]
+    rows.append(["sum", *(f"{sum(parts.values()):.3f}" for _, parts in devices)])
+    rows += [[name, *cells] for name, cells in (more or {}).items()]
+    return Grid([("GiB", False), *((name, True) for name, _ in devices)], rows, caption)
+
+
+def measured_memory(records: list[Record]) -> Grid:
+    """What filled each device's memory at the peak of a step, of those records that tell it."""
+    devices = [(f"{record.program}\n{describe.device_label(record, part.rank, device)}", parts)
+               for record in records for part in record.samples for device in part.devices
+               if (parts := device.get("memory_parts", {}).get("gib"))]  # fmt: skip
+    examples = records[0].workload.batched if records else "images"
+    return memory_grid(devices, "What memory is filled with at the peak of one more step", examples=examples)
 
 
 # --- a comparison -------------------------------------------------------------------------------------------------

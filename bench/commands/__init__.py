@@ -6,12 +6,15 @@ To add one: its file in this folder, with ``run(args)``, and its line here.
 from bench.commands.base import Command
 from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
+from bench.network.plan import SIZES
 from bench.studies.base import Study
+from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
 from bench.studies.sequential import MAX_MINUTES
 
 HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)
 FOLDER = {"out": {"metavar": "FOLDER", "help": "folder of records [results/runs]"}}
+FOLDER_FLAG = {f"--{name}": flag for name, flag in FOLDER.items()}
 QUICK = {"--quick": ON_OFF | {"metavar": "QUICK", "help": "2 rounds: a look, not a result"}}
 NAME = {"--name": {"metavar": "NAME", "help": "only those whose name begins so: 03, or 03,07"}}
 SETS = NAME | {"--sets": {"metavar": "FOLDER", "help": "the sets' texts [tutorials/exercises]"}}
@@ -29,7 +32,7 @@ def of_study(study: Study) -> Command:
         number = {"--seeds": {"metavar": "SEEDS", "help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
     return Command(
         study.command, study.group, study.help, study.example, "studies", (study,), flags=number | QUICK | study.flags,
-        options=True, own=study.defaults, needs=HOROVOD,
+        options=True, own=study.defaults, others=study.others, needs=HOROVOD,
     )  # fmt: skip
 
 
@@ -50,20 +53,64 @@ LINES = [
     Command("run", "measure", "one benchmark run; prints a table, and `record: PATH` as its last line",
             "MODE=ddp GPUS=4", "run", target="bench", options=True, own={"mode": UNSET["mode"]}, needs=HOROVOD),
     *of_studies(),
+    Command("time", "measure", "a training script that is not this project's, timed as it is; looks for known mistakes",
+            'CMD="torchrun --nproc-per-node=2 train.py" [BATCH=32 STEPS=100]', "timed", rest=True, flags={
+                "--cmd": {"metavar": "CMD", "help": "the command that trains, as a shell splits it; or after --"},
+                "--batch": {"metavar": "BATCH", "help": "images per device per step [what a Watch counts]"},
+                "--warmup": {"metavar": "WARMUP", "default": "20", "help": "first steps that are not timed [20]"},
+                "--steps": {"metavar": "STEPS", "help": "end the script after so many timed steps [at its end]"},
+                "--watch": ON_OFF | {"metavar": "WATCH", "help": "look for the known mistakes [1]"},
+                "--label": {"metavar": "LABEL", "help": "what it is called [the script's file]"},
+                "--limit": {"metavar": "LIMIT", "help": "seconds after which the command is ended [none]"}}
+            | FOLDER_FLAG, note="the record is a kind of its own: report, diff and check show it, no pool and no "
+            "comparison takes it"),
+    Command("cluster", "measure", "several machines on this one: runs CMD on the first of NODES network namespaces",
+            'NODES=2 RATE=100mbit CMD="make compare"', "cluster", needs=HOROVOD, flags={
+                "--cmd": {"metavar": "CMD", "help": "a shell command, for which HOSTS, REMOTE and IFACE are set"},
+                "--nodes": {"metavar": "NODES", "default": "2", "help": "from 2 to 64 [2]"},
+                "--per-node": {"metavar": "PER_NODE", "default": "1", "help": "devices of each node [1]"},
+                "--rate": {"metavar": "RATE", "help": "of every link, as 100mbit or 1gbit [no limit]"},
+                "--latency": {"metavar": "LATENCY", "help": "one way, as 5ms; where the kernel has netem [none]"},
+                "--loss": {"metavar": "LOSS", "help": "share of packets lost, as 0.1%%; with netem [none]"}},
+            note="exit code: that of CMD. Needs no root; GPUs are hidden, for every node would count the same ones"),
+
+    Command("memory", "explain", "what a step needs of each device's memory, by what it is for, and the largest batch: "
+            "predicted", "MODEL=resnet50 BATCH=64 GPUS=4 [MODE=ddp MEMORY_GIB=16]", "memory", options=True,
+            note="without MODE and MODES what `bench compare` runs; nothing is started", flags=MODES_FLAG | {
+                "--memory-gib": {"metavar": "GIB", "help": "the memory of one GPU, for one that is not here [NVML's; "
+                                 "of a machine without GPUs what it has available]"}}),
 
     Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
-            options=True, needs=HOROVOD),
+            options=True, needs=HOROVOD, flags=MODES_FLAG),
     Command("check", "check", "look for the known mistakes in records; exit code 3 when one is found", "OUT=folder",
             "check", positional={"out": FOLDER["out"] | {"help": "a record, or a folder of records [results/runs]"}}),
     Command("doctor", "check", "what this machine has, what each mode can run on it, what is wrong and how to fix it",
             "", "doctor"),
-    Command("gpu-check", "check", "run what only a GPU can prove; leaves records in results/reference", "", "gpu_check",
-            options=True, needs=HOROVOD),
+    Command("gpu-check", "check", "run what only a GPU can prove, in parts; leaves records in results/reference",
+            "[BUDGET=45m PART=A1,B1 PLAN=1]", "gpu_check", options=True, flags={
+                "--budget": {"metavar": "TIME", "default": "45m", "help": "no check is begun that would take longer "
+                             "than what is left of it, as in 600s, 10m, 1h [45m]"},
+                "--part": {"metavar": "PARTS", "help": "of A1, A2, A3, A4, B1, B2, each ten minutes at most [all]"},
+                "--plan": ON_OFF | {"metavar": "PLAN", "help": "only say what it would do; needs no GPU"}}),
+    Command("network", "check", "latency, bandwidth and all-reduce between the ranks, by Gloo, NCCL and Horovod",
+            "GPUS=2", "network", options=True, own={"num_devices": 2}, needs=HOROVOD, flags={
+                "--backends": {"metavar": "BACKENDS", "help": "of gloo, nccl, horovod [all that are here]"},
+                "--sizes": {"metavar": "SIZES", "help": f"bytes of a message: a range, in steps of 4 times, or a list "
+                            f"as in 4KiB,1MiB [{SIZES}]"},
+                "--repeats": {"metavar": "REPEATS", "help": "rounds, each with every size once [10]"},
+                "--max-minutes": {"metavar": "MAX_MINUTES", "help": "limit of the measuring; sizes that do not fit are "
+                                  "left out, the largest first [5]"}}),
     Command("selfbench", "check", "what the harness itself costs, against bare scripts", "[ROUNDS=8 ONLY=loop]",
             "selfbench", options=True, needs=HOROVOD, flags={
                 "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [8]"},
-                "--only": {"metavar": "ONLY", "help": "one part: loop, overhead, horovod, bound, startup, input"}}),
+                "--only": {"metavar": "ONLY", "help": "one part: loop, progress, overhead, horovod, bound, startup, "
+                           "input, network, gpu"}}),
 
+    Command("predict-images", "look at results", "a folder of images classified by a checkpoint, over all devices",
+            "FOLDER=photos RESUME=checkpoint GPUS=2 [TO=predictions.csv]", "predict_images", options=True,
+            positional={"folder": {"metavar": "FOLDER", "help": "searched whole, folders below it too"}}, flags={
+                "--to": {"metavar": "FILE", "help": "a new file, .csv or .parquet [predictions.csv]"},
+                "--classes": {"metavar": "FILE", "help": "names of the classes, a line for each [the checkpoint's]"}}),
     Command("watch", "look at results", "how a run goes on that somebody else has started, rank by rank",
             "OUT=folder", "watch", positional=FOLDER, flags={
                 "--once": ON_OFF | {"metavar": "ONCE", "help": "show it once"}}),
@@ -111,17 +158,22 @@ LINES = [
     Command("solutions-check", "teach", "show that every problem set's solution scores full and its blank zero",
             "[NAME=03]", "solutions_check", needs=HOROVOD + COURSE + CLONE_OR_SETS, flags=SETS | LIMIT),
 
-    Command("install-horovod", "set up", "build Horovod against the installed torch, and install it", "[GPU=nccl]",
-            "install_horovod", flags={
-                "--gpu": {"metavar": "GPU", "choices": ("auto", "none", "nccl"), "default": "auto",
+    Command("install-horovod", "set up", "build Horovod against the installed torch, and install it",
+            "[GPU=nccl MPI=1]", "install_horovod", flags={
+                "--gpu": {"metavar": "GPU", "choices": ("auto", "none", "nccl", "here"), "default": "auto",
                           "help": "auto: NCCL where there is a GPU; none: CPUs only; nccl: for GPUs, also without one "
-                          "here"},
+                          "here; here: for this machine's GPUs alone, which compiles faster"},
+                "--mpi": ON_OFF | {"metavar": "MPI", "help": "with MPI as well, for LAUNCHER=mpirun and ADASUM; needs "
+                                   "mpicxx"},
                 "--force": ON_OFF | {"metavar": "FORCE", "help": "build again, whatever is installed or cached"},
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
                 "--self-test": {"metavar": "FOLDER", "help": "then run Horovod's own tests of torch on two ranks, from "
                                 "this clone of its repository"},
                 "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
                 "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
+    Command("new-workload", "set up", "write FILE, a model and data of your own to begin with, which runs as it is",
+            "FILE=mine.py", "new_workload", positional={
+                "file": {"metavar": "FILE", "help": "a new Python file, never one that exists"}}),
     Command("unpack-imagenet", "set up", "unpack ImageNet's archives into the class folders of DATA=imagefolder",
             "TRAIN=tar VAL=tar LABELS=file TO=folder", "unpack_imagenet", flags={
                 "--train": {"metavar": "TAR", "help": "ILSVRC2012_img_train.tar: a tar of one tar for each class"},

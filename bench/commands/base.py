@@ -26,9 +26,10 @@ class Command:
     the exit code; "" for a target of make alone. arguments: passed to ``run`` before the parsed ones. target: of make,
     where that has another name. flags: flag -> argparse's options. positional: arguments that may also be given as
     flags of the same name, as make does it. options: it takes the options of a run; own: those that have another
-    default here. needs: "horovod" (built first, where make calls it and that can be done), "course" (what the course
-    needs beyond the locked packages), "clone" (files of the project that are in no package), "sets" (a clone, unless
-    SETS names a folder). note: after the help.
+    default here; others: workload -> the same where that is trained. needs: "horovod" (built first, where make calls it
+    and that can be done), "course" (what the course needs beyond the locked packages), "clone" (files of the project
+    that are in no package), "sets" (a clone, unless SETS names a folder). rest: what stands after -- is a command of
+    the user's, and goes to ``run`` as ``args.rest``. note: after the help.
     """
 
     name: str
@@ -42,7 +43,9 @@ class Command:
     positional: dict[str, dict] = field(default_factory=dict)
     options: bool = False
     own: dict = field(default_factory=dict)
+    others: dict = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    rest: bool = False
     note: str = ""
 
     @property
@@ -54,7 +57,7 @@ class Command:
         """The command line of this command."""
         parser = Parser(prog=f"bench {self.name}", description=self.help, epilog=self.note)
         if self.options:
-            add_arguments(parser, self.own)
+            add_arguments(parser, self.own, self.others)
         for flag, options in self.flags.items():
             parser.add_argument(flag, **options)
         for name, options in self.positional.items():
@@ -64,7 +67,9 @@ class Command:
 
     def parse(self, words: list[str]) -> argparse.Namespace:
         """The words after the command's name, read. Of an argument that was given in both ways the flag counts."""
-        args = self.parser().parse_args(words)
+        end = words.index("--") if self.rest and "--" in words else len(words)
+        args = self.parser().parse_args(words[:end])
+        args.rest = words[end + 1 :]
         for name in self.positional:
             if getattr(args, name) is None:
                 setattr(args, name, getattr(args, f"{name}_"))

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from bench import mistakes
 from bench.commands.base import folder_of
+from bench.foreign.record import NAME as FOREIGN
+from bench.foreign.record import ForeignRecord
+from bench.foreign.record import find as find_foreign
 from bench.mistakes import Finding
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
@@ -23,15 +26,20 @@ def run(args) -> int:
 
     Raises UserError for a folder that is not there or holds no record.
     """
-    records, refused = records_at(Path(folder_of(args)))
+    place = Path(folder_of(args))
+    foreign, unread = find_foreign(place)
+    records, refused = ([], []) if place.name == FOREIGN else records_at(place, needed=not foreign + unread)
+    records, refused = records + foreign, refused + unread
     unseen, wrong = Counter(), {}
     for record in records:
-        unseen[", ".join(mistakes.unobserved(record.observed))] += 1
+        unlooked = record["unheard"] if isinstance(record, ForeignRecord) else mistakes.unobserved(record.observed)
+        unseen[", ".join(unlooked)] += 1
         if findings := mistakes.find(record.observed):
             wrong.setdefault((program(record), *(finding.name for finding in findings)), []).append((record, findings))
     for (title, *_), runs in wrong.items():
         record, findings = runs[0]
-        places = f"{record.folder}/record.json" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
+        file = FOREIGN if isinstance(record, ForeignRecord) else "record.json"
+        places = f"{record.folder}/{file}" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
         show(findings, f"{title}: {places}")
     count = sum(map(len, wrong.values()))
     print(f"{len(records)} record{'s' * (len(records) != 1)}: {f'findings in {count}' if count else 'no finding'}")
@@ -43,10 +51,10 @@ def run(args) -> int:
     return FOUND if wrong else UNREADABLE if refused else 0
 
 
-def records_at(path: Path) -> tuple[list[Record], list[str]]:
+def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
     """The records, and a sentence for each file that is none."""
     if not path.is_file():
-        return find_records(path)
+        return find_records(path, needed)
     try:
         return [load(path)], []
     except BadRecord as error:
@@ -55,6 +63,8 @@ def records_at(path: Path) -> tuple[list[Record], list[str]]:
 
 def program(record: Record) -> str:
     """Which program it was: runs of one suite that differ by round and seed alone are shown once."""
+    if isinstance(record, ForeignRecord):
+        return f"{record.program} on {record.num_devices}, {record.run_id}"
     return f"{record.program} on {record.config.num_devices}, {record.config.suite or record.run_id}"
 
 

@@ -1,13 +1,24 @@
 """`bench diff A B`: two sets of records compared, with an exit code for a regression."""
 
 import math
+from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.base import is_on, needed
 from bench.errors import UserError
+from bench.foreign.record import ForeignRecord
+from bench.foreign.record import find as find_foreign
 from bench.record.describe import machine_line
 from bench.record.view import Record
-from bench.report.difference import Result, changes, compare_sets, grid, read_side, time_note
+from bench.report.difference import (
+    Result,
+    changes,
+    compare_foreign,
+    compare_sets,
+    grid,
+    read_side,
+    time_note,
+)
 
 REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
 
@@ -19,14 +30,27 @@ def run(args) -> int:
     """
     strict = is_on("STRICT", args.strict)
     bound = read_bound(args.bound, strict)
-    (a, said_a), (b, said_b) = read_side(needed("A", args.a), "A"), read_side(needed("B", args.b), "B")
-    result = compare_sets(a, b)
-    show(result, a, b, [*said_a, *said_b])
-    regressions = [] if bound is None else result.regressions(bound, strict)
+    places = {"A": needed("A", args.a), "B": needed("B", args.b)}
+    foreign, refused = zip(*(find_foreign(Path(place)) for place in places.values()), strict=True)
+    for (name, place), found, other in zip(places.items(), foreign, foreign[::-1], strict=True):
+        if found and not other and not any(Path(place).rglob("record.json")):
+            raise UserError(f"{name} holds foreign scripts alone, and those are compared with foreign scripts alone")
+    (a, said_a), (b, said_b) = (read_side(place, name, not all(foreign)) for name, place in places.items())
+    said, results = [*said_a, *said_b, *(f"refused: {sentence}" for side in refused for sentence in side)], []
+    if any(foreign) and not all(foreign):
+        said.append(f"note: foreign scripts are in {'A' if foreign[0] else 'B'} alone: not compared")
+    if (a and b) or not all(foreign):
+        results.append(compare_sets(a, b))
+        show(results[0], a, b, said)
+    if all(foreign):
+        results.append(compare_foreign(*foreign))
+        show(results[-1], *foreign, [] if results[1:] else said)
+    judged = [] if bound is None else results
+    regressions = [sentence for result in judged for sentence in result.regressions(bound, strict)]
     for sentence in regressions:
         print(f"regression: {sentence}")
     if bound is not None and not regressions:
-        unjudged = sum(d.low is None for d in result.differences)
+        unjudged = sum(d.low is None for result in results for d in result.differences)
         more = f"; {unjudged} without an interval, not judged" if unjudged else ""
         print(f"no regression beyond {bound:g} % is shown{more}")
     return REGRESSION if regressions else 0
@@ -59,7 +83,8 @@ def show(result: Result, a: list[Record], b: list[Record], said: list[str]) -> N
         programs = [d.name for d in result.differences if line in d.unlike]
         where = "" if len(programs) == len(result.differences) else f" ({', '.join(programs)})"
         console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
-    tables.print_grid(console, grid(result, a[0].workload.units))
+    units = "images or steps" if isinstance(a[0], ForeignRecord) else a[0].workload.units
+    tables.print_grid(console, grid(result, units))
     for d in result.differences:
         console.print(f"{d.name}: {d.sentence()}", markup=False)
         if d.outliers:

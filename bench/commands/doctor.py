@@ -10,9 +10,10 @@ from bench.analysis import tables
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.install.horovod_status import Status, status
+from bench.install.horovod_status import Status, installed_with, mpi_built, status
+from bench.launch.engines import mpirun
 from bench.launch.gpu_fit import require_fit
-from bench.measure.environment import collect_machine
+from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import others_now
 from bench.measure.nvml import visible_gpus, why_no_gpu, why_not_meant
 from bench.record.describe import OTHERS
@@ -33,7 +34,8 @@ def run(args) -> int:
     facts = machine["machine"]
     python = sys.version.split()[0]
     console.print(
-        f"machine  {facts['cpu_model']}, {facts['usable_cores']} usable cores, {memory_words(facts)}, Python {python}"
+        f"machine  {facts['cpu_model']}, {cores_in_words(facts['usable_cores'], 'usable')}, {memory_words(facts)}, "
+        f"Python {python}"
     )
     others = others_now()
     console.print(f"load     other processes take {100 * others:.0f} % of the CPU now")
@@ -101,11 +103,16 @@ def torch_line(torch: dict | None) -> str:
 
 
 def horovod_line(found: Status) -> str:
-    """Horovod's version and whether it fits the installed torch."""
+    """Horovod's version, whether it fits the installed torch, and what it can talk over."""
     if found.ready:
-        return f"{found.horovod}, fits this torch"
+        return f"{found.horovod}, fits this torch; talks {' and '.join(installed_with())}{mpirun_words()}"
     cached = "; a wheel for this torch is in the cache" if found.cached_wheel else ""
     return f"{found.horovod or 'not installed'} ({found.state}){cached}"
+
+
+def mpirun_words() -> str:
+    """Whether LAUNCHER=mpirun can be had, of a Horovod that has MPI; "" of another."""
+    return f" ({mpirun.absent() or 'mpirun is here'})" if mpi_built() else ""
 
 
 def verdict(mode: str, gpus: list, torch: dict | None) -> str:

@@ -13,7 +13,8 @@ def run(args) -> int:
     """Install it if it is not there yet. Raises UserError or BenchError with one line."""
     jobs = None if args.jobs is None else whole("JOBS", args.jobs, at_least=1)
     limit = whole("TIMEOUT", args.timeout, at_least=1)
-    horovod_install.install(args.gpu, is_on("FORCE", args.force), args.wheel_dir, jobs, limit)
+    force, mpi = is_on("FORCE", args.force), is_on("MPI", args.mpi)
+    horovod_install.install(args.gpu, force, args.wheel_dir, jobs, limit, mpi)
     if args.self_test is not None:
         horovod_selftest.self_test(args.self_test, limit)
     return 0

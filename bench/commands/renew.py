@@ -12,8 +12,11 @@ from bench.analysis import drawing
 from bench.analysis.suite import Suite
 from bench.commands import LINES
 from bench.commands.help import markdown
-from bench.commands.run import announce, print_run
+from bench.commands.run_output import announce, print_run
 from bench.files import PROJECT
+from bench.network import figure as network_figure
+from bench.network.record import by_suite, place_of
+from bench.network.record import find as find_networks
 from bench.record.describe import how_quiet
 from bench.report import manual, reference_page
 from bench.studies.registry import study_of
@@ -65,3 +68,7 @@ def draw() -> Iterator[Path]:
         if before:
             drawn = drawing.save_all(study.figures(study.result(suite)), suite.folder)
             yield from (path for path in drawn if path.read_bytes() != before.get(path))
+    for found in by_suite(find_networks(manual.REFERENCE)[0]).values():
+        before = {path: path.read_bytes() for path in (place_of(found) / "pictures").glob("*")}
+        drawn = drawing.save_all(network_figure.figures(found), place_of(found)) if before else []
+        yield from (path for path in drawn if path.read_bytes() != before.get(path))

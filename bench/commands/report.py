@@ -7,6 +7,11 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.analysis.suite import suites_of
 from bench.commands.base import folder_of
+from bench.foreign import result as foreign_result
+from bench.foreign.record import find as find_foreign
+from bench.network import result
+from bench.network.record import by_suite
+from bench.network.record import find as find_networks
 from bench.record.describe import machine_line
 from bench.record.read import find_records
 from bench.record.view import Record
@@ -17,11 +22,24 @@ MOST_RUNS = 40
 def run(args) -> int:
     """A table of all records below a folder, and the page when it is asked for."""
     folder = Path(folder_of(args))
-    records, refused = find_records(folder)
+    networks, bad = find_networks(folder)
+    foreign, unread = find_foreign(folder)
+    records, refused = find_records(folder, needed=not networks + foreign)
+    refused += bad + unread
     console = tables.terminal()
-    for machine in sorted({machine_line(record) for record in records if record.ok}):
+    for machine in sorted({machine_line(record) for record in records + foreign if record.ok}):
         console.print(machine)
     print_records(console, records)
+    if foreign:
+        shown = foreign_result.grid(foreign)
+        console.print(shown.caption, highlight=False)
+        tables.print_grid(console, shown)
+        for line in (line for record in foreign for line in foreign_result.summary_lines(record)):
+            console.print(line, highlight=False, markup=False)
+    for suite, found in by_suite(networks).items():
+        console.print(f"{suite}: {result.standing(found)[0]}", highlight=False, markup=False)
+        for line in result.answer(found):
+            console.print(f"  {line}", highlight=False, markup=False)
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     if args.html is not None:
@@ -30,9 +48,10 @@ def run(args) -> int:
         suites = suites_of(records)
         shown = {suite.id for suite in suites}
         others = [record for record in records if record.config.suite not in shown]
-        path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"))
+        path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"), networks,
+                               foreign)  # fmt: skip
         print(f"report: {path}", flush=True)
-    return 1 if refused and not records else 0
+    return 1 if refused and not records + networks + foreign else 0
 
 
 def print_records(console, records: list[Record]) -> None:

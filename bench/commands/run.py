@@ -1,32 +1,36 @@
-"""`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all."""
+"""`bench run`: one benchmark, and on a CPU the two baselines that decide whether distribution paid at all. On GPUs
+BASELINES=1 runs them, and the same mode with PLAIN=1."""
 
-import sys
+import dataclasses
+import os
+import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
-from bench import formulas, mistakes
 from bench.analysis import tables
-from bench.commands.check import print_findings
+from bench.commands import joined
+from bench.commands.run_output import announce, copy_what_is_there, epoch_line, finish
 from bench.config.command_line import from_arguments
-from bench.config.options import AVERAGES, RunConfig
+from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
-from bench.errors import BenchError
+from bench.errors import RunFailed
 from bench.launch.devices import why_cpu
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
-from bench.record.describe import disturbances, machine_line
+from bench.launch.seat import seat_of
+from bench.record.describe import did_not_fit
 from bench.record.read import load
 from bench.record.view import Record
-from bench.storage import remote, stage
-from bench.storage.urls import without_credentials
-from bench.studies.programs import baselines
+from bench.storage import remote
+from bench.studies.programs import baselines, measured_only
 
 
 def run(args) -> int:
     """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever
-    happens."""
+    happens. In a process that somebody else's launcher has started: become a rank of one run."""
+    if seat := seat_of(os.environ):
+        return joined.join(args, seat)
     asked, console = from_arguments(args), tables.terminal()
     config = resolve_here(asked)
     if why := why_cpu(asked):
@@ -34,33 +38,47 @@ def run(args) -> int:
     announce(console, config)
     if config.copy_to:
         remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
-    path, others = None, []
+    path, others, began = None, [], time.monotonic()
     try:
         path = run_live(console, config)
-        if config.baselines and config.num_devices > 1 and not config.epochs and not config.evaluate:
-            others = [load(run_live(console, each)) for each in baselines(config, str(path.parent / "baselines"))]
-        print_run(console, load(path), others)
-        if config.watch:
-            print_findings(load(path))
+        if config.baselines and not config.epochs and not config.evaluate:
+            out = str(path.parent / "baselines")
+            programs = (baselines(config, out) if config.num_devices > 1 else []) + plain(asked, config, out)
+            others = run_baselines(console, programs, time.monotonic() - began)
     except Exception as error:
         copy_what_is_there(config, path.parent if path else getattr(error, "run_dir", None))
         raise
-    try:
-        if config.copy_to:
-            print(f"copied to: {stage.copy_back(path.parent, config.copy_to, config.timeout)}")
-    finally:
-        print(f"record: {path}", flush=True)
-    return 0
+    return finish(console, config, path, others)
 
 
-def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
-    """After a failure: COPY_TO gets what the run has left. That this fails as well is said, and raises nothing: the
-    failure itself is what the exit code tells."""
-    if config.copy_to and run_dir:
+def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
+    """What was asked for with PLAIN=1, where options were chosen for the GPU. Its record goes below ``out``."""
+    if not config.gpu_defaults:
+        return []
+    changes = {"plain": True, "program": f"{config.mode} plain", "baselines": False, "dist_url": None}
+    changes |= measured_only() | {"out": out}
+    return [resolve_here(dataclasses.replace(asked, **changes))]
+
+
+def run_baselines(console: Console, programs: list[RunConfig], seconds: float) -> list[Record]:
+    """Run what a run is compared with, once each. One that does not fit into a device's memory is left out, and said.
+    seconds: what the run itself took, as a measure of what these will."""
+    found = []
+    if any(each.plain for each in programs):
+        names = ", ".join(each.program or each.mode for each in programs)
+        console.print(
+            f"BASELINES=1: {len(programs)} more runs ({names}) of as many steps each; the first took {seconds:.0f} s, "
+            "and a plain step takes longer", highlight=False
+        )  # fmt: skip
+    for each in programs:
         try:
-            print(f"copied to: {stage.copy_back(run_dir, config.copy_to, config.timeout)}", flush=True)
-        except (BenchError, OSError) as error:
-            print(f"bench: not copied: {error}", file=sys.stderr)
+            found.append(load(run_live(console, each)))
+        except RunFailed as error:
+            if not did_not_fit(error.failure):
+                raise
+            console.print(f"left out: {each.mode} with {each.per_device_batch} {workload_of(each).batched} on a "
+                          "device did not fit into its memory: a smaller BATCH would", highlight=False)  # fmt: skip
+    return found
 
 
 def run_live(console: Console, config: RunConfig) -> Path:
@@ -68,64 +86,3 @@ def run_live(console: Console, config: RunConfig) -> Path:
     workload = workload_of(config)
     with LiveProgress(config, console, config.mode, lambda row: epoch_line(row, workload)) as watch:
         return launch(config, watch)
-
-
-def announce(console: Console, config: RunConfig) -> None:
-    """Before anything runs: what will run, with the defaults that were chosen, and what takes the place of a device."""
-    if config.device == "cpu" and config.num_devices > 1:
-        console.print(
-            f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "
-            "host's."
-        )
-    steps = f"{config.epochs} epochs" if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
-    steps = "validation alone" if config.evaluate else steps
-    console.print(
-        f"{config.mode} on {config.num_devices} × {config.device}: {config.model}, {without_credentials(config.data)} "
-        f"at {config.image_size} px, {config.per_device_batch} images per device per step, {steps}, "
-        f"{config.precision}, {config.launcher}, seed {config.seed}"
-    )
-    if config.mistake != "none":
-        console.print(f"[bold red]{mistakes.MISTAKES[config.mistake].warning}[/]")
-
-
-def print_run(console: Console, record: Record, others: list[Record]) -> None:
-    """What a person sees after a run: where it ran, the table, what to know of it, accuracy."""
-    console.print(f"[bold]{machine_line(record)}[/]")
-    tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))
-    if record.samples and record.config.workers:
-        shares = [formulas.data_wait_share(part.data_wait_s, part.step_time_s) for part in record.samples]
-        console.print(f"waiting for the loader: {100 * max(shares):.1f} % of the step time (the rank that waits most)")
-    for note in record.notes:
-        console.print(f"note: {note}", highlight=False, markup=False)
-    if others:
-        console.print(
-            "note: single is one process with all the threads on the same global batch; independent is the upper "
-            f"bound, without communication. × this run is by the median steps, {record.workload.units}/s is over all "
-            "steps. One run each, no interval."
-        )
-    for sentence in disturbances(record, others):
-        console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)
-    print_accuracy(console, record)
-
-
-def print_accuracy(console: Console, record: Record) -> None:
-    """What a validation alone gave (epochs were shown as they ended), and the time to the target if there is one."""
-    for row in record.epochs if record.config.evaluate else ():
-        console.print(epoch_line(row, record.workload))
-    if "target" in record.accuracy:
-        seconds = record.accuracy["time_to_accuracy_s"]
-        reached = "not reached" if seconds is None else f"reached after {seconds:.1f} s of training and validation"
-        console.print(f"{record.workload.metrics[0].label} {record.accuracy['target']:g}: {reached}")
-
-
-def epoch_line(row: dict, workload) -> str:
-    """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``units``."""
-    labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
-    labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
-    labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
-    values = [(label, row[key]) for key, label in labels.items() if key in row]
-    parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
-    parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
-    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} {workload.units}"]
-    head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
-    return f"{head}: {', '.join(parts)}"

@@ -38,8 +38,9 @@ def flags_of(study: Study, args) -> Flags:
         quick=is_on("QUICK", args.quick),
         strict=is_on("STRICT", getattr(args, "strict", None)),
         replay=getattr(args, "replay", None),
-        max_gpus=whole("MAX_GPUS", args.max_gpus, at_least=2) if "max_gpus" in args else 0,
+        max_gpus=whole("MAX_GPUS", args.max_gpus, at_least=2) if getattr(args, "max_gpus", None) else 0,
         name=getattr(args, "name", None),
+        modes=getattr(args, "modes", None),
     )
 
 

@@ -9,7 +9,8 @@ On GPUs the bound is what such sums do there: cuDNN takes other algorithms for o
 itself in as many passes as there are devices, which is the same update from the same part batches and no mode at all;
 the modes may differ MARGIN times as much.
 
-With batch norm the modes differ by design; that is shown as a fact, not judged.
+With batch norm the modes differ by design; that is shown as a fact, not judged. So is Horovod's Adasum, where the one
+that is installed has MPI: it is no mean, and cannot agree.
 """
 
 import dataclasses
@@ -24,15 +25,20 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.analysis.tables import print_table, terminal
+from bench.config import data_sets
 from bench.config.command_line import from_arguments
+from bench.config.hosts import where
 from bench.config.modes import MODES, TRAINABLE
 from bench.config.options import UNSET, RunConfig
+from bench.config.rules import GPT
+from bench.config.workloads import work, workload_of
 from bench.errors import UserError
 from bench.launch.devices import usable_gpus
+from bench.launch.engines import mpirun
 from bench.launch.launcher import launch, resolve_here
 from bench.record.read import load
 from bench.record.view import Record
-from bench.studies.programs import in_mode, measured_only
+from bench.studies.programs import impossible, in_mode, measured_only, modes_of
 
 BOUND = 1e-5
 MARGIN, LOOSEST = 4, 1e-4  # on GPUs: times the control's difference, and never more than this
@@ -41,8 +47,10 @@ STEPS = (1, 5, 10, 20)
 # ReLU's sign having flipped. An error of a mode (a sum where the mean is meant, a missing broadcast) is larger by far.
 VERIFY_LR = 0.002
 
+SAME_UPDATE = [mode for mode in TRAINABLE if MODES[mode].same_update]
 CONTROL = "single, 1 thread"
 PASSES = "single, in passes"  # the control on GPUs
+ADASUM = "horovod, Adasum"
 NORM_FACTS = """\
 What batch norm does in each mode (facts, not failures):
 - single normalises with the statistics of the whole batch; a mode of several devices each with those of one device's
@@ -61,21 +69,25 @@ def run(args) -> int:
         console.print("One GPU: two ranks share it, as with SHARE_GPU=1; what cannot be run so is not compared")
         asked = dataclasses.replace(asked, share_gpu=True)
     common = {"num_devices": devices, "warmup_steps": 0, "timed_steps": STEPS[-1], "baselines": False}
-    common |= measured_only() | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32"}
+    common |= measured_only() | {"snapshots": ",".join(map(str, STEPS)), "precision": "fp32", "plain": True}
     common["lr"] = VERIFY_LR if asked.lr == UNSET["lr"] else asked.lr
-    model = asked.model or "resnet18"
-    asked = dataclasses.replace(asked, **common, mode="ddp", launcher="auto", model=model, dist_url=None)
+    asked = dataclasses.replace(asked, **common, mode="ddp", launcher="auto", dist_url=None)
+    if asked.model is None and (asked.data is None or data_sets.info_of(asked.data).workload == "images"):
+        asked = dataclasses.replace(asked, model="resnet18")
     ddp = resolve_here(asked)
+    if ddp.hosts:
+        console.print(where(ddp), highlight=False, markup=False)
     console.print(
-        f"{STEPS[-1]} steps of {ddp.model}, {ddp.data} at {ddp.image_size} px, {ddp.optimizer} lr {ddp.lr:g}, global "
+        f"{STEPS[-1]} steps of {work(ddp)}, {ddp.optimizer} lr {ddp.lr:g}, global "
         f"batch {ddp.global_batch} on {ddp.num_devices} × {ddp.device}, float32, seed {ddp.seed}"
     )
+    modes = SAME_UPDATE if args.modes is None else list(dict.fromkeys(["single", *modes_of(args.modes)]))
     with tempfile.TemporaryDirectory(prefix="bench-verify-") as folder:
-        worst, control, missing = compare(console, dataclasses.replace(ddp, out=folder), "none")
-        compare(console, dataclasses.replace(ddp, out=folder), "batch")
-    console.print(
-        NORM_FACTS + "; ".join(f"{mode} {i.norm_buffers}" for mode, i in MODES.items() if i.norm_buffers) + "."
-    )
+        worst, control, missing = compare(console, dataclasses.replace(ddp, out=folder), "none", modes)
+        if has_norms := ddp.model != GPT:
+            has_norms = compare(console, dataclasses.replace(ddp, out=folder), "batch", modes) is not None
+    buffers = "; ".join(f"{mode} {said}" for mode in modes if (said := MODES[mode].norm_buffers))
+    console.print(NORM_FACTS + buffers + "." if has_norms else "the model has no batch norm")
     for sentence in missing:
         console.print(f"not compared: {sentence}", markup=False)
     bound = bound_of(control)
@@ -97,38 +109,58 @@ def bound_of(control: float | None) -> float:
     return BOUND if control is None else min(LOOSEST, max(BOUND, MARGIN * control))
 
 
-def programs(config: RunConfig, norm: str) -> dict[str, RunConfig]:
-    """Every way to train, on the same batches with the same kind of norm, by name.
+def programs(config: RunConfig, norm: str, modes: list[str] = SAME_UPDATE) -> dict[str, RunConfig]:
+    """These ways to train, on the same batches with the same kind of norm, by name.
 
     With batch norm a control joins: single again with one thread, which changes nothing but the order of its sums;
-    without it one on GPUs: single in as many passes as there are devices.
+    without it one on GPUs, single in as many passes as there are devices, and Horovod's Adasum where it can be had.
     """
     config = dataclasses.replace(config, norm=norm)
-    runs = {mode: in_mode(config, mode) for mode in TRAINABLE}
+    runs = {mode: in_mode(config, mode) for mode in modes if not impossible(config, mode)}
     if norm == "batch":
         runs[CONTROL] = dataclasses.replace(runs["single"], threads=1)
     if norm == "none" and config.device == "cuda":
         single, n = runs["single"], config.num_devices
         part = {"accumulate": single.accumulate * n, "per_device_batch": single.per_device_batch // n}
         runs[PASSES] = dataclasses.replace(single, **part)
+    if norm == "none" and "horovod" in runs and not why_no_adasum(config):
+        runs[ADASUM] = in_mode(config, "horovod", adasum=True)
     return runs
 
 
-def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, float | None, list[str]]:
+def why_no_adasum(config: RunConfig) -> str:
+    """Why a config is not run with Adasum; "" where it is."""
+    if config.hosts or config.device != "cpu" or config.num_devices & (config.num_devices - 1):
+        return "it joins the ranks of one machine, two by two"
+    return mpirun.lacking(config)
+
+
+def compare(
+    console: Console, base: RunConfig, norm: str, modes: list[str]
+) -> tuple[float, float | None, list[str]] | None:
     """Run the modes on one config; print the table. Returns the largest difference (infinite when two runs did not
     start equal, read other images, or ended with unequal replicas), that of the control PASSES where there is one, and
-    why modes are missing."""
-    folders, records, missing = {}, {}, []
-    for name, config in programs(base, norm).items():
+    why modes are missing. None, after one run, where ``norm`` is "batch" and the model has no batch norm."""
+    folders, records = {}, {}
+    missing = [f"{mode} {why}" for mode in modes if (why := impossible(base, mode))]
+    for name, config in programs(base, norm, modes).items():
         try:
             path = launch(config)
         except UserError as error:
             missing.append(f"{name}: {error}")
             continue
         folders[name], records[name] = path.parent, load(path)
+        if norm == "batch" and "BatchNorm" not in records[name].samples[0].facts["norm"]:
+            return None
     kind = "norm-free network: must agree" if norm == "none" else "with batch norm: facts"
     table = Table(title=f"largest difference of a weight; {kind}", title_justify="left", box=box.SIMPLE_HEAD)
-    for column in ["pair", *(f"step {step}" for step in STEPS), "same start", "same images", "replicas equal"]:
+    for column in [
+        "pair",
+        *(f"step {step}" for step in STEPS),
+        "same start",
+        f"same {workload_of(base).batched}",
+        "replicas equal",
+    ]:
         table.add_column(column, justify="right" if column.startswith("step") else "left", no_wrap=True)
     worst, control = 0.0, None
     for a, b in pairs(folders, norm):
@@ -136,6 +168,8 @@ def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, float 
         answers = facts(records[a], records[b])
         if b == PASSES:
             control = max(differences)
+        elif b == ADASUM:
+            worst = max(worst, 0.0 if all(answers) else math.inf)
         else:
             worst = max(worst, *differences, 0.0 if all(answers) else math.inf)
         words = ["yes" if answer else "NO" for answer in answers]
@@ -144,6 +178,8 @@ def compare(console: Console, base: RunConfig, norm: str) -> tuple[float, float 
     if norm == "none":
         moved = max(travelled(folder) for folder in folders.values())
         console.print(f"training moved a weight by up to {moved:.1e} between steps {STEPS[0]} and {STEPS[-1]}")
+        if ADASUM in folders:
+            console.print(f"{ADASUM}: another update by design, neither mean nor sum: shown, and not judged")
     else:
         print_buffers(console, folders, records)
     return worst, control, missing

@@ -24,6 +24,9 @@ from bench.analysis.tables import Grid
 from bench.config.fields import PROGRAM, WORK
 from bench.config.options import UNSET, names
 from bench.errors import UserError
+from bench.foreign import result as foreign
+from bench.foreign.record import NAME as FOREIGN
+from bench.foreign.record import ForeignRecord
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
 from bench.record.view import Record
@@ -130,21 +133,39 @@ def compare_sets(a: list[Record], b: list[Record]) -> Result:
     if not shared:
         listed = [", ".join(called[key] for key in keys) for keys in (groups_a, groups_b)]
         raise UserError(f"the sets have no program in common: A has {listed[0]}; B has {listed[1]}")
-    differences = [difference(called[key], groups_a[key], groups_b[key]) for key in shared]
+    differences = [
+        difference(called[key], groups_a[key], groups_b[key], unlike(groups_a[key], groups_b[key])) for key in shared
+    ]
     alone = ([called[key] for key in keys] for keys in (only_a, only_b))
     return Result(differences, *alone, sorted({label(dict(key)) for key in parted}))
 
 
+def compare_foreign(a: list[ForeignRecord], b: list[ForeignRecord]) -> Result:
+    """The same of foreign scripts: those of one name, engine, devices and global batch are one program."""
+    called, sides = foreign.labels([*a, *b]), [{}, {}]
+    for side, records in zip(sides, (a, b), strict=True):
+        for record in records:
+            side.setdefault(called[foreign.key_of(record)], []).append(record)
+    differences = []
+    for name in (name for name in sides[0] if name in sides[1]):
+        mine, theirs = (side[name] for side in sides)
+        texts = {record["script_sha256"] for record in [*mine, *theirs]}
+        apart = ["the text of the script is not the same in all records"] if len(texts) > 1 else []
+        differences.append(difference(name, mine, theirs, apart))
+    only_a, only_b = ([name for name in x if name not in y] for x, y in (sides, sides[::-1]))
+    return Result(differences, only_a, only_b)
+
+
 def usable(records: list[Record]) -> list[Record]:
-    """The records whose throughput is a result: ended well, and not slowed by the profiler."""
-    return [record for record in records if record.ok and not record.config.profile]
+    """The records whose throughput is a result: ended well, not interrupted, and not slowed by the profiler."""
+    return [record for record in records if record.ok and not record.config.profile and not record.interruptions]
 
 
 def of_program(name: str) -> bool:
     """Whether an option says which program it is: the mode, its devices, its engine's options. The others say what is
     computed, and two sets that differ there are not compared. The device is among these: what a CPU does is no measure
-    of a GPU."""
-    return name in names(*PROGRAM) and name != "device"
+    of a GPU; and the network, where one is named. On how many machines a program ran is the program's."""
+    return (name in names(*PROGRAM) and name != "device") or name == "machines"
 
 
 def threads_of(record: Record) -> int | None:
@@ -161,10 +182,16 @@ def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tupl
     found = {}
     for record in sorted(records, key=lambda r: r.started_at):
         values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)}
+        values |= of_place(record)
         key = (*values.items(), ("threads_total", None))
         key = (*values.items(), ("threads_total", threads_of(record))) if key in parted else key
         found.setdefault(key, []).append(record)
     return found
+
+
+def of_place(record: Record) -> dict[str, str]:
+    """What else keeps records apart: of which network they are, and on how many machines, "" of one."""
+    return {"network": record.network or "not named", "machines": record.layout}
 
 
 def differing(one: tuple, other: tuple) -> list[str]:
@@ -185,13 +212,15 @@ def labels(keys: list[tuple]) -> dict[tuple, str]:
 
 
 def label(values: dict) -> str:
-    """``ddp 2 bucket_cap_mb=1``: the mode, its devices, and every engine option that is not at its default."""
+    """``ddp 2 bucket_cap_mb=1``: the mode, its devices, on how many machines where these are several, and every engine
+    option that is not at its default."""
     options = [
         f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value}"  # a switch is written 0 or 1
         for name, value in values.items()
-        if of_program(name) and name not in ("mode", "num_devices", "launcher") and value != UNSET[name]
+        if of_program(name) and name not in ("mode", "num_devices", "launcher", "machines") and value != UNSET[name]
     ]
-    return " ".join([values["mode"], str(values["num_devices"]), *options])
+    where = f"on {values['machines']}" if values.get("machines") else ""
+    return " ".join([values["mode"], str(values["num_devices"]), *filter(None, [where]), *options])
 
 
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
@@ -216,8 +245,8 @@ def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
         raise UserError(f"the sets are of different workloads and cannot be compared: {listed}")
 
 
-def difference(name: str, a: list[Record], b: list[Record]) -> Difference:
-    """Compare one program's records of both sets."""
+def difference(name: str, a: list[Record], b: list[Record], apart: list[str]) -> Difference:
+    """Compare one program's records of both sets. apart: what they did otherwise."""
     xs, ys = ([record.throughput for record in side] for side in (a, b))
     means = [statistics.geometric_mean(side) for side in (xs, ys)]
     ratio, low, high = means[1] / means[0], None, None
@@ -228,7 +257,7 @@ def difference(name: str, a: list[Record], b: list[Record]) -> Difference:
     wild = [side[i].run_id for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
     needed = records_needed(xs, ys, confidence) if word == "too noisy" else None
     return Difference(
-        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, unlike(a, b)
+        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, apart
     )
 
 
@@ -300,25 +329,28 @@ def unlike(a: list[Record], b: list[Record]) -> list[str]:
     return lines + ([f"not recorded on both sides: {', '.join(unknown)}"] if unknown else [])
 
 
-def read_side(text: str, name: str) -> tuple[list[Record], list[str]]:
-    """The good records of one set, and sentences on what is left out of it. Raises UserError when none is good.
+def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], list[str]]:
+    """The good records of one set, and sentences on what is left out of it. Raises UserError when none is good, and
+    some are needed.
 
     text: a folder, or one record's file.
     """
     path = Path(text)
-    if path.is_file():
+    if path.is_file() and path.name == FOREIGN and not needed:
+        found, refused = [], []
+    elif path.is_file():
         try:
             found, refused = [load(path)], []
         except BadRecord as error:
             found, refused = [], [str(error)]
     else:
-        found, refused = find_records(path)
+        found, refused = find_records(path, needed)
     good = usable(found)
     said = [f"refused: {sentence}" for sentence in refused]
     failed, profiled = sum(r.status == "failed" for r in found), sum(r.config.profile for r in found)
     said += [f"note: {failed} failed runs in {name} are left out"] if failed else []
     said += [f"note: {profiled} profiled runs in {name} are left out: the profiler slows them"] if profiled else []
-    if not good:
+    if not good and needed:
         raise UserError("; ".join([f"{name}: no record below {path} can be compared", *said]))
     return good, said
 

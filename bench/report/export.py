@@ -45,12 +45,13 @@ MEASURED = {
     "step_time_s.p95": float, "data_wait_s.median": float, "data_wait_s.p95": float,
     "command_to_first_timed_step_s": float,
 }  # fmt: skip
+PLACE = {"rank", "node", "device"}  # of an entry of peak_memory_gib: whose it is
 TIMED = ("throughput_", "median_throughput_", "step_time_s_")
 OPTIONS = [name for name in FIELDS if name not in HEAD]
 
 # What fits a page, in Markdown; of these, what is equal in every record is said once, above the table.
 PAGE = (
-    "device", "gpu_names", "cpu_model", "torch_version", *names("labels"), "mode", "num_devices", "status",
+    "device", "gpu_names", "cpu_model", "torch_version", "network", *names("labels"), "mode", "num_devices", "status",
     "model", "data", "image_size", "per_device_batch", "global_batch", "precision", "throughput_per_s",
     "step_time_s_median", "step_time_s_p5", "step_time_s_p95", "peak_memory_gib_nvml_process_max",
     "peak_memory_gib_nvml_device_max", "peak_memory_gib_torch_reserved_max", "peak_memory_gib_pss_max",
@@ -80,14 +81,22 @@ def memory_frame(records: list[Record]):
     rows = [
         {name: head(record)[name] for name in LABELS}
         | {"mode": record["config"].get("mode"), "rank": device["rank"], "device": device["device"]}
+        | {"node": node_of(record, device)}
         | {"source": source, "peak_memory_gib": device[source]}
         for record in records
         for device in record["summary"].get("peak_memory_gib", [])
-        for source in sorted(set(device) - {"rank", "device"}, key=source_place)
+        for source in sorted(set(device) - PLACE, key=source_place)
         if device[source] is not None
     ]
-    columns = [*LABELS, "mode", "rank", "device", "source", "peak_memory_gib"]
-    return typed(rows, columns, types() | {"rank": int, "device": str, "source": str, "peak_memory_gib": float})
+    columns = [*LABELS, "mode", "rank", "node", "device", "source", "peak_memory_gib"]
+    return typed(
+        rows, columns, types() | {"rank": int, "node": str, "device": str, "source": str, "peak_memory_gib": float}
+    )
+
+
+def node_of(record: Mapping, device: dict) -> str | None:
+    """The name of a device's machine, in a run on several."""
+    return record["nodes"][device["node"]].get("name") if "node" in device else None
 
 
 def row(record: Mapping) -> dict:
@@ -97,6 +106,7 @@ def row(record: Mapping) -> dict:
     found |= {name: config.get(name) for name in OPTIONS}
     for path in SETTLED:
         found[column_of(path)] = at(record, path)
+    found |= {"nodes": len(record.get("nodes") or []) or None, "network": at(record, "network.label")}
     gpus = [device.get("name") or "" for device in record["environment"].get("devices") or []]
     found["gpu_names"] = "; ".join(gpus) or None
     for path in MEASURED:
@@ -107,7 +117,7 @@ def row(record: Mapping) -> dict:
         times = [t for part in record["samples"] for t in part.get("phase_time_s", {}).get(phase, [])]
         found[f"phase_time_s_{phase}_median"] = formulas.percentile(times, 50) if times else None
     for device in record["summary"].get("peak_memory_gib", []):
-        for source in set(device) - {"rank", "device"}:
+        for source in set(device) - PLACE:
             name, value = f"peak_memory_gib_{source}_max", device[source]
             found[name] = max((x for x in (found.get(name), value) if x is not None), default=None)
     return found
@@ -143,7 +153,7 @@ def types() -> dict[str, type]:
     options = {name: base_type(f) for name, f in FIELDS.items()}
     settled = {COLUMN_OF[path]: kind for path, kind in SETTLED.items()}
     measured = {path.replace(".", "_"): kind for path, kind in MEASURED.items()}
-    return options | settled | measured | HEAD | {"gpu_names": str}
+    return options | settled | measured | HEAD | {"gpu_names": str, "nodes": int, "network": str}
 
 
 def place(column: str) -> tuple:

@@ -17,7 +17,7 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
-from bench.report import markdown, reference_page, watched
+from bench.report import markdown, predicted, reference_page, watched
 
 REFERENCE = PROJECT / "results" / "reference"
 MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
@@ -82,11 +82,11 @@ def modes() -> str:
 
 def data_sets() -> str:
     """The data sets."""
-    rows = [
-        [f"`{name}{':PATH' if info.path else ''}`", str(info.train_examples or ""), str(info.image_size or "by device"),
-         "yes" if info.augment else "no", "yes" if info.validation else "no"]
-        for name, info in DATA_SETS.items()
-    ]  # fmt: skip
+    rows = []
+    for name, info in DATA_SETS.items():
+        size = info.image_size or ("by device" if info.workload == "images" else "")
+        rows.append([f"`{name}{':PATH' if info.path else ''}`", str(info.train_examples or ""), str(size),
+                     "yes" if info.augment else "no", "yes" if info.validation else "no"])  # fmt: skip
     head = [("`DATA`", False), ("training examples", True), ("image size", True), ("augmented unless asked", False),
             ("held-out set", False)]  # fmt: skip
     return markdown.table(head, rows)
@@ -126,5 +126,7 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "claim": claim,
     "watched": lambda: watched.scripts(REFERENCE / MACHINE / "watched.json"),
     "watch-cost": lambda: watched.cost(REFERENCE / MACHINE / "watched-cost.json"),
+    "memory-kinds": predicted.kinds,
+    "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

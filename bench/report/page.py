@@ -1,12 +1,13 @@
 """One HTML page of all records: question and answer first, then certificate, pictures, tables, and how to repeat it.
 
 The page holds everything in itself: no script, no outside link, no font to fetch. Of several suites of one subject (one
-study, on one machine with as many devices) one is shown in full: the newest that has its rounds, or the newest with any
-where none has. Each other one is a line.
+study, on one machine and network with as many devices) one is shown in full: the newest that has its rounds, or the
+newest with any where none has. Each other one is a line.
 """
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,12 @@ from bench.analysis import drawing, style, tables
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.errors import UserError
+from bench.foreign import result as foreign_result
+from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
+from bench.network import figure as network_figure
+from bench.network import result as network_result
+from bench.network.record import NetworkRecord, by_suite
 from bench.record import describe
 from bench.record.view import Record
 from bench.report.pooling import machine_of
@@ -32,22 +38,30 @@ class Subject(NamedTuple):
     about: str  # which knobs, replay or mistake
     machine: str
     devices: int  # the most
+    network: str  # what is said of it
 
 
-def write_page(suites: list[Suite], others: list[Record], refused: list[str], path: Path) -> Path:
+def write_page(
+    suites: list[Suite], others: list[Record], refused: list[str], path: Path, networks: list[NetworkRecord] = (),
+    foreign: list[ForeignRecord] = (),
+) -> Path:  # fmt: skip
     """Write the page, whole or not at all; returns its path.
 
     suites: as ``suites_of`` gives them, oldest first. others: records of none of them, failed ones too. refused: a
-    sentence for each file that is no good record. Raises OSError when it cannot be written.
+    sentence for each file that is no good record. networks: of `bench network`, oldest first; foreign: of `bench time`,
+    likewise. Raises OSError when it cannot be written.
     """
-    text = page(suites, others, refused)
+    text = page(suites, others, refused, networks, foreign)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 
 
-def page(suites: list[Suite], others: list[Record], refused: list[str]) -> str:
+def page(
+    suites: list[Suite], others: list[Record], refused: list[str], networks: list[NetworkRecord] = (),
+    foreign: list[ForeignRecord] = (),
+) -> str:  # fmt: skip
     """The page as text."""
     import jinja2
 
@@ -60,6 +74,15 @@ def page(suites: list[Suite], others: list[Record], refused: list[str]) -> str:
     twins = Counter(key[:2] for key in order)
     sections = [(study_of(shown[key]), section(shown[key], twins[key[:2]] > 1)) for key in order]
     lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
+    measured = by_suite(networks)
+    newest = {
+        (network_result.standing(found)[0], describe.machine_line(found[0])): found for found in measured.values()
+    }
+    lines += [
+        f"{name}: messages; {network_result.standing(found)[0]}; n = {found[0].plan.rounds}"
+        for name, found in measured.items()
+        if found not in newest.values()
+    ]
     failed = [record for record in others if record.failure] + [record for suite in suites for record in suite.failed]
     runs = [record for record in others if record.ok]
     environment = jinja2.Environment(
@@ -68,11 +91,18 @@ def page(suites: list[Suite], others: list[Record], refused: list[str]) -> str:
     )  # fmt: skip
     return environment.get_template(TEMPLATE).render(
         sections=[found for study, found in sections if not study.card],
+        networks=[network_section(found) for found in newest.values()],
+        foreign=foreign_section(foreign) if foreign else None,
         cards=[found for study, found in sections if study.card],
         card_study=next(study for study in STUDIES.values() if study.card),
-        warnings=[f"{record.run_id}: {warning}" for record in runs if (warning := warning_of(record))],
+        warnings=[
+            f"{record.run_id}: {said}"
+            for record in runs
+            for tell in (warning_of, describe.interrupted)
+            if (said := tell(record))
+        ],
         more=lines + failed_lines(others),
-        runs=runs_grid(runs),
+        runs=[runs_grid(runs), *memory_grids(runs)],
         failed=failed_grid([record for record in failed if not record.failed_on_purpose]),
         refused=refused,
     )
@@ -90,7 +120,8 @@ def place_of(key: Subject) -> tuple:
 def subject(suite: Suite) -> Subject:
     """What a suite is about."""
     devices = max(record.config.num_devices for record in suite.records)
-    return Subject(suite.study, study_of(suite).about(suite), machine_of(suite.first).hardware, devices)
+    machine = machine_of(suite.first)
+    return Subject(suite.study, study_of(suite).about(suite), machine.hardware, devices, machine.network)
 
 
 def completeness(suite: Suite) -> int:
@@ -128,16 +159,54 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "answers": few + study.answer(result),
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
-        "pictures": [picture(suite, name, figure) for name, figure in study.figures(result).items()],
-        "tables": study.grids(result),
+        "pictures": [
+            picture(suite.id, f"{study.heading}: {name.replace('-', ' ')}", figure)
+            for name, figure in study.figures(result).items()
+        ],
+        "tables": study.grids(result) + memory_grids([program.first for program in suite.programs.values()]),
         "certificate": tables.certificate_grids(result.certificate),
+    }
+
+
+def memory_grids(records: list[Record]) -> list[Grid]:
+    """What memory is filled with, of the records that tell it; the fuller device 0 of DataParallel in the caption."""
+    grid = tables.measured_memory(records)
+    said = dict.fromkeys(sentence for record in records for sentence in describe.memory_sentences(record))
+    return [replace(grid, caption=". ".join([grid.caption, *said]))] if len(grid.head) > 1 else []
+
+
+def network_section(records: list[NetworkRecord]) -> dict:
+    """All that the template shows of what one `bench network` measured."""
+    name = records[0].suite
+    drawn = network_figure.figures(records).items()
+    return {
+        "id": name,
+        "heading": f"Network: {network_result.standing(records)[0]}",
+        "question": "How long do messages take, and how many bytes a second go through?",
+        "answers": network_result.answer(records),
+        "standing": network_result.standing(records),
+        "notes": network_result.disturbed(records),
+        "pictures": [picture(name, title, figure) for title, figure in drawn],
+        "tables": network_result.grids(records),
+        "environment": environment_grid(records[0]),
+        "command": network_result.repeat(records),
+    }
+
+
+def foreign_section(records: list[ForeignRecord]) -> dict:
+    """All that the template shows of the scripts that `bench time` timed."""
+    return {
+        "table": foreign_result.grid(records),
+        "lines": [line for record in records for line in foreign_result.summary_lines(record)],
+        "machines": sorted({describe.machine_line(record) for record in records}),
     }
 
 
 def where(suite: Suite) -> str:
     """The devices and the machine of a suite, behind a heading."""
     about, workers = subject(suite), "GPU" if suite.device == "cuda" else "CPU worker"
-    return f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine})"
+    network = f", {about.network}" if about.network else ""
+    return f" ({about.devices} {workers}{'' if about.devices == 1 else 's'}, {about.machine}{network})"
 
 
 def notes(suite: Suite) -> list[str]:
@@ -155,14 +224,14 @@ def notes(suite: Suite) -> list[str]:
     ]
 
 
-def picture(suite: Suite, name: str, figure) -> dict:
-    """A picture as inline SVG. Its ids are made its own, for those of two pictures would meet in one page."""
+def picture(owner: str, label: str, figure) -> dict:
+    """A picture as inline SVG. Its ids are made its own, for those of two pictures would meet in one page. owner: what
+    it is of. label: for who cannot see it."""
     text = drawing.svg_of(figure)
     text = text[text.index("<svg") :]
-    own = re.sub(r"[^a-z0-9]+", "-", f"{suite.id}-{name}-".lower())
+    own = re.sub(r"[^a-z0-9]+", "-", f"{owner}-{label}-".lower())
     text = re.sub(r'\bid="', f'id="{own}', text)
     text = re.sub(r'(xlink:href="|href="|url\()#', rf"\g<1>#{own}", text)
-    label = f"{study_of(suite).heading}: {name.replace('-', ' ')}"
     return {"name": label, "svg": text.replace("<svg ", '<svg role="img" ', 1)}
 
 

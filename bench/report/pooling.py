@@ -18,12 +18,13 @@ from bench import formulas
 from bench.analysis import stats, words
 from bench.analysis.tables import Grid
 from bench.config.fields import WORK
-from bench.config.options import UNSET, names, to_dict
+from bench.config.options import PLAIN, UNSET, names, to_dict
 from bench.errors import UserError
+from bench.measure.environment import cores_in_words
 from bench.record.describe import disturbances_of
 from bench.record.read import find_records
 from bench.record.view import Record
-from bench.report.difference import confidence_of, label, threads_of, usable
+from bench.report.difference import confidence_of, label, of_place, threads_of, usable
 
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
@@ -40,10 +41,12 @@ class Machine:
     device: str  # cpu | cuda
     hardware: str  # the kinds of GPU, not how many: a row's name says how many were used; and the processor
     versions: str
+    network: str = ""  # what is said of it
 
     def line(self) -> str:
         """All of it in one line."""
-        return f"{'CPU only: ' if self.device == 'cpu' else ''}{self.hardware}; {self.versions}"
+        parts = [f"{'CPU only: ' if self.device == 'cpu' else ''}{self.hardware}", self.versions]
+        return "; ".join([*parts, *filter(None, [self.network])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +92,10 @@ class Group:
 
     @property
     def plain(self) -> bool:
-        """A mode as it comes, without an engine option or a part of the step taken away."""
-        return self.name == f"{self.first.config.mode} {self.num_devices}"
+        """A mode as it comes, without an engine option or a part of the step taken away. What is chosen by the GPU is
+        no option of an engine."""
+        config, by_gpu = self.first.config, PLAIN if self.first.on_gpu else {}
+        return label(to_dict(config) | by_gpu) == f"{config.mode} {self.num_devices}"
 
     @property
     def mean(self) -> float:
@@ -129,11 +134,12 @@ class Panel:
 def machine_of(record: Record) -> Machine:
     """Where a record was taken. What it does not say is called unknown."""
     machine, versions = record.machine, record.versions
-    cpu = f"{machine.get('cpu_model') or 'unknown CPU'}, {machine.get('usable_cores') or 'unknown'} cores"
+    cpu = f"{machine.get('cpu_model') or 'unknown CPU'}, {cores_in_words(machine.get('usable_cores'))}"
     known = ", ".join(f"{name} {str(versions[name]).split('+')[0]}" for name in VERSIONS if versions.get(name))
     device = record.topology["device"]
     gpus = " and ".join(dict.fromkeys(gpu.get("name") or "unnamed GPU" for gpu in record.gpus))
-    return Machine(device, cpu if device == "cpu" else f"{gpus or 'unnamed GPU'} ({cpu})", known or "versions unknown")
+    hardware = cpu if device == "cpu" else f"{gpus or 'unnamed GPU'} ({cpu})"
+    return Machine(device, hardware, known or "versions unknown", record.network or "")
 
 
 def workload_of(record: Record) -> str:
@@ -146,7 +152,7 @@ def workload_of(record: Record) -> str:
     options = {name: getattr(config, name) for name in names(*WORK) if name not in NOT_SAID}
     said = [f"{name} {shown(options.pop(name))}" for name in ALWAYS_SAID if options[name]]
     said += [f"{name} {shown(value)}" for name, value in options.items() if value != UNSET[name]]
-    parts = [f"{config.model}, {config.data}{size}, {record.global_batch} {record.workload.units} per step"]
+    parts = [f"{config.model}, {config.data}{size}, {record.global_batch} {record.workload.batched} per step"]
     parts += [config.precision, config.optimizer, *said]
     return ", ".join([*parts, f"{config.warmup_steps} + {config.timed_steps} steps"])
 
@@ -167,7 +173,12 @@ def panels_of(records: list[Record]) -> list[Panel]:
     """
     found: dict[tuple, list[Record]] = {}
     for record in records:
-        key = (machine_of(record), workload_of(record), label(to_dict(record.config)), threads_of(record))
+        key = (
+            machine_of(record),
+            workload_of(record),
+            label(to_dict(record.config) | of_place(record)),
+            threads_of(record),
+        )
         found.setdefault(key, []).append(record)
     several = collections.Counter(key[:3] for key in found)
     groups = [
@@ -218,7 +229,7 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     good = usable(records)
     said = [f"refused: {sentence}" for sentence in refused] + said
     left = len(records) - len(good)
-    said += [f"note: {left} failed or profiled runs are left out"] if left else []
+    said += [f"note: {left} failed, profiled or interrupted runs are left out"] if left else []
     disturbed = sum(bool(disturbances_of(record)) for record in good)
     said += (
         [f"note: {disturbed} of {len(good)} runs were disturbed by others, and count all the same"] if disturbed else []

@@ -11,6 +11,9 @@ from bench.analysis.style import standing
 from bench.analysis.suite import Suite, suites_of
 from bench.errors import UserError
 from bench.files import PROJECT
+from bench.measure.environment import cores_in_words
+from bench.network import record as network_record
+from bench.network import result as network_result
 from bench.record.describe import disturbances, how_quiet
 from bench.record.read import find_records
 from bench.record.view import Record
@@ -41,7 +44,7 @@ def page(folder: Path) -> str:
     head = [f"# {folder.name}\n", "Made from the records in this folder by `bench renew`; do not edit it.\n"]
     if notes.exists():
         head.append(notes.read_text())
-    parts = [*head, *(section(folder, suite) for suite in suites), *selfbench(folder)]
+    parts = [*head, *(section(folder, suite) for suite in suites), *networks(folder), *selfbench(folder)]
     if alone:
         grid = runs_grid([record for record in alone if record.ok])
         parts.append(f"## Single runs\n\n{grid.caption}.\n\n{markdown.grid(grid)}")
@@ -53,7 +56,8 @@ def section(folder: Path, suite: Suite) -> str:
     study = study_of(suite)
     quiet, said = how_quiet(suite.records)
     apart = "" if quiet else f" ({NO_REFERENCE})"
-    lines = [f"## {study.heading_of(suite)}{apart}\n", f"*{study.question_of(suite)}*\n"]
+    over = f": {suite.first.network}" if suite.first.network else ""
+    lines = [f"## {study.heading_of(suite)}{over}{apart}\n", f"*{study.question_of(suite)}*\n"]
     place = suite.folder.name
     try:
         result = study.result(suite)
@@ -67,6 +71,24 @@ def section(folder: Path, suite: Suite) -> str:
         lines += [f"{grid.caption}:\n", markdown.grid(grid)]
     lines += [f"![{path.stem}]({path.relative_to(folder)})" for path in pictures(folder / place)]
     return "\n".join(lines) + "\n"
+
+
+def networks(folder: Path) -> Iterator[str]:
+    """What each `bench network` measured. Raises UserError when a file is no good record."""
+    records, refused = network_record.find(folder)
+    if refused:
+        raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
+    for name, found in network_record.by_suite(records).items():
+        place, (quiet, said) = network_record.place_of(found), how_quiet(found)
+        standing = network_result.standing(found)
+        lines = [f"## Network: {standing[0]}{'' if quiet else f' ({NO_REFERENCE})'}\n"]
+        lines += [f"- {line}" for line in network_result.answer(found)]
+        lines += ["", f"{'; '.join(standing)}. [Records]({place.name}/). `{network_result.repeat(found)}`", ""]
+        lines.append(f"{said if quiet else f'**{said}**'}\n")
+        for grid in network_result.grids(found):
+            lines += [f"{grid.caption}:\n", markdown.grid(grid)]
+        lines += [f"![{name}: {path.stem}]({path.relative_to(folder)})" for path in pictures(place)]
+        yield "\n".join(lines) + "\n"
 
 
 def pictures(folder: Path) -> list[Path]:
@@ -85,7 +107,7 @@ def selfbench(folder: Path) -> Iterator[str]:
             for row in report["rows"]
         ]  # fmt: skip
         head = [("what", False), ("ratio [95 % interval]", True), ("target", True), ("verdict", False), ("n", True)]
-        machine = f"{facts['cpu_model']}, {facts['usable_cores']} cores; torch {versions['torch']}"
+        machine = f"{facts['cpu_model']}, {cores_in_words(facts['usable_cores'])}; torch {versions['torch']}"
         where = f"{machine}; [{path.name}]({path.name})"
         yield f"## What the harness costs ({report['started_at'][:16]})\n\n{where}.\n\n{markdown.table(head, rows)}"
 
@@ -101,7 +123,7 @@ def target_of(row: dict) -> str:
 def claim(folder: Path, study: str, picture: str) -> str:
     """What the newest suite of a study says of the fastest program against each other, where it was taken, and one of
     its pictures. Raises UserError where there is none that was not disturbed."""
-    suites = [suite for suite in read(folder)[0] if suite.study == study and how_quiet(suite.records)[0]]
+    suites = [suite for suite in read(folder)[0] if is_claim(suite, study) and how_quiet(suite.records)[0]]
     if not suites:
         raise UserError(
             f"{folder} holds no {study} suite that was not disturbed: run `make {study}` on an idle machine"
@@ -116,9 +138,14 @@ def claim(folder: Path, study: str, picture: str) -> str:
     return "\n".join([*lines, f"![{found.heading}: {picture}]({path})"]) + "\n"
 
 
+def is_claim(suite: Suite, study: str) -> bool:
+    """Whether a suite answers the study's general question: of all modes, and not over a network that is named."""
+    return suite.study == study and not study_of(suite).about(suite) and not suite.first.network
+
+
 def single_run(folder: Path) -> tuple[Record, list[Record]]:
     """A single run with its baselines: the first of the folder."""
-    alone = [record for record in read(folder)[1] if record.ok]
+    alone = [record for record in read(folder)[1] if record.ok and not record.network]
     for record in alone:
         others = [each for each in alone if Path(each.folder).parent == Path(record.folder) / "baselines"]
         if others and not disturbances(record, others):

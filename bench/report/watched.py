@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from bench.measure.environment import cores_in_words
 from bench.mistakes import DETECTED
 from bench.report import markdown
 
@@ -58,4 +59,4 @@ def machine(table: dict) -> str:
     """Where a table was made, in one sentence."""
     where, versions = table["environment"]["machine"], table["environment"]["versions"]
     names = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))
-    return f"Two ranks on the CPU: {where['cpu_model']}, {where['usable_cores']} cores; {names}."
+    return f"Two ranks on the CPU: {where['cpu_model']}, {cores_in_words(where['usable_cores'])}; {names}."

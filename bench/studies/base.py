@@ -5,9 +5,10 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.config.command_line import in_words
-from bench.config.modes import MODES
-from bench.config.options import KNOBS, UNSET, RunConfig, names
+from bench.cluster.plan import repeated
+from bench.config.command_line import OF_IMAGES, in_words
+from bench.config.modes import COMPARED, MODES
+from bench.config.options import KNOBS, UNSET, RunConfig, names, when_not_given
 
 QUICK_ROUNDS = 2
 MIN_ROUNDS = 3  # with fewer it is a look, not a result
@@ -23,13 +24,13 @@ class Study:
     figures.py. command: of `bench`, and of make. heading, question: on the page. help: on the command line.
     plans: (console, asked, flags) -> a ``Plan`` for each suite that the command runs. Raises UserError for what cannot
     be studied. flags: what the command takes besides the options of a run, as argparse wants them. defaults: options
-    with another default here. sets: options that it sets itself, and refuses when they are given.
-    rounds: unless given. enough: rounds of a suite that a newer one with fewer does not replace on the
-    page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a maximum.
-    named_by: the variable that says what a suite is about, where there are several kinds. questions: what a suite is
-    about -> a question of its own. card: on the page its suites are cards in one row. auto: it
-    takes ROUNDS=auto, and goes by the verdicts of its pairs.
-    partial: a program that does not fit into a device's memory is left out, and the others go on.
+    with another default here; others: workload -> those that are another there. sets: options that it sets itself, and
+    refuses when they are given. rounds: unless given. enough: rounds of a suite that a newer one with fewer does not
+    replace on the page. seeded: it trains to the end, and each round has a seed of its own. most: its devices are a
+    maximum. named_by: the variable that says what a suite is about, where there are several kinds. questions: what a
+    suite is about -> a question of its own. card: on the page its suites are cards in one row. auto: it takes
+    ROUNDS=auto, and goes by the verdicts of its pairs. partial: a program that does not fit into a device's memory is
+    left out, and the others go on.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Study:
     folder: str = ""
     flags: dict[str, dict] = field(default_factory=dict)
     defaults: dict = field(default_factory=dict)
+    others: dict[str, dict] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
     rounds: int = 5
     enough: int = MIN_ROUNDS
@@ -121,18 +123,26 @@ class Study:
         words += [f"{'SEEDS' if self.seeded else 'ROUNDS'}={'auto' if suite.looks else max(1, suite.n)}"]
         words += [f"MAX_MINUTES={suite.first.config.limit_minutes:g}"] if suite.looks else []
         words += [f"{self.named_by}={about}"] if (about := self.about(suite)) else []
+        if "--modes" in self.flags and self.named_by != "MODES":
+            modes = {record.config.mode for record in suite.records}
+            modes = [mode for mode in MODES if mode in modes and not MODES[mode].baseline]
+            words += [f"MODES={','.join(modes)}"] if modes != COMPARED else []
         decided = {*DECIDED, *names("labels"), *self.sets}
         if self.named_by == "NAME":  # a lab runs in the mode that it is asked for
             decided -= {"mode"}
         if self.seeded:  # its rounds' seeds go on from the first one
             decided |= {"seed"}
             words += [f"SEED={seed}" for seed in [min(config.seed for config in configs)] if seed]
+        defaults, workload = self.defaults, suite.first.workload.name
+        if workload != "images":
+            defaults = {name: value for name, value in defaults.items() if name not in OF_IMAGES}
+        defaults = defaults | self.others.get(workload, {})
         for f in dataclasses.fields(RunConfig):
             values = [asked(c, f.name) for c in configs if f.name not in KNOBS or f.name in MODES[c.mode].knobs]
-            same = len(set(map(str, values))) == 1 and values[0] not in (None, self.defaults.get(f.name, f.default))
-            if f.name not in decided and same:
+            unsaid = defaults.get(f.name, when_not_given(configs[0], f))
+            if f.name not in decided and len(set(map(str, values))) == 1 and values[0] not in (None, unsaid):
                 words.append(in_words(f, values[0]))
-        return " ".join(words)
+        return repeated(" ".join(words), suite.first.network, configs[0].hosts)
 
 
 def asked(config: RunConfig, name: str):
@@ -164,5 +174,6 @@ class Flags:
     quick: bool = False
     strict: bool = False
     replay: str | None = None
-    max_gpus: int = 4
+    max_gpus: int = 0
     name: str | None = None
+    modes: str | None = None

@@ -3,12 +3,17 @@ missing."""
 
 import dataclasses
 import importlib.util
+from collections.abc import Iterable
 
+from bench.config import gpu_defaults
 from bench.config.fields import variable_of
-from bench.config.modes import MODES, TRAINABLE
+from bench.config.hosts import where
+from bench.config.modes import COMPARED, MODES, TRAINABLE
 from bench.config.options import RunConfig, names, of_training
-from bench.errors import UserError
+from bench.config.workloads import work, workload_of
+from bench.errors import RunFailed, UserError
 from bench.record.view import Record
+from bench.studies.programs import impossible, in_mode
 
 RECIPE_GLOBAL_BATCH = 64  # of the studies that train to the end
 TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # what they take of the options of a training
@@ -39,51 +44,68 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
     config = dataclasses.replace(resolve_here(asked), baselines=False)
     if why := why_cpu(asked):
         console.print(why, highlight=False, markup=False)
+    if config.hosts:
+        console.print(where(config), highlight=False, markup=False)
     if config.device == "cpu":
         console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
-    work = f"{config.warmup_steps} + {config.timed_steps} steps"
+    steps = f"{config.warmup_steps} + {config.timed_steps} steps"
     if trains:
-        work = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
+        steps = f"{config.epochs} epochs, learning rate {config.lr:g} ({config.schedule})"
     console.print(
-        f"{config.model}, {config.data} at {config.image_size} px, {config.per_device_batch} images per device, "
-        f"{work}, {config.precision}, seed {config.seed}"
+        f"{work(config)}, {config.per_device_batch} {workload_of(config).batched} per device, {steps}, "
+        f"{config.precision}, seed {config.seed}"
     )
+    if chosen := gpu_defaults.sentence(config):
+        console.print(chosen, highlight=False)
     return config
 
 
 def prepare_training(console, asked: RunConfig) -> RunConfig:
     """``prepare`` for a suite that trains to the end: a recipe is for one global batch, which is shared out to the
-    devices where the user names no batch, and nothing is written but the record."""
+    devices where the user names no batch, and nothing is written but the record. On a GPU the arithmetic is plain:
+    what is asked is whether trainings agree, and not how fast they are."""
     refuse(asked, "mode", "timed_steps", "warmup_steps")
     if asked.per_device_batch is None:
         share = max(1, RECIPE_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
         asked = dataclasses.replace(asked, per_device_batch=share)
-    config = prepare(console, dataclasses.replace(asked, mode="ddp"), trains=True)
+    config = prepare(console, dataclasses.replace(asked, mode="ddp", plain=True), trains=True)
     return dataclasses.replace(config, checkpoint=False)
 
 
 def require_device(config: RunConfig) -> None:
-    """Raise UserError when this machine has not the devices, or not the arithmetic, that a config asks for."""
+    """Raise UserError when this machine has not the devices, or not the arithmetic, that a config asks for. What HOSTS
+    have is asked at each launch."""
     from bench.launch.devices import choose_device
 
-    choose_device(config)
+    if not config.hosts:
+        choose_device(config)
 
 
-def available(console, config: RunConfig) -> list[str]:
-    """The ways to train that can run here, on the config's devices; what is missing is said."""
+def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> list[str]:
+    """The ways to train that can run here, on the config's devices; what is missing is said. among: those that are
+    wanted. Raises UserError when none of them can."""
     from bench.launch.engines import ENGINES
+    from bench.launch.launcher import resources
 
     modes = []
-    for mode in TRAINABLE:
+    for mode in (mode for mode in TRAINABLE if mode in among):
         needs, engine = MODES[mode].needs, ENGINES[MODES[mode].launchers[0]]
         if needs and importlib.util.find_spec(needs) is None:
             why = f"needs {needs}, which is not installed: run `bench install-{needs}`"
         else:
             why = engine.lacking(config) if hasattr(engine, "lacking") else ""
+            why = why or impossible(config, mode)
+        if needs and not why and config.hosts:
+            try:
+                resources(in_mode(config, mode))
+            except RunFailed as error:
+                why = f"is not on all machines: {error}"
         if why:
             console.print(f"left out: {mode} {why}")
         else:
             modes.append(mode)
+    if not modes:
+        raise UserError(f"none of MODES={','.join(among)} can run here: run `bench doctor`")
     return modes
 
 
@@ -94,4 +116,4 @@ def throughput(record: Record) -> str:
 
 def last_accuracy(record: Record) -> str:
     """What is said of a training while its suite goes on."""
-    return f"{100 * record.top1:.2f} %" if record.top1 is not None else "not validated"
+    return record.workload.metrics[0].words(record.top1) if record.top1 is not None else "not validated"

@@ -2,25 +2,63 @@
 
 import dataclasses
 
-from bench.config.modes import MODES, UPPER_BOUNDS
+from bench.config.modes import COMPARED, MODES, TRAINABLE, UPPER_BOUNDS
 from bench.config.options import KNOBS, UNSET, RunConfig, of_training
-from bench.config.resolve import tuned_options
+from bench.config.resolve import launcher_of, tuned_options
+from bench.errors import UserError
+
+MODES_FLAG = {"--modes": {"metavar": "MODES", "help": f"only these ways to train, of {', '.join(TRAINABLE)} "
+                          f"[{','.join(COMPARED)}]"}}  # fmt: skip
 
 
-def in_mode(config: RunConfig, mode: str) -> RunConfig:
-    """The same global batches under another mode, by that mode's own launcher, with the engine options it has.
+def modes_of(named: str | None) -> list[str]:
+    """The modes that MODES names, in the table's order; those that every study has where nothing is named. Raises
+    UserError for a name that is no way to train.
+
+    >>> modes_of("ddp, single"), modes_of(None)[:2]
+    (['single', 'ddp'], ['single', 'dp'])
+    """
+    if named is None:
+        return COMPARED
+    asked = [name.strip() for name in named.split(",")]
+    if unknown := [name for name in asked if name not in TRAINABLE]:
+        raise UserError(f"MODES={named}: {unknown[0] or 'nothing'} is no way to train: name some of "
+                        f"{', '.join(TRAINABLE)}, with commas between")  # fmt: skip
+    return [mode for mode in TRAINABLE if mode in asked]
+
+
+def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
+    """The same global batches under another mode, by that mode's own launcher, with the engine options it has, and with
+    these.
 
     single has one device, which takes the whole global batch; only modes of several processes can share a GPU.
     """
     info = MODES[mode]
-    changes = {"mode": mode, "launcher": info.launchers[0], "dist_url": None}
+    changes = {"mode": mode, "launcher": "auto", "dist_url": None}
     changes |= {name: UNSET[name] for name in KNOBS - info.knobs.keys()}
     changes |= tuned_options(config, mode)
     if info.one_process:
         changes["share_gpu"] = False
     if info.max_devices == 1:
         changes |= {"num_devices": 1, "per_device_batch": config.per_device_batch * config.num_devices}
-    return dataclasses.replace(config, **changes)
+    found = dataclasses.replace(config, **changes | options)
+    found = dataclasses.replace(found, launcher=launcher_of(found))
+    if config.threads and len(found.machines) < len(config.machines):  # it has the cores of its machines alone
+        share = config.threads * len(found.machines) // len(config.machines)
+        found = dataclasses.replace(found, threads=max(1, share))
+    return found
+
+
+def impossible(config: RunConfig, mode: str) -> str:
+    """Why a mode cannot be had on a config's machines, after its name; "" where it can.
+
+    >>> impossible(RunConfig(hosts="a:1,b:1", num_devices=2), "dp")
+    'is one process on one machine, and these are 2: a, b'
+    """
+    info, machines = MODES[mode], config.machines
+    if info.one_process and not info.max_devices and len(machines) > 1:
+        return f"is one process on one machine, and these are {len(machines)}: {', '.join(m.name for m in machines)}"
+    return ""
 
 
 def measured_only() -> dict:
@@ -69,3 +107,12 @@ def shown(value) -> str:
     ('1', '25', 'fp16')
     """
     return f"{value:g}" if isinstance(value, int | float) else value
+
+
+def label_of(mode: str, point: dict) -> str:
+    """A program's name: the mode, and each option that it sets.
+
+    >>> label_of("ddp", {"bucket_cap_mb": 5.0, "overlap": False})
+    'ddp bucket_cap_mb=5 overlap=0'
+    """
+    return " ".join([mode, *(f"{name}={shown(value)}" for name, value in point.items())])

@@ -4,7 +4,8 @@ margin's band."""
 import statistics
 
 from bench.analysis import ratio_figure, style
-from bench.analysis.equivalence import MARGIN, margin_words, words_of
+from bench.analysis.equivalence import margin_words, words_of
+from bench.studies.accuracy.result import target_words
 
 CURVES = 2.6  # inches
 SENTENCE_WIDTH = style.WIDTH - 0.95  # inches: the upper panel has names on its left
@@ -17,11 +18,11 @@ def draw(result):
     others = [row for row in result.rows if row.against_base]
     key = "Above: thick is the mean over seeds, thin each seed. "
     if others:
-        key += f"Below: a dot is a seed, its top-1 after the last epoch less {result.base}'s. "
+        key += f"Below: a dot is a seed, its {result.metric.label} after the last epoch less {result.base}'s. "
     if others and result.suite.n > 1:
         key += "Bar: Student's 95 % interval of the mean; black line in it: 90 %, which decides on equivalence. "
     if others:
-        key += f"Grey band: the margin, {margin_words()}, fixed before the runs."
+        key += f"Grey band: the margin, {margin_words(result.metric)}, fixed before the runs."
     heights = [CURVES, ROW * len(others) + 0.5] if others else [CURVES]
     title = "Do all modes learn the same? Every seed"
     paper = style.canvas(result.suite, title, sum(heights) + 0.4, result.certificate, (key,))
@@ -33,35 +34,34 @@ def draw(result):
 
 
 def draw_curves(axes, result) -> None:
-    """Top-1 of the held-out images after each epoch."""
-    suite, looks = result.suite, style.looks(result.suite)
-    metric = suite.first.workload.metrics[0].key
+    """The metric of the held-out examples after each epoch."""
+    suite, looks, metric = result.suite, style.looks(result.suite), result.metric
     for label, look in looks.items():
-        seeds = [[100 * row[metric] for row in record.epochs] for record in suite.programs[label].records]
+        seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]
         epochs = range(1, len(seeds[0]) + 1)
         for curve in seeds:
             axes.plot(epochs, curve, color=look.colour, linewidth=0.6, alpha=0.45)
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
         axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5, label=label)
     if result.target is not None:
-        axes.axhline(100 * result.target, color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
-                     label=f"target {100 * result.target:g} %")  # fmt: skip
+        axes.axhline(metric.shown(result.target), color=style.BLACK, linewidth=0.8, linestyle=(0, (2, 2)),
+                     label=f"target {target_words(metric, result.target)}")  # fmt: skip
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("top-1, % of held-out")
+    axes.set_ylabel(f"{metric.label},{' %' * metric.percent} of held-out")
     style.horizontal_grid(axes)
     style.legend_above(axes, 3)
 
 
 def draw_differences(axes, result, rows: list) -> None:
     """A row per mode: its sentence, its seeds as dots, the 95 % interval as a bar and the 90 % one inside it."""
-    looks, margin = style.looks(result.suite), MARGIN
+    looks, margin = style.looks(result.suite), result.metric.margin
     axes.axvspan(-margin, margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(0, color=style.BLACK, linewidth=1)
     limits = limits_of(rows, margin)
     for y, row in enumerate(rows):
         found, look = row.against_base, looks[row.label]
-        text = words_of(row.label, result.base, found)
+        text = words_of(row.label, result.base, found, result.metric)
         lines = style.wrapped(text, ratio_figure.SENTENCE_SIZE, SENTENCE_WIDTH)
         ratio_figure.write_sentence(axes, lines, y + 0.05, not result.certificate.fair)
         heights = [y + 0.66 + 0.05 * (i % 3 - 1) for i in range(len(row.differences))]  # equal seeds are all seen
@@ -79,7 +79,8 @@ def draw_differences(axes, result, rows: list) -> None:
     axes.spines["left"].set_visible(False)
     axes.set_xlim(limits)
     style.vertical_grid(axes)
-    axes.set_xlabel(f"percentage points of top-1 less {result.base}'s: right of 0 is better")
+    better = "right" if result.metric.better == "up" else "left"
+    axes.set_xlabel(f"{result.metric.points} less {result.base}'s: {better} of 0 is better")
 
 
 def limits_of(rows: list, margin: float) -> tuple[float, float]:

@@ -12,24 +12,26 @@ from dataclasses import dataclass
 from bench.analysis import stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
-from bench.analysis.equivalence import MARGIN, margin_words, mean_of, points, verdict_of, words_of
+from bench.analysis.equivalence import margin_words, mean_of, points, unit_of, verdict_of, words_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
+from bench.config.workloads import Metric
 from bench.errors import UserError
 from bench.studies.accuracy.study import RULES
 
 
 @dataclass(frozen=True)
 class Row:
-    """One program. top1: per cent, after the last epoch, one per seed. against_base: None for the base itself."""
+    """One program. top1: the workload's first metric as it is shown, per cent of top-1, after the last epoch, one per
+    seed. against_base: None for the base itself."""
 
     label: str
     top1: list[float]
-    best: float  # per cent: of any epoch of any seed
+    best: float  # of any epoch of any seed
     seconds_to_target: list[float | None]  # of training and validation, one per seed; None: it did not get there
     against_base: stats.Equivalence | None
-    differences: list[float]  # percentage points, one per seed; none for the base
+    differences: list[float]  # as percentage points, one per seed; none for the base
 
     @property
     def mean(self) -> tuple[float, float | None, float | None]:
@@ -50,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class AccuracyResult:
-    """A suite compared. rows: the base first. target: a fraction, or None where the runs had none."""
+    """A suite compared. rows: the base first. target: of the metric, as it was given; None where the runs had none."""
 
     suite: Suite
     base: str
@@ -58,14 +60,20 @@ class AccuracyResult:
     rows: list[Row]
     target: float | None
 
+    @property
+    def metric(self) -> Metric:
+        """What is compared: the workload's first metric."""
+        return self.suite.first.workload.metrics[0]
+
 
 def answer(result: AccuracyResult) -> list[str]:
     """In words: one sentence for each program, then what the verdict means."""
-    found = [words_of(row.label, result.base, row.against_base) for row in result.rows if row.against_base]
+    metric = result.metric
+    found = [words_of(row.label, result.base, row.against_base, metric) for row in result.rows if row.against_base]
     if not found:
         return [f"{result.base} alone was run: nothing to compare"]
     meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
-    return [*found, f"Margin, fixed before the runs: {margin_words()}. {meaning}"]
+    return [*found, f"Margin, fixed before the runs: {margin_words(metric)}. {meaning}"]
 
 
 def compare(suite: Suite) -> AccuracyResult:
@@ -87,15 +95,15 @@ def compare(suite: Suite) -> AccuracyResult:
 
 def row_of(program: Program, base: Program) -> Row:
     """One program's row. base: what it is compared with; itself for the base."""
-    top1, others = ([100 * record.top1 for record in side.records] for side in (program, base))
+    metric = program.first.workload.metrics[0]
+    top1, others = ([metric.shown(record.top1) for record in side.records] for side in (program, base))
     differences = [] if program is base else [mine - other for mine, other in zip(top1, others, strict=True)]
-    metric = program.first.workload.metrics[0].key
     return Row(
         program.label,
         top1,
-        100 * max(record.accuracy[f"best_{metric}"] for record in program.records),
+        metric.shown(metric.best(record.accuracy[f"best_{metric.key}"] for record in program.records)),
         [record.accuracy.get("time_to_accuracy_s") for record in program.records],
-        stats.equivalence(differences, MARGIN) if differences else None,
+        stats.equivalence(differences, metric.margin) if differences else None,
         differences,
     )
 
@@ -103,28 +111,41 @@ def row_of(program: Program, base: Program) -> Row:
 def summary(result: AccuracyResult) -> list[Grid]:
     """The one table: no throughput is in it."""
     flag = style.flag(result.certificate)
-    caption = "Top-1 accuracy, paired by seed" + (f": {flag}" if flag else "")
+    caption = f"{METRIC_NAMES.get(result.metric.key, result.metric.label)}, paired by seed" + (
+        f": {flag}" if flag else ""
+    )
     return [Grid(heads(result), [cells(result, row) for row in result.rows], caption)]
 
 
 grids = summary
 
 
+METRIC_NAMES = {"top1": "Top-1 accuracy", "bits_per_byte": "Bits per byte", "score": "Score"}
+
+
+def target_words(metric: Metric, target: float) -> str:
+    """A target as it is shown: ``98 %``."""
+    return f"{metric.shown(target):g}{' %' * metric.percent}"
+
+
 def heads(result: AccuracyResult) -> list[tuple[str, bool]]:
     """The columns of the table: (name, whether its cells are numbers)."""
     where = "CPU" if result.suite.device == "cpu" else "GPU"
-    target = "target" if result.target is None else f"{100 * result.target:g} %"
+    metric = result.metric
+    target = "target" if result.target is None else target_words(metric, result.target)
     return [
-        ("mode", False), ("seeds", True), ("top-1 %, last epoch [95 % interval]", True), ("best %", True),
+        ("mode", False), ("seeds", True), (f"{metric.name}, last epoch [95 % interval]", True),
+        (f"best{' %' * metric.percent}", True),
         (f"reached {target}", True), (f"median s to {target} ({where}, with validation)", True),
-        (f"points against {result.base} [95 %]", True), ("[90 %]", True),
-        (f"verdict, margin ±{MARGIN:g}", False),
+        (f"{unit_of(metric)} against {result.base} [95 %]", True), ("[90 %]", True),
+        (f"verdict, margin ±{metric.margin:g}", False),
     ]  # fmt: skip
 
 
 def cells(result: AccuracyResult, row: Row) -> list[str]:
     """A mode's row of that table."""
-    n, found = len(row.top1), row.against_base
+    n, found, metric = len(row.top1), row.against_base, result.metric
+    digits = ".2f" if metric.percent else ".4f"
     reached, seconds = f"{row.reached} of {n}", row.median_seconds
     if result.target is None:
         reached, time = "no target", ""
@@ -132,8 +153,10 @@ def cells(result: AccuracyResult, row: Row) -> list[str]:
         time = "not reached" if seconds is None else f"{seconds:.1f}"
     against = ["", "", "base"]
     if found:
-        interval = "no interval" if found.low is None else f"{points(found.low)} to {points(found.high)}"
-        mean = points(found.mean_difference)
-        wide = mean if found.low95 is None else f"{mean} [{points(found.low95)} to {points(found.high95)}]"
-        against = [wide, interval, verdict_of(found) + ("" if result.certificate.fair else " (unfair)")]
-    return [row.label, str(n), with_span(*row.mean, ".2f"), f"{row.best:.2f}", reached, time, *against]
+        interval = (
+            "no interval" if found.low is None else f"{points(found.low, metric)} to {points(found.high, metric)}"
+        )
+        mean, ends = points(found.mean_difference, metric), (found.low95, found.high95)
+        wide = mean if found.low95 is None else f"{mean} [{' to '.join(points(end, metric) for end in ends)}]"
+        against = [wide, interval, verdict_of(found, metric) + ("" if result.certificate.fair else " (unfair)")]
+    return [row.label, str(n), with_span(*row.mean, digits), f"{row.best:{digits}}", reached, time, *against]

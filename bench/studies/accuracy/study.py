@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from bench.analysis.certificate import Rules
 from bench.analysis.equivalence import margin_words
 from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
 from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import available, last_accuracy, prepare_training
-from bench.studies.programs import even_threads, in_mode
+from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of
 
 # Facts that are another in every round, where each round has a seed of its own.
 OF_THE_SEED = ("seed", "images of the first steps", "initial weights")
@@ -17,8 +18,9 @@ RULES = Rules(by_round=OF_THE_SEED)
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite. asked: with the recipe's options."""
     config = prepare_training(console, asked)
-    found = programs(config, available(console, config))
-    console.print(f"margin, fixed in advance: {margin_words()}, against {next(iter(found))}, paired by seed")
+    found = programs(config, available(console, config, modes_of(flags.modes)))
+    margin = margin_words(workload_of(config).metrics[0])
+    console.print(f"margin, fixed in advance: {margin}, against {next(iter(found))}, paired by seed")
     yield Plan(ACCURACY, found, says=last_accuracy)
 
 
@@ -38,6 +40,9 @@ ACCURACY = Study(
     # The digits at their own size, half a minute to a minute per run on two CPU cores.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "epochs": 12, "lr": 0.05,
               "lr_warmup_epochs": 1.0, "schedule": "cosine", "weight_decay": 5e-4, "augment": True, "target": 0.98},
+    # Two million bytes of Python once, half a minute per run on two CPU cores.
+    others={"text": {"epochs": 1, "lr": 0.003, "optimizer": "adamw", "weight_decay": 0.1, "lr_warmup_epochs": 0.1}},
+    flags=MODES_FLAG,
     sets=("warmup_steps", "timed_steps"),
     seeded=True,
     partial=True,

@@ -9,7 +9,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import available, prepare, refuse
-from bench.studies.programs import even_threads, in_mode, profiled
+from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of, profiled
 
 BARE = "no_sync"  # what the label of a program without the exchange of gradients adds to its mode
 
@@ -18,7 +18,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite, and a profiled run of each mode."""
     refuse(asked, "mode")
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
-    modes = available(console, config)
+    modes = available(console, config, modes_of(flags.modes))
     yield Plan(BREAKDOWN, programs(config, modes), extra=profiled(config, modes))
 
 
@@ -38,6 +38,7 @@ BREAKDOWN = Study(
     "where the step and the memory go: phases, exposed communication, timeline of a step",
     plans,
     group="explain",
+    flags=MODES_FLAG,
     partial=True,
 )
 STUDIES = (BREAKDOWN,)

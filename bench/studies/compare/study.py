@@ -1,30 +1,83 @@
-"""All modes on one workload: which is fastest here, by how much, and how sure is that?"""
+"""All modes on one workload, or programs that are named: which is fastest here, by how much, and how sure is that?"""
 
 import dataclasses
 from collections.abc import Iterator
 
-from bench.config.command_line import ON_OFF
-from bench.config.options import RunConfig
+from bench.analysis.certificate import Rules, program
+from bench.analysis.suite import CHOSEN
+from bench.config.command_line import ON_OFF, parse_value
+from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
+from bench.config.options import FIELDS, RunConfig
+from bench.errors import UserError
+from bench.launch.engines import lacking
 from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import available, prepare, refuse
-from bench.studies.programs import bounds_of, even_threads, in_mode
+from bench.studies.programs import bounds_of, even_threads, in_mode, label_of
 from bench.studies.replay import study as replay
+
+STUDIED = "the programs were chosen to differ in it"
+RULES = Rules({"gradient compression": (STUDIED, program), "buffers": (STUDIED, program)})
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite; with REPLAY=<name> that of the replay."""
+    if flags.replay is not None and flags.modes is not None:
+        raise UserError("REPLAY and MODES exclude each other: a replay has programs of its own")
     if flags.replay is not None:
         yield from replay.plans(console, asked, flags)
         return
     refuse(asked, "mode")
+    wanted = None if flags.modes is None else read_programs(flags.modes)
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
-    yield Plan(COMPARE, programs(config, available(console, config)))
+    modes = available(console, config, COMPARED if wanted is None else [mode for mode, _ in wanted])
+    yield Plan(COMPARE, programs(config, modes) if wanted is None else chosen(config, modes, wanted))
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     """Every mode on the same global batches, single first; on a CPU the upper bound too. config: resolved."""
     config = even_threads(config)
     return {mode: in_mode(config, mode) for mode in [*modes, *bounds_of(config)]}
+
+
+def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) -> dict[str, RunConfig]:
+    """The programs that are asked for, of the modes that can run here, on the same global batches. config: resolved;
+    wanted: as ``read_programs`` gives it. Raises UserError when options exclude each other, or one cannot be had."""
+    config = dataclasses.replace(even_threads(config), variant=CHOSEN)
+    found = {
+        label_of(mode, point): in_mode(config, mode, **point)
+        for mode, point in wanted
+        if mode in modes or MODES[mode].baseline
+    }
+    for each in found.values():
+        if why := lacking(each):
+            raise UserError(f"MODE={each.mode} {why}")
+    return found
+
+
+def read_programs(text: str) -> list[tuple[str, dict]]:
+    """MODES: modes with commas between, each with options of its engine. Raises UserError for anything else.
+
+    >>> read_programs("ddp,ddp:COMPRESSION=fp16,horovod:FUSION_MB=16:OVERLAP=0")
+    [('ddp', {}), ('ddp', {'compression': 'fp16'}), ('horovod', {'fusion_mb': 16.0, 'overlap': False})]
+    """
+    found = []
+    for words in text.split(","):
+        mode, *options = words.strip().split(":")
+        if mode not in MODES:
+            raise UserError(f"MODES={text}: no mode {mode!r}: choose of {', '.join(MODES)}, as in ddp,horovod")
+        point = {}
+        for name, _, value in (option.partition("=") for option in options):
+            if name.lower() not in MODES[mode].knobs:
+                able = ", ".join(knob.upper() for knob in MODES[mode].knobs) or "none"
+                raise UserError(f"MODES={text}: {name!r} is no option of MODE={mode} alone: there are {able}; what "
+                                "all programs have is given besides")  # fmt: skip
+            point[name.lower()] = parse_value(FIELDS[name.lower()], value)
+        if (mode, point) in found:
+            raise UserError(f"MODES={text}: {words.strip()} is there twice")
+        found.append((mode, point))
+    if len(found) < 2:
+        raise UserError(f"MODES={text}: a comparison needs two programs or more, as in ddp,ddp:COMPRESSION=fp16")
+    return found
 
 
 COMPARE = Study(
@@ -34,14 +87,18 @@ COMPARE = Study(
     "Which mode is fastest here, by how much, and how sure is that?",
     "all modes on one workload in interleaved rounds: certificate, verdict, pictures, page",
     plans,
-    example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|…]",
+    example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|… MODES=ddp,fsdp]",
     flags={
         "--strict": ON_OFF | {"metavar": "STRICT", "help": "refuse an unfair comparison"},
         "--replay": {"metavar": "REPLAY", "help": f"an unfairness on purpose: {', '.join(replay.REPLAYS)}"},
+        "--modes": {"metavar": "MODES", "help": "these instead of "
+                    f"{','.join([*COMPARED, *UPPER_BOUNDS])}, each with options of its engine where it has some, as in "
+                    "ddp,ddp:COMPRESSION=fp16,fsdp"},
     },
     rounds=8,
     enough=8,
+    named_by="MODES",
     auto=True,
     partial=True,
-)
+)  # fmt: skip
 STUDIES = (COMPARE,)

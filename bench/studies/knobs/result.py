@@ -52,7 +52,8 @@ def base_words(base: Program) -> str:
     listed = ", ".join(f"{n}={shown(getattr(config, n))}" for n in given)
     why = " (TUNED)" if config.tuned else ""
     if not base.first.mode.knobs:  # no engine: options of training were swept
-        ways = [config.precision, *(n for n in ("channels_last", "compile") if getattr(config, n))]
+        switches = ("channels_last", "cudnn_benchmark", "fused", "compile")
+        ways = [config.precision, *(n for n in switches if getattr(config, n))]
         return f"{base.label}: the settings of the run, {', '.join(ways)}{why}."
     text = f"not the engine's default{why}: {listed}" if given else f"all the engine's defaults{why}"
     return f"{base.label}: the settings of the run, {text}."

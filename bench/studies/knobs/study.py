@@ -1,8 +1,9 @@
 """Which setting makes it faster? Each setting of one engine, or of training, against the settings of the run."""
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bench.analysis.certificate import Rules, options, program
 from bench.config.modes import MODES
@@ -10,7 +11,7 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import prepare, require_device
-from bench.studies.programs import shown
+from bench.studies.programs import label_of
 
 COMPILE_NOTE = (
     "torch.compile works during the first untimed step, a minute on a small CPU, and later rounds find its work in a "
@@ -21,7 +22,7 @@ COMPILE_NOTE = (
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """One suite, of the settings that this machine can have."""
     config, found = prepare(console, asked), {}
-    for label, setting in programs(config).items():
+    for label, setting in programs(config, functools.partial(console.print, markup=False)).items():
         try:
             require_device(setting)
             found[label] = setting
@@ -34,8 +35,9 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     yield Plan(KNOBS, found)
 
 
-def programs(config: RunConfig) -> dict[str, RunConfig]:
+def programs(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> dict[str, RunConfig]:
     """The settings of one engine, or of training where there is none, each a program of its own, after the run's own.
+    What the run has already is none of them; one that does not go with the run's is left out, and ``say`` is told why.
 
     Raises UserError when the mode has no settings.
     """
@@ -48,18 +50,17 @@ def programs(config: RunConfig) -> dict[str, RunConfig]:
         sweep, single = sweep | info.sweep_on_gpu, single + info.single_on_gpu
     crossed = itertools.product(*sweep.values()) if sweep else ()
     points = [dict(zip(sweep, values, strict=True)) for values in crossed]
-    return {config.mode: config} | {
-        label_of(config.mode, point): dataclasses.replace(config, **point) for point in [*points, *single]
-    }
-
-
-def label_of(mode: str, point: dict) -> str:
-    """A program's name: the mode, and each option that it sets.
-
-    >>> label_of("ddp", {"bucket_cap_mb": 5.0, "overlap": False})
-    'ddp bucket_cap_mb=5 overlap=0'
-    """
-    return " ".join([mode, *(f"{name}={shown(value)}" for name, value in point.items())])
+    found = {config.mode: config}
+    for point in [*points, *single]:
+        label = label_of(config.mode, point)
+        try:
+            setting = dataclasses.replace(config, **point)
+        except UserError as error:
+            say(f"left out: {label}: {error}")
+            continue
+        if setting != config:
+            found[label] = setting
+    return found
 
 
 STUDIED, THEY = "it is the setting under study", "they are the setting under study"
@@ -71,7 +72,7 @@ RULES = Rules(
         "memory format": (STUDIED, options("channels_last")),
         "compiler": (STUDIED, options("compile")),
     },
-    options=("precision",),
+    options=("precision", "fused"),
 )
 KNOBS = Study(
     "knobs",

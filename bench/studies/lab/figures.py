@@ -76,16 +76,16 @@ def draw_bars(axes, result, row) -> None:
 
 
 def draw_curves(axes, result, key: str) -> None:
-    """A number after each epoch, of both versions. key: in an epoch's row."""
+    """A number after each epoch, of both versions; the mean over the epochs that all seeds have. key: in an epoch's
+    row."""
     scale = 100 if key == "top1" else 1
     for side, look in LOOKS.items():
         seeds = [style.finite([row[key] for row in record.epochs]) for record in result.records[side]]
         seeds = [[scale * value for value in curve] for curve in seeds]
-        epochs = range(1, len(seeds[0]) + 1)
         for curve in seeds:
-            axes.plot(epochs, curve, color=look.colour, linewidth=0.6, alpha=0.5)
-        mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
-        axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
+            axes.plot(range(1, len(curve) + 1), curve, color=look.colour, linewidth=0.6, alpha=0.5)
+        mean = [statistics.fmean(at) for at in zip(*seeds, strict=False)]
+        axes.plot(range(1, len(mean) + 1), mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
     axes.set_ylabel(CURVES_OF[key])

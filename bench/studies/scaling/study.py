@@ -5,21 +5,23 @@ import dataclasses
 from collections.abc import Iterator
 
 from bench.analysis.certificate import Rules, number_of_devices
+from bench.config.hosts import parse, possible
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
 from bench.studies.prepare import available, prepare, refuse
-from bench.studies.programs import bounds_of, in_mode
+from bench.studies.programs import MODES_FLAG, bounds_of, in_mode, modes_of
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """Two suites, one after the other."""
-    refuse(asked, "mode", "num_devices", "gpu_ids")
-    config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=flags.max_gpus))
-    modes = available(console, config)
+    """Two suites, one after the other. Of HOSTS the first machine's devices come first, then whole machines."""
+    refuse(asked, "mode", "gpu_ids", *([] if asked.hosts else ["num_devices"]))
+    most = flags.max_gpus or (asked.num_devices if asked.hosts else MOST)
+    config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=most))
+    modes = available(console, config, modes_of(flags.modes))
     for study in (WEAK, STRONG):
-        yield Plan(study, programs(config, modes, flags.max_gpus, strong=study is STRONG))
+        yield Plan(study, programs(config, modes, most, strong=study is STRONG))
 
 
 def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool) -> dict[str, RunConfig]:
@@ -31,7 +33,7 @@ def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool
     """
     threads = max(1, config.threads // max_devices)
     found = {}
-    for n in device_counts(max_devices):
+    for n in device_counts(max_devices, config.hosts):
         batch = config.per_device_batch * max_devices // n if strong else config.per_device_batch
         if strong and batch * n != config.per_device_batch * max_devices:
             raise UserError(
@@ -45,19 +47,21 @@ def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool
     return found
 
 
-def device_counts(most: int) -> list[int]:
-    """Powers of two up to ``most``, and ``most`` itself.
+def device_counts(most: int, hosts: str | None = None) -> list[int]:
+    """Powers of two up to ``most``, and ``most`` itself; of HOSTS those that can be had.
 
-    >>> device_counts(6)
-    [1, 2, 4, 6]
+    >>> device_counts(6), device_counts(6, "a:3,b:3")
+    ([1, 2, 4, 6], [1, 2, 6])
     """
-    return sorted({2**k for k in range(most.bit_length()) if 2**k <= most} | {most})
+    counts = {2**k for k in range(most.bit_length()) if 2**k <= most} | {most}
+    return sorted(n for n in counts if not hosts or n in possible(parse(hosts)))
 
 
 GROWS = ("it grows with the number of devices", number_of_devices)
 WEAK_RULES = Rules({"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS})
 STRONG_RULES = Rules({"threads in total": GROWS})
-MAX_GPUS = {"--max-gpus": {"metavar": "MAX_GPUS", "default": "4", "help": "up to this many [4]"}}
+MOST = 4
+MAX_GPUS = {"--max-gpus": {"metavar": "MAX_GPUS", "help": f"up to this many [{MOST}; all of HOSTS]"}}
 WEAK = Study(
     "weak",
     "scaling",
@@ -67,7 +71,7 @@ WEAK = Study(
     plans,
     example="MAX_GPUS=4",
     folder="scaling",
-    flags=MAX_GPUS,
+    flags=MAX_GPUS | MODES_FLAG,
     most=True,
     partial=True,
 )

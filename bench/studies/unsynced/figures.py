@@ -5,7 +5,7 @@ import itertools
 import statistics
 
 from bench.analysis import style
-from bench.analysis.equivalence import MARGIN, margin_words, mean_of
+from bench.analysis.equivalence import margin_words, mean_of
 from bench.config.modes import MODES, UPPER_BOUNDS
 from bench.studies.unsynced.result import percent
 from bench.studies.unsynced.study import MAIN, replicas_of
@@ -77,12 +77,13 @@ def draw_layers(axes, program) -> None:
 
 @style.styled
 def draw_ranks(result):
-    """A row per model: every seed's top-1 after the last epoch as a dot, the mean over seeds with its interval."""
+    """A row per model: every seed's metric after the last epoch as a dot, the mean over seeds with its interval."""
+    percent, examples = result.metric.percent, result.suite.first.workload.batched
     bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
     key = (
-        f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out images with its own "
+        f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out {examples} with its own "
         "weights and its own buffers; rank 0's is what a checkpoint holds. Average: the mean of the ranks' weights, "
-        "with the mean of their buffers, or with batch norm's statistics estimated anew on the training images."
+        f"with the mean of their buffers, or with batch norm's statistics estimated anew on the training {examples}."
     )
     paper = style.canvas(
         result.suite, "How good is each rank's model?", ROW * len(result.models) + 0.6, result.certificate, (key,)
@@ -94,7 +95,14 @@ def draw_ranks(result):
         axes.plot(model.top1, [y + 0.12 * (i % 3 - 1) for i in range(len(model.top1))], look.marker, color=look.colour,
                   markersize=4.5, markeredgewidth=0.5, markeredgecolor="white", alpha=0.8)  # fmt: skip
         if low is not None:
-            axes.plot([low, min(high, 100)], [y, y], color=look.colour, linewidth=3, alpha=0.55, solid_capstyle="butt")
+            axes.plot(
+                [low, min(high, 100) if percent else high],
+                [y, y],
+                color=look.colour,
+                linewidth=3,
+                alpha=0.55,
+                solid_capstyle="butt",
+            )
         axes.plot(mean, y, "|", color=style.BLACK, markersize=10, markeredgewidth=1.8)
         if y and model.program != result.models[y - 1].program:
             axes.axhline(y - 0.5, color=style.PALE, linewidth=1)
@@ -102,9 +110,10 @@ def draw_ranks(result):
     axes.set_yticks(range(len(names)), names, size=style.SMALL)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(right=101)
+    if percent:
+        axes.set_xlim(right=101)
     style.vertical_grid(axes)
-    axes.set_xlabel("top-1 after the last epoch, % of held-out")
+    axes.set_xlabel(f"{result.metric.label} after the last epoch,{' %' * percent} of held-out")
     return paper.figure
 
 
@@ -116,7 +125,7 @@ def draw_pairs(result):
         return None
     key = (
         "A line is a seed: both runs had the same seed, the same batches and rank 0's initial weights. Black: the "
-        f"mean. Grey band: the margin round the first mean, {margin_words()}, fixed before the runs."
+        f"mean. Grey band: the margin round the first mean, {margin_words(result.metric)}, fixed before the runs."
     )
     title = "What does each seed lose?"
     paper = style.canvas(result.suite, title, PAIRS * len(programs) + 0.3, result.certificate, (key,))
@@ -130,7 +139,8 @@ def draw_seeds(axes, result, models: list) -> None:
     base = next(model for model in result.models if (model.program.label, model.name) == (models[0].base, MAIN))
     columns = [base.top1, *(model.top1 for model in models)]
     look, level = looks_of(result)[models[0].program.label], statistics.fmean(base.top1)
-    axes.axhspan(level - MARGIN, level + MARGIN, color=style.PALE, alpha=0.7, linewidth=0)
+    margin = result.metric.margin
+    axes.axhspan(level - margin, level + margin, color=style.PALE, alpha=0.7, linewidth=0)
     for seed in zip(*columns, strict=True):
         axes.plot(
             range(len(columns)), seed, color=look.colour, marker=look.marker, markersize=3.5, linewidth=0.8, alpha=0.6
@@ -140,7 +150,7 @@ def draw_seeds(axes, result, models: list) -> None:
     names = [f"{base.program.label}\n{MAIN}", *(model.name.replace(", ", ",\n") for model in models)]
     axes.set_xticks(range(len(columns)), names)
     axes.set_xlim(-0.4, len(columns) - 0.6)
-    axes.set_ylabel("top-1, %")
+    axes.set_ylabel(f"{result.metric.label}{', %' * result.metric.percent}")
     axes.set_title(models[0].program.label, loc="left", weight="bold")
     style.horizontal_grid(axes)
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from bench.analysis import equivalence, stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
-from bench.analysis.equivalence import MARGIN, mean_of, points, verdict_of
+from bench.analysis.equivalence import mean_of, points, unit_of, verdict_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
+from bench.config.workloads import Metric
 from bench.record.view import Record
-from bench.studies.unsynced.study import MAIN, RULES, replicas_of
+from bench.studies.accuracy.result import METRIC_NAMES
+from bench.studies.unsynced.study import MAIN, RULES, ranks_of, replicas_of
 
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
 QUOTED = 2.0  # percentage points: the loss that is quoted for ImageNet, without an experiment that can be checked
@@ -30,20 +32,26 @@ FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class Model:
-    """One model that the runs of a program leave behind. top1: per cent, one per seed. base: the label of the program
+    """One model that the runs of a program leave behind. top1: the workload's first metric as it is shown, per cent of
+    top-1, one per seed. base: the label of the program
     it is compared with, none for the synchronised runs themselves; then the rest is None and empty."""
 
     program: Program
     name: str
     top1: list[float]
     base: str | None
-    differences: list[float]  # percentage points, one per seed
+    differences: list[float]  # as percentage points, one per seed
     found: stats.Equivalence | None
     p: float | None  # two-sided, sign-flip
 
+    @property
+    def metric(self) -> Metric:
+        """What is compared: the workload's first metric."""
+        return self.program.first.workload.metrics[0]
+
     def sentence(self) -> str:
         """The verdict on it, with its numbers."""
-        said = equivalence.words_of(f"{self.program.label}, {self.name}", self.base, self.found)
+        said = equivalence.words_of(f"{self.program.label}, {self.name}", self.base, self.found, self.metric)
         return said if self.found.low is None else f"{said}; sign-flip p {self.p:.3f}"
 
 
@@ -85,6 +93,11 @@ class UnsyncedResult:
     apart: list[DivergenceCurve]
 
     @property
+    def metric(self) -> Metric:
+        """What is compared: the workload's first metric."""
+        return self.suite.first.workload.metrics[0]
+
+    @property
     def compared(self) -> list[Model]:
         """The models that are compared with another."""
         return [model for model in self.models if model.base]
@@ -102,8 +115,10 @@ def answer(result: UnsyncedResult) -> list[str]:
     first = [model for model in result.compared if model.name == MAIN]
     others = [model for model in result.compared if model.name != MAIN]
     lines = [model.sentence() for model in first] + [curve.sentence() for curve in result.apart]
-    note = f"Margin, fixed before the runs: {equivalence.margin_words()}. Rank 0's model is what a checkpoint holds."
-    return [*lines, *quoted(result.suite, first, others), note, ON_IMAGENET]
+    margin = equivalence.margin_words(result.metric)
+    note = f"Margin, fixed before the runs: {margin}. Rank 0's model is what a checkpoint holds."
+    images = [*quoted(result.suite, first, others), ON_IMAGENET] if result.metric == equivalence.TOP1 else []
+    return [*lines, *images[:-1], note, *images[-1:]]
 
 
 def quoted(suite: Suite, first: list[Model], others: list[Model]) -> list[str]:
@@ -121,9 +136,9 @@ def quoted(suite: Suite, first: list[Model], others: list[Model]) -> list[str]:
 def loss_of(found: stats.Equivalence) -> str:
     """What the 95 % interval says of a loss of the quoted size.
 
-    >>> loss_of(stats.equivalence([-5.0, -5.5, -6.0], MARGIN)), loss_of(stats.equivalence([-0.1, 0.2, 0.0], MARGIN))
+    >>> loss_of(stats.equivalence([-5.0, -5.5, -6.0], 1.0)), loss_of(stats.equivalence([-0.1, 0.2, 0.0], 1.0))
     ('Lost 2 points or more', 'Lost less than 2 points')
-    >>> loss_of(stats.equivalence([-5.0, 1.0, 0.0], MARGIN))
+    >>> loss_of(stats.equivalence([-5.0, 1.0, 0.0], 1.0))
     'Not known'
     """
     if found.low95 is None or found.low95 <= -QUOTED < found.high95:
@@ -132,10 +147,11 @@ def loss_of(found: stats.Equivalence) -> str:
 
 
 def top1_of(record: Record) -> dict[str, float]:
-    """Per cent, after the last epoch, of every model that a run leaves behind."""
-    replicas = replicas_of(record)
-    found = {f"rank {rank}": 100 * top1 for rank, top1 in enumerate(replicas["ranks_top1"][-1])}
-    return found | {AVERAGES[kind]: 100 * judged["top1"] for kind, judged in replicas["average"].items()}
+    """The metric, after the last epoch, of every model that a run leaves behind."""
+    replicas, metric = replicas_of(record), record.workload.metrics[0]
+    found = {f"rank {rank}": metric.shown(value) for rank, value in enumerate(ranks_of(record)[-1])}
+    averages = {AVERAGES[kind]: judged[metric.key] for kind, judged in replicas["average"].items()}
+    return found | {name: metric.shown(value) for name, value in averages.items()}
 
 
 def compare(suite: Suite) -> UnsyncedResult:
@@ -172,7 +188,7 @@ def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str
     if base is None:
         return Model(program, name, mine, None, [], None, None)
     differences = [x - seed[MAIN] for x, seed in zip(mine, top1[base], strict=True)]
-    found = stats.equivalence(differences, MARGIN)
+    found = stats.equivalence(differences, program.first.workload.metrics[0].margin)
     return Model(program, name, mine, base, differences, found, stats.sign_flip_p(differences))
 
 
@@ -219,26 +235,29 @@ def numbers(values) -> list[float]:
     return [value for value in values if value is not None] or [math.nan]
 
 
-HEADS = [
-    ("program", False), ("model", False), ("top-1 %, last epoch [95 % interval]", True), ("against rank 0 of", False),
-    ("points [95 %]", True), ("[90 %]", True), ("sign-flip p", True), (f"verdict, margin ±{MARGIN:g}", False),
-    ("n", True),
-]  # fmt: skip
+def heads(metric: Metric) -> list[tuple[str, bool]]:
+    """The columns of the table of models: (name, whether its cells are numbers)."""
+    return [
+        ("program", False), ("model", False), (f"{metric.name}, last epoch [95 % interval]", True),
+        ("against rank 0 of", False), (f"{unit_of(metric)} [95 %]", True), ("[90 %]", True), ("sign-flip p", True),
+        (f"verdict, margin ±{metric.margin:g}", False), ("n", True),
+    ]  # fmt: skip
 
 
 def cells(result: UnsyncedResult, model: Model) -> list[str]:
     """A model's row of that table."""
-    head = [model.program.label, model.name, with_span(*mean_of(model.top1), ".2f")]
+    metric = model.metric
+    head = [model.program.label, model.name, with_span(*mean_of(model.top1), ".2f" if metric.percent else ".4f")]
     if not model.base:
         return [*head, "", "", "", "", "", str(len(model.top1))]
     found = model.found
     wide = narrow = p = ""
     if found.low is not None:
-        wide = f" [{points(found.low95)} to {points(found.high95)}]"
-        narrow, p = f"{points(found.low)} to {points(found.high)}", f"{model.p:.3f}"
+        wide = f" [{points(found.low95, metric)} to {points(found.high95, metric)}]"
+        narrow, p = f"{points(found.low, metric)} to {points(found.high, metric)}", f"{model.p:.3f}"
     unfair = "" if result.certificate.fair else " (unfair)"
-    return [*head, model.base, points(found.mean_difference) + wide, narrow, p, verdict_of(found) + unfair,
-            str(found.n)]  # fmt: skip
+    return [*head, model.base, points(found.mean_difference, metric) + wide, narrow, p,
+            verdict_of(found, metric) + unfair, str(found.n)]  # fmt: skip
 
 
 APART_HEADS = [
@@ -258,9 +277,10 @@ def apart_cells(apart: DivergenceCurve) -> list[str]:
 def summary(result: UnsyncedResult) -> list[Grid]:
     """Every model that the runs leave behind, and how far apart the replicas were."""
     flag = style.flag(result.certificate)
-    caption = "Top-1 accuracy of each model, paired by seed" + (f": {flag}" if flag else "")
+    name = METRIC_NAMES.get(result.metric.key, result.metric.label)
+    caption = f"{name} of each model, paired by seed" + (f": {flag}" if flag else "")
     return [
-        Grid(HEADS, [cells(result, model) for model in result.models], caption),
+        Grid(heads(result.metric), [cells(result, model) for model in result.models], caption),
         Grid(APART_HEADS, [apart_cells(curve) for curve in result.apart],
              "Distance between the replicas, means over seeds"),
     ]  # fmt: skip

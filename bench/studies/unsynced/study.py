@@ -11,6 +11,7 @@ from bench.analysis.certificate import Rules, options, program
 from bench.analysis.equivalence import margin_words
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
+from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
@@ -41,7 +42,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     config = prepare_training(console, asked)
     found = programs(config, available(console, config))
     against = f"each model against {MAIN} of the synchronised run, paired by seed"
-    console.print(f"margin, fixed in advance: {margin_words()}, {against}")
+    console.print(f"margin, fixed in advance: {margin_words(workload_of(config).metrics[0])}, {against}")
     yield Plan(UNSYNCED, found, says=every_rank)
 
 
@@ -69,9 +70,17 @@ def replicas_of(record: Record) -> dict:
     return record.samples[0].replicas
 
 
+def ranks_of(record: Record) -> list[list[float]]:
+    """The workload's first metric of every rank's own model, after each epoch."""
+    return replicas_of(record)[f"ranks_{record.workload.metrics[0].key}"]
+
+
 def every_rank(record: Record) -> str:
-    """What is said of a training while its suite goes on: top-1 of each rank's own model."""
-    return f"{' / '.join(f'{100 * top1:.1f}' for top1 in replicas_of(record)['ranks_top1'][-1])} %"
+    """What is said of a training while its suite goes on: the metric of each rank's own model."""
+    metric = record.workload.metrics[0]
+    values = [metric.shown(value) for value in ranks_of(record)[-1]]
+    digits, unit = (1, "%") if metric.percent else (3, metric.label)
+    return f"{' / '.join(f'{value:.{digits}f}' for value in values)} {unit}"
 
 
 UNSYNCED = Study(
@@ -87,6 +96,7 @@ UNSYNCED = Study(
     # decay: the replicas keep the distance that they start with.
     defaults={"num_devices": 2, "model": "shufflenet_v2_x1_0", "data": "digits", "image_size": 32, "epochs": 3,
               "lr": 0.02, "lr_warmup_epochs": 0.25, "schedule": "cosine", "augment": True, "replicas": True},
+    others={"text": {"epochs": 1, "lr": 0.2, "lr_warmup_epochs": 0.1, "clip_norm": 1.0}},
     sets=("warmup_steps", "timed_steps"),
     rounds=10,
     seeded=True,

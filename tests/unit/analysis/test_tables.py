@@ -7,7 +7,7 @@ from rich.console import Console
 from bench.analysis import tables
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
-from bench.commands.run import print_run
+from bench.commands.run_output import print_run
 from bench.record.describe import memory_cell
 from bench.record.summary import summarise
 from bench.record.view import Record
@@ -161,3 +161,48 @@ def test_a_log_has_whole_sentences_and_no_blanks_at_the_ends(capsys):
     assert out.splitlines()[0] == "note: " + "word " * 60 + "end" and out.splitlines()[-1] == "after"
     assert all(line == line.rstrip() for line in out.splitlines()) and "\x1b" not in out
     assert [line.split() for line in out.splitlines()[4:6]] == [["a", "1"], ["longer", "22"]]
+
+
+# --- memory by what it is for -------------------------------------------------------------------------------------
+
+FIRST = {"weights": 0.1, "optimizer state": 0.1, "activations": 5.0, "context, libraries": 0.5}
+OTHER = {"replicas": 0.1, "activations": 5.0, "context, libraries": 0.5}
+
+
+def with_parts(record: Record, *parts: dict, note: str = "") -> Record:
+    def change(data: dict) -> None:
+        devices = [device for part in data["samples"] for device in part["devices"]]
+        for device, gib in zip(devices, parts, strict=True):
+            device["memory_parts"] = {"gib": gib, "source": "a history", "notes": [note] if note else []}
+
+    return records.edited([record], change)[0]
+
+
+def test_a_run_on_gpus_shows_what_fills_each_and_why_device_0_is_fuller():
+    record = with_parts(run("dp", 0.1, device="cuda", num_devices=2), FIRST, OTHER, note="other processes: unknown")
+    text = printed(record, [])
+    assert "What memory is filled with at the peak of one more step" in text
+    assert "weights 0.100 optimizer state 0.100 replicas 0.100 activations 5.000 5.000" in text
+    assert "sum 5.700 5.600" in text and "note: other processes: unknown" in text
+    assert (
+        "dp: device 0 holds 0.100 GiB more than device 1: weights +0.100, optimizer state +0.100, replicas -0.100"
+        in text
+    )
+
+
+def test_a_record_without_parts_shows_none():
+    text = printed(run("dp", 0.1, device="cuda", num_devices=2), [])
+    assert "What memory is filled with" not in text and "memory by what it is for" not in text
+
+
+def test_the_page_has_the_same_table_of_single_runs_and_of_a_suite():
+    from bench.report.page import page
+
+    alone = with_parts(run("ddp", 0.1, device="cuda", num_devices=2), FIRST, FIRST)
+    text = page([], [alone], [])
+    assert "What memory is filled with at the peak" in text and "a history" in text
+    some = records.suite_records("compare", records.compare_programs(), device="cuda")
+    some = [with_parts(record, *2 * [FIRST]) if record.program == "ddp" else record for record in some]
+    (suite,) = suites_of(some)
+    assert "What memory is filled with at the peak" in page([suite], [], [])
+    assert "What memory is filled with" not in page([], [run("ddp", 0.1)], [])

@@ -1,4 +1,8 @@
-"""bench/cli.py as a person meets it: real processes, exit codes, and one clear line on stderr."""
+"""bench/cli.py as a person meets it: real processes, exit codes, and one clear line on stderr.
+
+Most begin as copies of a process that has imported it (tests/forked_python.py), and no torch; those of doctor, and the
+helps of help, are fresh.
+"""
 
 import json
 import os
@@ -12,11 +16,36 @@ import yaml
 from bench.commands import LINES
 from bench.commands.base import GROUPS
 from bench.config.modes import MODES
+from bench.files import LINUX
 from bench.studies.registry import STUDIES
-from tests.records import compare_programs, store, suite_records
+from tests.forked_programs import Programs
+from tests.records import compare_programs, record, store, suite_records
 from tests.runs import ROOT, bench
 
 COMMANDS = [line.name for line in LINES if line.module]
+
+
+@pytest.fixture(scope="module")
+def copies():
+    """The process whose copies the commands are; None where a fork is not safe."""
+    if not LINUX:
+        yield None
+        return
+    modules = "bench.cli", "bench.commands.base", "bench.studies.registry", "bench.analysis.tables"
+    with Programs(*modules, torch=False) as programs:
+        yield programs
+
+
+@pytest.fixture
+def fresh():
+    """For a test whose commands begin afresh."""
+
+
+@pytest.fixture(autouse=True)
+def begin_as_copies(request, copies, monkeypatch):
+    """The commands of the other tests do not."""
+    if copies and "fresh" not in request.fixturenames:
+        monkeypatch.setattr(sys, "executable", copies.python)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +60,9 @@ def no_torch(tmp_path_factory):
 
 
 @pytest.fixture
-def records(tmp_path, real_run):
+def records(tmp_path):
     """A folder with one good record, a failed one and a truncated one."""
-    good = real_run.record
+    good = record("single", num_devices=1).data
     failure = {"rank": 1, "kind": "killed", "message": "rank 1 was killed", "traceback": ""}
     failed = good | {"status": "failed", "samples": [], "summary": {}, "failure": failure}
     texts = {"good": json.dumps(good), "failed": json.dumps(failed), "truncated": json.dumps(good)[:500]}
@@ -87,7 +116,7 @@ def test_every_help_lists_every_command_in_its_group(form, heading, entry, of_ma
         assert all(line.help in section for line in lines)
 
 
-def test_help_is_the_help_of_the_command():
+def test_help_is_the_help_of_the_command(fresh):
     assert bench("--help").stdout == bench("-h").stdout == bench("help").stdout
 
 
@@ -117,7 +146,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
     [
         ("", "bench help"),
         ("run --gpus", "--gpus"),
-        ("run --mode fsdp", "unknown MODE=fsdp: choose one of single, dp, ddp, horovod"),
+        ("run --mode telepathy", "unknown MODE=telepathy: choose one of single, dp, ddp, horovod"),
         ("run --gpus 0", "GPUS=0 is too small"),
         ("run --gpus -1", "GPUS=-1 is too small"),
         ("run --gpus x", "GPUS=x is not a whole number"),
@@ -154,7 +183,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("unsynced-init --device cpu --init-sync 0", "INIT_SYNC belongs to single runs"),
         ("unsynced-init --device cpu --data synthetic", "DATA=synthetic has no validation set"),
         ("run --device cpu --replicas 1", "REPLICAS=1 validates every rank after every epoch: give EPOCHS"),
-        ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp, not of dp"),
+        ("run --mode dp --bucket-cap-mb 5", "BUCKET_CAP_MB is an option of MODE=ddp and zero1, not of dp"),
         ("run --mode horovod --compression bf16", "MODE=horovod has no COMPRESSION=bf16"),
         ("plots nowhere", "nowhere is not a folder"),
         ("table nowhere", "nowhere is not a folder"),
@@ -296,7 +325,7 @@ def test_a_regression_is_exit_code_3(suites, tmp_path, no_torch):
 # --- doctor -------------------------------------------------------------------------------------------------------
 
 
-def test_doctor_says_what_each_mode_can_do_here():
+def test_doctor_says_what_each_mode_can_do_here(fresh):
     result = bench("doctor")
     assert not result.stderr
     for word in ("machine ", "GPUs ", "torch ", "horovod ", *(f"MODE={mode}" for mode in MODES)):
@@ -304,18 +333,18 @@ def test_doctor_says_what_each_mode_can_do_here():
     assert result.code == (1 if "fix: " in result.stdout else 0)
 
 
-def test_doctor_on_a_machine_whose_torch_is_broken(no_torch):
+def test_doctor_on_a_machine_whose_torch_is_broken(no_torch, fresh):
     result = bench("doctor", env=no_torch)
     assert result.code == 1 and not result.stderr
     assert "fix: torch does not import" in result.stdout
     assert "no: torch is missing" in result.stdout
 
 
-def test_doctor_counts_the_gpus(nvml_stub):
+def test_doctor_counts_the_gpus(nvml_stub, fresh):
     stdout = bench("doctor", env=nvml_stub.environ()).stdout
     assert "Stub GPU 0" in stdout and "Stub GPU 3" in stdout
 
 
-def test_doctor_says_what_a_run_on_these_gpus_would_say(nvml_stub):
+def test_doctor_says_what_a_run_on_these_gpus_would_say(nvml_stub, fresh):
     stdout = bench("doctor", env=nvml_stub.environ(mig=[0, 1], total_mib=-1)).stdout
     assert "fix: GPU 1 (Stub GPU 1) is cut into MIG slices" in stdout and "memory not told" in stdout

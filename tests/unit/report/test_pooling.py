@@ -168,7 +168,7 @@ def test_bad_files_are_named_and_the_rest_used(tmp_path, many):
     found, said = pool.pool(folder)
     assert len(found) == len(many)
     assert any("bad/record.json" in line and "99" in line for line in said)
-    assert any("1 failed or profiled runs" in line for line in said)
+    assert any("1 failed, profiled or interrupted runs" in line for line in said)
 
 
 def test_a_folder_with_nothing_to_pool_is_one_clear_line(tmp_path):

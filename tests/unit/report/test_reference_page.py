@@ -13,6 +13,8 @@ from bench.record.summary import summarise
 from bench.report import reference_page
 from bench.report.page import page
 from bench.report.pooling import pool
+from bench.studies.base import Study
+from bench.studies.registry import study_of
 from tests import records
 
 PROGRAMS = records.compare_programs()
@@ -53,6 +55,30 @@ def test_the_readme_quotes_the_newest_suite_that_was_not_disturbed(folder):
         reference_page.claim(folder.path, "compare", "ratios")
     folder("a", suite_records(1, 0.01))
     assert "/a/pictures/ratios.png" in reference_page.claim(folder.path, "compare", "ratios")
+
+
+def test_a_suite_over_a_network_is_labelled_and_quoted_by_nobody(folder, monkeypatch):
+    """The newest comparison there is, of programs that were chosen, on namespaces of the same machine."""
+    network = "2 namespaces of one machine, links limited to 100 Mbit/s"
+    ddp = {"mode": "ddp", "variant": "chosen"}
+    chosen = {"ddp": ddp, "ddp compression=fp16": ddp | {"compression": "fp16", "throughput": 150.0}}
+    made = records.suite_records("compare", chosen, rounds=3, name="0002")
+    made = [records.on_nodes(record, "node1", "node2", network=network) for record in made]
+    folder("a", suite_records(1, None))
+    folder("b", made)
+    text = reference_page.page(folder.path)
+    assert f"## Comparison of chosen programs: {network}" in text and "## Comparison\n" in text
+    assert "- ddp compression=fp16 is faster than ddp by" in text and "MODES=ddp,ddp:COMPRESSION=fp16" in text
+    assert '`make cluster NODES=2 RATE=100mbit CMD="make compare GPUS=2 ROUNDS=3 ' in text
+    assert "/a/pictures/ratios.png" in reference_page.claim(folder.path, "compare", "ratios")
+    suites = suites_of(suite_records(1, None) + made)
+    assert suites[1].n == 3 and study_of(suites[1]).result(suites[1]).certificate.fair
+    monkeypatch.setattr(Study, "figures", lambda self, result: {})
+    shown = page(suites, [], [])
+    assert all(f'id="{suite.id}"' in shown for suite in suites)  # neither stands for the other
+    monkeypatch.setattr(course_records, "suites_named", lambda study: suites)
+    assert course_records.references("compare") == suites[:1]
+    assert course_records.references("compare", networks=True) == suites[1:]
 
 
 def test_records_of_before_it_was_measured_are_a_reference_and_said_to_be_unmeasured(folder):

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bench.config.modes import MODES, TRAINABLE
+from bench.config.modes import COMPARED, MODES
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
@@ -14,7 +14,7 @@ from bench.studies.breakdown import study as breakdown
 from bench.studies.compare import study as compare
 from bench.studies.knobs import study as knobs
 from bench.studies.lab import study as lab
-from bench.studies.programs import baselines, in_mode, own_seed, profiled, shown
+from bench.studies.programs import baselines, in_mode, modes_of, own_seed, profiled, shown
 from bench.studies.replay import study as replay
 from bench.studies.rounds import order
 from bench.studies.scaling import study as scaling
@@ -36,7 +36,7 @@ def differing(a: RunConfig, b: RunConfig) -> set[str]:
 
 
 def test_a_comparison_gives_every_mode_the_same():
-    found = compare.programs(config(per_device_batch=8, workers=2), TRAINABLE)
+    found = compare.programs(config(per_device_batch=8, workers=2), COMPARED)
     assert list(found) == ["single", "dp", "ddp", "horovod", "independent"]
     for label, other in found.items():
         assert differing(found["ddp"], other) <= OF_A_MODE, label
@@ -44,7 +44,7 @@ def test_a_comparison_gives_every_mode_the_same():
 
 
 def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
-    found = accuracy.programs(config(epochs=2, seed=7), TRAINABLE)
+    found = accuracy.programs(config(epochs=2, seed=7), COMPARED)
     assert list(found) == ["single", "dp", "ddp", "horovod"]  # and not the bound, which trains no model
     for each in found.values():
         assert differing(found["ddp"], each) <= OF_A_MODE and each.epochs == 2
@@ -53,24 +53,51 @@ def test_accuracy_trains_every_way_there_is_from_one_seed_a_round():
 
 
 def test_replicas_that_start_apart_stand_beside_those_that_do_not():
-    found = unsynced.programs(config(epochs=2, replicas=True), TRAINABLE)
+    found = unsynced.programs(config(epochs=2, replicas=True), COMPARED)
     assert list(found) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "horovod", "horovod unsynced", "dp"]
     assert all(each.replicas and each.epochs == 2 for each in found.values())
     for mode in ("ddp", "horovod"):
         assert differing(found[mode], found[f"{mode} unsynced"]) == {"init_sync"}
     assert differing(found["ddp unsynced"], found["ddp unsynced own buffers"]) == {"broadcast_buffers"}
-    without = unsynced.programs(config(epochs=2), [mode for mode in TRAINABLE if mode != "horovod"])
+    without = unsynced.programs(config(epochs=2), [mode for mode in COMPARED if mode != "horovod"])
     assert list(without) == ["ddp", "ddp unsynced", "ddp unsynced own buffers", "dp"]
 
 
 def test_on_gpus_the_bound_is_left_out():
-    assert "independent" not in compare.programs(config("cuda", num_devices=4), TRAINABLE)
+    assert "independent" not in compare.programs(config("cuda", num_devices=4), COMPARED)
 
 
 def test_options_of_an_engine_go_to_the_modes_that_have_them():
-    found = compare.programs(config(bucket_cap_mb=5.0, overlap=False), TRAINABLE)
+    found = compare.programs(config(bucket_cap_mb=5.0, overlap=False), COMPARED)
     assert [found[mode].bucket_cap_mb for mode in ("single", "ddp", "horovod")] == [None, 5.0, None]
     assert [found[mode].overlap for mode in ("dp", "ddp", "horovod")] == [True, False, False]
+
+
+def test_programs_that_are_named_differ_in_what_they_were_given_alone():
+    wanted = compare.read_programs("ddp,ddp:COMPRESSION=fp16,horovod,horovod:compression=fp16,independent")
+    found = compare.chosen(config(per_device_batch=8), ["ddp", "horovod"], wanted)
+    assert list(found) == ["ddp", "ddp compression=fp16", "horovod", "horovod compression=fp16", "independent"]
+    assert differing(found["ddp"], found["ddp compression=fp16"]) == {"compression"}
+    assert differing(found["ddp"], found["horovod"]) <= OF_A_MODE
+    assert list(compare.chosen(config(), ["ddp"], wanted)) == ["ddp", "ddp compression=fp16", "independent"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ddp", "two programs or more"),
+        ("ddp,ddp", "ddp is there twice"),
+        ("ddp,zero", "no mode 'zero'"),
+        ("ddp,", "no mode ''"),
+        ("ddp,single:COMPRESSION=fp16", "'COMPRESSION' is no option of MODE=single alone: there are none"),
+        ("ddp,ddp:BATCH=8", "'BATCH' is no option of MODE=ddp alone: there are BUCKET_CAP_MB"),
+        ("ddp,ddp:BUCKET_CAP_MB=big", "BUCKET_CAP_MB=big is not a number"),
+        ("ddp,horovod:COMPRESSION=powersgd", "MODE=horovod has no COMPRESSION=powersgd"),
+    ],
+)
+def test_programs_that_cannot_be_are_one_line(text, said):
+    with pytest.raises(UserError, match=said):
+        compare.chosen(config(), ["ddp", "horovod"], compare.read_programs(text))
 
 
 def test_every_mode_has_the_same_global_batch_with_accumulation_too():
@@ -79,7 +106,7 @@ def test_every_mode_has_the_same_global_batch_with_accumulation_too():
 
 
 def test_tuned_gives_each_engine_its_own_settings():
-    found = compare.programs(config(tuned=True), TRAINABLE)
+    found = compare.programs(config(tuned=True), COMPARED)
     for mode, each in found.items():
         for name, value in MODES[mode].tuned.get("cpu", {}).items():
             assert getattr(each, name) == value
@@ -88,7 +115,7 @@ def test_tuned_gives_each_engine_its_own_settings():
 
 def test_horovods_long_cycle_is_for_cpus_and_gpus_sweep_shorter_ones():
     """Its last reduction waits for the cycle's end: 25 ms are half of a GPU's step."""
-    cpu, gpu = (compare.programs(config(device, tuned=True), TRAINABLE) for device in ("cpu", "cuda"))
+    cpu, gpu = (compare.programs(config(device, tuned=True), COMPARED) for device in ("cpu", "cuda"))
     assert cpu["horovod"].cycle_time_ms == 25 and gpu["horovod"].cycle_time_ms is None
     assert gpu["ddp"].gradient_as_bucket_view and gpu["ddp"].static_graph
     assert resolve(RunConfig(mode="horovod", tuned=True), "cuda", 2).cycle_time_ms is None  # of auto, too
@@ -102,13 +129,31 @@ def test_settings_of_gpus_are_swept_there_alone():
     labels = {(mode, device): " ".join(knobs.programs(in_mode(config(device), mode)))
               for mode in ("single", "horovod") for device in ("cpu", "cuda")}  # fmt: skip
     assert "async_completion=1" in labels["horovod", "cuda"] and "async_completion" not in labels["horovod", "cpu"]
-    assert all(f"single {name}=1" in labels["single", "cuda"] for name in ("cudnn_benchmark", "fused"))
+    assert all(f"single {name}=0" in labels["single", "cuda"] for name in ("cudnn_benchmark", "fused"))
     assert "cudnn" not in labels["single", "cpu"]
+
+
+def test_what_the_run_has_already_is_no_setting_to_try():
+    """On a GPU the defaults are tried without each of them, and with PLAIN=1 the other way round."""
+    default = knobs.programs(on_gpu := resolve(RunConfig(mode="single", baselines=False), "cuda", 2, (9, 0), 80.0))
+    plain = knobs.programs(resolve(RunConfig(mode="single", baselines=False, plain=True), "cuda", 2, (9, 0), 80.0))
+    switches = {"channels_last", "cudnn_benchmark", "fused"}
+    assert {f"single {name}=0" for name in switches} < default.keys() and "single precision=bf16" not in default
+    assert {f"single {name}=1" for name in switches} | {"single precision=bf16"} < plain.keys()
+    assert not [label for label, each in default.items() if each == on_gpu and label != "single"]
+
+
+def test_a_setting_that_does_not_go_with_the_others_is_left_out_and_said():
+    """PowerSGD with fp16, which is the default of a T4."""
+    t4 = resolve(RunConfig(mode="ddp", num_devices=2, baselines=False), "cuda", 2, (7, 5), 15.0)
+    found = knobs.programs(t4, (said := []).append)
+    assert "ddp compression=powersgd" not in found and "ddp compression=fp16" in found
+    assert [sentence.startswith("left out: ddp compression=powersgd: ") for sentence in said] == [True]
 
 
 def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
     base = config(num_devices=4, per_device_batch=8, cores=2)
-    weak, strong = (scaling.programs(base, TRAINABLE, 4, strong=kind) for kind in (False, True))
+    weak, strong = (scaling.programs(base, COMPARED, 4, strong=kind) for kind in (False, True))
     assert next(iter(weak)) == "single 1"
     expected = {f"{mode} {n}" for n in (1, 2, 4) for mode in ("dp", "ddp", "horovod")}
     assert set(weak) == set(strong) == expected | {"single 1", "independent 2", "independent 4"}
@@ -119,10 +164,10 @@ def test_weak_scaling_keeps_the_batch_of_a_device_and_strong_the_global_batch():
 
 
 def test_a_breakdown_has_each_mode_with_and_without_its_exchange():
-    found = breakdown.programs(config(), TRAINABLE)
+    found = breakdown.programs(config(), COMPARED)
     assert list(found) == ["single", "dp", "ddp", "horovod", "ddp no_sync", "horovod no_sync"]
     assert differing(found["ddp"], found["ddp no_sync"]) == {"sync"}
-    assert all(c.profile for c in profiled(config(), TRAINABLE).values())
+    assert all(c.profile for c in profiled(config(), COMPARED).values())
 
 
 @pytest.mark.parametrize("mode", SWEPT)
@@ -180,13 +225,13 @@ def test_a_lab_is_right_once_and_wrong_once(name):
 
 def test_threads_are_shared_out_evenly_or_the_modes_would_not_get_the_same():
     """Seven cores and two processes: three threads each, so single and dp get six."""
-    found = compare.programs(config(threads=7), TRAINABLE)
+    found = compare.programs(config(threads=7), COMPARED)
     assert {c.threads for c in found.values()} == {6}
 
 
 def test_a_global_batch_that_cannot_be_shared_out_is_refused():
     with pytest.raises(UserError, match="cannot be shared out to 4 devices"):
-        scaling.programs(config(num_devices=6, per_device_batch=5), TRAINABLE, 6, strong=True)
+        scaling.programs(config(num_devices=6, per_device_batch=5), COMPARED, 6, strong=True)
 
 
 def test_the_baselines_of_a_run_do_the_same_work_and_train_nothing():
@@ -205,3 +250,12 @@ def test_every_program_stands_in_every_place_of_a_round():
     assert all(sorted(r) == names for r in rounds)
     for name in names:
         assert {r.index(name) for r in rounds} == {0, 1, 2, 3}
+
+
+def test_modes_that_are_named_are_those_of_a_study():
+    """In the table's order; sharded modes and local SGD join no study by themselves."""
+    assert modes_of("local,ddp , single") == ["single", "ddp", "local"]
+    assert modes_of(None) == ["single", "dp", "ddp", "horovod"]
+    for wrong in ("ddp,nonsense", "independent", ""):
+        with pytest.raises(UserError, match=f"MODES={wrong}.*no way to train.*ddp.*zero1"):
+            modes_of(wrong)

@@ -26,6 +26,8 @@ ASKED = {
     "compare": f"compare GPUS=2 ROUNDS=2 BATCH=8 LR=0.02 BUCKET_CAP_MB=5.0 {SMALL}",
     "compare tuned": f"compare GPUS=2 ROUNDS=2 TUNED=1 OVERLAP=0 {SMALL}",
     "compare alone": f"compare GPUS=1 ROUNDS=2 TUNED=1 MODEL=resnet34 {SMALL}",
+    "compare chosen": f"compare GPUS=2 ROUNDS=2 MODES=ddp,ddp:COMPRESSION=fp16:OVERLAP=1,horovod {SMALL}",
+    "compare modes": f"compare GPUS=2 ROUNDS=2 MODES=single,ddp {SMALL}",
     "replay": f"compare GPUS=2 ROUNDS=2 REPLAY=ddp-barrier {SMALL}",
     "replay of loaders": f"compare GPUS=2 ROUNDS=2 REPLAY=dp-workers BATCH=4 {SMALL}",
     "replay of batches": f"compare GPUS=2 ROUNDS=2 REPLAY=batch-grows {SMALL}",
