@@ -30,6 +30,8 @@ BUILD = PROJECT / "build" / "notebooks"
 FAILED = "failed: "  # begins the line in which an execution says why
 CELL_LIMIT_S = 300  # no cell of a chapter comes near it, unless a machine is very busy
 START_LIMIT_S = 180  # of a kernel
+# jsonschema would build a grammar of international addresses with it: a second, and nothing here has one.
+ADDRESSES = "rfc3987_syntax"
 
 
 def chapters(names: str | None = None) -> list[Path]:
@@ -147,8 +149,8 @@ def where() -> str:
     """When and on what a chapter was executed, in one line."""
     machine = environment.describe_machine()
     versions = [f"{name} {version(name)}" for name in ("torch", "horovod") if version(name)]
-    cores = environment.usable_cores()
-    parts = [time.strftime("%Y-%m-%d"), machine["cpu_model"], f"{cores} cores", *versions]
+    cores = environment.cores_in_words(environment.usable_cores())
+    parts = [time.strftime("%Y-%m-%d"), machine["cpu_model"], cores, *versions]
     return ", ".join(map(str, filter(None, parts)))
 
 
@@ -165,11 +167,8 @@ def pythonpath() -> str:
 
 
 def required(module: str):
-    """A module of the notebooks extra. Raises UserError when it is missing.
-
-    They import jsonschema, which would build a grammar of international addresses: a second, and nothing here has one.
-    """
-    sys.modules.setdefault("rfc3987_syntax", None)
+    """A module of the notebooks extra. Raises UserError when it is missing."""
+    sys.modules.setdefault(ADDRESSES, None)
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(module)
     raise UserError(f"{module} is missing: run this by make, or `pip install -e '.[notebooks]'`")

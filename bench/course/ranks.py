@@ -14,7 +14,6 @@ import re
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from bench.measure.environment import usable_cores
 from bench.process.guard import error_path
 
 RANK_PROGRAM = "bench.course.rank"
-NOTED_S = 1.0  # for the starter to note how a rank has ended
 STARTING_S = 120.0  # for torch to be imported and the ranks to meet, on a busy machine
 
 
@@ -66,8 +64,9 @@ def run_on_ranks(
                 command, variables = START[engine](run_dir, num_ranks, timeout, isinstance(node, warm.WarmNode))
                 environment = {**os.environ, **common_variables(num_ranks), **variables}
                 supervise.run(
-                    [node], lambda node: node.start(command, environment), run_dir, timeout, output.show, STARTING_S
-                )
+                    [node], lambda node: node.start(command, environment), run_dir, timeout, output.show,
+                    starting=STARTING_S,
+                )  # fmt: skip
             output.finish()
         except UserError:
             output.finish()
@@ -120,24 +119,14 @@ def reports(run_dir: Path, num_ranks: int) -> Iterator[dict]:
 
 
 def how_it_ended(run_dir: Path, rank: int) -> str:
-    """In words, for a rank that is gone without having said why. Empty where our starter has not seen it end: it is
-    given a moment for that, as the launcher may have seen it first."""
-    deadline = time.monotonic() + NOTED_S
-    while (code := exit_code(run_dir, rank)) is None:
-        if time.monotonic() > deadline:
-            return ""
-        time.sleep(0.02)
-    if code >= 0:
-        return f"rank {rank} ended with exit code {code} before the function returned"
-    name = signal.Signals(-code).name
-    return f"rank {rank} was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-def exit_code(run_dir: Path, rank: int) -> int | None:
-    """What the starter has noted of a rank that has ended (bench/course/start.py)."""
+    """In words, for a rank that is gone without having said why. Empty where our starter has not seen it end."""
     with contextlib.suppress(FileNotFoundError, ValueError):
-        return int((run_dir / f"ended{rank}").read_text())
-    return None
+        code = int((run_dir / f"ended{rank}").read_text())
+        if code >= 0:
+            return f"rank {rank} ended with exit code {code} before the function returned"
+        name = signal.Signals(-code).name
+        return f"rank {rank} was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return ""
 
 
 def place(trace: str, kind: str) -> str:

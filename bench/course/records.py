@@ -2,7 +2,7 @@
 
 import functools
 
-from bench.analysis.suite import Suite, suites_of
+from bench.analysis.suite import CHOSEN, Suite, suites_of
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.record.describe import how_quiet, machine_line
@@ -24,13 +24,17 @@ def reference(study: str, device: str = "cpu", which: int = -1, about: str | Non
     return found[which] if found else None
 
 
-def references(study: str, device: str = "cpu") -> list[Suite]:
-    """All committed suites of a study on a device that were not disturbed, oldest first. Raises UserError for a study
-    that there is not."""
+def references(study: str, device: str = "cpu", networks: bool = False) -> list[Suite]:
+    """All committed suites of a study on a device that were not disturbed, oldest first, but for those of programs that
+    a person chose. networks: instead those that were measured over a network that has a name, as the cluster's of one
+    machine. Raises UserError for a study that there is not."""
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
     found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]
-    return [suite for suite in found if how_quiet(suite.records)[0]]
+    found = [suite for suite in found if how_quiet(suite.records)[0]]
+    if networks:
+        return [suite for suite in found if suite.first.network]
+    return [suite for suite in found if not suite.first.network and suite.first.config.variant != CHOSEN]
 
 
 def compared(suite: Suite):

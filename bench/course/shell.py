@@ -30,16 +30,17 @@ MARKS = "BENCH_COURSE_MARKS"
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a kernel sets them: a pipe would pass for a terminal
 
 
-def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **variables):
+def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, cluster: dict | None = None, **variables):
     """Run one command of the project with the variables that `make` takes: ``bench(MODE="ddp", GPUS=2, STEPS=10)``.
 
     command: "run", or that of a study, such as "compare". The line that does the same in a terminal is printed first. A
     run is made without baselines unless BASELINES=1 is given. Its files lie in a folder of their own, which is removed
     after the records are read, unless OUT is given.
+    cluster: variables of `make cluster`, in whose nodes it is run then: ``cluster={"NODES": 2, "RATE": "100mbit"}``.
     Returns the Record of a run (bench/record/view.py); of any other command, the list of its suites.
 
-    Raises UserError for a request that cannot be met, such as a wrong variable; RunFailed when the command ends with an
-    error otherwise: a rank that died.
+    Raises UserError for a request that cannot be met, such as a wrong variable, or a cluster where the kernel allows
+    none; RunFailed when the command ends with an error otherwise: a rank that died.
     """
     from bench.analysis.suite import suites_of
     from bench.record.read import load
@@ -52,17 +53,37 @@ def bench(command: str = "run", timeout: float = 600.0, quiet: bool = False, **v
     variables = {name: int(value) if isinstance(value, bool) else value for name, value in variables.items()}
     if command == "run":
         variables = {"BASELINES": 0} | variables
-    variables |= one_kind_of_device(variables)
-    target = "bench" if command == "run" else command
-    print("$ make", target, *(f"{name}={shlex.quote(str(value))}" for name, value in variables.items()), flush=True)
+    variables |= {} if cluster else one_kind_of_device(variables)
+    line = " ".join(["make", "bench" if command == "run" else command, *words_of(variables)])
+    print("$", " ".join(["make cluster", *words_of(cluster), f'CMD="{line}"']) if cluster else line, flush=True)
     with contextlib.ExitStack() as stack:
         temporary = "" if "OUT" in variables else stack.enter_context(tempfile.TemporaryDirectory(prefix="runs-"))
         out = Path(temporary or variables["OUT"])
         before = set(out.rglob("record.json"))
-        flags = [f"--{name.lower().replace('_', '-')}={value}" for name, value in (variables | {"OUT": out}).items()]
-        execute([*PROGRAMS["bench"], command, *flags], timeout, quiet, temporary)
+        argv = [*PROGRAMS["bench"], command, *flags_of(variables | {"OUT": out})]
+        if cluster:
+            argv = [*PROGRAMS["bench"], "cluster", *flags_of(cluster | {"CMD": shlex.join(argv)})]
+        execute(argv, timeout, quiet, temporary)
         records = [load(path) for path in out.rglob("record.json") if path not in before]
         return min(records, key=lambda r: r.started_at) if command == "run" else suites_of(records)
+
+
+def words_of(variables: dict) -> list[str]:
+    """Variables as a person gives them to make.
+
+    >>> words_of({"MODE": "ddp", "TRAIN_ONLY": "fc*"})
+    ['MODE=ddp', "TRAIN_ONLY='fc*'"]
+    """
+    return [f"{name}={shlex.quote(str(value))}" for name, value in variables.items()]
+
+
+def flags_of(variables: dict) -> list[str]:
+    """The same for `bench`.
+
+    >>> flags_of({"IMAGE_SIZE": 8})
+    ['--image-size=8']
+    """
+    return [f"--{name.lower().replace('_', '-')}={value}" for name, value in variables.items()]
 
 
 def one_kind_of_device(variables: dict) -> dict:
@@ -194,7 +215,7 @@ def marked_with(mark: str) -> dict[str, str]:
 def end_all(process: subprocess.Popen, mark: str) -> None:
     """End a command, its session and every process that carries its mark, and give them a while."""
     ending.end_session(process)
-    ending.end(ending.marked(MARKS, mark))
+    ending.end_marked(MARKS, mark)
 
 
 # Is told a session, and reads until its standard input ends: that is when the process at the other end is gone.

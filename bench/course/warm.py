@@ -136,7 +136,7 @@ class WarmNode(Node):
         """End the ranks of the call."""
         if self.process.pid is None:
             self.starter.stop()
-            ending.end(ending.marked(MARK, self.mark))
+            ending.end_marked(MARK, self.mark)
         else:
             super().end()
 

@@ -1,12 +1,16 @@
-"""One chapter executed at the small sizes, with real processes. Each is executed once, in test_run_*.py. Ranks are
-forked from processes that have torch already (forked_runs.py)."""
+"""One chapter executed at the small sizes, with real processes. Each is executed once, in test_run_*.py.
+
+Every Python that a chapter starts, from its kernel to the ranks of torchrun, spawn and horovodrun, is a copy of one
+process that has torch and what chapters import (tests/forked_python.py). The first chapter has fresh ones, as a reader
+does; those of a notebook's ranks and commands are tested in test_ranks.py and test_commands.py.
+"""
 
 import json
+import sys
 
 import pytest
 
 from bench.course import chapters
-from tests.notebooks import forked_runs
 
 CHAPTER_LIMIT_S = 900  # under two minutes on an idle machine; this one may be busy
 
@@ -19,10 +23,10 @@ def each_of(first: int, last: int):
     )
 
 
-def assert_it_runs(path, folder, forked_programs, monkeypatch) -> None:
+def assert_it_runs(path, folder, python: str, monkeypatch) -> None:
     """From top to bottom, without an error, and with a figure; afterwards it is known to be executed."""
-    for name, value in (forked_runs.variables(forked_programs) if forked_programs else {}).items():
-        monkeypatch.setenv(name, value)
+    if path != chapters.chapters()[0]:
+        monkeypatch.setattr(sys, "executable", python)
     executed = chapters.execute(path, folder, quick=True)
     outputs = [output for cell in json.loads(executed.read_text())["cells"] for output in cell.get("outputs", [])]
     assert outputs and not [output for output in outputs if output["output_type"] == "error"]

@@ -46,6 +46,13 @@ def test_a_wrong_value_is_the_users_error(temporary, capsys):
         bench(MODE="dpp")
 
 
+def test_a_command_in_a_cluster_is_the_line_for_a_terminal_too(temporary, capsys):
+    with pytest.raises(UserError, match="NODES=1: a whole number from 2 to 64"):
+        bench("compare", cluster={"NODES": 1, "RATE": "10mbit"}, MODES="ddp,horovod", GPUS=2)
+    (line,) = capsys.readouterr().out.splitlines()[:1]
+    assert line == '$ make cluster NODES=1 RATE=10mbit CMD="make compare MODES=ddp,horovod GPUS=2"'
+
+
 @pytest.mark.parametrize(
     ("arguments", "variables", "words"),
     [
@@ -129,7 +136,7 @@ def carriers(mark: str) -> list[str]:
 
 
 def test_a_command_has_a_limit_and_leaves_nobody(tmp_path, capfd, monkeypatch):
-    for name in ("end", "end_session"):
+    for name in ("end_marked", "end_session"):
         monkeypatch.setattr(ending, name, functools.partial(getattr(ending, name), grace_s=0.5))
     mark = f"of-this-test-{os.getpid()}"
     monkeypatch.setenv(MARKS, mark)

@@ -8,5 +8,5 @@ pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 
 
 @each_of(7, 99)
-def test_it_runs_from_top_to_bottom(path, tmp_path, forked_programs, monkeypatch):
-    assert_it_runs(path, tmp_path, forked_programs, monkeypatch)
+def test_it_runs_from_top_to_bottom(path, tmp_path, forked_python, monkeypatch):
+    assert_it_runs(path, tmp_path, forked_python, monkeypatch)

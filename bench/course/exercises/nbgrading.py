@@ -100,9 +100,9 @@ def call(folder: Path, limit_s: float, *arguments: str) -> None:
     spec.parent.mkdir(parents=True, exist_ok=True)
     kernel = {"argv": chapters.kernel_command(), "display_name": "Python 3", "language": "python"}
     spec.write_text(json.dumps(kernel))
-    without = folder / "without"  # a second of jsonschema's import, as in ``chapters.required``; for alembic, too
+    without = folder / "without"  # for alembic, too
     without.mkdir(exist_ok=True)
-    (without / "rfc3987_syntax.py").write_text("raise ImportError\n")
+    (without / f"{chapters.ADDRESSES}.py").write_text("raise ImportError\n")
     paths = own_paths()  # nbgrader calls alembic by its name
     own = {f"JUPYTER_{kind}_DIR": str(folder / "jupyter" / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     environment = {

@@ -1,0 +1,29 @@
+"""What the chapters' tests share."""
+
+import sys
+
+import pytest
+
+from bench.files import LINUX
+from tests.forked_programs import Programs
+
+IMPORTED = ("bench.course.notebook", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib.pyplot",
+            "matplotlib_inline.backend_inline", "pandas", "sklearn.datasets", "scipy.stats")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def forked_python():
+    """What stands in the place of sys.executable; the real one where a fork is not safe."""
+    if not LINUX:
+        yield sys.executable
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        # Both are read while what is imported here is.
+        patch.setenv("COURSE_QUICK", "1")
+        patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        with Programs(*IMPORTED) as programs:
+            startup = programs.folder / "profile_default" / "startup" / "00_course.py"
+            startup.parent.mkdir(parents=True)
+            startup.write_text("from bench.course import show as _show\n_show.show_figures()\n")  # as its import would
+            patch.setenv("IPYTHONDIR", str(programs.folder))
+            yield programs.python
