@@ -10,19 +10,37 @@ import pytest
 
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
+from bench.course.chapters import ADDRESSES
 from bench.measure.environment import usable_cores
 from tests import runs
 
 for name in ("QUICK", *map(variable_of, FIELDS.values())):
     os.environ.pop(name, None)  # each `bench` would say that it is not used: `make test QUICK=1` has it here
 os.environ.update(runs.PATIENT)  # before anything here imports torch
-sys.modules.setdefault("rfc3987_syntax", None)  # as in bench/course/chapters.py: a second of jsonschema's import
-pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs"]
+sys.modules.setdefault(ADDRESSES, None)
+pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs", "tests.cluster"]
 
 
+# The files of minutes. One worker runs a file, so they begin first, and the end is of short ones; those that wait for
+# most of their time stand between those that compute.
+LONG = (
+    "notebooks/test_run_1_to_6.py", "multiprocess/test_several_machines.py", "notebooks/test_run_7_to_13.py",
+    "multiprocess/test_joined.py", "exercises/test_grade.py", "multiprocess/test_stopped.py",
+    "multiprocess/test_faults.py", "multiprocess/test_hangs.py", "multiprocess/test_training.py",
+    "multiprocess/test_network.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """The long files first, in the order of LONG."""
+    place = {runs.ROOT / "tests" / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores, for tests also wait; four at the most."""
-    return min(4, usable_cores() + 1)
+    """Two processes more than there are cores, for tests also wait; four at the most."""
+    return min(4, usable_cores() + 2)
 
 
 @pytest.fixture(scope="session")

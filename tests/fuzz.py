@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 settings.register_profile("suite", max_examples=60, derandomize=True, **COMMON)
 settings.register_profile("wide", max_examples=5000, **COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "suite")
+settings.load_profile(PROFILE)
 
 ODD = [None, True, False, 0, -1, 1, 0.5, 5e-324, 1e30, -1e30, 1e99, 1e308, -1e308, 2**53, 2**64, 10**400, "", "a",
        "x" * 300_000, "1e5", "[red]", "$x^$", "<b>", "a/../b", "\ud800", "\x1b[31m\n", "٣", "²", [], [[]], [None], {},
@@ -58,6 +59,7 @@ def changed(value: dict, changes: list[tuple]) -> dict:
 def change(value, place: tuple, kind: str, odd) -> None:
     """One change, in place."""
     *way, last = place
+    odd = copy.deepcopy(odd)  # a later change must not reach the list of them
     for key in way:
         value = value[key]
     old = value[last]
@@ -71,7 +73,7 @@ def change(value, place: tuple, kind: str, odd) -> None:
         old.append(odd)
     elif kind == "scale" and isinstance(old, int | float):
         value[last] = old * 1e150
-    elif kind == "scale" and isinstance(old, str):
+    elif kind == "scale" and isinstance(old, str) and len(old) < 10**6:  # three times in a row is no text any more
         value[last] = old * 1000
     elif kind == "twice" and isinstance(old, list):
         old += copy.deepcopy(old)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from bench.analysis.suite import Suite, suites_of
 from bench.config.command_line import make_command
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, to_dict
+from bench.config.options import PLAIN, RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import workload_of
 from bench.mistakes import MISTAKES
@@ -23,7 +23,7 @@ from bench.record.schema import SCHEMA_VERSION
 from bench.record.summary import summarise, summarise_accuracy
 from bench.record.view import Record
 from bench.record.write import describe_topology, provenance_of
-from bench.studies.knobs.study import label_of
+from bench.studies.programs import label_of
 
 STEPS = 6
 CORES = {"cpu": 2, "cuda": 16}
@@ -47,6 +47,7 @@ def record(
     """
     cores = CORES[device]
     options |= {"replicas": True} if replicas else {}
+    options = PLAIN | options if device == "cuda" else options
     config = resolve(RunConfig(mode=mode, num_devices=num_devices, per_device_batch=batch, **options), device, cores)
     config = dataclasses.replace(config, warmup_steps=2, timed_steps=STEPS)
     started = START + datetime.timedelta(seconds=seconds)
@@ -77,7 +78,7 @@ def record(
         world_size=config.num_processes, num_devices=num_devices, devices_per_process=num_devices // len(parts)
     )
     if top1:
-        metrics = [metric.key for metric in workload_of(config).metrics]
+        metrics = workload_of(config).metrics
         rows = [epoch_row(n, x) for n, x in enumerate(top1, 1)]
         frame["accuracy"] = summarise_accuracy(metrics, config.target, rows)
     frame |= {
@@ -416,6 +417,29 @@ def loaded(records: list[Record], others: float, steal: float | None = 0.0, prog
         data["summary"]["command_to_first_timed_step_s"] = command
 
     return edited(records, load, program)
+
+
+def on_nodes(record: Record, *names: str, network: str | None = None, of_last: dict | None = None) -> Record:
+    """A copy of a record whose ranks sat on these machines, as many on each. of_last: laid over the environment of the
+    last one."""
+    data = copy.deepcopy(record.data)
+    if network:
+        data["network"] = {"label": network}
+    if len(names) > 1:
+        each = len(data["samples"]) // len(names)
+        data["nodes"] = [
+            {"ranks": list(range(n * each, (n + 1) * each)), "name": name, "devices": each, "interface": "eth0",
+             "link_speed_mbit": 1000, "clock_offset_s": 0.001 * n, "clock_uncertainty_s": 0.0002,
+             **({"environment": copy.deepcopy(data["environment"])} if n else {})}
+            for n, name in enumerate(names)
+        ]  # fmt: skip
+        for part in data["samples"]:
+            part["node"] = part["rank"] // each
+        command = data["summary"]["command_to_first_timed_step_s"]
+        data["summary"] = summarise(data["config"]["mode"], data["topology"]["global_batch"], data["samples"])
+        data["summary"]["command_to_first_timed_step_s"] = command
+        data["nodes"][-1]["environment"] |= of_last or {}
+    return Record(data)
 
 
 def in_samples(change):

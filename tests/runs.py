@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.install import horovod_status
+from bench.launch.engines import mpirun
 from bench.process.guard import LAUNCHER_PID
 from bench.record.read import load
 from bench.record.view import Record
@@ -34,6 +36,10 @@ TINY = {"model": "shufflenet_v2_x0_5"}
 needs_horovod = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None and os.environ.get("CI") != "true",
     reason="Horovod is not installed (bench install-horovod); with CI=true this is a failure",
+)
+needs_mpi = pytest.mark.skipif(
+    not horovod_status.mpi_built() or bool(mpirun.absent()),
+    reason="no Horovod with MPI is installed (bench install-horovod --mpi), or no mpirun",
 )
 
 

@@ -1,9 +1,11 @@
 """What the tests of the problem sets share: the small sample set, in the forms that a student may meet it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from bench.course.exercises import nbgrading, solutions, text
 
@@ -18,10 +20,16 @@ def sample():
 
 @pytest.fixture(scope="session")
 def blank(sample, tmp_path_factory) -> str:
-    """The students' copy of it, made by nbgrader."""
-    course = tmp_path_factory.mktemp("course")
-    nbgrading.make_release([sample], course)
-    return nbgrading.released(course, sample.name)
+    """The students' copy of it, made by nbgrader once for all processes of pytest."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    made = root / "blank.ipynb"
+    with FileLock(root / "blank.lock"):
+        if not made.exists():
+            course = tmp_path_factory.mktemp("course")
+            nbgrading.make_release([sample], course)
+            made.write_text(nbgrading.released(course, sample.name))
+    return made.read_text()
 
 
 @pytest.fixture(scope="session")

@@ -58,8 +58,6 @@ def as_a_copy(argv: list[str], limit_s: float, environment: dict, log) -> int:
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_round_trip_of_a_set(path, copies, tmp_path, monkeypatch, forked_programs):
     if forked_programs:
-        for name, value in forked_programs.variables.items():
-            monkeypatch.setenv(name, value)
         monkeypatch.setattr(contained, "run", as_a_copy)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the nets are tiny, and a process without threads is forked
     problem_set = text.read(path)

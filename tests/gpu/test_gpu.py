@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from bench.measure import nccl
 from bench.measure.nvml import visible_gpus, why_no_gpu
 from bench.record.read import load
+from bench.selfbench.input_pipeline import write_photographs
+from bench.workload.images import decode_on_gpu
+from bench.workload.images.photographs import FolderSource, ImageSet
 from tests.runs import left_behind, needs_horovod, run
 
 GPUS = visible_gpus()
@@ -14,7 +18,7 @@ pytestmark = pytest.mark.skipif(not (GPUS and torch.cuda.is_available()), reason
 
 SEVERAL = min(2, len(GPUS))
 SMALL = {"device": "cuda", "data": "synthetic", "image_size": 64, "batch": 32, "warmup": 5, "steps": 30}
-SAME_UPDATE = {"norm": "none", "warmup": 1, "steps": 4, "snapshots": 5, "lr": 0.01}
+SAME_UPDATE = {"plain": 1, "norm": "none", "warmup": 1, "steps": 4, "snapshots": 5, "lr": 0.01}
 MODES = [
     pytest.param("single", 1, id="single"),
     pytest.param("dp", SEVERAL, id="dp"),
@@ -89,10 +93,14 @@ def test_the_same_update_as_one_gpu(ran, mode, gpus):
     assert max(float(np.abs(left[name] - right[name]).max()) for name in left.files) <= 1e-4
 
 
-def test_two_ranks_share_one_gpu_over_gloo(ran):
-    result = ran("ddp", 2, share_gpu=1)
+@pytest.mark.parametrize("sharing", ["0", "1"])
+def test_two_ranks_share_one_gpu_over_gloo_and_nccl(ran, monkeypatch, sharing):
+    """NCCL takes two ranks on one GPU from 2.30 on; the record says what they talked."""
+    monkeypatch.setenv(nccl.SHARING, sharing)
+    over = "NCCL" if nccl.shared_variables() else "Gloo"
+    result = ran("ddp", 2, share_gpu=1, seed=int(sharing))  # two runs
     assert [device["device"] for device in devices_of(result)] == ["cuda:0", "cuda:0"]
-    assert any("share one GPU" in note for note in result.record["topology"]["notes"])
+    assert any(f"share one GPU, over {over}" in note for note in result.record["topology"]["notes"])
     assert len({part["final_weights_sha256"] for part in result.record["samples"]}) == 1
 
 
@@ -106,6 +114,29 @@ def test_a_killed_rank_is_named_on_gpus(tmp_path):
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_other_precisions_run(ran, precision):
     assert ran("single", 1, precision=precision).record["config"]["precision"] == precision
+
+
+def test_the_defaults_are_those_of_the_gpu_and_plain_turns_them_off(ran):
+    default, plain = (ran("single", 1, **options).record["config"] for options in ({}, {"plain": 1}))
+    assert default["gpu_defaults"] and default["cudnn_benchmark"] and default["fused"]
+    assert plain["precision"] == "fp32" and not (plain["cudnn_benchmark"] or plain["fused"] or plain["channels_last"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_photographs_are_decoded_on_the_gpu(ran, tmp_path, workers):
+    """By nvJPEG, to nearly the pixels of the CPU's decoder."""
+    device = torch.device("cuda", 0)
+    if why := decode_on_gpu.why_not(device):
+        pytest.skip(why)
+    write_photographs(tmp_path / "photographs")
+    source = FolderSource(tmp_path / "photographs", train=True)
+    on_gpu, on_cpu = (ImageSet(source, 64, True, finish_on=where) for where in (device, None))
+    draws = np.arange(16)
+    apart = (on_gpu.finish(on_gpu[draws])[0].cpu().float() - on_cpu[draws][0].float()).abs()
+    assert apart.mean() < 2 and apart.max() < 64
+    options = {"data": f"imagefolder:{tmp_path / 'photographs'}", "decode": "cuda", "workers": workers, "steps": 5}
+    record = ran("single", 1, **options).record
+    assert "GPU" in record["samples"][0]["facts"]["decoder"]
 
 
 def test_real_images_through_loader_workers(ran):

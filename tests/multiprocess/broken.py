@@ -2,17 +2,32 @@
 
 import pytest
 
-from tests.runs import TINY, left_behind, needs_horovod
+from tests.runs import TINY, left_behind, needs_horovod, needs_mpi
 
 ENGINES = {
     "ddp by torchrun": TINY | {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
     "ddp by spawn": TINY | {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
     "horovod": TINY | {"mode": "horovod", "gpus": 2},
+    "horovod by mpirun": TINY | {"mode": "horovod", "gpus": 2, "launcher": "mpirun"},
     "dp": TINY | {"mode": "dp", "gpus": 2},
 }
 # A run that goes on until somebody ends it, and leaves the cores to other tests: its steps wait for their images.
 ENDLESS = {"steps": 100_000, "storage_ms": 10}
-EVERY_ENGINE = [pytest.param(name, id=name, marks=needs_horovod if name == "horovod" else ()) for name in ENGINES]
+GONE_WITHIN = 30.0  # seconds in which the last process of a broken run must have ended; left alone it would go on
+NEEDS = {"horovod": needs_horovod, "horovod by mpirun": needs_mpi}
+
+
+def engine(name: str, *marks):
+    """An engine as a parameter of a test; skipped where what it needs is not installed."""
+    return pytest.param(name, id=name, marks=[*([NEEDS[name]] if name in NEEDS else []), *marks])
+
+
+EVERY_ENGINE = [engine(name) for name in ENGINES]
+
+
+def wanted(request) -> set[str]:
+    """The names of the tests of a fixture's file that this session runs, for what all of them begin at once."""
+    return {item.name for item in request.session.items if item.path == request.path}
 
 
 def bad_rank(name: str) -> int:
@@ -25,7 +40,7 @@ def failure_of(result, code: int = 1) -> dict:
     assert result.code == code, result.stderr
     assert result.last_error_line.startswith("bench: ")
     assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr, result.stderr
-    assert left_behind(result.pid) == []
+    assert left_behind(result.pid, within=GONE_WITHIN) == []
     failed = result.loaded
     assert failed.status == "failed" and failed.samples == []
     left = {path.name for path in result.run_dir.iterdir()}

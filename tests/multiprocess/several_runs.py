@@ -3,7 +3,8 @@
 Both sides are here. ``Ranks`` stands in the place of this machine among the hosts of bench/launch: what is launched, by
 `bench run` or by a study, goes through the launcher as ever, but for its processes, which are there already. As a
 program this is a rank: it lives the worker's life once per run, from the config to the record, and joins and leaves the
-group of each. What depends on how processes start or end has its own: ``has_own_launch`` here, or `tests.runs.run`.
+group of each. What depends on how processes start has its own: ``has_own_launch`` here. How they end, and are ended, is
+tested with `tests.runs.run`.
 """
 
 import contextlib
@@ -23,13 +24,14 @@ import psutil
 from bench import cli, worker
 from bench.config.options import RunConfig, from_dict
 from bench.errors import UserError
+from bench.launch.command import common_variables, thread_variables
 from bench.launch.hosts import HOSTS, local
-from bench.launch.launcher import common_variables, thread_variables
 from bench.launch.node import Node, Placement
 from bench.measure import steady
 from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, Guard, error_path
 from bench.process.heartbeat import StatusWriter
+from tests import forked_programs
 from tests.meeting import Meeting
 from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, SMALL, TINY, Result, flags
 
@@ -71,12 +73,12 @@ class Ranks:
         return [Lasting(self, config, run_dir)]
 
     def has_own_launch(self, config: RunConfig) -> bool:
-        """Whether a run depends on how its processes were started, or may end them."""
-        return config.launcher == "spawn" or bool(config.dist_url or config.fault)
+        """Whether a run depends on how its processes were started. One that ends them is followed by others."""
+        return config.launcher == "spawn" or bool(config.dist_url)
 
     def order(self, run_dir: Path, num_ranks: int, environment: dict) -> None:
         """Let the first ``num_ranks`` of them live a run."""
-        if any(psutil.Process(process.pid).memory_info().rss > MOST_BYTES for process in self.processes if self.alive):
+        if self.alive and any(process.memory_info().rss > MOST_BYTES for process in self.tree()):
             self.close()
         if not self.processes:
             self.place, self.lives, self.orders = self.folder / f"ranks{self.lives}", self.lives + 1, 0
@@ -91,23 +93,34 @@ class Ranks:
         self.orders += 1
 
     def start(self, rank: int) -> None:
-        """Start one of them: the next order is its first."""
+        """Start one of them: the next order is its first. It is forked where that can be (tests/forked_programs.py)."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)} | PATIENT
         environment |= thread_variables(2) | common_variables(steady.now()) | {LAUNCHER_PID: str(os.getpid())}
-        argv = [sys.executable, "-m", __spec__.name, str(self.place), str(rank), str(self.orders)]
-        with (self.place / f"rank{rank}.log").open("ab") as log:
-            self.processes.append(
-                subprocess.Popen(argv, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            )
+        argv, log = [str(self.place), str(rank), str(self.orders)], self.place / f"rank{rank}.log"
+        if forked_programs.PLACE in os.environ:
+            process = forked_programs.start(__spec__.name, argv, environment, log)
+            while process.pid is None and process.poll() is None:
+                time.sleep(TICK_S)
+        else:
+            command = [sys.executable, "-m", __spec__.name, *argv]
+            with log.open("ab") as file:
+                process = subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+                )
+        self.processes.append(process)
 
     @property
     def alive(self) -> bool:
         """Whether all that were started are still there."""
         return bool(self.processes) and all(process.poll() is None for process in self.processes)
 
+    def tree(self) -> list[psutil.Process]:
+        """Every process of those that are still there."""
+        return [each for process in self.processes if process.poll() is None for each in ending.tree(process.pid)]
+
     def close(self) -> None:
         """End them."""
-        ending.end([psutil.Process(process.pid) for process in self.processes if process.poll() is None])
+        ending.end(self.tree())
         for process in self.processes:
             process.wait()
         self.processes = []
@@ -180,7 +193,7 @@ def live(run_dir: Path, rank: int, num_ranks: int, variables: dict) -> None:
     with mock.patch.dict(os.environ, variables), logged(run_dir / f"rank{rank}.log"):
         status, code = StatusWriter(run_dir, rank), 0
         try:
-            worker.run(config, run_dir, status)
+            worker.program_of(config)(config, run_dir, status)
         except Exception as error:
             code = 2 if isinstance(error, UserError) else 1
             words = str(error) if code == 2 else f"{type(error).__name__}: {error}"

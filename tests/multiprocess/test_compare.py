@@ -1,8 +1,10 @@
 """`bench compare` and its sisters: real modes in real rounds, at the smallest size.
 
-Their runs share processes (several_runs.py), but for those of one comparison that is as a person runs it.
+Their runs share processes (several_runs.py). As a person runs it, with a launch for each of its runs: ``-m wide``, and
+over two machines (test_several_machines.py).
 """
 
+import functools
 import importlib.util
 import re
 import statistics
@@ -16,13 +18,19 @@ from tests.runs import SMALL, TINY, bench, flags, needs_horovod, without_horovod
 SIZE = {k: v for k, v in (SMALL | TINY).items() if k != "baselines"} | {"steps": 3}
 
 
+@pytest.fixture
+def no_horovod(monkeypatch):
+    """Horovod is not installed, as far as this process sees."""
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "horovod" else found(name, *of))
+
+
 @pytest.fixture(params=["without horovod", pytest.param("all modes", marks=[pytest.mark.wide, needs_horovod])])
-def modes(request, monkeypatch):
+def modes(request):
     """The modes that take part. All of them together only with -m wide."""
     if request.param == "all modes":
         return {"single", "dp", "ddp", "horovod"}
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "horovod" else found(name, *of))
+    request.getfixturevalue("no_horovod")
     return {"single", "dp", "ddp"}
 
 
@@ -55,20 +63,29 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     assert "<svg" in (folder / "report.html").read_text()
 
 
-def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, tmp_path_factory):
-    """As a person runs it. Two processes cannot share one thread: dp and single get one, ddp two. What is made of its
-    records later is flagged."""
+@pytest.fixture(params=["shared processes", pytest.param("launches of its own", marks=pytest.mark.wide)])
+def command(request, ranks, tmp_path_factory):
+    """``command("compare", …)``: `bench` without Horovod."""
+    if request.param == "shared processes":
+        request.getfixturevalue("no_horovod")
+        return ranks.bench
     env = without_horovod(tmp_path_factory.mktemp("hide"))
+    return functools.partial(bench, env=env, timeout=560)
+
+
+def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, command):
+    """Two processes cannot share one thread: dp and single get one, ddp two. What is made of its records later is
+    flagged."""
     options = SIZE | {"gpus": 2, "threads": 1, "strict": 1, "rounds": 3}
-    result = bench("compare", *flags(**options), "--out", tmp_path, env=env, out=tmp_path, timeout=560)
+    result = command("compare", *flags(**options), "--out", tmp_path, out=tmp_path)
     assert result.code == 2
     assert "STRICT=1: NOT A FAIR COMPARISON: threads in total" in result.last_error_line
     records = records_of(tmp_path)  # they stay
     assert {record.program for record in records} >= {"single", "dp", "ddp"}
     assert {record.config.round for record in records} == {0}  # and no further round was run
-    said = bench("report", tmp_path, "--html")
+    said = command("report", tmp_path, "--html")
     assert said.code == 0 and "NOT A FAIR COMPARISON" in (tmp_path / "report.html").read_text(), said.stderr
-    drawn = bench("plots", tmp_path)
+    drawn = command("plots", tmp_path)
     (picture,) = tmp_path.rglob("ratios.svg")
     assert drawn.code == 0 and "NOT A FAIR COMPARISON" in picture.read_text()
 

@@ -118,7 +118,7 @@ def test_a_bucket_is_staged_and_results_go_back(tmp_path, bucket, ranks):
     for name, content in images().items():
         bucket.put(f"v1/{name}", content)
     options = SMALL | {"data": bucket.url("v1"), "data_dir": tmp_path / "cache"}
-    result = run(tmp_path / "out", **options, mode="ddp", copy_to=bucket.url("results"))
+    result = ranks.run(tmp_path / "out", **options, mode="ddp", copy_to=bucket.url("results"))
     assert trained(result).config.data == bucket.url("v1")
     assert f"copied to: {bucket.url('results')}/{result.run_dir.name}" in result.stdout
     found, name = bucket.objects(), f"results/{result.run_dir.name}"

@@ -6,25 +6,35 @@ import pytest
 
 from tests import runs
 from tests.multiprocess import hangs, lone_collective
-from tests.multiprocess.broken import ENGINES, EVERY_ENGINE, bad_rank, failure_of
-from tests.runs import finish, needs_horovod, start_run
+from tests.multiprocess.broken import ENGINES, NEEDS, bad_rank, engine, failure_of, wanted
+from tests.runs import finish, start_run
 
-COLLECTIVE_ENGINES = [p for p in EVERY_ENGINE if p.id in ("ddp by torchrun", "horovod")]
+WIDE = pytest.mark.wide
+# A rank is found in the same way whoever has started it, and each engine's ranks are ended in test_faults.py. A rank
+# that waits in a collective of Horovod takes a core.
+HANGING = [engine(name, *[WIDE] * (name not in ("ddp by torchrun", "dp"))) for name in ENGINES]
+# By torchrun: of `bench run` itself, in test_labs.py.
+ALONE = [engine("horovod"), engine("ddp by torchrun", WIDE)]
 HANG_TIMEOUT = 30  # longer than any phase of these runs takes on a busy machine
+ALONE_TIMEOUT = 10  # of these runs, which do nothing once they have joined
 
 
 @pytest.fixture(scope="module")
-def hanging(tmp_path_factory):
-    """Every hanging run: they start at once, for most of the time they wait."""
+def hanging(request, tmp_path_factory):
+    """``hanging[test, engine]``: every hanging run. They start at once, for most of the time they wait."""
     started = {}
     for name, options in ENGINES.items():
-        if options["mode"] != "horovod" or not needs_horovod.args[0]:
+        if name in NEEDS and NEEDS[name].args[0]:
+            continue
+        if f"{test_a_rank_that_hangs.__name__}[{name}]" in wanted(request):
             out = tmp_path_factory.mktemp("hang")
             fault = f"hang:{bad_rank(name)}:2"
-            started[name] = out, start_run(out, **options, fault=fault, timeout=HANG_TIMEOUT, module=hangs.__name__)
-    for name in (p.id for p in COLLECTIVE_ENGINES if p.id in started):
-        out, mode = tmp_path_factory.mktemp("alone"), ENGINES[name]["mode"]
-        started[f"{name}, collective"] = out, runs.start(mode, out, HANG_TIMEOUT, module=lone_collective.__name__)
+            process = start_run(out, **options, fault=fault, timeout=HANG_TIMEOUT, module=hangs.__name__)
+            started["hang", name] = out, process
+        if f"{test_a_collective_that_rank_0_enters_alone.__name__}[{name}]" in wanted(request):
+            out = tmp_path_factory.mktemp("alone")
+            process = runs.start(options["mode"], out, ALONE_TIMEOUT, module=lone_collective.__name__)
+            started["alone", name] = out, process
     yield started
     for _, process in started.values():
         process.kill()
@@ -33,9 +43,9 @@ def hanging(tmp_path_factory):
         process.stderr.close()
 
 
-@pytest.mark.parametrize("name", EVERY_ENGINE)
+@pytest.mark.parametrize("name", HANGING)
 def test_a_rank_that_hangs(name, hanging):
-    out, process = hanging[name]
+    out, process = hanging["hang", name]
     result = finish(process, out, timeout=400)
     rank, failure = bad_rank(name), failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "hung")
@@ -54,9 +64,9 @@ def test_a_rank_that_hangs(name, hanging):
     assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
 
 
-@pytest.mark.parametrize("name", COLLECTIVE_ENGINES)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_collective_that_rank_0_enters_alone(name, hanging):
-    out, process = hanging[f"{name}, collective"]
+    out, process = hanging["alone", name]
     result = finish(process, out, timeout=400)
     failure = failure_of(result)
     places = [line_of("rank 0 waits here"), line_of("rank 1 waits here")]
@@ -66,7 +76,7 @@ def test_a_collective_that_rank_0_enters_alone(name, hanging):
         {"file": file, "line": places[1], "function": "agree", "collective": True},
     ]
     assert failure["kind"] == "hung" and failure["message"] == (
-        f"no progress for {HANG_TIMEOUT} s (TIMEOUT): rank 0 in a collective at {file}:{places[0]} (count_hits), "
+        f"no progress for {ALONE_TIMEOUT} s (TIMEOUT): rank 0 in a collective at {file}:{places[0]} (count_hits), "
         f"rank 1 in another at {file}:{places[1]} (agree): not all ranks entered it"
     )
 

@@ -8,6 +8,7 @@ import pytest
 from bench.mistakes import MISTAKES, find
 from bench.record.view import Record
 from tests.multiprocess import hangs
+from tests.multiprocess.broken import GONE_WITHIN
 from tests.runs import TINY, finish, left_behind, needs_horovod, start_run
 
 RIGHT = TINY | {"data": "digits", "batch": 240, "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": 1, "watch": 1,
@@ -124,5 +125,8 @@ def test_a_collective_that_rank_0_enters_alone_is_ended_and_named(alone):
     assert result.code == 1 and f"no progress for {ALONE_TIMEOUT} s" in result.last_error_line, result.stderr
     assert "not all ranks entered it" in result.last_error_line
     assert "a mistake made on purpose (MISTAKE=rank0-collective)" in " ".join(result.stdout.split())
-    assert result.loaded.hung and result.loaded.failure["after_s"] > ALONE_TIMEOUT
-    assert left_behind(result.pid) == []
+    failure = result.loaded.failure
+    assert result.loaded.hung and failure["after_s"] > ALONE_TIMEOUT
+    places = [(place["file"], place["line"]) for place in failure["where"] if place["collective"]]
+    assert len(set(places)) == 2  # both ranks wait, each in a collective of its own
+    assert left_behind(result.pid, within=GONE_WITHIN) == []

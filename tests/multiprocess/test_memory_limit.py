@@ -60,7 +60,7 @@ def test_a_rank_that_is_killed_for_want_of_memory(group, tmp_path):
     options = ENGINES["ddp by torchrun"] | ENDLESS
     process = start_run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
     (group / "cgroup.procs").write_text(str(process.pid))  # and with it the ranks that it will start
-    failure = failure_of(finish(process, tmp_path / "out", timeout=150))
+    failure = failure_of(finish(process, tmp_path / "out", timeout=240))
     assert (failure["rank"], failure["kind"]) == (1, "killed")
     said = rf"rank 1 was killed \(signal 9\): out of memory in its cgroup's limit of {LIMIT_GIB}\.00 GiB; at step \d+ "
     assert re.match(said, failure["message"])

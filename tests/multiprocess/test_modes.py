@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.record.read import load
-from tests.runs import needs_horovod, run
+from tests.runs import needs_horovod, needs_mpi, run
 
 GLOBAL_BATCH = 12
 STEPS = 5  # 1 of warm-up and 4 timed
@@ -30,23 +30,38 @@ ADAM_MEAN_BOUND = 1e-7
 
 ROWS = {
     "ddp x2": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
-    "ddp x3, torchrun at a tcp address": {"mode": "ddp", "gpus": 3, "launcher": "torchrun", "dist_url": "tcp"},
-    "ddp x2, spawn at a file": {"mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "file"},
-    "ddp x2, spawn at a tcp address, tuned, loader workers": {
-        "mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "tcp", "tuned": 1, "workers": 2,
+    "ddp x2, torchrun at a tcp address": {"mode": "ddp", "gpus": 2, "launcher": "torchrun", "dist_url": "tcp"},
+    "ddp x2, spawn at a file, tuned, loader workers": {
+        "mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "file", "tuned": 1, "workers": 2,
     },
-    "horovod x3, tuned, fusion, profiled": {"mode": "horovod", "gpus": 3, "tuned": 1, "fusion_mb": 1, "profile": 1},
+    "horovod x2, tuned, fusion, profiled": {"mode": "horovod", "gpus": 2, "tuned": 1, "fusion_mb": 1, "profile": 1},
+    "horovod x2 by mpirun, tuned, profiled": {
+        "mode": "horovod", "gpus": 2, "launcher": "mpirun", "tuned": 1, "profile": 1,
+    },
     "dp x2": {"mode": "dp", "gpus": 2},
+    "ddp x2, spawn at a tcp address": {"mode": "ddp", "gpus": 2, "launcher": "spawn", "dist_url": "tcp"},
 }  # fmt: skip
+# Others show the same: the address by torchrun and the launcher with a file. Three ranks of Horovod, each of which
+# takes a core while it waits, are compared with one process in test_training_modes.py.
+WIDE = (
+    "ddp x2, spawn at a tcp address", "zero1 x3, views, no overlap", "fsdp x2, weights kept, prefetched", "zero1",
+    "fsdp", "horovod x3",
+)  # fmt: skip
 
 # What changes the speed and not the update, and another number of threads in one process. They share processes
 # (several_runs.py): what a launch itself gives and leaves is looked at in the rows above.
 SHARED = {
     "dp x4": {"mode": "dp", "gpus": 4},
+    "ddp x3": {"mode": "ddp", "gpus": 3},
     "ddp x2, reductions after backward": {"mode": "ddp", "gpus": 2, "overlap": 0, "bucket_cap_mb": 1},
     "ddp x2, small buckets, views": {"mode": "ddp", "gpus": 2, "bucket_cap_mb": 1, "gradient_as_bucket_view": 1},
-    "horovod x2": {"mode": "horovod", "gpus": 2},
+    "horovod x3": {"mode": "horovod", "gpus": 3},
     "horovod x2, reductions after backward": {"mode": "horovod", "gpus": 2, "overlap": 0},
+    "zero1 x2": {"mode": "zero1", "gpus": 2},
+    "zero1 x3, views, no overlap": {"mode": "zero1", "gpus": 3, "gradient_as_bucket_view": 1, "overlap": 0},
+    "fsdp x2, profiled": {"mode": "fsdp", "gpus": 2, "profile": 1},
+    "fsdp x3": {"mode": "fsdp", "gpus": 3},  # no tensor divides by three
+    "fsdp x2, weights kept, prefetched": {"mode": "fsdp", "gpus": 2, "reshard": 0, "prefetch": 1},
 }  # fmt: skip
 REFERENCES = {
     "single": {"mode": "single", "gpus": 1},
@@ -54,17 +69,23 @@ REFERENCES = {
     "dp, adam": {"mode": "dp", "gpus": 2} | ADAM,
     "ddp, adam": {"mode": "ddp", "gpus": 2} | ADAM,
     "horovod, adam": {"mode": "horovod", "gpus": 2} | ADAM,
+    "zero1, adam": {"mode": "zero1", "gpus": 2} | ADAM,
+    "fsdp, adam": {"mode": "fsdp", "gpus": 2} | ADAM,
+    "local": {"mode": "local", "gpus": 2, "local_steps": 2},
+    "local, averaged every step": {"mode": "local", "gpus": 2, "local_steps": 1},
     "independent": {"mode": "independent", "gpus": 2},
 }
 # Variables of another run, which a shell may hold: no launch takes a rank or an address from them.
-LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "3", "MASTER_PORT": "1", "HOROVOD_RANK": "5", "HOROVOD_LOCAL_RANK": "5"}
-QUICK = ("dp x4", "ddp x2, small buckets, views", "horovod x2")
+LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "3", "MASTER_PORT": "1", "HOROVOD_RANK": "5", "HOROVOD_LOCAL_RANK": "5",
+             "OMPI_COMM_WORLD_RANK": "7", "OMPI_MCA_ess_base_vpid": "7"}  # fmt: skip
+QUICK = ("dp x4", "ddp x2, small buckets, views", "horovod x2, reductions after backward")
 
 
 def row(name: str):
     """A row as a parameter; Horovod's are skipped where it is not installed."""
-    marks = [needs_horovod] if "horovod" in name else []
-    return pytest.param(name, id=name, marks=marks + [pytest.mark.quick] * (name in QUICK))
+    marks = [needs_mpi if "mpirun" in name else needs_horovod] if "horovod" in name else []
+    marks += [pytest.mark.quick] * (name in QUICK) + [pytest.mark.wide] * (name in WIDE)
+    return pytest.param(name, id=name, marks=marks)
 
 
 EVERY_ROW = [row(name) for name in (ROWS | SHARED)]
@@ -156,7 +177,7 @@ def test_training_moves_every_weight(trained):
     assert max(moved.max() for moved in way.values()) > 100 * BOUND
 
 
-@pytest.mark.parametrize("mode", [row(mode) for mode in ("dp", "ddp", "horovod")])
+@pytest.mark.parametrize("mode", [row(mode) for mode in ("dp", "ddp", "horovod", "zero1", "fsdp")])
 def test_weights_are_those_of_one_process_with_adam(trained, mode):
     single, several = trained("single, adam"), trained(f"{mode}, adam")
     tensors = differences(weights(single), weights(several))
@@ -177,6 +198,28 @@ def test_independent_processes_really_differ(trained):
     apart = differences(weights(trained("single")), weights(result))
     assert max(difference.max() for difference in apart.values()) > 100 * BOUND
     assert any("no gradients are exchanged" in note for note in result.record["topology"]["notes"])
+
+
+@pytest.mark.wide
+def test_with_sgd_weights_averaged_every_step_are_those_of_averaged_gradients(trained):
+    """But for the rounding of the mean, which is that of a weight and not of its way: so the way of all is compared."""
+    single = trained("single")
+    apart = differences(weights(single), weights(trained("local, averaged every step")))
+    way = differences(weights(single, 1), weights(single))
+    assert max(difference.max() for difference in apart.values()) <= BOUND
+    norms = [np.linalg.norm([np.linalg.norm(each) for each in tensors.values()]) for tensors in (apart, way)]
+    assert norms[0] <= BOUND_OF_WAY * norms[1]
+
+
+def test_ranks_that_average_their_weights_now_and_then_compute_another_update(trained):
+    """Averaged after steps 2 and 4 of 5: not single's weights; and what is saved is the mean, the same on each rank."""
+    result = trained("local")
+    assert set(each(result, "initial_weights_sha256")) == set(each(trained("single"), "initial_weights_sha256"))
+    assert len(set(each(result, "final_weights_sha256"))) == 1
+    apart = differences(weights(trained("single")), weights(result))
+    assert max(difference.max() for difference in apart.values()) > BOUND
+    assert any("not the update of one process" in note for note in result.record["topology"]["notes"])
+    assert "weights averaged every 2 steps" in each(result, "facts")[0]["gradient"]
 
 
 # --- What a record says of a run of several processes -----------------------------------------------------------------
@@ -220,7 +263,7 @@ def test_a_run_that_ends_well_warns_of_nothing(trained, name):
 @needs_horovod
 def test_what_horovod_takes_from_the_environment_comes_through_its_launcher(trained):
     """It is asked by a variable for its timeline, in which all gradients are, and for reductions of less than all."""
-    result = trained("horovod x3, tuned, fusion, profiled")
+    result = trained("horovod x2, tuned, fusion, profiled")
     for part in result.loaded.samples:
         spans = [span for span in part.timeline["spans"] if span["lane"] == "communication"]
         assert sum(span["bytes"] for span in spans) == 4 * part.facts["parameters"]
@@ -238,6 +281,19 @@ def test_topology_and_samples_fit_together(trained, name):
     assert len(set(each(result, "pid"))) == topology["world_size"]
     assert {len(times) for times in each(result, "step_time_s")} == {STEPS - 1}
     assert topology["loader_workers_total"] == options.get("workers", 0)
+
+
+def test_a_sharded_step_gathers_and_scatters_what_the_formula_says(trained):
+    """Of each block the weights twice and the gradient once; what is in no block is gathered once."""
+    result = trained("fsdp x2, profiled")
+    for part in result.loaded.samples:
+        spans = [span for span in part.timeline["spans"] if span["lane"] == "communication"]
+        sent = {kind: sum(s["bytes"] for s in spans if s["name"].startswith(kind)) for kind in ("gather", "scatter")}
+        once = sum(s["bytes"] for s in spans if s["name"] == "gather the rest")
+        size = 4 * part.facts["parameters"]
+        assert sent == {"gather": 2 * size - once, "scatter": size}
+        assert 0 < once < 0.01 * size and len(spans) == 3 * part.facts["blocks"] + 2
+        assert part.facts["blocks"] == 8  # a resnet18's
 
 
 def test_the_record_holds_the_bucket_size_that_ddp_used(trained):

@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from bench.process.guard import alive
+from tests.multiprocess.broken import GONE_WITHIN
 from tests.runs import TINY, left_behind, run
 
 
@@ -26,13 +27,13 @@ def test_a_run_measures_what_can_be_measured(no_linux, tmp_path):
     assert "pss: this system has none; uss is used in its place." in record["samples"][0]["devices"][0]["notes"]
     assert record["samples"][0]["load"]["pressure_s"] is None and record["samples"][0]["load"]["machine_cpu_s"] > 0
     assert record["environment"]["machine"]["usable_cores"] == os.cpu_count()
-    assert left_behind(result.pid) == []
+    assert left_behind(result.pid, within=GONE_WITHIN) == []
 
 
 def test_a_killed_rank_is_found(no_linux, tmp_path):
     result = run(tmp_path / "out", env=no_linux, mode="ddp", gpus=2, fault="kill:1:1", **TINY)
     assert result.code == 1 and "rank 1 was killed" in result.last_error_line, result.stderr
-    assert left_behind(result.pid) == []
+    assert left_behind(result.pid, within=GONE_WITHIN) == []
 
 
 def test_a_process_that_has_ended_and_was_not_waited_for_is_not_alive(tmp_path):

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of
 from tests.multiprocess.test_faults import stepping
 from tests.runs import TINY, bench, finish, needs_horovod, start_run, wait_for
 
@@ -40,7 +41,7 @@ def test_an_epoch_is_printed_when_it_ends_and_not_with_the_table(tmp_path):
         assert process.poll() is None and "training top-1" in first
     finally:
         process.terminate()
-        finish(process, tmp_path, timeout=60)
+        finish(process, tmp_path, timeout=150)
 
 
 def test_training_metrics_are_those_of_one_process(tmp_path, ranks):
@@ -52,9 +53,9 @@ def test_training_metrics_are_those_of_one_process(tmp_path, ranks):
     assert both["train_top1"] == pytest.approx(alone["train_top1"], abs=0.01)
 
 
-def test_somebody_else_watches(tmp_path):
-    """Every rank, while the run goes on; afterwards its record; and nothing to see is one line."""
-    process = start_run(tmp_path, mode="ddp", **EPOCHS | {"epochs": 50})
+def test_somebody_else_watches_a_run_and_ends_it(tmp_path):
+    """Every rank, while the run goes on, until SIGTERM interrupts it; and nothing to see is one line."""
+    process = start_run(tmp_path, **ENGINES["ddp by torchrun"], **ENDLESS)
     try:
         wait_for(stepping(tmp_path, 2), "every rank steps")
         seen = wait_for(
@@ -63,6 +64,7 @@ def test_somebody_else_watches(tmp_path):
         assert seen.code == 0 and "rank 1: step " in seen.stdout and "GiB (" in seen.stdout
     finally:
         process.terminate()
-        finish(process, tmp_path, timeout=60)
+        result = finish(process, tmp_path, timeout=150)
+    assert failure_of(result, code=130)["kind"] == "interrupted" and result.last_error_line == "bench: interrupted"
     nothing = bench("watch", tmp_path, "--once")
     assert nothing.code == 2 and "no run is going on" in nothing.stderr and nothing.stderr.count("\n") == 1

@@ -4,6 +4,7 @@ were."""
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from bench.process.heartbeat import read_status
 from tests import runs
 from tests.multiprocess import hangs
-from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of
-from tests.runs import finish, needs_horovod, start_run
+from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of, wanted
+from tests.runs import Result, finish, needs_horovod, start_run
 
 LIMIT_S = 20
 AWAY_S = 4.0
-FOR_GOOD = ["ddp by torchrun", pytest.param("horovod", marks=needs_horovod)]
+# Horovod's ranks are stopped in test_a_rank_that_is_continued_in_time.
+FOR_GOOD = ["ddp by torchrun", pytest.param("horovod", marks=[needs_horovod, pytest.mark.wide])]
 
 
 def started(out, name: str, **options):
@@ -33,41 +35,70 @@ def at(out, rank: int):
     return read_status(folders[0], rank) if folders else None
 
 
-@pytest.mark.parametrize("name", FOR_GOOD)
-def test_a_rank_that_is_stopped_is_named(name, tmp_path):
-    process, run_dir = started(tmp_path, name, **ENDLESS, timeout=LIMIT_S)
+def rank_for_good(out, name: str) -> tuple[Result, float]:
+    """Rank 1 is stopped. Also returns how many seconds later the run was over."""
+    process, run_dir = started(out, name, **ENDLESS, timeout=LIMIT_S)
     psutil.Process(read_status(run_dir, 1).pid).suspend()
     since = time.monotonic()
-    failure = failure_of(finish(process, tmp_path, timeout=200))
-    assert (failure["rank"], failure["kind"]) == (1, "hung")
-    assert failure["message"].startswith("rank 1 stopped by a signal (SIGSTOP) and not continued (rank 0: step ")
-    assert f"no progress for {LIMIT_S} s (TIMEOUT)" in failure["message"]
-    assert LIMIT_S - 1 < time.monotonic() - since < LIMIT_S + 60  # the stacks, and the end of the processes
+    return finish(process, out, timeout=300), time.monotonic() - since
 
 
-@needs_horovod
-def test_a_rank_that_is_continued_in_time(tmp_path):
-    """The run ends well, and nobody is told less than what was measured: one long step, and a mean that it moved."""
-    process, run_dir = started(tmp_path, "horovod", steps=30, storage_ms=30)
+def rank_for_a_while(out) -> Result:
+    """Rank 1 is stopped, and continued."""
+    process, run_dir = started(out, "horovod", steps=20, storage_ms=30)
     rank = psutil.Process(read_status(run_dir, 1).pid)
     rank.suspend()
     time.sleep(AWAY_S)
     rank.resume()
-    result = finish(process, tmp_path)
-    assert result.code == 0, result.stderr
-    assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in result.loaded.samples)
-    assert "horovod was disturbed: its mean step is" in result.stdout
+    return finish(process, out)
 
 
-def test_bench_and_then_its_launcher_are_stopped(tmp_path):
-    """While `bench` is stopped the ranks go on, and it finds them when it is continued.
-    A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
-    process, _ = started(tmp_path, "ddp by torchrun", steps=60, storage_ms=30, timeout=LIMIT_S)
+def bench_and_launcher(out) -> Result:
+    """`bench` is stopped and continued, and then its launcher is stopped for good."""
+    process, _ = started(out, "ddp by torchrun", steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
     time.sleep(AWAY_S)
     process.send_signal(signal.SIGCONT)
     launcher.suspend()
-    failure = failure_of(finish(process, tmp_path, timeout=300))
+    return finish(process, out, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def stopped(request, tmp_path_factory):
+    """``stopped(function, …)``: what it returned. They all begin at once, for most of the time they wait."""
+    asked = [(rank_for_good, "ddp by torchrun"), (bench_and_launcher,)]
+    if not needs_horovod.args[0]:
+        asked += [(rank_for_a_while,)]
+        if f"{test_a_rank_that_is_stopped_is_named.__name__}[horovod]" in wanted(request):
+            asked += [(rank_for_good, "horovod")]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        begun = {call: pool.submit(call[0], tmp_path_factory.mktemp("stopped"), *call[1:]) for call in asked}
+        yield lambda *call: begun[call].result()
+
+
+@pytest.mark.parametrize("name", FOR_GOOD)
+def test_a_rank_that_is_stopped_is_named(name, stopped):
+    result, seconds = stopped(rank_for_good, name)
+    failure = failure_of(result)
+    assert (failure["rank"], failure["kind"]) == (1, "hung")
+    assert failure["message"].startswith("rank 1 stopped by a signal (SIGSTOP) and not continued (rank 0: step ")
+    assert f"no progress for {LIMIT_S} s (TIMEOUT)" in failure["message"]
+    assert LIMIT_S - 1 < seconds < LIMIT_S + 150  # the stacks, and the end of the processes
+
+
+@needs_horovod
+def test_a_rank_that_is_continued_in_time(stopped):
+    """The run ends well, and nobody is told less than what was measured: one long step, and a mean that it moved."""
+    result = stopped(rank_for_a_while)
+    assert result.code == 0, result.stderr
+    assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in result.loaded.samples)
+    assert "horovod was disturbed: its mean step is" in result.stdout
+
+
+def test_bench_and_then_its_launcher_are_stopped(stopped):
+    """While `bench` is stopped the ranks go on, and it finds them when it is continued.
+    A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
+    failure = failure_of(stopped(bench_and_launcher))
     assert (failure["rank"], failure["kind"]) == (None, "hung")
     assert failure["message"].startswith("every rank is done, and the launcher has not ended within")

@@ -24,18 +24,35 @@ MODES = {
     "dp": {"mode": "dp", "gpus": 2, "batch": 120},
     "ddp": {"mode": "ddp", "gpus": 2, "batch": 120},
     "horovod": {"mode": "horovod", "gpus": 2, "batch": 120},
+    "zero1": {"mode": "zero1", "gpus": 2, "batch": 120},
+    "fsdp": {"mode": "fsdp", "gpus": 2, "batch": 120},
+    "local": {"mode": "local", "gpus": 2, "batch": 120},
 }
-LOADING = {"single": 1, "dp": 3, "ddp": 3, "horovod": 3}  # mode -> devices where it reads what others have saved
+LOADING = {
+    "single": 1,
+    "dp": 3,
+    "ddp": 3,
+    "horovod": 2,
+    "zero1": 3,
+    "fsdp": 3,
+    "local": 3,
+}  # mode -> devices where it reads what others have saved
 # A ResNet: of a smaller network without norms whole layers stand still in so few steps.
 STEPS = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0,
          "lr": 0.05}  # fmt: skip
+WITHOUT_NORMS = EPOCHS | {"norm": "none", "checkpoint_steps": None, "schedule": "constant", "lr_warmup_steps": 0}
 DROPOUT = {"model": "squeezenet1_1", "image_size": 24, "seed": 3, "lr": 0.01}
 ASTRAY = {"epochs": 1, "lr": 1e30, "norm": "none"}
 AVERAGED = {"image_size": 8, "lr": 0.02, "seed": 3, "ema": 0.8, "swa": 2, "warmup": 1,
             "snapshots": ",".join(map(str, range(1, 10)))}  # fmt: skip
 TIMES = ("elapsed_s", "validate_s")
-EVERY_MODE = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in MODES]
+WITH_AVERAGES = [pytest.param(name, marks=needs_horovod if name == "horovod" else ())
+                 for name in ("single", "dp", "ddp", "horovod")]  # fmt: skip
+SHARDED = [pytest.param(name, marks=pytest.mark.wide) for name in ("zero1", "fsdp")]
+LOCAL = [pytest.param("local", marks=pytest.mark.wide)]
+EVERY_MODE = WITH_AVERAGES + SHARDED
 SEVERAL = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in ("ddp", "horovod")]
+SEVERAL += SHARDED
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +89,13 @@ def options_of(mode: str, name: str, folder) -> dict:
             return asked | {"evaluate": 1, "resume": folder(saver, "whole")}
         case ["gone on", saver]:
             return EPOCHS | {"gpus": 3, "batch": 60, "epochs": 3, "resume": folder(saver, "whole")}
+        case ["without norms"]:
+            return WITHOUT_NORMS | {"epochs": 3}
+        case ["one epoch"]:
+            return WITHOUT_NORMS | {"epochs": 1}
+        case ["gone on without norms", saver, epochs]:
+            before = "one epoch" if epochs == "2" else "gone on without norms saved by fsdp saved by 2"
+            return WITHOUT_NORMS | {"epochs": int(epochs), "resume": folder(saver, before)}
         case ["frozen", saver]:
             return EPOCHS | {"epochs": 1, "checkpoint_steps": None, "train_only": "fc*,stage4.3.*",
                              "track": "tensorboard", "pretrained": folder(saver, "whole") / "best.pt"}  # fmt: skip
@@ -206,6 +230,19 @@ def test_an_epochs_own_checkpoint_is_one_to_go_back_to(runs):
     assert largest_difference(checkpoint(again)["model"], checkpoint(kept)["model"]) == 0.0
 
 
+def test_a_training_goes_on_in_one_mode_after_the_other(runs):
+    """An epoch under fsdp, one under zero1, one in one process: weights and momentum are those of a training in one
+    process, so each has read all of what the one before had collected."""
+    runs("zero1", "gone on without norms saved by fsdp saved by 2")
+    result = runs("single", "gone on without norms saved by zero1 saved by 3")
+    found, alone = checkpoint(result), checkpoint(runs("single", "without norms"))
+    assert found["step"] == alone["step"] == 18
+    assert largest_difference(found["model"], alone["model"]) < 1e-4
+    states = [state["optimizer"]["state"] for state in (found, alone)]
+    momenta = [{str(n): part["momentum_buffer"] for n, part in state.items()} for state in states]
+    assert largest_difference(*momenta) < 1e-3 and max(float(m.abs().max()) for m in momenta[1].values()) > 1e-2
+
+
 @needs_horovod
 def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
     result = runs("ddp", "gone on saved by horovod")
@@ -242,7 +279,7 @@ def test_a_checkpoint_of_which_a_part_does_not_fit_is_refused_in_one_line(tmp_pa
 # --- Every mode by itself ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY_MODE)
+@pytest.mark.parametrize("name", EVERY_MODE + LOCAL)
 def test_epochs_are_whole_and_recorded(trained, name):
     content = trained(name).record
     found = content["accuracy"]["epochs"]
@@ -287,10 +324,10 @@ def same_accuracy(evaluation: dict, before: dict) -> None:
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("saved", EVERY_MODE)
-@pytest.mark.parametrize("loaded", EVERY_MODE)
+@pytest.mark.parametrize("saved", EVERY_MODE + LOCAL)
+@pytest.mark.parametrize("loaded", EVERY_MODE + LOCAL)
 def test_what_one_mode_saved_another_validates_exactly(runs, trained, saved, loaded):
-    """360 images do not divide by three ranks of batches of seven: none is counted twice, none left out."""
+    """360 images do not divide by two or three ranks of batches of seven: none is counted twice, none left out."""
     same_accuracy(runs(loaded, f"evaluated saved by {saved}").record, trained(saved).record)
 
 
@@ -304,7 +341,7 @@ def test_a_run_that_only_evaluates(tmp_path, trained):
 # --- Averages of the weights ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", EVERY_MODE)
+@pytest.mark.parametrize("name", WITH_AVERAGES)
 def test_averages_are_those_of_the_weights_of_each_step(runs, name):
     """Computed anew from a snapshot of every step; and every rank has the same: rank 0's are validated and saved."""
     result = runs(name, "averaged")

@@ -13,15 +13,18 @@ import pytest
 
 from bench.config.options import RunConfig
 from bench.modes import load_mode
+from bench.process import ending
+from tests.forked_programs import start_ranks
+from tests.meeting import Meeting
 from tests.multiprocess import training_modes
 from tests.multiprocess.training_modes import ACCUMULATING, BAD_STEP, PASSES, SCALING, STEPS, asked, text
 from tests.runs import ENGINE_PREFIXES, ROOT, needs_horovod
 
-SCRIPT = Path(__file__).with_name("training_modes.py")
 LAUNCH = {
     "ddp": ["torch.distributed.run", "--standalone", "--nproc-per-node", "{}"],
     "horovod": ["horovod.runner.launch", "--gloo", "-np", "{}", "-H", "localhost:{}", sys.executable],
 }
+LIMIT_S = 150
 EXACT = 1e-12  # float64: what another order of summing leaves
 FP16 = 1e-3  # what rounding gradients to 11 bits leaves after STEPS steps
 
@@ -31,24 +34,40 @@ ENGINES = [pytest.param((mode, 3), id=mode, marks=needs_horovod if mode == "horo
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, forked_programs):
     """``results((mode, ranks))``: what training_modes.py found, launched when it is first asked for."""
-    done = {}
+    launch, done = by_forks if forked_programs else by_launcher, {}
 
     def get(engine):
         if engine not in done:
-            mode, ranks = engine
-            path = tmp_path_factory.mktemp(mode) / "result.json"
-            command = [sys.executable, "-m", *(word.format(ranks) for word in LAUNCH[mode])]
+            path = tmp_path_factory.mktemp(engine[0]) / "result.json"
             environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)}
-            environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::FutureWarning"}
-            script = [str(SCRIPT), mode, str(ranks), str(path)]
-            ran = subprocess.run([*command, *script], env=environment, capture_output=True, text=True, timeout=150)
-            assert ran.returncode == 0, ran.stderr[-3000:]
+            launch(*engine, path, environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
             done[engine] = json.loads(path.read_text())
         return done[engine]
 
     return get
+
+
+def by_forks(mode: str, ranks: int, path: Path, environment: dict) -> None:
+    """Ranks that have torch already."""
+    log, meeting = path.with_name("log"), Meeting(ranks) if mode == "horovod" else None
+    environment |= {"BENCH_INIT_METHOD": f"file://{path.with_name('meet')}"}
+    call = start_ranks(training_modes.__name__, [mode, str(ranks), str(path)], ranks, environment, log, meeting)
+    try:
+        assert call.wait(LIMIT_S) == 0, log.read_text()[-3000:]
+    finally:
+        ending.end(ending.tree(call.pid) if call.poll() is None else [])
+        if meeting:
+            meeting.close()
+
+
+def by_launcher(mode: str, ranks: int, path: Path, environment: dict) -> None:
+    """Where a fork is not safe."""
+    command = [sys.executable, "-m", *(word.format(ranks) for word in LAUNCH[mode])]
+    script = [training_modes.__file__, mode, str(ranks), str(path)]
+    ran = subprocess.run([*command, *script], env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    assert ran.returncode == 0, ran.stderr[-3000:]
 
 
 # --- NORM=sync ------------------------------------------------------------------------------------------------------

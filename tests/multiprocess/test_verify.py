@@ -12,9 +12,10 @@ from tests.runs import needs_horovod
 
 @pytest.fixture(scope="module")
 def verified(ranks):
-    """One verification on the smallest workload, of fewer steps than a person's."""
+    """One verification on the smallest workload, of fewer steps than a person's; sharded modes, which it has too, are
+    compared with one process in test_modes.py."""
     with mock.patch.object(verify, "STEPS", (1, 4)):
-        return ranks.bench("verify", "--device=cpu", "--image-size=8", "--batch=4")
+        return ranks.bench("verify", "--device=cpu", "--image-size=8", "--batch=4", "--modes=single,dp,ddp,horovod")
 
 
 @needs_horovod

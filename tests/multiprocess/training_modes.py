@@ -1,4 +1,4 @@
-"""Run by a launcher on two or three ranks: ``training_modes.py MODE RANKS RESULT``. Rank 0 writes RESULT, JSON.
+"""Run on two or three ranks: ``training_modes.py MODE RANKS RESULT``. Rank 0 writes RESULT, JSON.
 
 It trains small networks through a mode's own doors, as the training loop does, and beside each, in the same process,
 one network on the joined batch. All in float64, where equal means equal to 1e-12.
@@ -6,8 +6,10 @@ one network on the joined batch. All in float64, where equal means equal to 1e-1
 
 import contextlib
 import dataclasses
+import inspect
 import json
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 from bench.config.options import RunConfig
@@ -26,14 +29,17 @@ STEPS = 4
 PASSES = 3  # of a step, where gradients are accumulated
 PER_RANK = 6  # images of a pass
 RESET = {"norm": "batch", "accumulate": 1, "static_graph": False, "gradient_as_bucket_view": False, "overlap": True,
-         "compression": "none", "sync": True, "fused": False, "epochs": 0, "ema": None,
+         "batched_grad_copy": False, "compression": "none", "sync": True, "fused": False, "epochs": 0, "ema": None,
          "swa": None}  # fmt: skip
 BAD_STEP = 1  # in which the last rank's gradient is not finite
+
+# Of newer versions of torch alone.
+BATCHED = [{"batched_grad_copy": True}] * ("batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters)
 
 # What each mode is asked to accumulate under. fp16 on the wire rounds; without exchange every rank is alone.
 ACCUMULATING = {
     "ddp": [{}, {"fused": True}, {"static_graph": True, "gradient_as_bucket_view": True}, {"overlap": False},
-            {"compression": "fp16"}, {"sync": False}],
+            *BATCHED, {"compression": "fp16"}, {"sync": False}],
     "horovod": [{}, {"fused": True}, {"overlap": False}, {"compression": "fp16"}, {"sync": False}],
     "single": [{}],
     "dp": [{}],
@@ -336,6 +342,7 @@ def train_adam(mode, broadcast: bool) -> float:
 def main() -> None:
     name, ranks, path = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
+    warnings.simplefilter("error", FutureWarning)
     mode = load_mode(name)(RunConfig(mode=name, num_devices=ranks, device="cpu", threads=ranks, timeout=60))
     result = {"norms": {}, "passes": {}, "scaled": {}}
     for norm in ("batch", "sync"):

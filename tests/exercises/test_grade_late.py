@@ -1,0 +1,58 @@
+"""Notebooks that do not end by themselves: what each costs its student, and that nothing of it is left. nbgrader and
+the kernels are fresh processes here."""
+
+import psutil
+import pytest
+
+from bench.course.exercises import grade, nbgrading
+from tests.exercises.conftest import edited
+
+CELL_LIMIT_S = 20  # also for the cells that end well, on a busy machine
+
+LATE = {
+    "task1_answer": "import subprocess, sys, warnings\n"
+    "sleep = [sys.executable, '-c', 'import time; time.sleep(601)']\n"
+    "subprocess.Popen(sleep); subprocess.Popen(sleep, start_new_session=True)\n"
+    "def global_batch(per_device_batch, num_devices):\n"
+    "    warnings.warn('said on stderr, which costs nothing')\n"
+    "    return per_device_batch * num_devices",
+    "task2_answer": "import time\ncourse = None\nwhile True:\n    time.sleep(1)",  # until CELL_LIMIT_S
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(sample, tmp_path_factory):
+    """A course's folder, with the hidden tests."""
+    folder = tmp_path_factory.mktemp("prepared")
+    nbgrading.make_release([sample], folder)
+    return folder
+
+
+def test_a_cell_that_is_late_costs_its_task_and_nothing_of_it_is_left(sample, solved, prepared):
+    found = grade.grade_text(prepared, sample, edited(solved, **LATE), CELL_LIMIT_S)
+    # Whether an interrupt ends the cell in time is up to the machine; where it does not, the kernel is ended.
+    interrupted = "CellTimeoutError" in found.feedback
+    assert interrupted or "did not end when it was interrupted" in found.feedback
+    assert found.tasks == {1: 1, 2: 0, 3: 1 if interrupted else 0}
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if "import time; time.sleep(601)" in line]
+
+
+def test_a_notebook_that_takes_too_long_as_a_whole(blank, tmp_path, monkeypatch):
+    """The last resort: whatever nbgrader is waiting for, it is ended."""
+    monkeypatch.setattr(nbgrading, "START_S", 0.2)
+    (tmp_path / "gradebook.db").touch()
+    (tmp_path / "work").mkdir()
+    with pytest.raises(nbgrading.NotGraded, match="not finished within"):
+        nbgrading.grade(tmp_path, "00_sample", blank, tmp_path / "work", 0.1)
+
+
+def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, prepared):
+    """Not the whole notebook: what ran before it keeps its points, and the page says what happened."""
+    deaf = (
+        "import time\nfor _ in range(120):\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass\n"
+        "def total(rank):\n    return rank"
+    )
+    found = grade.grade_text(prepared, sample, edited(solved, task2_answer=deaf), CELL_LIMIT_S)
+    assert found.tasks == {1: 1, 2: 0, 3: 0}
+    assert "did not end when it was interrupted" in found.feedback

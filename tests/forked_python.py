@@ -1,0 +1,75 @@
+"""``python`` whose programs begin with torch imported: what stands in the place of sys.executable in some tests.
+
+It asks a process that has torch (tests/forked_programs.py) for a copy that runs the program, with this one's arguments,
+variables, folder and open files; it passes signals on, and ends as the copy does. A copy whose caller is killed is
+ended. What is no program, and what asks for a Python without packages (-S), is the real one's.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+PASSED_ON = [getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "USR1", "USR2", "CONT")]
+
+
+def program_of(argv: list[str]) -> tuple[str, str, list[str], bool] | None:
+    """("m" | "c" | "file", which, its arguments, whether unbuffered) of Python's command line; None of any other.
+
+    >>> program_of(["-u", "-m", "bench", "run"])
+    ('m', 'bench', ['run'], True)
+    """
+    unbuffered = False
+    for place, word in enumerate(argv):
+        if word in ("-m", "-c"):
+            return word[1], argv[place + 1], argv[place + 2 :], unbuffered
+        if not word.startswith("-"):
+            return "file", word, argv[place + 1 :], unbuffered
+        if word != "-u":
+            return None
+        unbuffered = True
+    return None
+
+
+def open_files(caller: socket.socket) -> list[int]:
+    """The numbers of the files that are open here, but for the connection."""
+    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    return sorted(number for number in found if number != caller.fileno() and os.path.exists(f"/proc/self/fd/{number}"))
+
+
+def ask(caller: socket.socket, door: str, argv: list[str]) -> None:
+    """Ask for the copy, and keep none of the files open that it has now."""
+    caller.connect(door)
+    files = open_files(caller)
+    call = {"python": argv, "files": files, "environment": dict(os.environ), "cwd": os.getcwd(), "own": [{}]}
+    message = json.dumps(call).encode()
+    caller.sendall(message[socket.send_fds(caller, [message], files) :])
+    caller.shutdown(socket.SHUT_WR)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in files:
+        os.dup2(null, number) if number <= 2 else os.close(number)
+
+
+def main(real: str, door: str, argv: list[str]) -> None:
+    """Never returns."""
+    if not program_of(argv):
+        os.execv(real, [real, *argv])
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    with socket.socket(socket.AF_UNIX) as caller:
+        ask(caller, door, argv)
+        said = caller.makefile("r")
+        pid = int(said.readline())
+        for number in PASSED_ON:
+            signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        code = int(said.readline() or -signal.SIGKILL)
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
