@@ -40,14 +40,14 @@ ifeq ($(TARGETS),)
 endif
 OWN    := setup test lint clean help
 LEARN  := $(patsubst %+course,%,$(filter %+course,$(TARGETS)))
-PLAIN  := $(filter-out $(OWN) %+course,$(TARGETS))
+DIRECT := $(filter-out $(OWN) %+course,$(TARGETS))
 
 .DEFAULT_GOAL := help
-.PHONY: $(PLAIN) $(LEARN) $(OWN)
+.PHONY: $(DIRECT) $(LEARN) $(OWN)
 
-$(PLAIN): $(READY)
+$(DIRECT): $(READY)
 $(LEARN): $(COURSE)
-$(PLAIN) $(LEARN):
+$(DIRECT) $(LEARN):
 	@BENCH_INSTALLS=1 $(PY) -m bench $@ $(ARGS) $(FLAGS)
 
 report: ARGS := --html $(ARGS)
