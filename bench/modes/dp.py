@@ -19,7 +19,7 @@ What to notice:
 
 import copy
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -108,17 +108,23 @@ class CpuDataParallel(nn.Module):
         # swapping tensors in and out of ONE module is not safe in two threads. Kept in a tuple, so that the shells
         # are not submodules and their tensors not parameters of the model.
         self.shells = tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))
-        self.pool = ThreadPoolExecutor(
-            num_replicas,
-            thread_name_prefix="replica",
-            # The number of OpenMP threads belongs to the thread that sets it.
-            initializer=lambda: torch.set_num_threads(max(1, threads // num_replicas)),
-        )
+        # A thread of its own for each replica: of a common pool one thread may take two replicas when it is quick.
+        # The number of OpenMP threads belongs to the thread that sets it.
+        self.threads = [
+            ThreadPoolExecutor(1, f"replica-{i}", lambda: torch.set_num_threads(max(1, threads // num_replicas)))
+            for i in range(num_replicas)
+        ]
 
     def in_turn(self) -> "CpuDataParallel":
         """The same, but the replicas compute in the calling thread, one after the other, where it can be watched."""
-        self.pool = InTurn()
+        self.close()
+        self.threads = [InTurn()] * self.num_replicas
         return self
+
+    def close(self) -> None:
+        """The replicas' threads end."""
+        for thread in self.threads:
+            thread.shutdown()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """images: [global_batch, 3, H, W] -> outputs: [global_batch, classes], in the order of the images."""
@@ -154,7 +160,9 @@ class CpuDataParallel(nn.Module):
             with torch.set_grad_enabled(grad):
                 return replica(chunk)
 
-        return list(self.pool.map(apply, [in_this_autocast(r, "cpu") for r in replicas], chunks))
+        replicas = [in_this_autocast(replica, "cpu") for replica in replicas]
+        begun = [thread.submit(apply, *work) for thread, *work in zip(self.threads, replicas, chunks, strict=False)]
+        return [replica.result() for replica in begun]
 
     def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
         """[global_batch, classes] on device 0."""
@@ -164,6 +172,14 @@ class CpuDataParallel(nn.Module):
 
 
 class InTurn:
-    """What stands for a pool of threads where there is to be one."""
+    """What stands for a replica's thread where the calling thread is to compute."""
 
-    map = staticmethod(map)
+    @staticmethod
+    def submit(function, *arguments) -> Future:
+        future = Future()
+        future.set_result(function(*arguments))
+        return future
+
+    @staticmethod
+    def shutdown() -> None:
+        pass

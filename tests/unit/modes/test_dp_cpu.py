@@ -49,7 +49,7 @@ def replicated():
 
     yield make
     for model in made:
-        model.pool.shutdown()
+        model.close()
 
 
 def test_a_validation_uses_every_replica():
@@ -68,8 +68,9 @@ def test_a_validation_uses_every_replica():
     )  # fmt: skip
     before = copy.deepcopy(plain.state_dict())
     counts = epochs.count(seen, [(images, labels, [])], mode.judged(model))
-    model.pool.shutdown()
-    assert sorted(size for size, _ in chunks) == [2, 3, 3] and all("replica" in thread for _, thread in chunks)
+    model.close()
+    assert sorted(size for size, _ in chunks) == [2, 3, 3]
+    assert len({thread for _, thread in chunks}) == 3 and all("replica" in thread for _, thread in chunks)
     plain.eval()
     right = int((plain(images).argmax(1) == labels).sum())
     assert counts.tolist() == [0, right, 8]

@@ -28,7 +28,7 @@ def trained(request):
     mode.step(optimizer)
     yield mode, plain, model, optimizer
     if hasattr(model, "pool"):
-        model.pool.shutdown()
+        model.close()
 
 
 def test_the_whole_state_has_the_plain_models_names_and_values(trained):
