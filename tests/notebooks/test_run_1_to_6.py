@@ -1,4 +1,4 @@
-"""Chapters 1 to 6, executed; the others are in test_run_7_to_13.py, for another process at the same time."""
+"""Chapters 0 to 6, executed; the others are in test_run_7_to_13.py, for another process at the same time."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.notebooks.executed import assert_it_runs, each_of
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 
 
-@each_of(1, 6)
+@each_of(0, 6)
 def test_it_runs_from_top_to_bottom(path, tmp_path, forked_python, monkeypatch):
     assert_it_runs(path, tmp_path, forked_python, monkeypatch)

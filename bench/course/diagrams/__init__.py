@@ -11,6 +11,7 @@ from bench.course.diagrams.device_memory import device_memory
 from bench.course.diagrams.formats import number_formats
 from bench.course.diagrams.horovod_fusion import horovod_fusion
 from bench.course.diagrams.machines import machines
+from bench.course.diagrams.patterns import patterns
 from bench.course.diagrams.process_group import process_group
 from bench.course.diagrams.ring_all_reduce import ring_all_reduce
 from bench.course.diagrams.same_steps import same_steps
@@ -26,6 +27,7 @@ __all__ = [
     "horovod_fusion",
     "machines",
     "number_formats",
+    "patterns",
     "process_group",
     "ring_all_reduce",
     "same_steps",
