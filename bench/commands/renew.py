@@ -1,7 +1,7 @@
 """`bench renew`: write again what is made from the code and the records, and say what has changed.
 
-Tables of the README and the manual, the README and the pictures of each folder of reference records. A test says when
-one of the texts is stale.
+Tables of the README and the manual, the README and the pictures of each folder of reference records, the pictures in
+the chapters' texts. A test says when one of the texts is stale.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from bench.analysis.suite import Suite
 from bench.commands import LINES
 from bench.commands.help import markdown
 from bench.commands.run_output import announce, print_run
+from bench.course import chapters, pictures
 from bench.files import PROJECT
 from bench.network import figure as network_figure
 from bench.network.record import by_suite, place_of
@@ -72,3 +73,18 @@ def draw() -> Iterator[Path]:
         before = {path: path.read_bytes() for path in (place_of(found) / "pictures").glob("*")}
         drawn = drawing.save_all(network_figure.figures(found), place_of(found)) if before else []
         yield from (path for path in drawn if path.read_bytes() != before.get(path))
+    yield from draw_chapters()
+
+
+def draw_chapters() -> Iterator[Path]:
+    """Draw the pictures in the chapters' texts again; those that no text has any more are removed."""
+    drawn = {path: text for chapter in chapters.chapters() for path, text in pictures.drawn(chapter)}
+    for path in set((chapters.TUTORIALS / "pictures").glob("*")) - set(drawn):
+        path.unlink()
+        yield path
+    for path, text in drawn.items():
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
+            with files.written_whole(path) as temporary:
+                temporary.write_text(text)
+            yield path

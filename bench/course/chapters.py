@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from bench import files
+from bench.course.pictures import without_pictures
 from bench.course.shell import end_all, marked_with, own_paths, tether
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
@@ -48,9 +49,9 @@ def chapters(names: str | None = None) -> list[Path]:
 
 
 def notebook_of(path: Path):
-    """A text as a notebook without outputs, the same for the same text."""
+    """A text as a notebook without outputs and pictures, the same for the same text."""
     jupytext = required("jupytext")
-    notebook = jupytext.reads(Path(path).read_text(), fmt="md")
+    notebook = jupytext.reads(without_pictures(Path(path).read_text()), fmt="md")
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number:02d}"
     notebook.metadata = {

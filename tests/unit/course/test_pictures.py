@@ -1,0 +1,27 @@
+"""The pictures in the chapters' texts: what the cell above each shows, drawn again."""
+
+import pytest
+
+from bench.course import chapters, pictures
+from bench.course.chapters import TUTORIALS
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return {path: text for chapter in chapters.chapters() for path, text in pictures.drawn(chapter)}
+
+
+def test_they_are_as_their_cells_draw_them(drawn):
+    stale = [path.name for path, text in drawn.items() if not path.exists() or path.read_text() != text]
+    assert drawn and not stale, "`bench renew` draws them; a record's picture may be that of an older record"
+
+
+def test_each_line_of_a_picture_has_its_cell_and_no_file_is_left_over(drawn):
+    assert {file for path in chapters.chapters() for file in pictures.files_in(path)} == set(drawn)
+    assert set((TUTORIALS / "pictures").glob("*")) <= set(drawn)
+
+
+@pytest.mark.parametrize("file", ["pictures/turns.svg", "../results/reference/a-machine/weak-1/pictures/weak.svg"])
+def test_a_notebook_has_the_cell_and_not_the_line(file):
+    text = f"# T\n\n```python\ncourse.diagrams.turns()\n```\n\n![Turns]({file})\n\nIt goes on.\n"
+    assert pictures.without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"
