@@ -294,12 +294,13 @@ def device_set(record: Record) -> str:
 
 
 def norm_images(record: Record) -> str | None:
-    """What the normalising layers see at once: images of one device."""
+    """What the normalising layers see at once: images, or what a batch counts, of one device."""
     kind = of_facts("norm")(record)
     if kind is None or "BatchNorm" not in kind:  # the others look at one image at a time
         return kind
     passes = global_batch(record) // record.config.accumulate
-    return f"{kind} over {passes if record.config.norm == 'sync' else passes // record.num_devices} images"
+    seen = passes if record.config.norm == "sync" else passes // record.num_devices
+    return f"{kind} over {seen} {record.workload.batched}"
 
 
 def memory_format(record: Record) -> str:

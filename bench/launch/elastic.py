@@ -20,8 +20,8 @@ from bench.process.heartbeat import Heartbeat, starts_path
 from bench.workload.sharding import coverage
 
 RULE = (
-    "images per device stay, and the global batch is those times the devices; LR is meant for LR_BATCH, without it for "
-    "the global batch of the start, and goes with the global batch"
+    "examples per device stay, and the global batch is those times the devices; LR is meant for LR_BATCH, without it "
+    "for the global batch of the start, and goes with the global batch"
 )
 SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which the launcher goes on; not a hang
 

@@ -67,8 +67,8 @@ class Lab:
     changes: facts of the parity certificate that the mistake itself changes. varies: options in which the two versions
     may differ though they define the work. hangs: the wrong version does not end, and its failed record is the result.
     pretrains: both versions load a PRETRAINED file, which a short training makes first.
-    shows: what its picture has besides the primary measure: "top1" or "train_loss" (curves over epochs), "ranks",
-    "files", "places", or "" for the next measure.
+    shows: what its picture has besides the primary measure: "metric" (the workload's) or "train_loss" (curves over
+    epochs), "ranks", "files", "places", or "" for the next measure.
     """
 
     question: str

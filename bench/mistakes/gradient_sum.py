@@ -5,7 +5,7 @@ The exchange is the mode's (bench/modes asks ``sums_gradients``); under DataPara
 """
 
 from bench.mistakes.base import SEVERAL_DEVICES, Lab, Mistake, Requirement
-from bench.mistakes.measures import LOSS, TOP1, Measure, of_observed
+from bench.mistakes.measures import LOSS, METRIC, Measure, of_observed
 
 
 def loss(script, outputs, targets):
@@ -52,7 +52,7 @@ MISTAKE = Mistake(
                 of_observed("gradient", "over_mean"), "up", ".3f",
             ),
             LOSS,
-            TOP1,
+            METRIC,
         ),
         changes=("gradient",),
         shows="train_loss",

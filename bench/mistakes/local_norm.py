@@ -1,7 +1,7 @@
-"""Batch norm over the few images of one device, where SyncBatchNorm or a larger batch is needed."""
+"""Batch norm over the few examples of one device, where SyncBatchNorm or a larger batch is needed."""
 
 from bench.mistakes.base import Lab, Mistake
-from bench.mistakes.measures import LOSS, SPEED, TOP1
+from bench.mistakes.measures import LOSS, METRIC, SPEED
 
 # Batch norm's error on ImageNet rises rapidly with fewer images per worker, and most from here on down (Wu and He 2018,
 # "Group Normalization", https://arxiv.org/abs/1803.08494, figure 1).
@@ -18,21 +18,21 @@ def detect(observed: dict) -> str | None:
         return None
     apart = norm.get("disagreement")
     aside = "" if apart is None else f"; the ranks' running means are {apart:.2g} standard deviations apart at the end"
-    return f"{norm['kind']} over {norm['images']} images per device (few: below {FEW_IMAGES}){aside}"
+    return f"{norm['kind']} over {norm['images']} examples per device (few: below {FEW_IMAGES}){aside}"
 
 
 MISTAKE = Mistake(
     "local-norm",
-    "batch norm over the few images of one device",
-    "statistics of a few images are noisy, and training suffers",
+    "batch norm over the few examples of one device",
+    "statistics of a few examples are noisy, and training suffers",
     "NORM=sync (SyncBatchNorm), a larger batch per device, or group norm",
     detect,
     needs="norm",
     switch={"norm": "batch"},
     lab=Lab(
-        "What do batch norms learn from a few images per device?",
+        "What do batch norms learn from a few examples per device?",
         "The loss is noisy and higher than on one device with the same global batch.",
-        (LOSS.expected("up"), TOP1, SPEED),
+        (LOSS.expected("up"), METRIC, SPEED),
         workload={"norm": "sync", "per_device_batch": 7, "epochs": 1, "lr": 0.005},
         changes=("norm", "images a norm layer sees", "buffers"),
         varies=("norm",),

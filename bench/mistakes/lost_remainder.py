@@ -4,7 +4,7 @@ import math
 
 from bench.mistakes import whole_data
 from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake
-from bench.mistakes.measures import TOP1, Measure, of_observed
+from bench.mistakes.measures import METRIC, Measure, of_observed
 
 BY_CHANCE = 1e-3  # images lost in every epoch are a finding where chance does it less often than this
 
@@ -22,7 +22,7 @@ def epoch_images(script, num_images: int) -> int:
     batch = script.config.global_batch // script.topology.world_size  # of one rank
     steps = num_images // script.topology.world_size // batch
     if not steps:
-        raise script.impossible(f"leaves no image: a rank's shard fills no batch of {batch}")
+        raise script.impossible(f"leaves no example: a rank's shard fills no batch of {batch}")
     return steps * script.config.global_batch
 
 
@@ -35,21 +35,21 @@ def detect(observed: dict) -> str | Finding | None:
         return None
     batch, images, lost = data["global_batch"], data["num_images"], data["never_seen"]
     often = len(epochs) > 1 and lost and chance(lost, images, [epoch["never"] for epoch in epochs]) < BY_CHANCE
-    none = f"{lost} of {images} images were drawn in none of {len(epochs)} epochs"
+    none = f"{lost} of {images} examples were drawn in none of {len(epochs)} epochs"
     never = max(epoch["never"] for epoch in epochs)
-    part = f"an epoch never drew {never} of {images} images, a global batch of {batch} or more"
+    part = f"an epoch never drew {never} of {images} examples, a global batch of {batch} or more"
     if "sampler" in data:
         if often:
             return none if lost < batch + observed.get("world_size", 1) else asked(none, "are they held out?")
         if never >= batch and not data.get("own_sets") and not any(whole_data.draws_again(data, e) for e in epochs):
-            return asked(part, "is an epoch of this training meant to be a part of the images?")
+            return asked(part, "is an epoch of this training meant to be a part of the examples?")
         return None
     return part if never >= batch else none if often else None
 
 
 def asked(evidence: str, question: str) -> Finding:
-    """More images than a remainder."""
-    return Finding(MISTAKE.name, "images that no epoch draws", evidence, "nothing is learnt from them",
+    """More examples than a remainder."""
+    return Finding(MISTAKE.name, "examples that no epoch draws", evidence, "nothing is learnt from them",
                    "draw from the whole data set, on as many shards as there are ranks", question)  # fmt: skip
 
 
@@ -74,16 +74,16 @@ def chance(lost: int, num_images: int, never: list[int]) -> float:
 MISTAKE = Mistake(
     "lost-remainder",
     "shards cut so that the remainder of the data is lost",
-    "some images are never seen, in any epoch",
+    "some examples are never seen, in any epoch",
     "shuffle before cutting, and share the remainder out",
     detect,
     needs="data epochs",
     overrides={"order": order, "epoch_images": epoch_images},
     requires=(SEVERAL_PROCESSES,),
     lab=Lab(
-        "How many images are never seen?",
-        "An epoch is a few steps shorter than images over global batch.",
-        (Measure("images never seen in any epoch", of_observed("data", "never_seen"), "up", ".0f"), TOP1),
+        "How many examples are never seen?",
+        "An epoch is a few steps shorter than examples over global batch.",
+        (Measure("examples never seen in any epoch", of_observed("data", "never_seen"), "up", ".0f"), METRIC),
         workload={"per_device_batch": 48},
         changes=("images of the first steps", "warm-up and timed steps"),
     ),

@@ -3,7 +3,7 @@
 import math
 
 from bench.mistakes.base import Finding, Lab, Mistake, Question, Requirement
-from bench.mistakes.measures import LOSS, TOP1
+from bench.mistakes.measures import LOSS, METRIC
 
 
 def recipe(script):
@@ -22,7 +22,7 @@ def detect(observed: dict) -> str | Finding | Question | None:
     if any(near(each, meant) for each in rates):
         return None
     evidence = (
-        f"the highest learning rate is {used:g}; the recipe's, for {rate['for_batch']} images per step, is "
+        f"the highest learning rate is {used:g}; the recipe's, for {rate['for_batch']} examples per step, is "
         f"{meant:g} at this global batch of {rate['global_batch']}"
     )
     times = rate["global_batch"] / rate["for_batch"]
@@ -63,7 +63,7 @@ MISTAKE = Mistake(
     lab=Lab(
         "What does a larger global batch learn at the learning rate of a small one?",
         "Throughput rises with the devices, and the loss after the same epochs is higher than on one.",
-        (LOSS.expected("up"), TOP1),
+        (LOSS.expected("up"), METRIC),
         workload={"per_device_batch": 48, "lr": 0.0005, "lr_batch": 16},
         changes=("learning rate",),
         shows="train_loss",

@@ -7,15 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a run. name: with its unit. read: (record, observed) -> number, None where it is not known.
-    moves: "up" or "down", what the mistake is expected to do to it; "" where nothing was said in advance. form: as for
-    format(). ratio: two of them are compared by their ratio, and not by their difference."""
+    """One number of a run. name: with its unit; {metric}, {points} and {units} in it are the workload's words (``of``).
+    read: (record, observed) -> number, None where it is not known. moves: "up" or "down", what the mistake is expected
+    to do to it; "" where nothing was said in advance. form: as for format(). ratio: two of them are compared by their
+    ratio, and not by their difference."""
 
     name: str
     read: Callable
     moves: str = ""
     form: str = ".2f"
     ratio: bool = False
+
+    def of(self, workload) -> "Measure":
+        """The same measure, named in a workload's words. workload: a ``WorkloadInfo``."""
+        metric = workload.metrics[0]
+        words = {"metric": metric.name, "points": metric.points, "units": workload.units}
+        return dataclasses.replace(self, name=self.name.format(**words))
 
     def expected(self, moves: str) -> "Measure":
         """The same measure with an expected direction."""
@@ -39,16 +46,17 @@ def of_epoch(key: str, number: int) -> Callable:
     return lambda record, observed: record.epochs[number].get(key) if record.epochs else None
 
 
-def top1(record, observed) -> float | None:
-    """Per cent, after the last epoch, as rank 0 reports it."""
-    return None if record.top1 is None else 100 * record.top1
+def metric(record, observed) -> float | None:
+    """The workload's first metric as it is shown, top-1 in per cent, after the last epoch, as rank 0 reports it."""
+    return None if record.top1 is None else record.workload.metrics[0].shown(record.top1)
 
 
-def ranks_top1(observed: dict) -> list[float]:
-    """Per cent, after the last epoch, as each rank reports it."""
-    return [100 * epochs[-1] for epochs in observed.get("reported", {}).get("top1", []) if epochs]
+def ranks_metric(record, observed: dict) -> list[float]:
+    """The same as each rank reports it."""
+    first = record.workload.metrics[0]
+    return [first.shown(epochs[-1]) for epochs in observed.get("reported", {}).get(first.key, []) if epochs]
 
 
-TOP1 = Measure("top-1 %, last epoch", top1)
+METRIC = Measure("{metric}, last epoch", metric)
 LOSS = Measure("training loss, last epoch", of_epoch("train_loss", -1), form=".3f")
-SPEED = Measure("images/s", lambda record, observed: record.throughput, form=".1f", ratio=True)
+SPEED = Measure("{units}/s", lambda record, observed: record.throughput, form=".1f", ratio=True)

@@ -1,7 +1,7 @@
 """A sampler without set_epoch: ``for epoch in range(epochs): for batch in loader: …``."""
 
 from bench.mistakes.base import SECOND_EPOCH, Finding, Lab, Mistake
-from bench.mistakes.measures import LOSS, TOP1, Measure, of_observed
+from bench.mistakes.measures import LOSS, METRIC, Measure, of_observed
 
 SAME_ORDER = 0.2  # of an epoch's neighbours; in a reshuffled epoch about one pair in all stays together
 
@@ -23,7 +23,7 @@ def detect(observed: dict) -> str | Finding | None:
         return evidence
     sampler = data["sampler"] or {}
     if same < SAME:
-        return asked(evidence, "are batches or blocks of images meant to stay together?")
+        return asked(evidence, "are batches or blocks of examples meant to stay together?")
     if not sampler.get("shuffles"):
         return asked(evidence, f"is the order meant to be fixed ({sampler.get('kind', 'its loader')})?")
     told = [epoch for epoch in sampler["epochs"] if epoch is not None]
@@ -35,7 +35,7 @@ def detect(observed: dict) -> str | Finding | None:
 
 def asked(evidence: str, question: str) -> Finding:
     """What only its author knows, of a sampler that does not say that it shuffles."""
-    consequence = "in every epoch the same images follow each other"
+    consequence = "in every epoch the same examples follow each other"
     return Finding(MISTAKE.name, "epochs in the same order", evidence, consequence, "shuffle in each epoch", question)
 
 
@@ -46,7 +46,7 @@ SAME = 0.99  # of an epoch's neighbours: the order is the same
 MISTAKE = Mistake(
     "no-reshuffle",
     "a sampler without set_epoch",
-    "every epoch has the same images in the same order and the same batches",
+    "every epoch has the same examples in the same order and the same batches",
     "call sampler.set_epoch(epoch) before each epoch",
     detect,
     needs="data same_neighbours",
@@ -54,13 +54,13 @@ MISTAKE = Mistake(
     requires=(SECOND_EPOCH,),
     lab=Lab(
         "What does a sampler without set_epoch draw in the second epoch?",
-        "The training loss has the same ups and downs in every epoch: batch k is the same images each time.",
+        "The training loss has the same ups and downs in every epoch: batch k is the same examples each time.",
         (
             Measure(
                 "% of the second epoch's neighbours that were neighbours in the first",
                 of_observed("data", "same_neighbours", scale=100), "up", ".1f",
             ),
-            TOP1,
+            METRIC,
             LOSS,
         ),
         workload={"per_device_batch": 48},

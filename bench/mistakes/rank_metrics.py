@@ -3,7 +3,7 @@
 import math
 
 from bench.mistakes.base import EPOCHS, SEVERAL_PROCESSES, VALIDATION, Lab, Mistake
-from bench.mistakes.measures import Measure, of_epoch, ranks_top1
+from bench.mistakes.measures import Measure, of_epoch, ranks_metric
 
 
 def sum_counts(script, counts):
@@ -12,7 +12,7 @@ def sum_counts(script, counts):
 
 
 def detect(observed: dict) -> str | None:
-    """Ranks that report different figures, or each counted but a share of the validation images."""
+    """Ranks that report different figures, or each counted but a share of the validation examples."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
         columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one per epoch
@@ -25,7 +25,7 @@ def detect(observed: dict) -> str | None:
     counted = [n for rank in reported.get("images", []) for n in rank]
     whole = reported.get("val_images")
     if ranks > 1 and whole and counted and min(counted) < whole * (1 + 1 / ranks) / 2:  # nearer a share than the whole
-        return f"a rank counted {min(counted)} of {whole} validation images"
+        return f"a rank counted {min(counted)} of {whole} validation examples"
     return None
 
 
@@ -38,15 +38,15 @@ def differ(values: tuple) -> bool:
 
 
 def spread(record, observed) -> float | None:
-    """Percentage points between the highest and the lowest top-1 that a rank reports."""
-    values = ranks_top1(observed)
+    """Between the highest and the lowest value of the workload's metric that a rank reports."""
+    values = ranks_metric(record, observed)
     return max(values) - min(values) if values else None
 
 
 MISTAKE = Mistake(
     "rank-metrics",
     "a rank's own metric called the global one",
-    "the figure is of a part of the validation images, and differs by rank",
+    "the figure is of a part of the validation examples, and differs by rank",
     "sum the counts over ranks (all_reduce) and divide once",
     detect,
     needs="reported",
@@ -54,10 +54,10 @@ MISTAKE = Mistake(
     requires=(SEVERAL_PROCESSES, EPOCHS, VALIDATION),
     lab=Lab(
         "What is printed when the counts are not summed over ranks?",
-        "Each rank's log has another accuracy, and its steps are coarser: a share of the images was counted.",
+        "Each rank's log has another figure, and its steps are coarser: a share of the examples was counted.",
         (
-            Measure("points between the highest and the lowest rank's top-1", spread, "up"),
-            Measure("validation images behind the reported figure", of_epoch("images", -1), "down", ".0f"),
+            Measure("{points} between the highest and the lowest rank", spread, "up"),
+            Measure("validation examples behind the reported figure", of_epoch("images", -1), "down", ".0f"),
         ),
         shows="ranks",
     ),

@@ -2,7 +2,7 @@
 it."""
 
 from bench.mistakes.base import SEVERAL_PROCESSES, Lab, Mistake, Question, Requirement
-from bench.mistakes.measures import LOSS, TOP1, Measure
+from bench.mistakes.measures import LOSS, METRIC, Measure
 
 
 def prepare_data(script, train_set) -> None:
@@ -45,7 +45,7 @@ MISTAKE = Mistake(
     lab=Lab(
         "How many different random crops are in a global batch?",
         "Nothing in a single run. The ranks' images get the same crops and flips, and N ranks augment like one.",
-        (Measure("different streams of random crops", different_streams, "down", ".0f"), TOP1, LOSS),
+        (Measure("different streams of random crops", different_streams, "down", ".0f"), METRIC, LOSS),
         workload={"augment": True, "per_device_batch": 48},
     ),
 )

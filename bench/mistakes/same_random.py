@@ -13,7 +13,7 @@ def detect(observed: dict) -> Question | None:
     names = ", ".join(observed["random"].get("generators", []))
     return Question(
         f"in a step {len(streams)} ranks draw from {kinds} random streams ({names})",
-        "do the ranks draw a number that all must have, as for a model that is cut over ranks, or one for all images?",
+        "do the ranks draw a number that all must have, as for a model that is cut over ranks, or for all examples?",
     )
 
 

@@ -5,7 +5,7 @@ plain model: every key in the file begins with ``module.``, and none is the mode
 """
 
 from bench.mistakes.base import Lab, Mistake, Requirement
-from bench.mistakes.measures import TOP1, Measure, of_epoch
+from bench.mistakes.measures import METRIC, Measure, of_epoch
 
 
 def build_model(script, num_outputs: int, say):
@@ -57,7 +57,7 @@ MISTAKE = Mistake(
         (
             Measure("training loss, first epoch", of_epoch("train_loss", 0), "up", ".3f"),
             Measure("% of the model's tensors that the file filled", filled, form=".1f"),
-            TOP1,
+            METRIC,
         ),
         workload={"epochs": 1},
         changes=("initial weights",),

@@ -4,8 +4,8 @@ sizes."""
 from bench.mistakes.base import Finding, Mistake
 
 BATCHES = (
-    "the mean over ranks gives each rank's gradient the same weight: an image in a smaller batch counts for more",
-    "give all ranks batches of one size, or weigh each rank's loss with its share of the images",
+    "the mean over ranks gives each rank's gradient the same weight: an example in a smaller batch counts for more",
+    "give all ranks batches of one size, or weigh each rank's loss with its share of the examples",
 )
 
 
@@ -28,14 +28,14 @@ def detect(observed: dict) -> str | Finding | None:
             return evidence if steps["wrapped"] else asked(evidence, asks)
     images = steps.get("images", [])
     if len(set(images)) > 1 and None not in images:
-        evidence = f"a step has {listed(images)} images on the ranks"
+        evidence = f"a step has {listed(images)} examples on the ranks"
         return Finding(MISTAKE.name, MISTAKE.title, evidence, *BATCHES)
     return None
 
 
 def asked(evidence: str, question: str) -> Finding:
     """Where no rank waits for ever."""
-    consequence = "the ranks' images count differently: those of a longer shard take more steps, or have steps alone"
+    consequence = "the ranks' examples count differently: those of a longer shard take more steps, or have steps alone"
     remedy = "shards of one length, where that is not meant"
     return Finding(MISTAKE.name, MISTAKE.title, evidence, consequence, remedy, question)
 
@@ -51,7 +51,7 @@ def listed(numbers) -> str:
 
 MISTAKE = Mistake(
     "uneven-steps",
-    "ranks with different numbers of steps, or of images per step",
+    "ranks with different numbers of steps, or of examples per step",
     "from the end of the shorter epoch on, a rank's step is exchanged with another one's, or waits for ever",
     "give all ranks the same number of batches (DistributedSampler, drop_last), or train under Join",
     detect,

@@ -5,7 +5,7 @@ is called. A script that forgets it, or that averages gradients by hand, has a m
 """
 
 from bench.mistakes.base import Lab, Mistake
-from bench.mistakes.measures import LOSS, TOP1, Measure
+from bench.mistakes.measures import LOSS, METRIC, Measure
 
 
 def detect(observed: dict) -> str | None:
@@ -39,9 +39,9 @@ MISTAKE = Mistake(
         "What do ranks train that start from different weights?",
         "Nothing complains. The loss falls more slowly, and the accuracy of the saved model is below what the loss "
         "promises; each rank's weights have another hash.",
-        (Measure("different sets of weights at the end", different_models, "up", ".0f"), TOP1, LOSS),
+        (Measure("different sets of weights at the end", different_models, "up", ".0f"), METRIC, LOSS),
         workload={"per_device_batch": 48},
         changes=("initial weights",),
-        shows="top1",
+        shows="metric",
     ),
 )

@@ -1,7 +1,7 @@
 """Every rank reads the whole data set: a ``DataLoader`` with ``shuffle=True`` and no ``DistributedSampler``."""
 
 from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake
-from bench.mistakes.measures import TOP1, Measure, of_epoch, of_observed
+from bench.mistakes.measures import METRIC, Measure, of_epoch, of_observed
 
 
 def order(script, num_images: int, seed: int, epoch: int):
@@ -25,13 +25,13 @@ def detect(observed: dict) -> str | Finding | None:
         whole = epoch["draws"] >= images + batch
         if whole or epoch["repeated"] > 2 * batch:
             evidence = (
-                f"epoch {number} drew {epoch['draws']} times from {images} images: {epoch['repeated']} of "
+                f"epoch {number} drew {epoch['draws']} times from {images} examples: {epoch['repeated']} of "
                 f"them more than once, one {epoch['most']} times"
             )
             return judged(data, evidence, whole, epoch)
     if shared > 0:
         epoch = (data.get("epochs") or [{}])[0]
-        return judged(data, f"{100 * shared:.1f} % of a step's images are there more than once", False, epoch)
+        return judged(data, f"{100 * shared:.1f} % of a step's examples are there more than once", False, epoch)
     examples = data.get("shared_examples") or {}
     if examples.get("shared"):
         evidence = f"{examples['shared']} of the {examples['of']} examples of the first batches are on several ranks"
@@ -42,13 +42,14 @@ def detect(observed: dict) -> str | Finding | None:
 
 
 def judged(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Finding:
-    """What images that come more than once are a sign of. whole: an epoch has more draws than there are images."""
+    """What examples that come more than once are a sign of. whole: an epoch has more draws than there are examples."""
     sampler = data.get("sampler") or {}
     if "sampler" in data:  # of a script; a run of this bench draws as its mode does
         if data.get("alike", 0) > ALIKE and not whole and not sampler.get("repeats"):
             return Finding(MISTAKE.name, ONE_SHARD, f"{evidence}: each on several ranks", *SAME)
         if draws_again(data, epoch):
-            asks = f"is {sampler.get('kind', 'the sampler')} meant to draw with replacement, or an image several times?"
+            kind = sampler.get("kind", "the sampler")
+            asks = f"is {kind} meant to draw with replacement, or an example several times?"
             return Finding(MISTAKE.name, AGAIN, evidence, *CHANCE, asks)
     if not whole and epoch and epoch["repeated"] > 2 * data["global_batch"]:
         return Finding(MISTAKE.name, OVERLAP, f"{evidence}; {epoch['never']} were not drawn", *SHARDS)
@@ -56,7 +57,7 @@ def judged(data: dict, evidence: str, whole: bool, epoch: dict) -> str | Finding
 
 
 def draws_again(data: dict, epoch: dict) -> bool:
-    """Whether a rank by itself draws images more than once in an epoch, or its sampler says that it does."""
+    """Whether a rank by itself draws examples more than once in an epoch, or its sampler says that it does."""
     sampler, again = data.get("sampler") or {}, epoch.get("by_one_rank", 0)
     often = again > FEW and again > FEW_OF * epoch.get("repeated", 0)
     return bool(sampler.get("replacement") or sampler.get("repeats") or often)
@@ -64,27 +65,27 @@ def draws_again(data: dict, epoch: dict) -> bool:
 
 FEW, FEW_OF = 2, 0.1  # images that a sampler may fill an epoch up with; their share of those that come more than once
 ALIKE = 0.9  # share of the steps in which all ranks draw the same
-AGAIN = "a rank draws the same image again and again"
+AGAIN = "a rank draws the same example again and again"
 CHANCE = (
-    "an epoch has some images several times, and others not at all",
+    "an epoch has some examples several times, and others not at all",
     "a sampler without replacement: DistributedSampler",
 )
-ONE_SHARD = "all ranks draw the same images"
+ONE_SHARD = "all ranks draw the same examples"
 SAME = (
     "N ranks do the work of one, and what the others should have drawn is never seen",
-    "give each rank its share: its own rank to DistributedSampler, or every N-th image from the rank-th on",
+    "give each rank its share: its own rank to DistributedSampler, or every N-th example from the rank-th on",
 )
 OVERLAP = "shards that overlap"
 SHARDS = (
-    "images that several ranks have count several times, and in their place others are never seen",
+    "examples that several ranks have count several times, and in their place others are never seen",
     "cut the shards of all ranks from one order: shuffle with the same seed on all of them, then cut",
 )
 
 MISTAKE = Mistake(
     "whole-data",
     "every rank reads the whole data set",
-    "an epoch on N ranks is N epochs, and a global batch holds images more than once",
-    "give each rank its share: DistributedSampler, or every N-th image",
+    "an epoch on N ranks is N epochs, and a global batch holds examples more than once",
+    "give each rank its share: DistributedSampler, or every N-th example",
     detect,
     needs="data",
     overrides={"order": order, "epoch_images": epoch_images},
@@ -94,14 +95,14 @@ MISTAKE = Mistake(
         "An epoch takes N times as long as it should, the loader is N times as long, and the accuracy of an epoch is "
         "inflated: N epochs of work went into it.",
         (
-            Measure("images trained on in the first epoch", of_epoch("images_seen", 0), "up", ".0f"),
+            Measure("examples trained on in the first epoch", of_epoch("images_seen", 0), "up", ".0f"),
             Measure(
-                "% of a step's images that are in it more than once",
+                "% of a step's examples that are in it more than once",
                 of_observed("data", "shared_in_a_step", scale=100),
             ),
-            TOP1,
+            METRIC,
         ),
         changes=("images of the first steps", "warm-up and timed steps"),
-        shows="top1",
+        shows="metric",
     ),
 )

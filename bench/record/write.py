@@ -154,7 +154,7 @@ def notes_of(survived: dict) -> list[str]:
         once = all(row["more"] == row["never"] == 0 for row in survived["epochs"])
         wrong = "; ".join(f"epoch {row['epoch']}: {row['more']} more than once, {row['never']} never"
                           for row in survived["epochs"] if row["more"] or row["never"])  # fmt: skip
-        notes.append("every image of an epoch counts in the weights exactly once" if once else f"images: {wrong}")
+        notes.append("every example of an epoch counts in the weights exactly once" if once else f"examples: {wrong}")
         notes.append("times and memory are of the steps after the last interruption, and the seconds of training are "
                      "without what was lost: no measurement to compare")  # fmt: skip
         if any(row["devices_before"] != row["devices_after"] for row in rows):

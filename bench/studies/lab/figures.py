@@ -9,13 +9,13 @@ import statistics
 
 from bench.analysis import style
 from bench.config.modes import Look
-from bench.mistakes.measures import ranks_top1
+from bench.mistakes.measures import ranks_metric
 from bench.record.view import Record, Sample
 from bench.studies.lab.result import files_of, sentence
 
 LOOKS = {"right": Look(style.BLUE, "", "o", "-"), "wrong": Look(style.VERMILION, "///", "X", "--")}
-BARS, CURVES, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
-CURVES_OF = {"train_loss": "training loss", "top1": "top-1, % of held-out"}
+BARS, CURVE, RANK = 1.35, 2.2, 0.42  # inches: a panel of two bars, one of curves, a rank's row
+CURVES = ("train_loss", "metric")
 
 
 @style.styled
@@ -41,12 +41,12 @@ def panels_of(result) -> list[tuple]:
     if shows == "places":
         return [(RANK * (2 * result.suite.first.config.num_devices + 1), draw_places, {})]
     panels = [(BARS, draw_bars, {"row": row}) for row in result.rows[:1]]
-    if shows == "ranks" and ranks_top1(wrong.observed):
-        return [*panels, (CURVES, draw_ranks, {})]
+    if shows == "ranks" and ranks_metric(wrong, wrong.observed):
+        return [*panels, (CURVE, draw_ranks, {})]
     if shows == "files" and files_of(result.records["wrong"]):
         return [*panels, (BARS, draw_files, {})]
-    if shows in CURVES_OF and len(wrong.epochs) > 1:
-        return [*panels, (CURVES, draw_curves, {"key": shows})]
+    if shows in CURVES and len(wrong.epochs) > 1:
+        return [*panels, (CURVE, draw_curves, {"shows": shows})]
     return panels + [(BARS, draw_bars, {"row": row}) for row in result.rows[1:2]]
 
 
@@ -75,36 +75,40 @@ def draw_bars(axes, result, row) -> None:
     axes.set_xlabel(row.measure.name)
 
 
-def draw_curves(axes, result, key: str) -> None:
-    """A number after each epoch, of both versions; the mean over the epochs that all seeds have. key: in an epoch's
-    row."""
-    scale = 100 if key == "top1" else 1
+def draw_curves(axes, result, shows: str) -> None:
+    """A number after each epoch, of both versions; the mean over the epochs that all seeds have. shows: of CURVES."""
+    metric = result.suite.first.workload.metrics[0]
+    key = metric.key if shows == "metric" else shows
     for side, look in LOOKS.items():
         seeds = [style.finite([row[key] for row in record.epochs]) for record in result.records[side]]
-        seeds = [[scale * value for value in curve] for curve in seeds]
+        seeds = [[metric.shown(value) if shows == "metric" else value for value in curve] for curve in seeds]
         for curve in seeds:
             axes.plot(range(1, len(curve) + 1), curve, color=look.colour, linewidth=0.6, alpha=0.5)
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=False)]
         axes.plot(range(1, len(mean) + 1), mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel(CURVES_OF[key])
+    of_metric = f"{metric.label}, % of held-out" if metric.percent else metric.label
+    axes.set_ylabel(of_metric if shows == "metric" else "training loss")
     style.horizontal_grid(axes)
     style.legend_above(axes, 2)
 
 
 def draw_ranks(axes, result) -> None:
     """What each rank reports after the last epoch, of the first seed."""
+    metric = result.suite.first.workload.metrics[0]
+    form = ".1f" if metric.percent else ".3f"
     for shift, (side, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
-        values = ranks_top1(result.records[side][0].observed)
+        values = ranks_metric(record := result.records[side][0], record.observed)
         places = [rank + shift for rank in range(len(values))]
         axes.bar(places, values, 0.36, facecolor=look.colour, alpha=0.55, edgecolor="black", linewidth=0.8,
                  hatch=look.hatch, label=side)  # fmt: skip
         for x, value in zip(places, values, strict=True):
-            axes.annotate(f"{value:.1f}", (x, value), (0, 2), textcoords="offset points", ha="center", size=style.SMALL)
+            axes.annotate(format(value, form), (x, value), (0, 2), textcoords="offset points", ha="center",
+                          size=style.SMALL)  # fmt: skip
     axes.set_xticks(range(len(values)), [f"rank {rank}" for rank in range(len(values))])
-    axes.set_ylim(0, 112)
-    axes.set_ylabel("top-1 %, last epoch")
+    axes.set_ylim(0, 112 if metric.percent else None)
+    axes.set_ylabel(f"{metric.name}, last epoch")
     style.horizontal_grid(axes)
     style.legend_above(axes, 2)
 

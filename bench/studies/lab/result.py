@@ -188,11 +188,10 @@ def compare(suite: Suite) -> LabResult:
     if not all(records.values()):
         raise UserError(f"suite {suite.id}: one of its two versions has no record that can be used: run it again")
     seen = {variant: findings_of(records[variant]) for variant in VARIANTS}
-    primary, *others = [row_of(measure, records) for measure in mistake.lab.measures_on(suite.device)]
+    measures = [measure.of(suite.first.workload) for measure in mistake.lab.measures_on(suite.device)]
+    primary, *others = [row_of(measure, records) for measure in measures]
     if primary is None:
-        raise UserError(
-            f"suite {suite.id}: not every run has the primary measure: {mistake.lab.measures_on(suite.device)[0].name}"
-        )
+        raise UserError(f"suite {suite.id}: not every run has the primary measure: {measures[0].name}")
     certificate = certify(records_of(suite), rules)
     return LabResult(suite, mistake, certificate, records, [primary, *filter(None, others)], seen)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.config.modes import MODES
 from bench.config.options import UNSET, RunConfig
+from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Mistake
 from bench.record.view import Record
@@ -35,7 +36,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     for mistake in chosen:
         console.print(f"[bold]{mistake.name}[/]: {mistake.title}. {mistake.lab.question}")
         config = configured(console, asked, mistake)
-        primary = mistake.lab.measures_on(config.device)[0]
+        primary = mistake.lab.measures_on(config.device)[0].of(workload_of(config))
         said = f"primary measure, fixed in advance: {primary.name}, expected {primary.moves}"
         console.print(said, highlight=False, markup=False)
         found = programs(config, mistake)

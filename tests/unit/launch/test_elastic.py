@@ -215,5 +215,5 @@ def test_the_notes_say_what_was_lost():
         "interrupted after 9.0 s (rank 1 on b was lost with its machine), from 4 devices to 2: 2.5 s lost, 3 steps "
         "repeated"
     )
-    assert said[1] == "images: epoch 1: 4 more than once, 2 never" and said[-1] == "the rule"
+    assert said[1] == "examples: epoch 1: 4 more than once, 2 never" and said[-1] == "the rule"
     assert notes_of({"interruptions": [], "epochs": [], "rule": ""}) == []

@@ -13,10 +13,11 @@ from bench.analysis.suite import Suite, suites_of
 from bench.commands.studies import print_result
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
+from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.mistakes import INJECTED, MISTAKES
 from bench.mistakes.many_writers import whose
-from bench.mistakes.measures import TOP1
+from bench.mistakes.measures import METRIC
 from bench.modes.base import Topology
 from bench.report.page import page
 from bench.studies.base import Flags, Study
@@ -210,8 +211,9 @@ def result_of(name: str, **options) -> LabResult:
 
 def test_the_primary_measure_comes_first_with_its_interval():
     result = result_of("no-reshuffle")
-    primary, accuracy = result.rows[0], next(row for row in result.rows if row.measure is TOP1)
-    assert primary.measure is MISTAKES["no-reshuffle"].lab.measures[0] and primary.as_expected
+    of_images = METRIC.of(WORKLOADS["images"])
+    primary, accuracy = result.rows[0], next(row for row in result.rows if row.measure == of_images)
+    assert primary.measure == MISTAKES["no-reshuffle"].lab.measures[0] and primary.as_expected
     assert (primary.right, primary.wrong) == (pytest.approx([0.1] * 3), pytest.approx([100.0] * 3))
     assert (primary.low, primary.high) == (pytest.approx(99.9), pytest.approx(99.9))
     assert accuracy.direction == "" and accuracy.low < 0 < accuracy.high
@@ -275,5 +277,5 @@ def test_the_console_says_what_a_person_would_see():
     with console.capture() as capture:
         print_result(console, LAB, suite, LAB.result(suite))
     mistake, said = MISTAKES["no-reshuffle"], in_one_line(capture.get())
-    measures = [measure.name for measure in mistake.lab.measures]
+    measures = [measure.of(WORKLOADS["images"]).name for measure in mistake.lab.measures]
     assert all(words in said for words in (mistake.lab.seen, mistake.consequence, mistake.remedy, *measures))
