@@ -56,7 +56,7 @@ LINES = [
     Command("time", "measure", "a training script that is not this project's, timed as it is; looks for known mistakes",
             'CMD="torchrun --nproc-per-node=2 train.py" [BATCH=32 STEPS=100]', "timed", rest=True, flags={
                 "--cmd": {"metavar": "CMD", "help": "the command that trains, as a shell splits it; or after --"},
-                "--batch": {"metavar": "BATCH", "help": "images per device per step [what a Watch counts]"},
+                "--batch": {"metavar": "BATCH", "help": "examples per device per step [what a Watch counts]"},
                 "--warmup": {"metavar": "WARMUP", "default": "20", "help": "first steps that are not timed [20]"},
                 "--steps": {"metavar": "STEPS", "help": "end the script after so many timed steps [at its end]"},
                 "--watch": ON_OFF | {"metavar": "WATCH", "help": "look for the known mistakes [1]"},

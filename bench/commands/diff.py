@@ -71,6 +71,13 @@ def read_bound(text: str | None, strict: bool) -> float | None:
     return bound
 
 
+def units_of(records: list[Record]) -> str:
+    """What throughput counts; of foreign scripts both, where it is examples of some and steps of others."""
+    if isinstance(records[0], ForeignRecord):
+        return " or ".join(sorted({record.unit.removesuffix("/s") for record in records}))
+    return records[0].workload.units
+
+
 def show(result: Result, a: list[Record], b: list[Record], said: list[str]) -> None:
     """Everything but the judgement."""
     console = tables.terminal()
@@ -83,8 +90,7 @@ def show(result: Result, a: list[Record], b: list[Record], said: list[str]) -> N
         programs = [d.name for d in result.differences if line in d.unlike]
         where = "" if len(programs) == len(result.differences) else f" ({', '.join(programs)})"
         console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
-    units = "images or steps" if isinstance(a[0], ForeignRecord) else a[0].workload.units
-    tables.print_grid(console, grid(result, units))
+    tables.print_grid(console, grid(result, units_of(a + b)))
     for d in result.differences:
         console.print(f"{d.name}: {d.sentence()}", markup=False)
         if d.outliers:

@@ -61,7 +61,7 @@ load("bench_time_hook", importlib.util.spec_from_file_location("bench_time_hook"
 @dataclass(frozen=True)
 class Asked:
     """warmup: steps before the timed ones, at least 1. steps: to time, after which the script is ended; None: to its
-    end. watch: look for the known mistakes. batch: images per device per step, where it is told."""
+    end. watch: look for the known mistakes. batch: examples per device per step, where it is told."""
 
     warmup: int = 20
     steps: int | None = None
@@ -182,7 +182,7 @@ def record_of(run_id: str, started: float, name: str, words: list[str], asked: A
     """The record of the ranks' parts."""
     first = parts[0]
     devices = sum(len(part["devices"]) for part in parts)
-    batch, source = images_of(parts, asked, devices)
+    batch, source = examples_of(parts, asked, devices)
     keys = ("rank", "pid", "threads", "steps_taken", "step_number", "step_time_s", "data_wait_s", "watch_s",
             "between_s", "images", "devices", "load")  # fmt: skip
     day = datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(timespec="milliseconds")
@@ -214,8 +214,8 @@ def record_of(run_id: str, started: float, name: str, words: list[str], asked: A
     }
 
 
-def images_of(parts: list[dict], asked: Asked, devices: int) -> tuple[int | None, str | None]:
-    """Images of a step over all ranks, and who knows them."""
+def examples_of(parts: list[dict], asked: Asked, devices: int) -> tuple[int | None, str | None]:
+    """Examples of a step over all ranks, and who knows them."""
     if asked.batch:
         return asked.batch * devices, "BATCH"
     if all(part["images"] for part in parts):

@@ -28,8 +28,8 @@ PROVENANCE = {
     "data_wait_s": "monotonic clock around the next() of torch's DataLoader iterators, per rank; 0 without one",
     "watch_s": "monotonic clock around what the Watch of bench does between the ends of two steps; which is in "
     "step_time_s",
-    "throughput": "steps, or images of all ranks, over the time of the slowest rank of each step; the images per step "
-    "are those that were given (BATCH), or that the Watch counted",
+    "throughput": "steps, or examples of all ranks, over the time of the slowest rank of each step; the examples per "
+    "step are those that were given (BATCH), or that the Watch counted",
     "load": "the operating system's counters, from the end of the warm-up to the end of the script's last step or of "
     "the process",
     "peak_memory_gib": "as in a run's record, from the first step on; torch's peaks are set back after the warm-up",
@@ -63,7 +63,7 @@ class ForeignRecord(Record):
 
     @property
     def global_batch(self) -> int | None:
-        """Images per step over all ranks; None where nobody knows."""
+        """Examples per step over all ranks; None where nobody knows."""
         return self.topology["global_batch"]
 
     @cached_property
@@ -86,13 +86,13 @@ class ForeignRecord(Record):
 
     @property
     def throughput(self) -> float:
-        """Images per second over all ranks; steps per second where nobody knows the images."""
+        """Examples per second over all ranks; steps per second where nobody knows the examples."""
         return self.steps_per_s * (self.global_batch or 1)
 
     @property
     def unit(self) -> str:
         """What ``throughput`` counts."""
-        return "images/s" if self.global_batch else "steps/s"
+        return "examples/s" if self.global_batch else "steps/s"
 
     @property
     def step_time(self) -> dict[str, float]:

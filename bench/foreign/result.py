@@ -9,7 +9,7 @@ WATCHED = 0.02  # of the steps' time, from where on it is said that the Watch to
 
 def grid(records: list[ForeignRecord]) -> Grid:
     """A row for each record."""
-    head = [(KIND, False), ("processes\n× threads", True), ("global\nbatch", True), ("images/s", True),
+    head = [(KIND, False), ("processes\n× threads", True), ("global\nbatch", True), ("examples/s", True),
             ("steps/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True), ("waits for\ndata", True),
             ("peak memory\nGiB per device", True)]  # fmt: skip
     return Grid(head, [row(record) for record in records], "Foreign scripts, timed as they are: no runs of this bench")
@@ -35,7 +35,7 @@ def lines(record: ForeignRecord) -> list[str]:
     """What must be known of one record: what stands for a device, findings, what was not looked for, disturbances."""
     said = [f"{record.program}: {record['engine']}; {describe.stand_in(record)}"]
     if not record.global_batch:
-        said.append("images per step are not known: BATCH=images per device gives images/s")
+        said.append("examples per step are not known: BATCH=examples per device gives examples/s")
     for finding in record.findings:
         said += finding.lines()
     whys = {}

@@ -70,10 +70,10 @@ def test_parts_that_are_no_training_are_refused(left, said, tmp_path):
         command.read_parts(tmp_path, "torchrun", Asked())
 
 
-def test_images_are_those_told_or_those_counted_and_never_a_guess():
-    assert command.images_of(parts(), Asked(batch=16), 2) == (32, "BATCH")
-    assert command.images_of(parts(), Asked(), 2) == (16, "Watch")
-    assert command.images_of([*parts()[:1], *parts(images=None)[1:]], Asked(), 2) == (None, None)
+def test_examples_are_those_told_or_those_counted_and_never_a_guess():
+    assert command.examples_of(parts(), Asked(batch=16), 2) == (32, "BATCH")
+    assert command.examples_of(parts(), Asked(), 2) == (16, "Watch")
+    assert command.examples_of([*parts()[:1], *parts(images=None)[1:]], Asked(), 2) == (None, None)
 
 
 def test_a_record_says_nothing_of_who_ran_it():

@@ -22,10 +22,10 @@ def test_figures_follow_from_the_steps_that_all_ranks_timed(tmp_path):
     assert record.step_time == {"n": 8, "mean": 0.5, "median": 0.5, "p5": 0.5, "p95": 0.5}  # rank 0 is the slower one
     assert record.steps_per_s == pytest.approx(2) and record.throughput == pytest.approx(64)
     assert record.wait_share == pytest.approx(0.2)  # rank 1's, whose steps are half as long
-    assert record.unit == "images/s" and not record.on_gpu and record.config.num_devices == 2
+    assert record.unit == "examples/s" and not record.on_gpu and record.config.num_devices == 2
 
 
-def test_unknown_images_are_steps_and_never_images(tmp_path):
+def test_unknown_examples_are_steps_and_never_examples(tmp_path):
     record = foreigners.write(tmp_path, foreigners.data(batch=None, noise=0))
     assert record.throughput == pytest.approx(10) and record.unit == "steps/s"
     assert "?" in result.row(record) and any("BATCH" in line for line in result.lines(record))
