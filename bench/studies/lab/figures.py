@@ -88,7 +88,7 @@ def draw_curves(axes, result, shows: str) -> None:
         axes.plot(range(1, len(mean) + 1), mean, color=look.colour, linestyle=look.line, marker=look.marker, label=side)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
-    of_metric = f"{metric.label}, % of held-out" if metric.percent else metric.label
+    of_metric = f"{metric.label}, % of held-out" if metric.percent else f"{metric.label}, held-out"
     axes.set_ylabel(of_metric if shows == "metric" else "training loss")
     style.horizontal_grid(axes)
     style.legend_above(axes, 2)

@@ -92,7 +92,7 @@ def test_what_fills_no_batch_is_lost_in_every_epoch():
 
 
 def test_a_shard_that_fills_no_batch_is_refused():
-    with pytest.raises(UserError, match="leaves no image"):
+    with pytest.raises(UserError, match="leaves no example"):
         script("lost-remainder", per_device_batch=60).epoch_images(IMAGES)
 
 
