@@ -39,8 +39,9 @@ def draw_curves(axes, result) -> None:
     for label, look in looks.items():
         seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]
         epochs = range(1, len(seeds[0]) + 1)
+        alone = look.marker if len(epochs) == 1 else ""  # of one point there is no line
         for curve in seeds:
-            axes.plot(epochs, curve, color=look.colour, linewidth=0.6, alpha=0.45)
+            axes.plot(epochs, curve, alone, color=look.colour, linewidth=0.6, markersize=3, alpha=0.45)
         mean = [statistics.fmean(at) for at in zip(*seeds, strict=True)]
         axes.plot(epochs, mean, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5, label=label)
     if result.target is not None:
@@ -48,7 +49,9 @@ def draw_curves(axes, result) -> None:
                      label=f"target {target_words(metric, result.target)}")  # fmt: skip
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch")
-    axes.set_ylabel(f"{metric.label},{' %' * metric.percent} of held-out")
+    if len(epochs) == 1:
+        axes.set_xticks([1])
+    axes.set_ylabel(f"{metric.label}, % of held-out" if metric.percent else f"{metric.label}, held-out")
     style.horizontal_grid(axes)
     style.legend_above(axes, 3)
 

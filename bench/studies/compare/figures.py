@@ -29,6 +29,8 @@ def draw_throughput(result):
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(left=0)
     axes.margins(x=0.12)
+    if axes.get_xlim()[1] >= 1e5:
+        axes.locator_params(axis="x", nbins=5)  # long numbers, which would run into each other
     style.vertical_grid(axes)
     axes.set_xlabel(f"{suite.units} per second, all devices together")
     return paper.figure
