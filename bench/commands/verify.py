@@ -152,6 +152,8 @@ def compare(
         folders[name], records[name] = path.parent, load(path)
         if norm == "batch" and "BatchNorm" not in records[name].samples[0].facts["norm"]:
             return None
+    if norm == "none" and (len(folders) < 2 or "single" not in folders):
+        raise UserError(f"nothing to compare: {'; '.join(missing) or 'single alone was asked for'}")
     kind = "norm-free network: must agree" if norm == "none" else "with batch norm: facts"
     table = Table(title=f"largest difference of a weight; {kind}", title_justify="left", box=box.SIMPLE_HEAD)
     for column in [
@@ -204,7 +206,7 @@ def travelled(folder: Path) -> float:
 def largest(left, right) -> float:
     """The largest absolute difference of any parameter between two snapshots; buffers are left out. Weights that are no
     numbers agree with nothing: infinite."""
-    names = [n for n in left.files if "running_" not in n and "num_batches" not in n]
+    names = [n for n in left.files if not any(part in n for part in ("running_", "moving_", "num_batches"))]
     differences = [float(np.abs(left[n] - right[n]).max()) for n in names]
     return math.inf if any(math.isnan(d) for d in differences) else max(differences)
 
@@ -224,7 +226,7 @@ def print_buffers(console: Console, folders: dict, records: dict[str, Record]) -
     for mode, folder in folders.items():
         ranks = [np.load(folder / f"rank{r}-step{step}.npz") for r in range(records[mode].world_size)]
         reference = np.load(folders["single"] / f"rank0-step{step}.npz") if "single" in folders else ranks[0]
-        means = [n for n in ranks[0].files if n.endswith("running_mean")]
+        means = [n for n in ranks[0].files if n.endswith(("running_mean", "moving_mean"))]  # torch's, Keras's
         between = max((float(np.abs(ranks[0][n] - r[n]).max()) for r in ranks for n in means), default=0.0)
         apart = max((float(np.abs(ranks[0][n] - reference[n]).max()) for n in means), default=0.0)
         console.print(f"  {mode}: between ranks {between:.1e}, rank 0 against single {apart:.1e}")

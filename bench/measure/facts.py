@@ -79,7 +79,8 @@ def schedule_of(config) -> str:
 
 
 def norm_of(model: nn.Module) -> str:
-    """The normalising layers by class: "BatchNorm2d × 20"; "none" without any."""
-    names = (type(module).__name__.removeprefix("FSDP") for module in model.modules())  # it renames what it shards
+    """The normalising layers by class: "BatchNorm2d × 20"; "none" without any. Of a Keras model, Keras's layers."""
+    layers = model.layers() if callable(getattr(model, "layers", None)) else model.modules()
+    names = (type(layer).__name__.removeprefix("FSDP") for layer in layers)  # it renames what it shards
     kinds = Counter(name for name in names if "norm" in name.lower())
     return ", ".join(f"{kind} × {count}" for kind, count in sorted(kinds.items())) or "none"

@@ -3,6 +3,7 @@
 import importlib
 
 from bench.config.options import RunConfig
+from bench.config.own import KERAS
 from bench.config.workloads import workload_of
 
 
@@ -10,6 +11,10 @@ def load_workload(config: RunConfig, device):
     """The ``Workload`` of a config, imported only by the process that needs it."""
     from bench.workload import own_code  # it needs torch
 
+    if (config.model or "").startswith(KERAS):
+        from bench.workload.models.keras_models import keras_on_torch
+
+        keras_on_torch(config)  # before a file of the user's imports Keras, which then keeps its backend
     found = importlib.import_module(f"bench.workload.{workload_of(config).name}").Workload(config, device)
     own_code.attach(found)
     return found

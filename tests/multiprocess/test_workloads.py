@@ -1,5 +1,6 @@
 """A language model, and a model and data of the user's, under every mode: the same update, and its own units."""
 
+import importlib.util
 import textwrap
 
 import numpy as np
@@ -62,6 +63,27 @@ def test_every_mode_trains_a_model_of_the_users(ranks, tmp_path, seen, capsys, m
     assert record.config.model == "mine.py:build" and len(record.samples[0].facts["model_source_sha256"]) == 64
     assert "examples/s" in result.stdout and "image" not in result.stdout
     assert str(tmp_path) not in (result.run_dir / "record.json").read_text()
+
+
+KERAS = """
+import keras
+
+def build(classes):
+    return keras.Sequential([
+        keras.Input((3, 8, 8)), keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(axis=1),
+        keras.layers.Activation("relu"), keras.layers.Flatten(), keras.layers.Dense(classes),
+    ])
+"""
+
+
+@pytest.mark.wide
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+@pytest.mark.parametrize(("mode", "devices"), MODES[:4])
+def test_every_mode_for_images_trains_a_keras_model_alike(ranks, tmp_path, seen, mode, devices):
+    (path := tmp_path / "nets.py").write_text(KERAS)
+    result = run(ranks, tmp_path, mode, devices, model=f"keras:{path}:build", norm="none", lr=0.1)
+    same_update(seen, "keras", result)
+    assert result.loaded.samples[0].facts["norm"] == "BatchNormalization × 1"
 
 
 def test_epochs_of_a_users_model_are_checkpointed_by_its_score_and_resumed(ranks, tmp_path):

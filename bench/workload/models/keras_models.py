@@ -6,6 +6,7 @@ parameters and buffers of a torch module, and Keras is handed them at every call
 """
 
 import os
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -42,9 +43,27 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
         raise UserError(f"MODEL={config.model} cannot be built here: {str(error).splitlines()[0]}") from None
     if not isinstance(model, keras.Model) or not model.built or not isinstance(model.input_shape, tuple):
         raise UserError(f"MODEL={config.model} is no built keras.Model of one input")
-    if config.norm != "batch" and not all(map(is_seed, model.non_trainable_variables)):
-        raise UserError(f"MODEL={config.model} has norms with statistics, which NORM={config.norm} cannot replace")
+    norms = [layer for layer in layers_of(model) if isinstance(layer, keras.layers.BatchNormalization)]
+    if norms and config.norm not in ("batch", "none"):
+        raise UserError(f"MODEL={config.model} has batch norms of Keras's, which NORM={config.norm} cannot replace")
+    if config.norm == "none":
+        for norm in norms:
+            norm.call = as_evaluated(norm.call)
+            if norm.scale:
+                norm.gamma.assign(norm.gamma / 2)  # as ScaleShift's: so a residual network's activations stay in range
     return FromKeras(model)
+
+
+def as_evaluated(call):
+    """The call of a batch norm that never normalises with its batch: of mean 0, variance 1, a scale and a shift."""
+    return lambda inputs, training=None, mask=None: call(inputs, training=False, mask=mask)
+
+
+def layers_of(model) -> Iterator:
+    """The layers of a Keras model, and those of the models in it."""
+    for layer in model.layers:
+        yield layer
+        yield from layers_of(layer) if hasattr(layer, "layers") else ()
 
 
 def keras_on_torch(config: RunConfig):
@@ -100,6 +119,10 @@ class FromKeras(nn.Module):
         for variable, state in zip(model.non_trainable_variables, self.states, strict=True):
             if state:
                 self.register_buffer(state, copied(variable))
+
+    def layers(self) -> list:
+        """Keras's layers, which are no modules of this one."""
+        return list(layers_of(self.shared.model))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """images: [b, 3, H, W] -> outputs: [b, classes]."""

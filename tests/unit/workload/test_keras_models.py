@@ -10,6 +10,7 @@ from torch import nn
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
+from bench.measure.facts import norm_of
 from bench.modes.dp import CpuDataParallel
 from bench.workload.models import build_model
 
@@ -97,6 +98,23 @@ def test_replicas_of_data_parallel_have_the_gradient_of_the_whole_batch(file):
 
 def test_images_are_turned_for_a_model_with_its_channels_last(file):
     assert build_model(config(f"keras:{file}:last"), 10, 0)(images()).shape == (8, 10)
+
+
+def test_norm_none_leaves_a_scale_and_a_shift(file):
+    """So an image's outputs do not depend on its batch, and all modes compute the same update."""
+    model = build_model(config(f"keras:{file}:build", norm="none"), 10, 0)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert all(gradient.abs().sum() > 0 for gradient in gradients(model, images()).values())
+    assert torch.equal(model(images())[:2], model(images()[:2]))
+    assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
+
+
+def test_keras_norms_are_facts(file):
+    models = {name: build_model(config(f"keras:{file}:{name}"), 10, 0) for name in ("build", "drops")}
+    assert {name: norm_of(model) for name, model in models.items()} == {
+        "build": "BatchNormalization × 1",
+        "drops": "none",
+    }
 
 
 def test_a_model_without_statistics_has_no_norm_to_be_replaced(file):
