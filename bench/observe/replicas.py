@@ -18,7 +18,7 @@ from bench.training.averages import estimate_statistics, inputs_of
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
     "REPLICAS=1: the weights are compared between the steps and every rank is validated alone: this run measures no "
-    "speed. Where the replicas differ, accuracy/epochs, which shares the images out over the ranks, is of a mixture "
+    "speed. Where the replicas differ, accuracy/epochs, which shares the examples out over the ranks, is of a mixture "
     "of models: what one model does is in samples/0/replicas, and rank 0's is the one that a checkpoint holds"
 )
 

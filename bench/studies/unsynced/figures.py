@@ -7,7 +7,7 @@ import statistics
 from bench.analysis import style
 from bench.analysis.equivalence import margin_words, mean_of
 from bench.config.modes import MODES, UPPER_BOUNDS
-from bench.studies.unsynced.result import percent
+from bench.studies.unsynced.result import AVERAGES, percent
 from bench.studies.unsynced.study import MAIN, replicas_of
 
 PANEL = 2.5  # inches
@@ -82,9 +82,12 @@ def draw_ranks(result):
     bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
     key = (
         f"A dot is a seed, the mark their mean{bar}. A rank's model is judged on all held-out {examples} with its own "
-        "weights and its own buffers; rank 0's is what a checkpoint holds. Average: the mean of the ranks' weights, "
-        f"with the mean of their buffers, or with batch norm's statistics estimated anew on the training {examples}."
+        "weights and its own buffers; rank 0's is what a checkpoint holds. Average: the mean of the ranks' weights"
     )
+    buffers = (
+        f", with the mean of their buffers, or with batch norm's statistics estimated anew on the training {examples}"
+    )
+    key += (buffers if any(model.name in AVERAGES.values() for model in result.models) else "") + "."
     paper = style.canvas(
         result.suite, "How good is each rank's model?", ROW * len(result.models) + 0.6, result.certificate, (key,)
     )
@@ -113,7 +116,8 @@ def draw_ranks(result):
     if percent:
         axes.set_xlim(right=101)
     style.vertical_grid(axes)
-    axes.set_xlabel(f"{result.metric.label} after the last epoch,{' %' * percent} of held-out")
+    of = "% of held-out" if percent else "held-out"
+    axes.set_xlabel(f"{result.metric.label} after the last epoch, {of}")
     return paper.figure
 
 

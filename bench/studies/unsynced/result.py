@@ -150,7 +150,8 @@ def top1_of(record: Record) -> dict[str, float]:
     """The metric, after the last epoch, of every model that a run leaves behind."""
     replicas, metric = replicas_of(record), record.workload.metrics[0]
     found = {f"rank {rank}": metric.shown(value) for rank, value in enumerate(ranks_of(record)[-1])}
-    averages = {AVERAGES[kind]: judged[metric.key] for kind, judged in replicas["average"].items()}
+    names = AVERAGES if len(replicas["average"]) > 1 else dict.fromkeys(AVERAGES, "average")  # one: no batch norm
+    averages = {names[kind]: judged[metric.key] for kind, judged in replicas["average"].items()}
     return found | {name: metric.shown(value) for name, value in averages.items()}
 
 

@@ -11,6 +11,7 @@ from bench.analysis.certificate import Rules, options, program
 from bench.analysis.equivalence import margin_words
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
+from bench.config.rules import GPT
 from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.record.view import Record
@@ -57,7 +58,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
         found[mode] = in_mode(config, mode)
         apart = dataclasses.replace(found[mode], init_sync=False)
         found[f"{mode} unsynced"] = apart
-        if "broadcast_buffers" in MODES[mode].knobs:
+        if "broadcast_buffers" in MODES[mode].knobs and config.model != GPT:  # which has no buffers
             found[f"{mode} unsynced own buffers"] = dataclasses.replace(apart, broadcast_buffers=False)
     controls = [mode for mode in modes if MODES[mode].one_process and MODES[mode].max_devices != 1]
     return found | {mode: in_mode(config, mode) for mode in controls}
