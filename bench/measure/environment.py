@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
+OF_MODELS = ("keras", "timm")  # recorded where a model is theirs: where they are loaded
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # they decide which kernels run
 VARIABLES = (
     *("OMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
@@ -76,7 +78,7 @@ def collect_machine() -> dict[str, Any]:
         "driver_note": driver_note,
         "devices": [asdict(gpu) for gpu in nvml.visible_gpus()],
         "gpu_topology": gpu_topology(),
-        "versions": package_versions(*PACKAGES),
+        "versions": package_versions(*PACKAGES, *(name for name in OF_MODELS if name in sys.modules)),
         "git": git_state(REPOSITORY),
         "variables": relevant_variables(dict(os.environ)),
     }

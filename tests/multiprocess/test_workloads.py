@@ -84,6 +84,7 @@ def test_every_mode_for_images_trains_a_keras_model_alike(ranks, tmp_path, seen,
     result = run(ranks, tmp_path, mode, devices, model=f"keras:{path}:build", norm="none", lr=0.1)
     same_update(seen, "keras", result)
     assert result.loaded.samples[0].facts["norm"] == "BatchNormalization × 1"
+    assert result.loaded.environment["versions"]["keras"]
 
 
 def test_epochs_of_a_users_model_are_checkpointed_by_its_score_and_resumed(ranks, tmp_path):
