@@ -44,6 +44,12 @@ def test_what_batch_norm_does_is_as_the_text_says(verified):
     assert between["ddp"] < between["horovod"]
 
 
+def test_where_no_mode_can_run_nothing_was_shown(ranks, tmp_path):
+    done = ranks.bench("verify", "--device=cpu", f"--model={tmp_path}/absent.py:build", "--modes=single,dp")
+    assert done.code == 2 and "verify: ok" not in done.stdout
+    assert "nothing to compare" in done.stderr and "absent.py is not there" in done.stderr
+
+
 @pytest.fixture
 def on_gpus(nvml_stub, tmp_path):
     """``on_gpus(differences, **stub)``: a verification on GPUs that are not there. No rank is started: by its name each
