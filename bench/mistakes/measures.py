@@ -19,10 +19,12 @@ class Measure:
     ratio: bool = False
 
     def of(self, workload) -> "Measure":
-        """The same measure, named in a workload's words. workload: a ``WorkloadInfo``."""
-        metric = workload.metrics[0]
-        words = {"metric": metric.name, "points": metric.points, "units": workload.units}
-        return dataclasses.replace(self, name=self.name.format(**words))
+        """The same measure, named in a workload's words; of a metric that is no share with the digits that tell two
+        values apart. workload: a ``WorkloadInfo``."""
+        first = workload.metrics[0]
+        name = self.name.format(metric=first.name, points=first.points, units=workload.units)
+        fine = not first.percent and ("{metric}" in self.name or "{points}" in self.name)
+        return dataclasses.replace(self, name=name, form=".4f" if fine else self.form)
 
     def expected(self, moves: str) -> "Measure":
         """The same measure with an expected direction."""

@@ -107,7 +107,7 @@ def draw_ranks(axes, result) -> None:
             axes.annotate(format(value, form), (x, value), (0, 2), textcoords="offset points", ha="center",
                           size=style.SMALL)  # fmt: skip
     axes.set_xticks(range(len(values)), [f"rank {rank}" for rank in range(len(values))])
-    axes.set_ylim(0, 112 if metric.percent else None)
+    axes.set_ylim(0, 112 if metric.percent else 1.12 * axes.get_ylim()[1])
     axes.set_ylabel(f"{metric.name}, last epoch")
     style.horizontal_grid(axes)
     style.legend_above(axes, 2)

@@ -222,6 +222,12 @@ def test_the_primary_measure_comes_first_with_its_interval():
     assert "no effect shown" in said[result.rows.index(accuracy)]
 
 
+def test_measures_have_the_workloads_words_and_digits():
+    measures = [METRIC.of(WORKLOADS[name]) for name in ("images", "text")]
+    assert [measure.name for measure in measures] == ["top-1 %, last epoch", "bits per byte, last epoch"]
+    assert [format(0.0123, measure.form) for measure in measures] == ["0.01", "0.0123"]
+
+
 def test_a_direction_that_was_not_seen_is_said():
     result = result_of("no-reshuffle", wrong={"data": {"same_neighbours": 0.001}})
     assert not result.rows[0].as_expected and "NOT as expected (up)" in LAB.answer(result)[0]
