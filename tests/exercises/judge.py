@@ -1,0 +1,151 @@
+"""Answers whose worth is known, judged by the tests of a problem set: do the tests tell right from wrong?
+
+``answers/NN_name.md`` belongs to the set ``tutorials/exercises/NN_name.md``. Under the heading of a task stand its
+answers: a line that says why this one is right or wrong, then a fence with the functions that it defines.
+
+    Right: …            has the points of every test of these functions
+    Wrong: …            does not
+    Wrong, 2 of 4: …    has two of these four points
+    Wrong, hangs: …     is ended early: its ranks wait for each other
+
+``python -m tests.exercises.judge NOTEBOOK ANSWERS RESULTS`` runs the set's cells up to a task with the solutions of the
+tasks before, without their tests, and tries each answer of the task in a copy of the process. RESULTS gets a line of
+JSON per answer: the error of each test cell, None where there is none.
+"""
+
+import ast
+import json
+import os
+import re
+import signal
+import sys
+import types
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from bench import course
+from bench.course.exercises import cells
+from tests.exercises import forked
+
+ANSWERS = Path(__file__).parent / "answers"
+CELL_LIMIT_S = 200.0  # a cell takes seconds; this machine may be busy
+HANGING_LIMIT_S = 4.0
+FENCE = re.compile(
+    r"^(?P<kind>Right|Wrong)(?:, (?P<hangs>hangs)|, (?P<points>[\d.]+) of [\d.]+)?: (?P<why>[^\n]+(?:\n[^\n]+)*)\n\n"
+    r"^```python\n(?P<source>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """points: what it has of the tests of its functions, where that is said."""
+
+    task: int
+    right: bool
+    hangs: bool
+    points: float | None
+    why: str
+    source: str
+
+
+def answers_of(path: Path) -> list[Answer]:
+    """The answers of a file. Raises ValueError for a fence that is none."""
+    found = []
+    for number, part in list(enumerate(re.split(r"^## Task \d+\n", path.read_text(), flags=re.MULTILINE)))[1:]:
+        fences = list(FENCE.finditer(part))
+        if len(fences) != part.count("```python"):
+            raise ValueError(f"{path.name}, task {number}: a fence without its line Right: … or Wrong: …")
+        for fence in fences:
+            points = float(fence["points"]) if fence["points"] else None
+            right, hangs = fence["kind"] == "Right", bool(fence["hangs"])
+            found.append(Answer(number, right, hangs, points, " ".join(fence["why"].split()), fence["source"]))
+    return found
+
+
+def functions(source: str) -> set[str]:
+    """The names of the functions that a cell defines."""
+    return {part.name for part in ast.parse(source).body if isinstance(part, ast.FunctionDef)}
+
+
+def kind_of(cell: dict) -> str:
+    """given, answer or test."""
+    told = cell["metadata"]["nbgrader"]
+    return "test" if told["grade"] else "answer" if told["solution"] else "given"
+
+
+def parts_of(notebook: dict) -> list[list]:
+    """The code cells in order, cut after every row of tests: an answer is judged by the tests of its own part."""
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    parts = [[]]
+    for kind, row in groupby(code, kind_of):
+        parts[-1] += row
+        if kind == "test":
+            parts.append([])
+    return parts
+
+
+def judge(notebook: Path, answers: Path, results: Path) -> None:
+    """Write a line for every answer of a set."""
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    module.__dict__.update(display=cells.display, __builtins__=__builtins__)
+    course.run_on_ranks = forked.run_on_ranks
+    left = list(enumerate(answers_of(answers)))
+    for part in parts_of(json.loads(notebook.read_text())):
+        task = re.match(r"s\d+-task(\d+)-", part[-1]["id"]) if part else None
+        names = set().union(*(functions(cell["source"]) for cell in part if kind_of(cell) == "answer"))
+        for number, answer in left:
+            if task and answer.task == int(task[1]) and names & functions(answer.source):
+                with results.open("a") as file:
+                    file.write(json.dumps({"answer": number, "errors": in_a_copy(part, answer, module)}) + "\n")
+        for cell in part:
+            if kind_of(cell) != "test":
+                run(cell["source"], cell["id"], module)
+
+
+def run(source: str, name: str, module: types.ModuleType) -> str | None:
+    """What goes wrong in a cell; None when nothing does."""
+    error = cells.run(source, name, module, CELL_LIMIT_S)[0]
+    if "ENGINE" in vars(module):
+        module.ENGINE = "torch"  # as where Horovod is not installed: its ranks start in a fraction of the time
+    return error
+
+
+def in_a_copy(part: list, answer: Answer, module: types.ModuleType) -> dict[str, str | None]:
+    """The error of each test cell of a part with this answer in it."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        errors = {"": "the process ended"}
+        try:
+            errors = errors_of(part, answer, module)
+        finally:
+            os.write(writing, json.dumps(errors).encode())
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    return json.loads(said)
+
+
+def errors_of(part: list, answer: Answer, module: types.ModuleType) -> dict[str, str | None]:
+    """As ``in_a_copy``, here."""
+    if answer.hangs:
+        course.run_on_ranks = lambda *a, **options: forked.run_on_ranks(*a, **options | {"timeout": HANGING_LIMIT_S})
+    errors, own = {}, functions(answer.source)
+    for cell in part:
+        replaced = kind_of(cell) == "answer" and own & functions(cell["source"])
+        error = run(answer.source if replaced else cell["source"], cell["id"], module)
+        if kind_of(cell) == "test":
+            errors[cell["id"]] = error and error[-1500:]
+        elif error:
+            raise RuntimeError(error)
+    return errors
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGALRM, cells.late)
+    judge(*map(Path, sys.argv[1:4]))
+    os._exit(0)

@@ -1,0 +1,62 @@
+"""A task's tests give right answers all points, and wrong ones not (``judge.py`` says how the answers are written)."""
+
+import json
+import os
+import re
+
+import pytest
+
+from bench.course.exercises import text
+from bench.process import ending
+from tests.exercises import judge
+from tests.forked_programs import start
+from tests.runs import ROOT
+
+PATHS = sorted(path for path in text.SETS.glob("[0-9][0-9]_*.md") if (judge.ANSWERS / path.name).exists())
+LIMIT_S = 900
+# what an answer that is wrong by a slip of the pen raises: the tests have not judged it
+SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_task_has_right_and_wrong_answers(path):
+    found = judge.answers_of(judge.ANSWERS / path.name)
+    for task in text.read(path).tasks:
+        right = [answer.right for answer in found if answer.task == task.number]
+        assert right.count(True) >= 2 and right.count(False) >= 3, f"task {task.number}"
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_tests_tell_right_from_wrong(path, tmp_path, monkeypatch, forked_programs):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
+    problem_set, answers = text.read(path), judge.answers_of(judge.ANSWERS / path.name)
+    points = {test: worth for task in problem_set.tasks for test, worth in task.tests.items()}
+    judged = {line["answer"]: line["errors"] for line in results(problem_set, tmp_path, forked_programs)}
+    wrong = []
+    for number, answer in enumerate(answers):
+        errors = judged.get(number, {"": "not judged: it defines no function of the task, or the program ended"})
+        said = "\n".join(error for error in errors.values() if error)
+        full = sum(points.get(test, 1) for test in errors)
+        got = sum(points.get(test, 1) for test, error in errors.items() if not error)
+        expected = got == full if answer.right else got < full
+        if not expected or answer.points not in (None, got) or (not answer.right and SLIP.search(said)):
+            kind = "right" if answer.right else "wrong"
+            wrong.append(f"task {answer.task}, {kind} ({answer.why}): {got:g} of {full:g} points\n{said}")
+    assert not wrong, "\n".join(wrong)
+
+
+def results(problem_set, tmp_path, forked_programs) -> list[dict]:
+    """The lines that the program writes."""
+    notebook, lines, log = (tmp_path / name for name in ("notebook", "lines", "log"))
+    notebook.write_text(json.dumps(problem_set.notebook))
+    answers = judge.ANSWERS / f"{problem_set.name}.md"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    if forked_programs is None:
+        pytest.skip("the answers are judged in copies of a process, and here a fork is not safe")
+    call = start(judge.__name__, [str(notebook), str(answers), str(lines)], environment, log)
+    try:
+        code = call.wait(LIMIT_S)
+    finally:
+        ending.end(ending.tree(call.pid) if call.poll() is None else [], grace_s=0.1)
+    assert code == 0, log.read_text()[-3000:]
+    return [json.loads(line) for line in lines.read_text().splitlines()]
