@@ -8,9 +8,10 @@ answers: a line that says why this one is right or wrong, then a fence with the 
     Wrong, 2 of 4: …    has two of these four points
     Wrong, hangs: …     is ended early: its ranks wait for each other
 
-``python -m tests.exercises.judge NOTEBOOK ANSWERS RESULTS`` runs the set's cells up to a task with the solutions of the
-tasks before, without their tests, and tries each answer of the task in a copy of the process. RESULTS gets a line of
-JSON per answer: the error of each test cell, None where there is none.
+``python -m tests.exercises.judge NOTEBOOK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the solutions
+of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process: all right
+ones and, of each function, the first MOST wrong ones. RESULTS gets a line of JSON per answer: the error of each test
+cell, None where there is none.
 """
 
 import ast
@@ -20,6 +21,7 @@ import re
 import signal
 import sys
 import types
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -86,22 +88,25 @@ def parts_of(notebook: dict) -> list[list]:
     return parts
 
 
-def judge(notebook: Path, answers: Path, results: Path) -> None:
-    """Write a line for every answer of a set."""
+def judge(notebook: Path, answers: Path, results: Path, most: int) -> None:
+    """Write a line for every answer of a set that is tried."""
     sys.modules["__main__"] = module = types.ModuleType("__main__")
     module.__dict__.update(display=cells.display, __builtins__=__builtins__)
     course.run_on_ranks = forked.run_on_ranks
-    left = list(enumerate(answers_of(answers)))
+    everything = answers_of(answers)
     for part in parts_of(json.loads(notebook.read_text())):
         task = re.match(r"s\d+-task(\d+)-", part[-1]["id"]) if part else None
         names = set().union(*(functions(cell["source"]) for cell in part if kind_of(cell) == "answer"))
-        for number, answer in left:
-            if task and answer.task == int(task[1]) and names & functions(answer.source):
+        tried = Counter()
+        for number, answer in enumerate(everything):
+            named = tuple(sorted(names & functions(answer.source)))
+            if task and answer.task == int(task[1]) and named and (answer.right or tried[named] < most):
+                tried[named] += not answer.right
                 with results.open("a") as file:
                     file.write(json.dumps({"answer": number, "errors": in_a_copy(part, answer, module)}) + "\n")
         for cell in part:
-            if kind_of(cell) != "test":
-                run(cell["source"], cell["id"], module)
+            if kind_of(cell) != "test" and (error := run(cell["source"], cell["id"], module)):
+                raise RuntimeError(error)
 
 
 def run(source: str, name: str, module: types.ModuleType) -> str | None:
@@ -147,5 +152,5 @@ def errors_of(part: list, answer: Answer, module: types.ModuleType) -> dict[str,
 
 if __name__ == "__main__":
     signal.signal(signal.SIGALRM, cells.late)
-    judge(*map(Path, sys.argv[1:4]))
+    judge(*map(Path, sys.argv[1:4]), int(sys.argv[4]))
     os._exit(0)
