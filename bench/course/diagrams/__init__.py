@@ -8,6 +8,7 @@ from bench.course.diagrams.data_parallel_flow import data_parallel_flow
 from bench.course.diagrams.ddp_buckets import ddp_buckets
 from bench.course.diagrams.decision import decision
 from bench.course.diagrams.device_memory import device_memory
+from bench.course.diagrams.disagreement import disagreement
 from bench.course.diagrams.formats import number_formats
 from bench.course.diagrams.horovod_fusion import horovod_fusion
 from bench.course.diagrams.machines import machines
@@ -24,6 +25,7 @@ __all__ = [
     "ddp_buckets",
     "decision",
     "device_memory",
+    "disagreement",
     "horovod_fusion",
     "machines",
     "number_formats",

@@ -69,6 +69,7 @@ def test_frozen_weights_have_no_gradient():
         diagrams.process_group(),
         diagrams.process_group(3, 3),
         diagrams.device_memory(LINE, (3, 2, 2), 10, num_devices=4, name="a line"),
+        diagrams.disagreement([["all_reduce of [2]"] * 2, ["all_reduce of [2]", "broadcast of [2]", "barrier"]]),
     ],
 )
 def test_a_drawing_has_the_width_and_the_type_of_the_pictures(figure):
@@ -83,6 +84,8 @@ def test_what_cannot_be_drawn_is_refused():
         diagrams.ring_all_reduce(5)
     with pytest.raises(ValueError):
         diagrams.process_group(4, 1)
+    with pytest.raises(ValueError):
+        diagrams.disagreement([["barrier"]])
 
 
 def test_counting_leaves_the_model_alone():
