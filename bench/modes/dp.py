@@ -161,7 +161,8 @@ class CpuDataParallel(nn.Module):
                 return replica(chunk)
 
         replicas = [in_this_autocast(replica, "cpu") for replica in replicas]
-        begun = [thread.submit(apply, *work) for thread, *work in zip(self.threads, replicas, chunks, strict=False)]
+        threads = self.threads[: len(chunks)]
+        begun = [thread.submit(apply, *work) for thread, *work in zip(threads, replicas, chunks, strict=True)]
         return [replica.result() for replica in begun]
 
     def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:

@@ -128,9 +128,9 @@ class Planned(base.Mode):
     def wrap_model(self, model):
         if not self.replicas:
             return model
-        wrapped = dp.CpuDataParallel(model, 1, threads=1).in_turn()
+        wrapped = dp.CpuDataParallel(model, 1, threads=1)
         wrapped.num_replicas, wrapped.shells = 1 + len(self.replicas), tuple(self.replicas)
-        return wrapped
+        return wrapped.in_turn()
 
     def unwrap(self, model):
         return model.module if self.replicas else model

@@ -27,7 +27,7 @@ def trained(request):
     model(torch.randn(4, 3, 8, 8)).sum().backward()
     mode.step(optimizer)
     yield mode, plain, model, optimizer
-    if hasattr(model, "pool"):
+    if hasattr(model, "close"):
         model.close()
 
 
