@@ -1,6 +1,7 @@
 """What all tests share: the made-up NVML driver, a local S3 server, programs that begin with torch, a small
 disk, and one real record."""
 
+import compileall
 import os
 import shutil
 import subprocess
@@ -29,6 +30,14 @@ LONG = (
     "multiprocess/test_faults.py", "multiprocess/test_hangs.py", "multiprocess/test_training.py",
     "multiprocess/test_network.py",
 )  # fmt: skip
+
+
+def pytest_configure(config) -> None:
+    """Hundreds of processes import this project. Where none of them may keep what it has compiled, it is compiled here,
+    once."""
+    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+        for folder in ("bench", "tests"):
+            compileall.compile_dir(runs.ROOT / folder, quiet=2)
 
 
 def pytest_collection_modifyitems(items) -> None:
