@@ -8,6 +8,7 @@ tested with `tests.runs.run`.
 """
 
 import contextlib
+import gc
 import io
 import itertools
 import json
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+from gc import freeze
 from pathlib import Path
 from unittest import mock
 
@@ -174,7 +176,8 @@ def end_path(run_dir: Path, rank: int) -> Path:
 def main() -> None:
     """A rank's life: many runs."""
     place, rank, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    with Guard(place, rank):
+    freeze()
+    with Guard(place, rank), mock.patch.object(gc, "freeze"):  # what a run freezes would stay when it is over
         for number in itertools.count(first):
             path = place / f"{number}.json"
             while not path.exists():
@@ -202,6 +205,8 @@ def live(run_dir: Path, rank: int, num_ranks: int, variables: dict) -> None:
             status.phase("raised")
             error_path(run_dir, rank).write_text(json.dumps(report))
             leave_group()
+    gc.collect()
+    freeze()  # what the run has imported
     end_path(run_dir, rank).write_text(str(code))
 
 
