@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from bench.measure.memory_parts import Trace, at_peak, of_gpu, of_snapshot, with_sizes
+from bench.measure.memory_parts import Event, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
 from bench.measure.memory_sources import CudaProbe
 from bench.measure.nvml import GIB
 
 MOST_EVENTS = 1_000_000  # of a step on a GPU; a resnet152 has some ten thousand
+COLLECTIVES = ("c10d::", "gloo:")  # how torch's names of collectives begin, as they are called and as Gloo runs them
 HOST = (
     "torch.profiler, every allocation of one more step on the CPU in the training thread; DDP's buckets by its own "
     "account; what an engine's threads take, as Horovod's fusion buffer, is not seen"
@@ -21,13 +22,13 @@ HISTORY = "torch's allocator: its history of one more step; NVML just after it"
 
 
 def record_step(
-    step: Callable[[], None], devices: list[torch.device], kept: Callable[[], Iterable], noted: list,
+    step: Callable[[], None], devices: list[torch.device], kept: Callable[[], Iterable], noted: list[Note],
     buckets: Callable[[], list[int]],
 ) -> list[dict]:  # fmt: skip
     """Take a step and return, for each device, what filled its memory at the peak.
 
-    kept: called afterwards; (kind, tensor) of all that is known and stays. noted: (kind, address) that the step itself
-    has put there. buckets: called afterwards; the bytes of each buffer of the engine. Each dict has ``gib`` ({kind:
+    kept: called afterwards; (kind, tensor) of all that is known and stays. noted: what the step itself puts there.
+    buckets: called afterwards; the bytes of each buffer of the engine. Each dict has ``gib`` ({kind:
     GiB}), ``source`` and ``notes``; no ``gib`` where recording failed, which ends in a note. What the step raises is
     raised.
     """
@@ -39,7 +40,7 @@ def record_step(
         recording.stop()
     try:
         known = {address_of(tensor): (kind, tensor) for kind, tensor in reversed(list(kept()))}
-        return [recording.parts(device, known, dict(map(reversed, noted)), buckets()) for device in recording.devices]
+        return [recording.parts(device, known, noted, buckets()) for device in recording.devices]
     except Exception as error:  # of torch's inner interfaces, which may change
         why = f"what fills the memory is not known: {type(error).__name__}: {error}"
         return [{"source": recording.source, "notes": [why]} for _ in recording.devices]
@@ -63,14 +64,16 @@ class ProfileOfHost:
     def stop(self) -> None:
         self.profiler.__exit__(None, None, None)
 
-    def parts(self, device: torch.device, known: dict, noted: dict[int, str], buckets: list[int]) -> dict:
+    def parts(self, device: torch.device, known: dict, noted: list[Note], buckets: list[int]) -> dict:
         after = {address: tensor.untyped_storage().nbytes() for address, (_, tensor) in known.items()}
         kinds = {address: kind for address, (kind, _) in known.items()}
-        tensors, _ = at_peak(with_sizes(Trace(self.events(), after, kinds, noted), "buckets", buckets, complete=False))
+        trace = in_places(self.events(), after, kinds, noted)
+        tensors, _ = at_peak(with_sizes(trace, "buckets", buckets, complete=False))
         return {"gib": in_gib(tensors), "source": self.source, "notes": []}
 
-    def events(self) -> list[tuple[int, int]]:
-        """(address, bytes) in their order."""
+    def events(self) -> list[Event]:
+        """In their order. What comes in a collective may go in a thread of Gloo's, unseen: it counts as gone when the
+        collective ends."""
         from torch._C._profiler import _EventType
 
         found, nodes = [], list(self.profiler.profiler.kineto_results.experimental_event_tree())
@@ -78,9 +81,25 @@ class ProfileOfHost:
             node = nodes.pop()
             nodes += node.children
             if node.tag == _EventType.Allocation and node.extra_fields.device.type == "cpu":
-                found.append((node.start_time_ns, node.id, node.extra_fields))
-        found.sort(key=lambda each: each[:2])
-        return [(fields.ptr, fields.alloc_size) for _, _, fields in found]
+                found.append(node)
+        found.sort(key=lambda node: (node.start_time_ns, node.id))
+        events, next_at = [], {}  # address -> bytes of what happens there next
+        for node in reversed(found):
+            address, size, moment = node.extra_fields.ptr, node.extra_fields.alloc_size, node.start_time_ns
+            if size > 0 and next_at.get(address, 1) > 0 and (end := end_of_collective(node)):
+                events.append(Event(address, -size, end))
+            events.append(Event(address, size, moment))
+            next_at[address] = size
+        events.reverse()
+        return sorted(events, key=lambda event: event.moment)
+
+
+def end_of_collective(node) -> int | None:
+    """When the collective ended in which an event of the profiler happened; None of one in no collective."""
+    while node := node.parent:
+        if node.name.startswith(COLLECTIVES):
+            return node.end_time_ns
+    return None
 
 
 class HistoryOfGpus:
@@ -109,12 +128,13 @@ class HistoryOfGpus:
         except Exception as error:
             self.why = self.why or f"torch keeps no history of its allocations: {type(error).__name__}: {error}"
 
-    def parts(self, device: torch.device, known: dict, noted: dict[int, str], buckets: list[int]) -> dict:
+    def parts(self, device: torch.device, known: dict, noted: list[Note], buckets: list[int]) -> dict:
         if self.why:
             return {"source": self.source, "notes": [self.why]}
         events, after = of_snapshot(self.snapshot, device.index)
         kinds = {address: kind for address, (kind, tensor) in known.items() if tensor.device == device}
-        tensors, _ = at_peak(with_sizes(Trace(events, after, kinds, noted), "buckets", buckets, complete=True))
+        trace = in_places(events, after, kinds, noted)
+        tensors, _ = at_peak(with_sizes(trace, "buckets", buckets, complete=True))
         row = CudaProbe(device).read()
         figures = [row[name] for name in ("torch_reserved_gib", "nvml_process_gib", "nvml_device_gib")]
         parts, notes = of_gpu(tensors, *(None if x is None else round(x * GIB) for x in figures))

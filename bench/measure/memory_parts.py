@@ -6,13 +6,16 @@ Pure functions on plain figures. What comes in: the allocations of one step in t
 tensors: its other parts are differences of what torch and NVML count, and `of_gpu` puts them beside.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 # What tensors are for, in the order of a table.
 TENSORS = {
     "weights": "the parameters",
-    "gathered": "whole weights of the blocks that compute at the moment, where a device keeps a part of each",
+    "gathered": "where a device keeps a part of each weight: whole weights of the blocks that compute at the moment, "
+    "and the pieces in which they come and gradients go",
     "buffers": "batch norm's running statistics, and what else a model keeps besides its parameters",
     "gradients": "one number for each trained parameter, as far as they are there at the peak",
     "optimizer state": "momentum: one number for each trained parameter; Adam: two",
@@ -34,17 +37,70 @@ BESIDES = {
 }
 
 
-class Trace(NamedTuple):
-    """The allocations of a step on one device.
+SOON_NS = 50_000  # within which two clocks may be apart, and no memory comes, goes and comes again
 
-    events: (address, bytes) in their order; bytes below 0: freed. after: address -> bytes of what is there after the
-    last of them. kinds: address -> kind of what is known among that. noted: the same of what was there for a time.
+
+class Event(NamedTuple):
+    """Memory that comes, or goes with bytes below 0. moment: in nanoseconds since 1970."""
+
+    address: int
+    size: int
+    moment: int
+
+
+class Note(NamedTuple):
+    """What is at an address at a moment."""
+
+    kind: str
+    address: int
+    moment: int
+
+
+class Trace(NamedTuple):
+    """The allocations of a step on one device, each at a place: its address, and which of those there it is.
+
+    events: (place, bytes) in their order; bytes below 0: freed. after: place -> bytes of what is there after the
+    last of them. kinds: place -> kind of what is known among that. noted: the same of what was there for a time.
     """
 
-    events: list[tuple[int, int]]
-    after: dict[int, int]
-    kinds: dict[int, str]
-    noted: dict[int, str]
+    events: list[tuple[Hashable, int]]
+    after: dict[Hashable, int]
+    kinds: dict[Hashable, str]
+    noted: dict[Hashable, str]
+
+
+def in_places(events: list[Event], after: dict[int, int], kinds: dict[int, str], notes: Iterable[Note]) -> Trace:
+    """The trace of a step that was watched: an address is given anew when what was there has gone.
+
+    A note of address 1 is of what was there at its moment:
+
+    >>> events = [Event(1, 8, 100_000), Event(1, -8, 200_000), Event(1, 6, 300_000), Event(1, -6, 400_000)]
+    >>> trace = in_places(events, {}, {}, [Note("images", 1, 310_000)])
+    >>> trace.events[1:3], trace.noted
+    ([((1, 1), -8), ((1, 2), 6)], {(1, 2): 'images'})
+    """
+    births, placed, there = defaultdict(list), [], {}  # address -> when something came there; place -> what is there
+    for address, size, moment in events:
+        place = address, len(births[address])
+        if size > 0:
+            if place in there:  # it has gone unseen
+                placed.append((place, -there.pop(place)))
+            births[address].append(moment)
+            place = address, len(births[address])
+            there[place] = size
+        else:
+            there.pop(place, None)
+        placed.append((place, size))
+
+    def last(address: int) -> tuple[int, int]:
+        return address, len(births[address])
+
+    return Trace(
+        placed,
+        {last(address): size for address, size in after.items()},
+        {last(address): kind for address, kind in kinds.items()},
+        {(address, bisect_right(births[address], moment + SOON_NS)): kind for kind, address, moment in notes},
+    )
 
 
 def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
@@ -54,7 +110,7 @@ def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
     freed before the step ends, and was not noted, is an activation or a temporary; what stays and is not known is
     "kept".
 
-    Weights of 8 bytes at address 1 stay; 6 bytes of activations come at 2, and go while 8 of gradients come at 3:
+    Weights of 8 bytes at place 1 stay; 6 bytes of activations come at 2, and go while 8 of gradients come at 3:
 
     >>> trace = Trace([(2, 6), (3, 8), (2, -6)], {1: 8, 3: 8}, {1: "weights", 3: "gradients"}, noted={})
     >>> at_peak(trace)
@@ -63,36 +119,36 @@ def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
     ({'weights': 8, 'gradients': 8}, 3)
     """
     there = dict(trace.after)
-    for address, size in reversed(trace.events):
+    for place, size in reversed(trace.events):
         if size > 0:
-            there.pop(address, None)
+            there.pop(place, None)
         elif size < 0:
-            there[address] = -size
+            there[place] = -size
     before, now = dict(there), sum(there.values())
     most, when, staying = now, 0, {}
-    for i, (address, size) in enumerate(trace.events, 1):
+    for i, (place, size) in enumerate(trace.events, 1):
         now += size
-        staying[address] = i  # its last event
+        staying[place] = i  # its last event
         if now > most:
             most, when = now, i
     born = dict.fromkeys(before, 0)
     there = before
-    for i, (address, size) in enumerate(trace.events[:when], 1):
+    for i, (place, size) in enumerate(trace.events[:when], 1):
         if size > 0:
-            there[address], born[address] = size, i
+            there[place], born[place] = size, i
         else:
-            there.pop(address, None)
+            there.pop(place, None)
     found = {}
-    for address, size in there.items():
-        if address in trace.after and staying.get(address, 0) <= born[address]:
-            kind = trace.kinds.get(address, "kept")
+    for place, size in there.items():
+        if place in trace.after and staying.get(place, 0) <= born[place]:
+            kind = trace.kinds.get(place, "kept")
         else:
-            kind = trace.noted.get(address, "activations")
+            kind = trace.noted.get(place, "activations")
         found[kind] = found.get(kind, 0) + size
     return {kind: found[kind] for kind in TENSORS if kind in found}, when
 
 
-def of_snapshot(snapshot: dict, device: int) -> tuple[list[tuple[int, int]], dict[int, int]]:
+def of_snapshot(snapshot: dict, device: int) -> tuple[list[Event], dict[int, int]]:
     """(events, what is there afterwards) of one GPU, from what `torch.cuda.memory._snapshot()` gives.
 
     Its form is in torch's manual (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): ``device_traces`` has a
@@ -101,16 +157,20 @@ def of_snapshot(snapshot: dict, device: int) -> tuple[list[tuple[int, int]], dic
     though a stream may still use it.
 
     >>> actions = ("segment_alloc", 2097152), ("alloc", 100), ("free_requested", 100), ("free_completed", 100)
-    >>> trace = [{"action": action, "addr": 0, "size": size} for action, size in actions]
+    >>> trace = [{"action": action, "addr": 0, "size": size, "time_us": 7} for action, size in actions]
     >>> block = {"address": 512, "size": 512, "requested_size": 400, "state": "active_allocated"}
     >>> segments = [{"device": 0, "address": 0, "blocks": [{"address": 0, "size": 512, "state": "inactive"}, block]}]
     >>> of_snapshot({"device_traces": [trace], "segments": segments}, device=0)
-    ([(0, 100), (0, -100)], {512: 400})
+    ([Event(address=0, size=100, moment=7000), Event(address=0, size=-100, moment=7000)], {512: 400})
     """
     signs = {"alloc": 1, "free_requested": -1}
     traces = snapshot["device_traces"]
     actions = traces[device] if device < len(traces) else []
-    events = [(each["addr"], signs[each["action"]] * each["size"]) for each in actions if each["action"] in signs]
+    events = [
+        Event(each["addr"], signs[each["action"]] * each["size"], 1000 * each["time_us"])
+        for each in actions
+        if each["action"] in signs
+    ]
     after = {}
     for segment in snapshot["segments"]:
         if segment["device"] != device:

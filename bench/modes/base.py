@@ -143,6 +143,9 @@ class Mode:
         """Bytes of each buffer that the engine keeps for gradients besides the gradients, as it tells them."""
         return []
 
+    def note_pieces(self, note: Callable[[torch.Tensor], None]) -> None:
+        """From now on ``note`` is called with each buffer that the mode makes to send weights or gradients from."""
+
     def compute_threads(self) -> int:
         """CPU threads that compute in this process at one time."""
         return torch.get_num_threads()

@@ -26,7 +26,7 @@ What to notice:
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,11 @@ all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_te
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
+def no_span(lane: str, name: str, nbytes: int) -> contextlib.AbstractContextManager:
+    """In the place of a timeline's span."""
+    return contextlib.nullcontext()
+
+
 class Mode(collectives.Mode):
     """FSDP over NCCL on GPUs, over Gloo elsewhere."""
 
@@ -53,20 +58,29 @@ class Mode(collectives.Mode):
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), 0)
         mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
-        self.blocks = dict(blocks_of(model))
+        self.model, self.blocks = model, dict(blocks_of(model))
         keeps = {} if self.config.reshard else {"reshard_after_forward": False}
         for block in self.blocks.values():
             fully_shard(block, mesh=mesh, **keeps)
         fully_shard(model, mesh=mesh, **keeps)  # what is in no block; backward begins with it, so torch keeps it whole
         if self.config.prefetch:
             prefetch(list(self.blocks.values()), self.config.prefetch)
-        if self.timeline and not hasattr(model, "set_custom_all_gather"):
+        if self.timeline and not self.watch(self.timeline.span):
             self.timeline.notes.append("this version of torch does not let FSDP's gathering and scattering be watched")
-        elif self.timeline:
-            for name, part in {**self.blocks, "the rest": model}.items():
-                part.set_custom_all_gather(WatchedGather(self.timeline, name))
-                part.set_custom_reduce_scatter(WatchedScatter(self.timeline, name))
         return model
+
+    def watch(self, span: Callable = no_span, note: Callable[[torch.Tensor], None] = lambda tensor: None) -> bool:
+        """From now on each collective runs inside of ``span(lane, name, bytes)``, and ``note`` is called with what it
+        sends from and receives into. False where this version of torch does not let it."""
+        if not hasattr(self.model, "set_custom_all_gather"):
+            return False
+        for name, part in {**self.blocks, "the rest": self.model}.items():
+            part.set_custom_all_gather(WatchedGather(name, span, note))
+            part.set_custom_reduce_scatter(WatchedScatter(name, span, note))
+        return True
+
+    def note_pieces(self, note: Callable[[torch.Tensor], None]) -> None:
+        self.watch(note=note)
 
     @contextlib.contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
@@ -143,20 +157,22 @@ def part_of(value, parameter: torch.Tensor):
 
 
 class Watched:
-    """A collective of one block, as FSDP calls it, with a span of the timeline round it."""
+    """A collective of one block, as FSDP calls it, and its memory."""
 
-    def __init__(self, timeline, name: str):
-        self.timeline, self.name = timeline, name
+    def __init__(self, name: str, span: Callable, note: Callable[[torch.Tensor], None]):
+        self.name, self.span, self.note = name, span, note
 
     def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
+        tensor = torch.empty(*size, dtype=dtype, device=device)
+        self.note(tensor)
+        return tensor
 
 
 class WatchedGather(Watched):
     """output_tensor: the parts of all ranks, input_tensor: this rank's."""
 
     def __call__(self, output_tensor, input_tensor, group, async_op=False):
-        with self.timeline.span("communication", f"gather {self.name}", output_tensor.nbytes):
+        with self.span("communication", f"gather {self.name}", output_tensor.nbytes):
             return all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
@@ -164,5 +180,5 @@ class WatchedScatter(Watched):
     """input_tensor: this rank's whole gradient, output_tensor: its part of the sum or the mean, as ``op`` says."""
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
-        with self.timeline.span("communication", f"scatter {self.name}", input_tensor.nbytes):
+        with self.span("communication", f"scatter {self.name}", input_tensor.nbytes):
             return reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)

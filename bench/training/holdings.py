@@ -2,10 +2,12 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import torch
 
+from bench.measure.memory_parts import Note
 from bench.workload.batch import tensors
 
 
@@ -40,13 +42,13 @@ def tensors_of(model) -> Iterator[torch.Tensor]:
 
 
 @contextlib.contextmanager
-def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[tuple[str, int]]]:
-    """(kind, address) of what is there during a step alone: the batch, the replicas of nn.DataParallel, and the whole
-    weights of FSDP's blocks."""
+def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[Note]]:
+    """What is there during a step alone: the batch, the replicas of nn.DataParallel, and of FSDP's blocks the whole
+    weights and the pieces that travel."""
     noted, prepare, model, hooks = [], trainer.workload.prepare, trainer.model, []
 
     def note(kind: str, tensors) -> None:
-        noted.extend((kind, address_of(tensor)) for tensor in tensors)
+        noted.extend(Note(kind, address_of(tensor), time.time_ns()) for tensor in tensors)
 
     def preparing(inputs: torch.Tensor) -> torch.Tensor:
         batch = prepare(inputs)
@@ -64,6 +66,7 @@ def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[lis
     if fsdp := sys.modules.get("torch.distributed.fsdp"):
         sharded = [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
         hooks += [module.register_forward_pre_hook(gathered) for module in sharded]
+        trainer.mode.note_pieces(lambda tensor: note("gathered", [tensor]))
     if isinstance(model, torch.nn.DataParallel):
         apply = model.parallel_apply
 

@@ -6,7 +6,8 @@ that comes or goes is noted, in the forward pass, the backward pass and the opti
 it is: after the forward pass with many images, in the optimizer's step with few. What a mode adds is arithmetic:
 ``of_devices``.
 
-Not in it: cuDNN's workspaces, what an allocator keeps, and on a CPU the data set, Gloo's buffers and loader workers.
+Not in it: cuDNN's workspaces, what an allocator keeps, and on a CPU the data set, what Gloo takes besides copies of
+FSDP's pieces, and loader workers.
 """
 
 import functools
@@ -27,7 +28,7 @@ from bench.measure.memory_parts import TENSORS, Trace, at_peak
 from bench.modes import base, dp
 from bench.training.holdings import holdings
 from bench.training.loop import Trainer, build_optimizer
-from bench.training.memory_shards import in_blocks, owned
+from bench.training.memory_shards import Share, dealt, in_blocks, owned
 from bench.training.script import Script
 from bench.workload import load_workload
 from bench.workload.batch import each, tensors
@@ -40,7 +41,8 @@ LEFT_OUT = {"epochs": 0, "ema": None, "swa": None, "loss_guard": None, "fault": 
             "profile": False, "memory": False, "compile": False, "mistake": "none", "share_gpu": False,
             "gpu_ids": None, "mode": "single", "num_devices": 1, "launcher": "in-process", "cudnn_benchmark": False,
             **{name: UNSET[name] for name in KNOBS}}  # fmt: skip
-PHASES = {"optimizer step": "optimizer", "synchronize": "end of backward"}
+STEPPING, STEPPED = "optimizer.step", "after optimizer.step"
+PHASES = {**dict.fromkeys(("optimizer step", STEPPING, STEPPED), "optimizer"), "synchronize": "end of backward"}
 
 
 class Block(NamedTuple):
@@ -55,12 +57,14 @@ class Block(NamedTuple):
 
 class Step(NamedTuple):
     """A simulated step. trace: its allocations. phases: (how many of them came before it, name). output: bytes of the
-    model's output. blocks: in their order, where the mode shards weights."""
+    model's output. blocks: in their order, where the mode shards weights. shares: of each rank, where it shards the
+    optimizer's state alone."""
 
     trace: Trace
     phases: list[tuple[int, str]]
     output: int
     blocks: tuple[Block, ...] = ()
+    shares: tuple[Share, ...] = ()
 
     def begin(self, phase: str) -> int:
         """How many allocations came before a phase."""
@@ -139,17 +143,20 @@ class Planned(base.Mode):
 def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     """The second of two steps on one device, when the optimizer has its state.
 
-    config: resolved; of its mode only this is asked: whether it shards weights. replicas: of the CPU's DataParallel, on
-    a batch for each. Raises UserError as the model's building does: an unknown model, a size that it cannot take.
+    config: resolved; of its mode only this is asked: what it shards. replicas: of the CPU's DataParallel, on a batch
+    for each. Raises UserError as the model's building does: an unknown model, a size that it cannot take.
     """
     norm = "batch" if config.norm == "sync" else config.norm  # which keeps as much
-    blocks = "weights" in MODES[config.mode].shards
-    return simulated(unchecked(to_dict(config) | LEFT_OUT | {"norm": norm}), num_outputs, replicas, blocks)
+    shards = MODES[config.mode].shards
+    owners = config.num_devices if shards == ("optimizer state",) else 0
+    planned = unchecked(to_dict(config) | LEFT_OUT | {"norm": norm})
+    return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
 
 
 @functools.lru_cache(maxsize=64)  # modes share their steps
-def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool = False) -> Step:
-    """The same for a config without what makes no difference. blocks: note those of the model."""
+def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool = False, owners: int = 0) -> Step:
+    """The same for a config without what makes no difference. blocks: note those of the model. owners: ranks over which
+    the optimizer's state is dealt; each one's step is simulated."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     on_gpu, info = config.device == "cuda", info_of(config.data)
@@ -168,10 +175,9 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         mode = Planned(planned, models[1:])
         model = mode.wrap_model(models[0])
         plain = mode.unwrap(model)
-        optimizer = build_optimizer(planned, plain, workload.groups(plain))
-        if on_gpu and not config.fused:  # torch's default there: all parameters in few kernels, with copies of them all
-            for group in optimizer.param_groups:
-                group["foreach"] = True
+        optimizer = optimizer_of(planned, plain, workload.groups(plain), on_gpu)
+        optimizer.register_step_pre_hook(lambda *_: begin(STEPPING))
+        optimizer.register_step_post_hook(lambda *_: begin(STEPPED))
         script, status = Script(planned, mode, workload), SimpleNamespace(phase=begin)
         trainer = Trainer(planned, mode, model, optimizer, lambda images: 0.1, status, None, script)
         trainer.scaler = torch.amp.GradScaler("cpu", enabled=False)  # it asks for numbers
@@ -192,22 +198,48 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
             trainer.take_step(batch, targets)
             noted = {coming.place_of(tensor): "images" for tensor in tensors((raw, batch, targets))}
         known = {coming.place_of(tensor): kind for kind, tensor in reversed(list(holdings(trainer)))}
-        after = dict(coming.there.values())
+        after, seen = dict(coming.there.values()), list(coming.events)
+        shares = []
+        for rank in range(owners):
+            own = [dict(group, params=dealt(group["params"], owners)[rank]) for group in optimizer.param_groups]
+            own = [group for group in own if group["params"]]
+            shares.append(share_of(optimizer_of(planned, plain, own, on_gpu), coming) if own else Share([], {}))
         hook.remove()
         sizes = [sum(p.nbytes for p in part.parameters()) for part in parts]
         places = [{coming.place_of(p.grad) for p in part.parameters() if p.grad is not None} for part in parts]
     if on_gpu and not as_it_is:
         after.pop(coming.place_of(raw), None)  # bytes are sent, and gone when they are numbers
     # The gradients of the step before go first: no peak is there, and with views of buckets nothing goes.
-    going = [i for i, (place, size) in enumerate(coming.events) if place in older and size < 0][: len(older)]
-    events = [event for i, event in enumerate(coming.events) if i not in set(going)]
+    going = [i for i, (place, size) in enumerate(seen) if place in older and size < 0][: len(older)]
+    events = [event for i, event in enumerate(seen) if i not in set(going)]
 
     def now(index: int) -> int:
         return index - sum(i < index for i in going)
 
     phases = [(now(index), name) for index, name in phases]
     found = [Block(now(begin), now(end), *rest) for (*_, begin, end), *rest in zip(marks, sizes, places, strict=True)]
-    return Step(Trace(events, after, noted | known, noted), phases, outputs[-1], tuple(found))
+    return Step(Trace(events, after, noted | known, noted), phases, outputs[-1], tuple(found), tuple(shares))
+
+
+def optimizer_of(config: RunConfig, model, groups: list | None, on_gpu: bool) -> torch.optim.Optimizer:
+    """The config's optimizer, as it goes about its step on that device."""
+    optimizer = build_optimizer(config, model, groups)
+    if on_gpu and not config.fused:  # torch's default there: all parameters in few kernels, with copies of them all
+        for group in optimizer.param_groups:
+            group["foreach"] = True
+    return optimizer
+
+
+def share_of(optimizer: torch.optim.Optimizer, coming: Coming) -> Share:
+    """The second step of an optimizer that has some of the parameters, whose gradients are there."""
+    optimizer.step()
+    before = len(coming.events)
+    optimizer.step()
+    events = coming.events[before:]
+    own = {place for place, size in events if size > 0}  # what else goes meanwhile is not the step's
+    state = [value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)]
+    sizes = {coming.place_of(value): value.untyped_storage().nbytes() for value in state}
+    return Share([event for event in events if event[0] in own], sizes)
 
 
 def blocks_in(model) -> list:
@@ -262,8 +294,7 @@ def of_devices(config: RunConfig, num_outputs: int, simulate: Callable = simulat
       a gradient is a view of its bucket: there is one copy, and it is there all the time.
     - horovod: besides, its fusion buffer of FUSION_MB, once there are two ranks; on a CPU no more of it than gradients
       fill, for untouched memory takes no pages.
-    - zero1: as ddp, and of the optimizer's state each rank's part. Not in it: parameters are stepped by their size, and
-      so a temporary of the largest may be there once more.
+    - zero1: as ddp, but each rank has the state of its own parameters and steps these alone, the largest first.
     - fsdp: of weights, gradients and the optimizer's state one part of as many as there are ranks; besides, whole, the
       block that computes, what was gathered of the next one, and the gradients that are being scattered.
     - a compression sends copies of half the size; PowerSGD keeps what it left out, as large as the gradients.
@@ -286,9 +317,7 @@ def of_devices(config: RunConfig, num_outputs: int, simulate: Callable = simulat
     shards = MODES[config.mode].shards
     if "weights" in shards and config.num_devices > 1:
         return [with_data(config, peak_of(in_blocks(step, config)))] * config.num_devices
-    found = [peak_of(each) for each in (owned(step, config.num_devices) if "optimizer state" in shards else [step])]
-    if len(found) == 1:
-        found *= config.num_devices
+    found = [peak_of(each) for each in owned(step)] if step.shares else [peak_of(step)] * config.num_devices
     return [with_data(config, Device(device.parts | buckets, device.moment)) for device in found]
 
 
@@ -319,7 +348,7 @@ def with_data(config: RunConfig, device: Device) -> Device:
 def peak_of(step: Step) -> Device:
     """The peak of a step on one device."""
     parts, when = at_peak(step.trace)
-    phase = max((index, name) for index, name in step.phases if index <= max(when, step.phases[0][0]))[1]
+    phase = [name for index, name in step.phases if index <= max(when - 1, step.phases[0][0])][-1]
     forward = step.phases[0][0] <= when <= step.begin("backward")
     return Device(parts, PHASES.get(phase, "forward" if forward else "backward"))
 
@@ -336,7 +365,8 @@ def as_views(step: Step) -> Step:
         moved.append(len(events))  # where this event is now
         events += [(place, size)] + ([(place, -size)] if place in places and size > 0 else [])
     phases = [([*moved, len(events)][index], name) for index, name in step.phases]
-    return Step(Trace(events, after, trace.kinds | dict.fromkeys(own, "gradients"), trace.noted), phases, step.output)
+    kinds = trace.kinds | dict.fromkeys(own, "gradients")
+    return step._replace(trace=Trace(events, after, kinds, trace.noted), phases=phases)
 
 
 def cut(trace: Trace, index: int) -> Trace:
@@ -366,10 +396,12 @@ def main_of_dp(step: Step, num_devices: int) -> Device:
     images = sum(size for place, size in after.items() if kinds.get(place) == "images")
     sums, others, outputs = -1, -2, -3  # places that no tensor has
     events = [*trace.events[:end], (sums, gradients), (sums, -gradients), *trace.events[end:]]
+    summing = [name for _, name in step.phases].index("synchronize")
+    phases = [(index + 2 * (n > summing), name) for n, (index, name) in enumerate(step.phases)]
     after |= {others: (num_devices - 1) * images, outputs: 2 * num_devices * step.output}
     kinds |= {others: "images", outputs: "outputs"}
     noted = trace.noted | {sums: "gradients"}
-    return peak_of(step._replace(trace=Trace(events, after, kinds, noted)))
+    return peak_of(step._replace(trace=Trace(events, after, kinds, noted), phases=phases))
 
 
 # --- what fits ------------------------------------------------------------------------------------------------------

@@ -3,26 +3,46 @@ moment."""
 
 import itertools
 from collections import defaultdict
+from typing import NamedTuple
+
+import torch
 
 from bench.config.options import RunConfig
 from bench.measure.memory_parts import Trace
 
 
-def owned(step, ranks: int) -> list:
-    """The step of each rank, when the optimizer's state is sharded by whole parameters: each is dealt to the rank that
-    has least so far, the largest first."""
-    trace = step.trace
-    state = {place: size for place, size in trace.after.items() if trace.kinds.get(place) == "optimizer state"}
-    gradients = sorted((n for place, n in trace.after.items() if trace.kinds.get(place) == "gradients"), reverse=True)
-    parts = [0] * ranks
-    for size in gradients:
-        parts[parts.index(min(parts))] += size
-    rest = {place: size for place, size in trace.after.items() if place not in state}
-    own = -1  # a place that no tensor has
-    of_ranks = [sum(state.values()) * part // max(1, sum(gradients)) for part in parts]
-    kinds = trace.kinds | {own: "optimizer state"}
-    afters = [rest | ({own: size} if size else {}) for size in of_ranks]
-    return [step._replace(trace=trace._replace(after=after, kinds=kinds)) for after in afters]
+class Share(NamedTuple):
+    """A rank's own optimizer step. events: its allocations. state: place -> bytes of the optimizer's state."""
+
+    events: list[tuple[int, int]]
+    state: dict[int, int]
+
+
+def dealt(parameters: list[torch.Tensor], ranks: int) -> list[list[torch.Tensor]]:
+    """The parameters that each rank owns, in the order in which it steps them, as torch's ZeroRedundancyOptimizer deals
+    them: each to the rank that has least so far, the largest first.
+
+    >>> [[len(parameter) for parameter in own] for own in dealt([torch.empty(n) for n in (1, 5, 3, 3)], ranks=2)]
+    [[5, 1], [3, 3]]
+    """
+    owned = [[] for _ in range(ranks)]
+    for parameter in sorted(parameters, key=torch.numel, reverse=True):
+        min(owned, key=lambda own: sum(map(torch.numel, own))).append(parameter)
+    return owned
+
+
+def owned(step) -> list:
+    """The step of each rank when it has the state of its own parameters, and steps these alone."""
+    trace, (stepping, stepped) = step.trace, (step.begin(name) for name in ("optimizer.step", "after optimizer.step"))
+    rest = {place: size for place, size in trace.after.items() if trace.kinds.get(place) != "optimizer state"}
+    return [
+        step._replace(trace=trace._replace(
+            events=[*trace.events[:stepping], *share.events, *trace.events[stepped:]],
+            after=rest | share.state,
+            kinds=trace.kinds | dict.fromkeys(share.state, "optimizer state"),
+        ))
+        for share in step.shares
+    ]  # fmt: skip
 
 
 def in_blocks(step, config: RunConfig):
@@ -30,8 +50,10 @@ def in_blocks(step, config: RunConfig):
     once they are whole; what is in no block is gathered first and scattered last.
 
     As torch's FSDP goes about it: a block is gathered in one piece, which is copied into its weights; the piece is kept
-    until the next block's comes. In backward that of the block to come is gathered while one computes. Gradients are
-    copied into one piece to be scattered, which is kept until the next block's.
+    until the next block's has come. In backward that of the block to come is gathered while one computes; with PREFETCH
+    more of them, and in forward as well. Gradients are copied into one piece to be scattered, which is kept until the
+    next block's. On a CPU Gloo gathers into memory of its own, and scatters from a copy (torch's ProcessGroupGloo): a
+    piece is there once more while it travels.
     """
     trace, ranks = step.trace, config.num_devices
     backward, stepping, end = (step.begin(phase) for phase in ("backward", "optimizer step", "synchronize"))
@@ -50,6 +72,16 @@ def in_blocks(step, config: RunConfig):
     def goes(index: int, memory: tuple[int, int]) -> None:
         extra[index].append((memory[0], -memory[1]))
 
+    def travels(index: int, piece: tuple[int, int]) -> tuple[int, int]:
+        if config.device == "cpu":
+            copy = next(numbers), piece[1]
+            extra[index].append(copy)
+            goes(index, copy)
+        return piece
+
+    def gather(index: int, size: int) -> tuple[int, int]:
+        return travels(index, comes(index, size))
+
     def scatter(index: int, places, before: tuple[int, int] | None) -> tuple[int, int]:
         if before:
             goes(index, before)
@@ -58,27 +90,33 @@ def in_blocks(step, config: RunConfig):
             own, size = next(numbers), trace.after[place]
             extra[index] += [(place, -size), (own, size // ranks)]
             after[own], kinds[own], noted[place] = after.pop(place), "gradients", "gradients"
-        return piece
+        return travels(index, piece)
 
     forward, blocks, held = step.phases[0][0], step.blocks, {}
     rest = sum(trace.after[place] for place in of_kind["weights"]) - sum(block.weights for block in blocks)
-    piece, root = comes(forward, rest), comes(forward, rest)
+    piece, root = gather(forward, rest), comes(forward, rest)
+    pieces, ahead = {}, config.prefetch or 0  # pieces of blocks to come; how many blocks PREFETCH asks for
     for number, block in enumerate(blocks):
-        goes(block.begin, piece)
-        piece = comes(block.begin, block.weights)
+        before, piece = piece, pieces.pop(number, None) or gather(block.begin, block.weights)
+        goes(block.begin, before)
         held[number] = comes(block.begin, block.weights)
+        for later in range(number + 1, min(number + 1 + ahead, len(blocks))):
+            pieces[later] = pieces.get(later) or gather(block.begin, blocks[later].weights)
         if config.reshard:
             goes(block.end, held.pop(number))
     goes(backward, piece)
-    now, ahead, scattered = backward, None, None
+    now, scattered = backward, None
     for number, block in reversed(list(enumerate(blocks))):
         if config.reshard:
-            piece = ahead or comes(now, block.weights)
+            piece = pieces.pop(number, None) or gather(now, block.weights)
             held[number] = comes(now, block.weights)
             goes(now, piece)
-            ahead = comes(now, blocks[number - 1].weights) if number else None
+            for later in range(number - 1, max(number - 1 - max(1, ahead), -1), -1):
+                pieces[later] = pieces.get(later) or gather(now, blocks[later].weights)
         arrived = [i for i, (place, size) in enumerate(trace.events) if place in block.gradients and size > 0]
         now = max([now, *(i + 1 for i in arrived)])
+        while now < end and trace.events[now][1] < 0:  # what only the operation needed has gone
+            now += 1
         goes(now, held.pop(number))
         scattered = scatter(now, block.gradients, scattered)
     goes(end, root)

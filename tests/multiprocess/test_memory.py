@@ -9,7 +9,7 @@ WITHIN = 0.10
 
 
 def named(row: dict):
-    marks = {"horovod": needs_horovod, "zero1": pytest.mark.wide, "fsdp": pytest.mark.wide}.get(row["mode"], ())
+    marks = needs_horovod if row["mode"] == "horovod" else ()
     return pytest.param(row, id=f"{row['mode']}-{row['model']}-{row.get('optimizer', 'sgd')}", marks=marks)
 
 
@@ -27,9 +27,8 @@ def test_the_prediction_is_within_ten_percent_of_what_is_measured(ranks, tmp_pat
             sum(parts.get(kind, 0) for kind in ("gradients", "activations", "gathered"))
             for parts in (predicted, measured)
         ]
-        # zero1 steps the largest parameters first, one after the other: what the last one needed is there a while.
-        own_order = measured["gradients"] / 4 if row["mode"] == "zero1" else 0
-        assert transient[0] == pytest.approx(transient[1], rel=WITHIN, abs=own_order)
+        assert transient[0] == pytest.approx(transient[1], rel=WITHIN)
+        assert predicted.get("gathered", 0) == pytest.approx(measured.get("gathered", 0), rel=WITHIN)
     record = result.loaded
     assert "What memory is filled with at the peak of one more step" in result.stdout
     assert len(record.samples[0].step_time_s) == record.config.timed_steps  # it is not among those that are timed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.measure.memory_parts import BESIDES, Trace, at_peak, of_gpu, of_snapshot, with_sizes
+from bench.measure.memory_parts import BESIDES, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
 
 MIB = 2**20
 
@@ -37,17 +37,17 @@ SNAPSHOT = {
 def test_the_peak_of_a_gpus_step_is_divided_by_what_each_block_is_for():
     events, after = of_snapshot(SNAPSHOT, device=1)
     known = {1: "weights", 3: "optimizer state", 8: "gradients"}
-    trace = with_sizes(Trace(events, after, known, {5: "images"}), "buckets", [10 * MIB - 100], complete=True)
-    parts, when = at_peak(trace)
+    trace = in_places(events, after, known, [Note("images", 5, 0)])
+    parts, when = at_peak(with_sizes(trace, "buckets", [10 * MIB - 100], complete=True))
     mib = {kind: round(size / MIB) for kind, size in parts.items()}
     assert mib.pop("activations") == 31 and mib.pop("kept") == 20 and mib.pop("images") == 2
     assert mib == dict.fromkeys(("weights", "gradients", "optimizer state", "buckets"), 10)
-    assert events[when - 1] == (8, 10 * MIB - 100)  # the last that came before anything went for good
+    assert events[when - 1][:2] == (8, 10 * MIB - 100)  # the last that came before anything went for good
 
 
 def test_a_bucket_that_the_allocator_does_not_have_is_not_made_up():
     events, after = of_snapshot(SNAPSHOT, device=1)
-    parts, _ = at_peak(with_sizes(Trace(events, after, {}, {}), "buckets", [77], complete=True))
+    parts, _ = at_peak(with_sizes(in_places(events, after, {}, []), "buckets", [77], complete=True))
     assert "buckets" not in parts
 
 
@@ -76,7 +76,9 @@ def history(enabled, **options):
     calls.append(enabled)
 cuda.memory._record_memory_history, cuda.memory._snapshot = history, lambda: snapshot
 from bench.measure.allocations import record_step
-found = record_step(lambda: calls.append("step"), [torch.device("cuda", 1)], lambda: [], [("images", 5)], lambda: [])
+from bench.measure.memory_parts import Note
+noted = [Note("images", 5, 0)]
+found = record_step(lambda: calls.append("step"), [torch.device("cuda", 1)], lambda: [], noted, lambda: [])
 print(json.dumps([calls, found]))
 """
 
