@@ -16,6 +16,8 @@ RUNS = {
     "ddp, fp16": {"mode": "ddp", "gpus": 2, "compression": "fp16"},
     "ddp, no exchange": {"mode": "ddp", "gpus": 2, "sync": 0},
     "horovod": {"mode": "horovod", "gpus": 2},
+    "zero1": {"mode": "zero1", "gpus": 2},
+    "fsdp": {"mode": "fsdp", "gpus": 2},
 }
 PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
 
@@ -52,7 +54,7 @@ def row(name: str):
 @pytest.mark.parametrize("name", [row(name) for name in RUNS])
 def test_every_rank_shows_phases_and_computation(profiled, name):
     record = profiled(name)
-    assert len(timelines(record)) == (2 if RUNS[name]["mode"] in ("ddp", "horovod") else 1)
+    assert len(timelines(record)) == (1 if RUNS[name]["mode"] in ("single", "dp") else 2)
     for timeline in timelines(record):
         assert [span["name"] for span in lane(timeline, "phase")] == PHASES
         busy = sum(span["end_s"] - span["start_s"] for span in lane(timeline, "compute"))
@@ -70,6 +72,33 @@ def test_every_gradient_is_sent_once_on_every_rank(profiled, name):
         assert all(0 < span["start_s"] < span["end_s"] for span in sent)
         last = next(span for span in lane(part.timeline, "phase") if span["name"] == "optimizer")
         assert max(span["end_s"] for span in sent) <= last["start_s"] + 0.05  # nobody steps before all is there
+
+
+def test_zero1_sends_all_weights_once_in_the_optimizers_step(profiled):
+    for part in profiled("zero1").samples:
+        last = next(span for span in lane(part.timeline, "phase") if span["name"] == "optimizer")
+        sent = {name: [s for s in lane(part.timeline, "communication") if s["name"].startswith(name)]
+                for name in ("bucket", "weights")}  # fmt: skip
+        assert sum(span["bytes"] for span in sent["bucket"]) == 4 * part.facts["parameters"]
+        (weights,) = sent["weights"]
+        assert weights["bytes"] == 4 * part.facts["parameters"]
+        assert last["start_s"] < weights["start_s"] < weights["end_s"] <= last["end_s"]
+
+
+def test_fsdp_gathers_a_block_before_it_computes_and_scatters_it_inside_backward(profiled):
+    """What is in no block is gathered once. How many bytes: in test_modes.py."""
+    for part in profiled("fsdp").samples:
+        backward = next(span for span in lane(part.timeline, "phase") if span["name"] == "backward")
+        spans, moments = lane(part.timeline, "communication"), {}
+        for span in spans:
+            kind, block = span["name"].split(" ", 1)
+            moments.setdefault(block, {"gather": [], "scatter": []})[kind].append(span["start_s"])
+        assert len(moments) == part.facts["blocks"] + 1
+        for block, found in moments.items():
+            (scattered,) = found["scatter"]
+            gathered = [moment > backward["start_s"] for moment in found["gather"]]
+            assert gathered == ([False] if block == "the rest" else [False, True]), block
+            assert max(backward["start_s"], *found["gather"]) < scattered < backward["end_s"], block
 
 
 def test_buckets_begin_inside_backward(profiled):

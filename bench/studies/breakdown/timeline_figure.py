@@ -7,7 +7,7 @@ the same cores. What communication really costs is the step less the same step w
 import dataclasses
 
 from bench.analysis import style
-from bench.config.modes import Look
+from bench.config.modes import MODES, Look
 from bench.formulas import union
 from bench.record.view import Record
 from bench.studies.breakdown.result import latest, parts_ms, parts_words, timelines
@@ -20,9 +20,11 @@ LEGEND_LINE = 0.2  # inches
 COLUMNS = 5  # of the legend
 PARTS_LANE = "dp"  # a lane, not a mode: the parts of DataParallel's forward
 LANES = ("phase", PARTS_LANE, "compute", "communication")
-LABELS = {"phase": "phase", PARTS_LANE: "parts", "compute": "compute", "communication": "comm."}
+LABELS = {"phase": "phase", PARTS_LANE: "parts", "compute": "compute", "communication": "comm.",
+          "gather": "gather", "scatter": "scatter"}  # fmt: skip
 COMPUTE = Look(style.GREY)
 COMMUNICATION = (Look(style.VERMILION, "///"), Look(style.ORANGE, "..."))  # by turns
+SHARDED = ("gather", "scatter")  # FSDP's communication, in a lane each
 PARTS = {
     "scatter": Look(style.PURPLE, "xxx"),
     "replicate": Look(style.ORANGE, "///"),
@@ -32,7 +34,8 @@ PARTS = {
 KEY = (
     "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row per thread "
     "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
-    "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers.",
+    "launch, so waiting for the other ranks is in it) or a fused reduction (Horovod); at the start rank 0's buffers, "
+    "at the end the weights (zero1). gather, scatter: a block's weights from all ranks, its gradients to them (fsdp).",
     "That communication overlaps with computation is no proof that it cost nothing: "
     "the upper bound is the run without exchange (no_sync).",
 )
@@ -84,10 +87,21 @@ def layout(record: Record) -> dict[int, dict[str, list[list[dict]]]]:
             if spans:
                 by_name = {}
                 for span in spans:
-                    by_name.setdefault(span["name"] if lane == "compute" else "", []).append(span)
-                lanes[lane] = [track for named in by_name.values() for track in tracks(named)]
+                    by_name.setdefault(span["name"] if lane == "compute" else lane_of(span), []).append(span)
+                for named, theirs in by_name.items():
+                    lanes.setdefault(lane if lane == "compute" else named, []).extend(tracks(theirs))
         ranks[rank] = lanes
     return ranks
+
+
+def lane_of(span: dict) -> str:
+    """The lane in which a span is drawn.
+
+    >>> [lane_of({"lane": "communication", "name": name}) for name in ("gather layer1.0", "bucket 0")]
+    ['gather', 'communication']
+    """
+    kind = span["name"].partition(" ")[0]
+    return kind if span["lane"] == "communication" and kind in SHARDED else span["lane"]
 
 
 def tracks(spans: list[dict]) -> list[list[dict]]:
@@ -144,7 +158,7 @@ def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
     look = look_of(lane, span, number)
     edge = {"edgecolor": "none"} if lane == "compute" else {"edgecolor": style.BLACK, "linewidth": 0.5}
     axes.barh(y, width, 0.78, start, facecolor=look.colour, hatch=look.hatch, **edge)
-    if lane == "communication":
+    if lane in ("communication", *SHARDED):
         shown = axes.get_xlim()[1]
         inches = width / shown * (style.WIDTH - 1.5)
         size = style.SMALL - 1.5
@@ -169,8 +183,8 @@ def look_of(lane: str, span: dict, number: int) -> Look:
     """How a span is drawn."""
     if lane == "phase":
         return PHASES.get(span["name"], PHASES["other"])
-    if lane == PARTS_LANE:
-        return PARTS.get(span["name"], COMPUTE)
+    if lane == PARTS_LANE or lane in SHARDED:
+        return PARTS.get(lane if lane in SHARDED else span["name"], COMPUTE)
     return COMMUNICATION[number % 2] if lane == "communication" else COMPUTE
 
 
@@ -184,7 +198,9 @@ def words(record: Record) -> str:
     parts = parts_ms(record)
     if known:
         each = ", ".join(f"{100 * share:.0f} % (rank {rank})" for rank, share in list(known.items())[:MOST_RANKS])
-        text += f"; of communication, {each} overlaps with computation: no proof that it is free (upper bound: no_sync)"
+        text += "".join(f"; {sent}" for sent in sharded_words(next(iter(found.values()))["spans"]))
+        text += f"; of communication, {each} overlaps with computation: no proof that it is free"
+        text += " (upper bound: no_sync)" if "sync" in MODES[record.config.mode].knobs else ""
     elif parts:
         share = 100 * sum(parts.values()) / sum(lengths)
         text += f"; scatter, replicate and gather take {share:.2g} %: {parts_words(parts)}"
@@ -192,6 +208,20 @@ def words(record: Record) -> str:
     else:
         text += "; no communication" if len(found) == 1 else "; no communication was seen"
     return text
+
+
+def sharded_words(spans: list[dict]) -> list[str]:
+    """What a rank receives of weights and sends of gradients in all, of a mode that shards.
+
+    >>> sharded_words([{"lane": "communication", "name": f"gather {i}", "bytes": 2**20} for i in range(3)])
+    ['gather: 3 MiB in all']
+    """
+    sent = {}
+    for span in spans:
+        kind = span["name"].partition(" ")[0]
+        if span["lane"] == "communication" and kind in (*SHARDED, "weights"):
+            sent[kind] = sent.get(kind, 0) + span["bytes"]
+    return [f"{kind}: {size / 2**20:.3g} MiB in all" for kind, size in sent.items()]
 
 
 def hidden_share(spans: list[dict]) -> float | None:
@@ -214,9 +244,10 @@ def legend_of(layouts: dict) -> list:
     from matplotlib.patches import Patch
 
     spans = [span for ranks in layouts.values() for _, _, track in rows(ranks) for span in track]
-    seen = {(span["lane"], span["name"]) for span in spans}
+    seen = {(lane_of(span), lane_of(span) if lane_of(span) in SHARDED else span["name"]) for span in spans}
     shown = {name: look for name, look in PHASES.items() if ("phase", name) in seen}
-    shown |= {name: look for name, look in PARTS.items() if (PARTS_LANE, name) in seen and name not in shown}
+    shown |= {name: look for name, look in PARTS.items()
+              if name not in shown and {(PARTS_LANE, name), (name, name)} & seen}  # fmt: skip
     shown |= {"compute": COMPUTE} if any(lane == "compute" for lane, _ in seen) else {}
     shown |= {"comm.": COMMUNICATION[0]} if any(lane == "communication" for lane, _ in seen) else {}
     return [
