@@ -395,7 +395,7 @@ SHOWN = {
 # Facts that differ because the modes do: why, and between which records they may not differ even so.
 INHERENT = {
     "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
-    "buffers": ("dp keeps replica 0's, ddp sends rank 0's, horovod leaves each rank its own", mode),
+    "buffers": ("dp keeps replica 0's, ddp and zero1 send rank 0's, horovod and fsdp leave each rank its own", mode),
     "device set": ("one device is not several", number_of_devices),
     "threads in total": ("of several machines one process has the cores of one", number_of_machines),
     "memory format": ("weights stay contiguous where Horovod sends them, or dp copies them to other GPUs", mode),

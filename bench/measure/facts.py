@@ -39,6 +39,7 @@ def collect_facts(config, mode, trainer) -> dict:
         **({"optimizer_groups": groups_of(optimizer)} if len(optimizer.param_groups) > 1 else {}),
         **trainer.workload.facts(plain),
         **mode.facts(optimizer),
+        **({} if list(plain.buffers()) else {"buffers": "none"}),
         "overlap": config.overlap,
         "step_barrier": config.step_barrier,
         "item_sync": config.item_sync,

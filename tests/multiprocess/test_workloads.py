@@ -48,7 +48,7 @@ def test_every_mode_trains_gpt_alike_and_counts_tokens(ranks, tmp_path, seen, mo
     assert record.throughput <= 8 * 256 * len(steps) / sum(steps) * 1.001
     assert "tokens/s" in result.stdout and "6 N + 12 layers" in result.stdout and "image" not in result.stdout
     facts = record.samples[0].facts
-    assert len(facts["data_sha256"]) == 64 and facts["norm"] == "LayerNorm × 3"
+    assert len(facts["data_sha256"]) == 64 and facts["norm"] == "LayerNorm × 3" and facts["buffers"] == "none"
 
 
 @pytest.mark.parametrize(("mode", "devices"), MODES)

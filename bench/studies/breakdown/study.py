@@ -4,7 +4,7 @@ profiler."""
 import dataclasses
 from collections.abc import Iterator
 
-from bench.analysis.certificate import Rules, program
+from bench.analysis.certificate import Rules, options
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.studies.base import Flags, Plan, Study
@@ -29,7 +29,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
     return runs | {f"{mode} {BARE}": dataclasses.replace(runs[mode], sync=False) for mode in silent}
 
 
-RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", program)})
+RULES = Rules({"gradient": ("a run without exchange shows what the exchange costs", options("sync"))})
 BREAKDOWN = Study(
     "breakdown",
     "breakdown",

@@ -288,3 +288,14 @@ def test_without_exchange_the_breakdown_is_no_unfairness():
     found = suite("breakdown", breakdown_programs(), rounds=3)
     assert fact(found, "gradient", BREAKDOWN_RULES).status == "inherent"
     assert study_of(found).result(found).certificate.fair and fact(found, "gradient").status == "differs"
+
+
+def test_another_update_is_unfair_in_a_breakdown_as_well():
+    """Such as that of MODE=local, beside one whose exchange is on, too."""
+
+    def alone(data: dict) -> None:
+        for part in data["samples"]:
+            part["facts"]["gradient"] = "each process its own; weights averaged every 4 steps"
+
+    found = edited(suite_records("breakdown", breakdown_programs(), rounds=2), alone, "horovod")
+    assert fact(suites_of(found)[0], "gradient", BREAKDOWN_RULES).status == "differs"
