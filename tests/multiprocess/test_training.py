@@ -107,6 +107,9 @@ def options_of(mode: str, name: str, folder) -> dict:
             return STEPS | {"batch": 18 // gpus // 3, "accumulate": 3, "snapshots": "4"}
         case ["clipped"]:
             return STEPS | {"batch": 6, "clip_norm": 0.01, "snapshots": "1,2,3,4"}
+        case ["fp16 clipped in thirds" | "bf16 clipped in thirds"]:
+            return STEPS | {"batch": 3, "accumulate": 3, "clip_norm": 0.01, "snapshots": "1,4",
+                            "precision": name.split()[0], "allow_slow": 1}  # fmt: skip
         case ["fp16"]:
             return {"batch": 12, "steps": 12, "precision": "fp16", "allow_slow": 1}
         case ["guarded"]:
@@ -453,6 +456,18 @@ def test_passes_of_a_third_are_one_batch(runs, name):
     assert np.abs(snapshots(thirds, 4)[0] - whole).max() < 1e-5
     assert thirds.record["topology"]["global_batch"] == 18
     assert set(thirds.record["samples"][0]["phase_time_s"]) > {"passes before"}
+
+
+HALF = ("zero1", "bf16"), ("fsdp", "bf16"), pytest.param("fsdp", "fp16", marks=pytest.mark.wide)  # a CPU's is slow
+
+
+@pytest.mark.parametrize(("name", "precision"), HALF)
+def test_what_is_sharded_is_clipped_scaled_and_in_passes_as_under_ddp(runs, name, precision):
+    """The same weights, but for gradients that round the other way in half precision."""
+    sharded, whole = (snapshots(runs(mode, f"{precision} clipped in thirds"), 1, 4) for mode in (name, "ddp"))
+    way = np.linalg.norm(whole[1] - whole[0])
+    assert way == pytest.approx(3 * 0.05 * 0.01, rel=0.5)  # of three steps as long as clipping lets them be
+    assert np.linalg.norm(sharded[1] - whole[1]) < 0.05 * way
 
 
 @pytest.mark.parametrize("name", EVERY_MODE)
