@@ -38,6 +38,7 @@ from bench.observe.norms import Norms
 from bench.observe.parameters import Parameters
 from bench.observe.probe import Probe, Unheard
 from bench.observe.ranks import Ranks, launched
+from bench.observe.restored import Restored
 from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.together import put_together
 from bench.observe.view import View, view_of
@@ -47,8 +48,8 @@ from bench.observe.writers import WrittenFiles
 
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
-    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Others, Parameters, Passes, Gradients, Rates, Counts, Norms,
-    Metrics, Draws, Augmentation, StepRandom, Waits,
+    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, Rates,
+    Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits,
 )  # fmt: skip
 
 

@@ -38,6 +38,8 @@ What a Watch alone observes:
     group          {"joined": whether there is a process group, "launched": {"variable", "processes"} of a launcher}
     weights        {"looked_at": [steps], "apart_at": the first after which replicas differ or None, "layers" that do,
                    "together_again": whether they were equal at a later look}
+    restored       {"weights": [hash before the first step, …], "sent": [whether Horovod's optimizer has weight decay,
+                   and a state at that time, …], "moved": [whether broadcast_optimizer_state changed weights, …]}
     parameters     {"tensors", "steps", "forgotten": [in no optimizer, with a gradient], "missing": number in none,
                    "head_alone", "stale": number the optimizer has that are not the model's, "unchanged": [names],
                    "idle": [those without a gradient]}

@@ -26,6 +26,8 @@ GRADIENT = {"over_mean": 1.0, "same_on_all_ranks": True, "exchanged": True, "ste
 RATE = {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64}
 SMALL = RATE | {"global_batch": 256, "for_batch": 64, "meant": 0.4}
 STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False, "wrapped": True}
+RESTORED = {"weights": ["a", "a", "a"], "sent": [True] * 3, "moved": [True] * 3}  # a start with a fresh optimizer
+APART_AT_ONCE = RESTORED | {"weights": ["a", "b", "b"], "moved": [False] * 3}
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
     "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
@@ -41,7 +43,7 @@ RIGHT = {
     "weights": WEIGHTS, "parameters": PARAMETERS, "group": {"joined": True, "launched": LAUNCHED},
     "rates": {"looked_at": 9, "apart_at": None, "by_rank": []}, "passes": {"steps": 20, "unsynced": 0},
     "forwards": {"trains": [9, 9], "evaluates": [3, 3], "buffers": [True, True]}, "others": {"ema": ["a", "a"]},
-    "random": {"streams": ["0", "1"], "generators": []}, "steps": STEPS,
+    "random": {"streams": ["0", "1"], "generators": []}, "steps": STEPS, "restored": RESTORED,
 }  # fmt: skip
 
 
@@ -91,6 +93,8 @@ WRONG = [
     ("same-random", {"random": {"streams": ["0", "0"], "generators": ["torch"]}}, "from 1 random streams (torch)"),
     ("uneven-steps", {"steps": STEPS | {"batches": [[9, 9], [9, 8]]}}, "epoch 2 has 9, 8 batches"),
     ("uneven-steps", {"steps": STEPS | {"images": [8, 4]}}, "a step has 8, 4 examples"),
+    ("hidden-step", {"restored": APART_AT_ONCE | {"moved": [False, True, True]}}, "the weights of ranks 1, 2, and"),
+    ("hidden-step", {"restored": APART_AT_ONCE}, "has its state already"),
 ]
 WATCHED = {"kind": "Own", "shuffles": False, "set_epoch": False, "replacement": False, "repeats": False, "epochs": []}
 ASKED_OF_DATA = [
@@ -125,6 +129,8 @@ PASS = {
         "forwards": {"trains": [9, 9], "evaluates": [3, 4], "buffers": [False, False]}
     },
     "one process and no launcher": {"group": {"joined": False, "launched": None}},
+    "an optimizer's state on one rank": {"restored": APART_AT_ONCE | {"sent": [True, False, False]}},
+    "a state on every rank, and weights of its own on each": {"restored": APART_AT_ONCE | {"weights": ["a", "b", "c"]}},
     "a short wait": {"loader": {"wait_share": [0.9], "wait_s": [0.001], "workers": 0}},
     "batches of any length": {"steps": STEPS | {"images": [None, 8]}},
     "own sets, a part of each": {"data": epochs(draws=60, never=40)["data"] | {"sampler": WATCHED, "own_sets": True}},
