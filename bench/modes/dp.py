@@ -137,7 +137,8 @@ class CpuDataParallel(nn.Module):
         return chunks(images, self.num_replicas)
 
     def replicate(self, count: int) -> list[nn.Module]:
-        """Replica 0 is the original, as on device 0. Each other one gets a copy of every weight.
+        """Replica 0 is the original (nn.DataParallel's replica on device 0 is a module of its own, with the original's
+        weights and buffers). Each other one gets a copy of every weight.
 
         ``clone`` is part of the autograd graph: in backward the gradient of each copy is added to the original's.
         In training the buffers are copied too, and what a replica writes into its copy is lost.

@@ -22,7 +22,10 @@ STEPS = (
 def data_parallel_flow():
     """A drawing of one step of nn.DataParallel on two devices, from top to bottom."""
     height = ROW * len(STEPS) + 0.42
-    note = "Drawing of the algorithm, not a measurement. Orange-red: copied from device to device, every step."
+    note = (
+        "Drawing of the algorithm, not a measurement. Orange-red: copied from device to device, every step. The batch "
+        "may also be scattered from the CPU."
+    )
     figure, axes, top = shapes.paper(height, "nn.DataParallel: one process, two devices, one step", note)
     for x, name in ((LEFT, "device 0"), (RIGHT, "device 1")):
         axes.text(x + WIDE / 2, top - 0.14, name, ha="center", va="center", size=style.TEXT, weight="bold")
