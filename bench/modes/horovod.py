@@ -17,7 +17,9 @@ by tensor). So nothing is left for ``synchronize()``, momentum is each rank's ow
 What to notice, and two traps that every tutorial walks into:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
-    off. A fresh optimizer has no state to send, and after a resume every rank reads the same file: it is not called;
+    off. With weight decay the step moves the weights as well, after a resume those of all ranks but the one that has
+    read the file. A fresh optimizer has no state to send, and after a resume every rank reads the same file: it is not
+    called;
   - ``zero_grad(set_to_none=True)`` raises: Horovod's takes no argument, and calls PyTorch's with its default;
   - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics, which
     are the same everywhere with NORM=sync alone.
