@@ -23,7 +23,8 @@ SOME = (
     "right/fixed_batches", "right/gan", "right/horovod_mnist", "right/isinstance_checks", "right/list_of_batches",
     "right/local_sgd_declared", "right/sampler_epoch_assigned", "right/save_keywords", "right/torchrun_tutorial",
     "wrong/augmentation_own_generator", "wrong/counted_padding", "wrong/exchange_module_called",
-    "wrong/group_never_joined", "wrong/lone_barrier", "wrong/random_same_dropout", "wrong/rates_scheduler_on_rank0",
+    "wrong/group_never_joined", "wrong/hidden_step_resume_epoch", "wrong/lone_barrier", "wrong/random_same_dropout",
+    "wrong/rates_scheduler_on_rank0",
     "wrong/reshuffle_same_generator", "wrong/stale_replaced_head", "wrong/strict_filtered_to_nothing",
     "wrong/sum_under_scaler", "wrong/use_swapped", "wrong/whole_iterable_not_split", "wrong/writers_renamed",
 )  # fmt: skip
