@@ -16,6 +16,7 @@ from bench.course.diagrams.patterns import patterns
 from bench.course.diagrams.process_group import process_group
 from bench.course.diagrams.ring_all_reduce import ring_all_reduce
 from bench.course.diagrams.same_steps import same_steps
+from bench.course.diagrams.sharding import sharding
 from bench.course.diagrams.turns import turns
 from bench.course.diagrams.verdicts import verdicts
 
@@ -33,6 +34,7 @@ __all__ = [
     "process_group",
     "ring_all_reduce",
     "same_steps",
+    "sharding",
     "turns",
     "verdicts",
 ]

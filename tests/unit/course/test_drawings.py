@@ -70,6 +70,8 @@ def test_frozen_weights_have_no_gradient():
         diagrams.process_group(3, 3),
         diagrams.device_memory(LINE, (3, 2, 2), 10, num_devices=4, name="a line"),
         diagrams.disagreement([["all_reduce of [2]"] * 2, ["all_reduce of [2]", "broadcast of [2]", "barrier"]]),
+        diagrams.sharding(),
+        diagrams.patterns(),
     ],
 )
 def test_a_drawing_has_the_width_and_the_type_of_the_pictures(figure):
@@ -79,6 +81,12 @@ def test_a_drawing_has_the_width_and_the_type_of_the_pictures(figure):
     assert svg_of(figure).count("<svg") == 1
 
 
+def test_of_what_is_divided_each_rank_holds_its_part():
+    for num_ranks, held in ((4, ["16", "10", "7", "4"]), (2, ["16", "12", "10", "8"])):
+        texts = [text.get_text() for text in diagrams.sharding(num_ranks).axes[0].texts]
+        assert [text.partition("\n")[0] for text in texts if "sends" in text] == held
+
+
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError):
         diagrams.ring_all_reduce(5)
@@ -86,6 +94,8 @@ def test_what_cannot_be_drawn_is_refused():
         diagrams.process_group(4, 1)
     with pytest.raises(ValueError):
         diagrams.disagreement([["barrier"]])
+    with pytest.raises(ValueError):
+        diagrams.sharding(5)
 
 
 def test_counting_leaves_the_model_alone():
