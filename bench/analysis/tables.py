@@ -34,37 +34,26 @@ def terminal(stream=None) -> Console:
 
 
 def print_grid(console: Console, grid: Grid) -> None:
-    """A grid as a table of a terminal. Numbers stay in one line, but for the memory of many devices, and in a table
-    that would lose columns by it."""
+    """A grid as a table of a terminal. Numbers stay in one line, but for the memory of many devices; headings and words
+    are broken where the terminal is narrow, and nothing is cut off: a table that needs more has longer lines."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    whole = [number and "memory" not in name for name, number in grid.head]
-    fits = least_width(grid, whole) <= console.width
-    for (name, number), one_line in zip(grid.head, whole, strict=True):
-        table.add_column(escape(name), justify="right" if number else "left", no_wrap=one_line and fits)
+    for column, (name, number) in enumerate(grid.head):
+        cells, whole = [row[column] for row in grid.rows], number and "memory" not in name
+        pieces = [piece for cell in cells for piece in ([cell] if whole else cell.split())]
+        least = max(map(len, [*pieces, *name.split()]), default=0)
+        table.add_column(escape(name), justify="right" if number else "left", min_width=least)
     for row in grid.rows:
         table.add_row(*map(escape, row))
     print_table(console, table)
 
 
-def least_width(grid: Grid, whole: list[bool]) -> int:
-    """Columns of a terminal that a grid needs. whole: of each column, whether its lines are not broken.
-
-    >>> least_width(Grid([("mode", False), ("a head", True)], [["no gain", "12.5 %"]]), [False, True])
-    14
-    """
-    texts = zip(*[[name for name, _ in grid.head], *grid.rows], strict=True)
-    lines = [[line for text in column for line in text.split("\n" if one else None)]
-             for column, one in zip(texts, whole, strict=True)]  # fmt: skip
-    return sum(max(map(len, column), default=0) for column in lines) + 3 * len(lines) - 2
-
-
 def print_table(console: Console, table: Table) -> None:
     """A table; without blanks at the ends of its lines where the output is no terminal."""
     if console.is_terminal:
-        console.print(table)
+        console.print(table, crop=False)
         return
     with console.capture() as capture:
-        console.print(table, soft_wrap=False)
+        console.print(table, soft_wrap=False, crop=False)
     for line in capture.get().splitlines():
         console.out(line.rstrip(), highlight=False)
 

@@ -95,6 +95,21 @@ def test_a_grid_is_printed_with_its_brackets_and_every_cell():
     assert all(cell in said for cell in ("what [unit]", "a [red]b[/]", "12"))
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_table_wider_than_its_place_keeps_every_cell(is_terminal):
+    """A narrow terminal, or a file: headings are broken, the words of a cell may be, a number with its interval not."""
+    suite = records.suite("compare", records.compare_programs())
+    (grid, *_) = study_of(suite).summary(compare_suite(suite))
+    console = Console(width=40, force_terminal=is_terminal, color_system=None)
+    with console.capture() as capture:
+        tables.print_grid(console, grid)
+    lines = capture.get().splitlines()
+    for row in grid.rows:
+        assert all(word in capture.get() for word in row[0].split()), capture.get()
+        numbers = [cell for cell, (_, number) in zip(row, grid.head, strict=True) if number]
+        assert any(all(cell in line for cell in numbers) for line in lines), capture.get()
+
+
 def test_failed_and_evaluated_runs_have_a_row_that_says_so():
     failed = records.record("ddp", failed="killed")
     (evaluated,) = records.edited(
