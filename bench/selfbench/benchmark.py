@@ -15,6 +15,8 @@ Parts:
   commands that must be instant;
 - input: batches of photographs from JPEG files against torchvision's plain recipe, in turns, in one loader worker; and
   how many images per second all workers feed to the device, on a GPU also with DECODE=cuda;
+- hosts: ddp and horovod with every rank on a node of its own, network namespaces of this machine with links that are
+  not limited, against the same ranks on one host. Left out where there can be no such nodes;
 - network: all-reduces as `bench network` times them against a bare loop of them, in turns, in the same processes;
 - gpu: the loop on one GPU, as MODE=single runs by default, against a bare loop of its own with the same settings, in
   turns, in one process. Left out where there is no GPU.
@@ -40,6 +42,7 @@ from rich.table import Table
 
 from bench import formulas
 from bench.analysis import stats, tables
+from bench.cluster.make import isolate
 from bench.config.fields import variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import PLAIN, RunConfig
@@ -54,7 +57,7 @@ from bench.selfbench.input_pipeline import write_photographs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 from bench.studies.rounds import order
 
-PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "network", "gpu")
+PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "hosts", "network", "gpu")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip
 GPU_TAKES = ("plain", *PLAIN)  # ONLY=gpu takes these, too
@@ -74,6 +77,11 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         console.print(f"left out: gpu: no GPU is visible here: {nvml.why_no_gpu()}", highlight=False, markup=False)
         if only == "gpu":
             return 0
+    no_nodes = why_no_nodes() if "hosts" in parts else ""
+    if no_nodes:
+        console.print(f"left out: hosts: {no_nodes}", highlight=False, markup=False)
+        if only == "hosts":
+            return 0
     given, asked = asked, check(asked, parts)
     out = Path(asked.out)
     try:
@@ -84,7 +92,8 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-selfbench-") as folder:
         first = Path(folder) / "first"
         programs = all_programs(asked, first)  # none for the parts "loop", "progress" and "input"
-        rows = [row for row in all_rows() if row.part in parts and row.program in programs]
+        left_out = {"hosts"} if no_nodes else set()
+        rows = [row for row in all_rows() if row.part in {*parts} - left_out and row.program in programs]
         used = {name: programs[name] for row in rows for name in (row.program, row.against) if name in programs}
         if used:
             console.print(f"{len(used)} programs, {rounds} rounds")
@@ -155,6 +164,15 @@ def chosen_parts(only: str | None) -> tuple[str, ...]:
     return PARTS if only is None else (only,)
 
 
+def why_no_nodes() -> str:
+    """Why namespaces of this machine cannot be nodes; "" where they can."""
+    try:
+        isolate()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 def check(asked: RunConfig, parts: tuple[str, ...]) -> RunConfig:
     """CPU workers, two unless more are asked for. Raises UserError for an option that would be ignored."""
     takes = TAKES + GPU_TAKES if parts == ("gpu",) else TAKES
@@ -193,6 +211,7 @@ def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
             programs[f"bare {mode}"] = progs.bare(config)
         if not info.one_process:
             programs[f"{mode} tuned"] = progs.harness(in_mode(tuned, mode))
+            programs[f"{mode} over nodes"] = progs.over_nodes(config)
         if not info.one_process and mode in KINDS:
             one_step = dataclasses.replace(config, **START)
             programs[f"{mode} start"] = progs.harness(one_step)

@@ -6,6 +6,7 @@ A program is a command with variables to add to the environment, and a way to re
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,13 @@ def harness(config: RunConfig) -> Program:
     argv = [sys.executable, "-m", "bench", "run", *flags(config), "--out=OUT"]
     independent = MODES[config.mode].baseline
     return Program(argv, {}, read_record, config.global_batch, independent, config.timeout)
+
+
+def over_nodes(config: RunConfig) -> Program:
+    """The same run with every rank on a node of its own: network namespaces, links without a limit."""
+    alone = harness(config)
+    nodes = ["--nodes", str(config.num_devices), "--cmd", shlex.join(alone.argv)]
+    return dataclasses.replace(alone, argv=[sys.executable, "-m", "bench", "cluster", *nodes])
 
 
 def joined(config: RunConfig) -> Program:

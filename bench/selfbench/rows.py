@@ -47,6 +47,10 @@ def all_rows() -> list[Row]:
             rows += [Row("startup", f"{mode} / bare {floor}", *pair, "start", target, at_most=True)]
         pair = (f"joined {mode} start", f"bare {mode} first step")
         rows += [Row("startup", f"joined {mode} / bare first step", *pair, "start", 1.1, at_most=True)]
+    rows += [
+        Row("hosts", f"{mode} over nodes / on one host", f"{mode} over nodes", mode, "throughput", 0.97)
+        for mode in SEVERAL
+    ]
     for command in ("bench --help", "bench report"):
         rows += [Row("startup", f"{command} / {INSTANT_S} s", command, INSTANT_S, "start", 1.0, at_most=True)]
     return rows

@@ -1,4 +1,4 @@
-"""bench/selfbench: the part on a GPU. Its loop is run here on a CPU, where it is no figure of anything."""
+"""bench/selfbench: the part on a GPU, whose loop is run here on a CPU, and is no figure; parts that are left out."""
 
 import pytest
 
@@ -29,6 +29,14 @@ def test_without_a_gpu_the_part_is_left_out_in_one_line(device, monkeypatch, cap
     assert benchmark.run(RunConfig(out=str(tmp_path / "out"), device=device), rounds=2, only="gpu") == 0
     said = capsys.readouterr().out
     assert said.startswith("left out: gpu: no GPU is visible here") and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_namespaces_the_part_hosts_is_left_out_in_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("BENCH_CLUSTER", "/nowhere")  # inside of a cluster there can be no other
+    assert benchmark.run(RunConfig(out=str(tmp_path / "out")), rounds=2, only="hosts") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("left out: hosts: this is inside of a cluster already") and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
