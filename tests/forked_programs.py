@@ -53,6 +53,7 @@ class Programs:
         self.folder = Path(self.temporary.name)
         self.place, self.python = str(self.folder / "door"), str(self.folder / "python")
         words = [sys.executable, "-S", "-E", forked_python.__file__, sys.executable, self.place]
+        words += [forked_python.namespaces()]
         Path(self.python).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         Path(self.python).chmod(0o700)
         for beside in Path(sys.executable).parent.iterdir():  # programs that are looked for beside Python

@@ -2,7 +2,8 @@
 
 It asks a process that has torch (tests/forked_programs.py) for a copy that runs the program, with this one's arguments,
 variables, folder and open files; it passes signals on, and ends as the copy does. A copy whose caller is killed is
-ended. What is no program, and what asks for a Python without packages (-S), is the real one's.
+ended. What is no program, what asks for a Python without packages (-S), and what runs in a node of a cluster is the
+real one's: a copy is in the namespaces of the process that it is a copy of.
 """
 
 import json
@@ -32,6 +33,11 @@ def program_of(argv: list[str]) -> tuple[str, str, list[str], bool] | None:
     return None
 
 
+def namespaces() -> str:
+    """Those that this process is in."""
+    return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt", "pid", "uts", "user"))
+
+
 def open_files(caller: socket.socket) -> list[int]:
     """The numbers of the files that are open here, but for the connection."""
     found = [int(name) for name in os.listdir("/proc/self/fd")]
@@ -51,9 +57,9 @@ def ask(caller: socket.socket, door: str, argv: list[str]) -> None:
         os.dup2(null, number) if number <= 2 else os.close(number)
 
 
-def main(real: str, door: str, argv: list[str]) -> None:
-    """Never returns."""
-    if not program_of(argv):
+def main(real: str, door: str, around: str, argv: list[str]) -> None:
+    """around: the namespaces that copies are in. Never returns."""
+    if not program_of(argv) or namespaces() != around:
         os.execv(real, [real, *argv])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with socket.socket(socket.AF_UNIX) as caller:
@@ -72,4 +78,4 @@ def main(real: str, door: str, argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(*sys.argv[1:4], sys.argv[4:])

@@ -1,5 +1,6 @@
 """What stands in the place of Python in other tests does as Python does (tests/forked_python.py)."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -69,6 +70,15 @@ def test_it_can_spawn(copies, tmp_path, monkeypatch):
     (tmp_path / "program.py").write_text(SPAWNS)
     done = subprocess.run([copies.python, tmp_path / "program.py"], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[(0, 'said'), (1, 'said')] [0, 0]\n", "")
+
+
+def test_in_a_namespace_of_its_own_it_stays_there(copies):
+    """As in a node of a cluster: a copy would be in the machine's own network, and change that."""
+    program = "import os; print(os.readlink('/proc/self/ns/uts'))"
+    apart = subprocess.run(["unshare", "--user", "--uts", copies.python, "-c", program], capture_output=True, text=True)
+    if apart.returncode:
+        pytest.skip(f"no namespaces here: {apart.stderr.strip()}")
+    assert apart.stdout.strip() != os.readlink("/proc/self/ns/uts")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
