@@ -20,6 +20,7 @@ from bench.launch.placement import Placement
 from bench.launch.progress_bar import LiveProgress
 from bench.launch.supervise import MOST_S
 from bench.measure import node
+from bench.measure.environment import collect_machine
 from bench.process.ending import GRACE_S
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
@@ -28,6 +29,7 @@ from bench.storage import stage
 LOOK_S = 1.0  # between two looks at what the other ranks have said
 LOG_BYTES = 2**20  # of the end of a log that goes to another machine
 QUIET_S = 3.0  # in which those say how they end that can
+HURRY_S = 0.5  # the same under mpirun, which kills the processes a second after it has told them to end
 
 
 class Rank(Guard):
@@ -45,6 +47,7 @@ class Rank(Guard):
         self.node = Node(Placement(range(self.rank, self.rank + 1)), run_dir)
         self.streams = [os.dup(number) for number in (1, 2)]
         self.ended = threading.Event()
+        self.live = self.machine = None
 
     def begin(self) -> None:
         """Write a heartbeat, and watch it."""
@@ -55,6 +58,8 @@ class Rank(Guard):
 
     def look(self) -> None:
         """Show how it goes on, and end this rank when another has failed, or when no rank gets on."""
+        if self.rank == 0 and self.seat.launcher == "mpirun":
+            self.machine = collect_machine()  # when the run is ended there is no time for it
         told, beats, moved, seen, watch = 0.0, None, time.monotonic(), time.monotonic(), self.progress()
         every = max(LOOK_S, min(10.0, self.config.timeout / 10))
         while not self.ended.wait(LOOK_S):
@@ -106,9 +111,10 @@ class Rank(Guard):
             return None
         stream = os.fdopen(os.dup(self.streams[0]), "w")
         console, workload = tables.terminal(stream), workload_of(self.config)
-        return LiveProgress(
-            self.config, console, self.config.mode, lambda row: epoch_line(row, workload)
-        ).__enter__()  # it ends with the process
+        self.live = LiveProgress(
+            self.config, console, self.config.mode, lambda row: epoch_line(row, workload), captures=False
+        )  # what a rank prints goes to its log
+        return self.live.__enter__()
 
     # --- how it ends --------------------------------------------------------------------------------------------------
 
@@ -151,6 +157,8 @@ class Rank(Guard):
 
     def speak(self) -> None:
         """From here on what is printed goes to the user."""
+        if self.live:
+            self.live.__exit__()
         for number, stream in enumerate(self.streams, start=1):
             os.dup2(stream, number)
 
@@ -198,23 +206,36 @@ class Rank(Guard):
             self.speak()
             finish(tables.terminal(), self.config, self.run_dir / "record.json", [])
             return 0
-        error = self.cause()
+        done = (self.run_dir / "record.json").exists()
+        hurried = self.machine is not None and self.failed is not None and self.failed["kind"] == "terminated"
+        if hurried and not done:
+            self.leave_record(self.ended_by_launcher())  # should there be no time to find out more
+        error = self.cause(HURRY_S if hurried else QUIET_S)
         self.tidy()
         self.speak()
         if isinstance(error, UserError) and not any(self.run_dir.glob("*.pt")):
             shutil.rmtree(self.run_dir, ignore_errors=True)  # nothing ran
-        elif not (self.run_dir / "record.json").exists():
-            failure = getattr(error, "failure", None)
-            failure = failure or {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
-            launcher.fail(self.run_dir, self.config, self.started, failure)
+        elif not done:
+            self.leave_record(error)
         print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
         self.meeting.tell("said", True)
         time.sleep(LOOK_S)  # the store may be in this process: let the others hear it
         return error.exit_code
 
-    def cause(self) -> BenchError:
-        """What the run failed of, when all have said how they end that can."""
-        reports, deadline = [], time.monotonic() + QUIET_S
+    def leave_record(self, error: BenchError) -> None:
+        """The record of a run that failed."""
+        failure = getattr(error, "failure", None)
+        failure = failure or {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
+        launcher.fail(self.run_dir, self.config, self.started, failure, machine=self.machine)
+
+    def ended_by_launcher(self) -> BenchError:
+        """That no rank has said why it ends."""
+        words = f"{self.seat.launcher} has ended, and with it the run"
+        return supervise.failed("launcher", None, words, self.run_dir, "", f"rank{self.rank}.log")
+
+    def cause(self, limit_s: float) -> BenchError:
+        """What the run failed of, when all have said how they end that can, within ``limit_s`` seconds."""
+        reports, deadline = [], time.monotonic() + limit_s
         while True:
             try:
                 reports = self.meeting.failures()
@@ -228,8 +249,7 @@ class Rank(Guard):
         for report in reports:
             self.keep_log(report["rank"], report.get("log"))
         if not reports:
-            words = f"{self.seat.launcher} has ended, and with it the run"
-            return supervise.failed("launcher", None, words, self.run_dir, "", f"rank{self.rank}.log")
+            return self.ended_by_launcher()
         return joining.cause_of(reports, self.seat.world_size, self.config.timeout, self.run_dir)
 
     def keep_log(self, rank: int, text: str | None) -> None:

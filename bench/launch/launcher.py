@@ -139,12 +139,16 @@ def tidy(run_dir: Path, rendezvous: list[Path]) -> None:
         shutil.rmtree(run_dir / folder, ignore_errors=True)
 
 
-def fail(run_dir: Path, config: RunConfig, started: float, failure: dict, survival: Survival | None = None) -> None:
-    """Leave a record that says how the run failed, where the disk lets us."""
+def fail(
+    run_dir: Path, config: RunConfig, started: float, failure: dict, survival: Survival | None = None,
+    machine: dict | None = None,
+) -> None:  # fmt: skip
+    """Leave a record that says how the run failed, where the disk lets us. machine: what ``collect_machine`` has found
+    already, where there is no time for it."""
     os.environ["BENCH_STARTED_AT"] = str(started)
     with uninterrupted(), contextlib.suppress(OSError):
         failure = failure | {"after_s": round(steady.now() - started, 3)}
-        write_failure(run_dir, config, collect_machine(), failure, survival and survival.told())
+        write_failure(run_dir, config, machine or collect_machine(), failure, survival and survival.told())
 
 
 def make_run_dir(config: RunConfig) -> Path:

@@ -15,10 +15,11 @@ BAR_S = 0.5  # between two drawings of the bar
 class LiveProgress:
     """Give ``watch`` to ``launch``: it shows rank 0's step, epoch, rate, loss, and the time left.
 
-    row: turns an epoch's row into the line to print as soon as the epoch has ended; None prints none.
+    row: turns an epoch's row into the line to print as soon as the epoch has ended; None prints none. captures: whether
+    what this process prints meanwhile goes above the bar.
     """
 
-    def __init__(self, config: RunConfig, console: Console, title: str, row=None):
+    def __init__(self, config: RunConfig, console: Console, title: str, row=None, captures: bool = True):
         self.config, self.console, self.title, self.row = config, console, title, row
         columns = [
             TextColumn("{task.description}"),
@@ -26,7 +27,10 @@ class LiveProgress:
             TextColumn("{task.fields[says]}"),
             TimeElapsedColumn(),
         ]
-        self.progress = Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal)
+        self.progress = Progress(
+            *columns, console=console, auto_refresh=False, disable=not console.is_terminal,
+            redirect_stdout=captures, redirect_stderr=captures,
+        )  # fmt: skip
         self.task = self.progress.add_task(title, total=None, says="starting")
         self.shown_at, self.shown, self.rows = time.monotonic(), 0, 0
 

@@ -24,6 +24,9 @@ from tests.s3 import needs_s3
 WITHIN = 120.0  # seconds in which every process of a broken run must have ended, on a busy machine
 
 
+AT_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(['sh', '-c', sys.argv[1]])))"
+
+
 def words(out: Path, **options) -> list[str]:
     """The command line of a process that joins. SMALL's options but for those that a launcher settles."""
     return ["-m", "bench", "run", *flags(**SMALL | TINY | {"mode": "ddp", "timeout": 100} | options), "--out", str(out)]
@@ -118,12 +121,17 @@ def test_two_machines_without_a_shared_file_system(tmp_path, bucket):
 
 
 def test_two_nodes_of_a_cluster(tmp_path, cluster):
-    """Network namespaces: torchrun's agents meet over a link, and the record says which network it was."""
+    """Network namespaces: torchrun's agents meet over a link, and the record says which network it was. Rank 0 is at a
+    terminal: its bar is gone before the table comes, and what it prints for its log is not on it."""
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=node1",
              "--master-port=29500"]  # fmt: skip
     both = [shlex.join([*agent, f"--node-rank={rank}", *words(tmp_path, timeout=200)]) for rank in range(2)]
-    result = cluster(f"{on('node2', 'sh', '-c', both[1])} & {both[0]} && wait", out=tmp_path, rate="100mbit")
+    at_a_terminal = shlex.join([sys.executable, "-c", AT_A_TERMINAL, both[0]])
+    command = f"{on('node2', 'sh', '-c', both[1])} & {at_a_terminal} && wait"
+    result = cluster(command, out=tmp_path, rate="100mbit", env={"COLUMNS": "200"})
     assert result.code == 0, result.stderr
+    assert "building the model" in result.stdout  # the bar
+    assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
     record = result.loaded
     assert [(node.name, node.interface) for node in record.nodes] == [("node1", "eth0"), ("node2", "eth0")]
     assert "2 namespaces of one machine" in record.network and record.network in result.stdout
