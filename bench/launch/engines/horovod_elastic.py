@@ -3,8 +3,9 @@
 It is what ``horovodrun --min-np N --max-np M --host-discovery-script`` runs (horovod/runner/gloo_run.py of 0.28.1), by
 the same classes, for two reasons. Horovod gives up a whole host when one of its ranks is lost, and goes on with the
 others; here every rank is a host of its own, by a made-up name, so that one is lost alone. And horovodrun would reach
-hosts of such names by ssh. A rank that was lost is tried again after a while (``COOLDOWN_S``), and joins at the next
-commit.
+hosts of such names by ssh. A rank that was lost is tried again after a while (``wait_s``), and joins at the next
+commit. It comes as a new host: the name of the old one is not enough where there are fewer ranks left than the least,
+for Horovod then keeps the lost rank's place, and takes it for one that is still there.
 """
 
 import os
@@ -12,6 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -19,33 +21,54 @@ import psutil
 from bench.measure import steady
 
 TICK_S = 0.1
-COOLDOWN_S = (5, 60)  # Horovod waits two to three times the first before it tries a lost rank again, then longer
+FIRST_WAIT_S, LONGEST_WAIT_S = 10, 60
+
+
+def wait_s(times: int) -> int:
+    """How long a rank that was lost so many times is left alone before it is tried again.
+
+    >>> [wait_s(times) for times in (1, 2, 3, 4, 5)]
+    [10, 20, 40, 60, 60]
+    """
+    return min(FIRST_WAIT_S * 2 ** (times - 1), LONGEST_WAIT_S)
 
 
 def main() -> None:
     """Called with the least and the most ranks, how many interruptions are survived, the seconds that ranks wait for
     each other, and the worker's arguments. Fails unless a rank has ended well."""
-    from horovod.runner.elastic.discovery import FixedHosts
+    from horovod.runner.elastic.discovery import HostDiscovery
     from horovod.runner.elastic.settings import ElasticSettings
     from horovod.runner.gloo_run import launch_gloo_elastic
     from horovod.runner.http.http_server import RendezvousServer
 
     least, most, restarts, limit_s = map(int, sys.argv[1:5])
+    places = {f"place{number}": 0 for number in range(most)}  # each with how often its rank was lost
+    hosts = [f"{place}.0" for place in places]
+
+    class Discovery(HostDiscovery):
+        def find_available_hosts_and_slots(self) -> dict[str, int]:
+            return dict.fromkeys(hosts, 1)
+
     settings = ElasticSettings(
-        discovery=FixedHosts({f"place{number}": 1 for number in range(most)}),
-        min_num_proc=least, max_num_proc=most, num_proc=most, elastic_timeout=limit_s, reset_limit=restarts,
-        cooldown_range=COOLDOWN_S, key=secrets.token_bytes(16), nics={loopback()}, verbose=0,
+        discovery=Discovery(), min_num_proc=least, max_num_proc=most, num_proc=most, elastic_timeout=limit_s,
+        reset_limit=restarts, key=secrets.token_bytes(16), nics={loopback()}, verbose=0,
     )  # fmt: skip
-    codes, numbers = [], {}  # of each host its rank at first: Horovod takes them in no order
+    codes, numbers = [], {}  # of each place its rank at first: Horovod takes them in no order
 
     def run_rank(command: str, slot, events: list) -> tuple[int, float]:
-        number = numbers.setdefault(slot.hostname, slot.rank)  # its rank for as long as nobody is lost
+        place = slot.hostname.partition(".")[0]
+        number = numbers.setdefault(place, slot.rank)  # its rank for as long as nobody is lost
         process = subprocess.Popen(f"exec env RANK={number} LOCAL_RANK={number} {command}", shell=True)
         while process.poll() is None:
             if any(event.is_set() for event in events):
                 process.terminate()
             time.sleep(TICK_S)
         codes.append(process.returncode)
+        if process.returncode:
+            places[place] += 1
+            timer = threading.Timer(wait_s(places[place]), hosts.append, [f"{place}.{places[place]}"])
+            timer.daemon = True
+            timer.start()
         return process.returncode, steady.now()
 
     command = [sys.executable, *sys.argv[5:]]
