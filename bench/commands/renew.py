@@ -13,7 +13,7 @@ from bench.analysis.suite import Suite
 from bench.commands import LINES
 from bench.commands.help import markdown
 from bench.commands.run_output import announce, print_run
-from bench.course import chapters, pictures
+from bench.course import chapters, illustrations
 from bench.files import PROJECT
 from bench.network import figure as network_figure
 from bench.network.record import by_suite, place_of
@@ -78,7 +78,7 @@ def draw() -> Iterator[Path]:
 
 def draw_chapters() -> Iterator[Path]:
     """Draw the pictures in the chapters' texts again; those that no text has any more are removed."""
-    drawn = {path: text for chapter in chapters.chapters() for path, text in pictures.drawn(chapter)}
+    drawn = {path: text for chapter in chapters.chapters() for path, text in illustrations.drawn(chapter)}
     for path in set((chapters.TUTORIALS / "pictures").glob("*")) - set(drawn):
         path.unlink()
         yield path

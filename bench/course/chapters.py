@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from bench import files
-from bench.course.pictures import without_pictures
+from bench.course.illustrations import without_pictures
 from bench.course.shell import end_all, marked_with, own_paths, tether
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT

@@ -12,7 +12,7 @@ from tests.exercises import judge
 from tests.forked_programs import start
 from tests.runs import ROOT
 
-PATHS = sorted(path for path in text.SETS.glob("[0-9][0-9]_*.md") if (judge.ANSWERS / path.name).exists())
+PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
 LIMIT_S = 500
 # what an answer that is wrong by a slip of the pen raises: the tests have not judged it
 SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")

@@ -1,4 +1,4 @@
-"""The chapters from 7 on, executed; the others are in test_run_1_to_6.py, for another process at the same time."""
+"""The chapters from 7 on, executed; the others are in test_run_0_to_6.py, for another process at the same time."""
 
 import pytest
 

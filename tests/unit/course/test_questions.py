@@ -8,7 +8,8 @@ from bench.course import chapters
 from bench.course.chapters import TUTORIALS
 
 QUESTION = re.compile(
-    r"^\*\*(\d+)\.(\d+)\*\* (.+)\n\n((?:- [a-d]\) .+\n){4})\n<details><summary>Answer</summary>([a-d])\) (.+)</details>$",
+    r"^\*\*(\d+)\.(\d+)\*\* (.+)\n\n((?:- [a-d]\) .+\n){4})\n"
+    r"<details><summary>Answer</summary>([a-d])\) (.+)</details>$",
     re.MULTILINE,
 )
 

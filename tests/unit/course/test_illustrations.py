@@ -2,13 +2,13 @@
 
 import pytest
 
-from bench.course import chapters, pictures
+from bench.course import chapters, illustrations
 from bench.course.chapters import TUTORIALS
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return {path: text for chapter in chapters.chapters() for path, text in pictures.drawn(chapter)}
+    return {path: text for chapter in chapters.chapters() for path, text in illustrations.drawn(chapter)}
 
 
 def test_they_are_as_their_cells_draw_them(drawn):
@@ -17,11 +17,11 @@ def test_they_are_as_their_cells_draw_them(drawn):
 
 
 def test_each_line_of_a_picture_has_its_cell_and_no_file_is_left_over(drawn):
-    assert {file for path in chapters.chapters() for file in pictures.files_in(path)} == set(drawn)
+    assert {file for path in chapters.chapters() for file in illustrations.files_in(path)} == set(drawn)
     assert set((TUTORIALS / "pictures").glob("*")) <= set(drawn)
 
 
 @pytest.mark.parametrize("file", ["pictures/turns.svg", "../results/reference/a-machine/weak-1/pictures/weak.svg"])
 def test_a_notebook_has_the_cell_and_not_the_line(file):
     text = f"# T\n\n```python\ncourse.diagrams.turns()\n```\n\n![Turns]({file})\n\nIt goes on.\n"
-    assert pictures.without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"
+    assert illustrations.without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"
