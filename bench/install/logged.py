@@ -68,28 +68,31 @@ def run_logged(command, log_path, title: str, *, env=None, cwd=None, deadline: f
     children are killed. Raises TimeoutError at the deadline.
     """
     line = ProgressLine(title)
-    word = "stopped"
+    word, child = "stopped", None
     with open(log_path, "ab") as log, signals_raise():
         log.write(f"$ {shlex.join(map(str, command))}\n".encode())
         log.flush()
-        child = subprocess.Popen(
-            command,
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a process group of its own, so that it can be ended as a whole
-        )
         try:
+            with _signals_wait() as before:  # one that comes while the child is started would leave it behind
+                child = subprocess.Popen(
+                    command,
+                    env=env,
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a process group of its own, so that it can be ended as a whole
+                    preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+                )
             _copy_output(child, log, line, deadline)
             code = child.wait()
             word = "done" if code == 0 else "failed"
             return code
         finally:
-            with _signals_wait():
-                _end_group(child)
-            child.stdout.close()
+            if child:
+                with _signals_wait():
+                    _end_group(child)
+                child.stdout.close()
             line.close(word)
 
 
@@ -135,10 +138,11 @@ def _end_group(child) -> None:
 
 @contextlib.contextmanager
 def _signals_wait():
-    """Hold signals back, so that a second Ctrl-C does not stop the tidying after the first."""
+    """Hold signals back, and hand out which were held before; a second Ctrl-C does not stop the tidying after the
+    first."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
-        yield
+        yield before
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -117,6 +117,7 @@ def test_epochs_that_are_left_early_are_compared_as_far_as_they_went():
 
 
 def test_a_rank_that_draws_an_image_again_is_told_from_ranks_that_share_it():
+    torch.manual_seed(0)
     replacing = samplers(100, 10, lambda rank: torch.randint(100, (50,)).tolist())["epochs"][0]
     whole = samplers(100, 10, lambda rank: torch.randperm(100).tolist())["epochs"][0]
     assert replacing["by_one_rank"] > 10 and whole["by_one_rank"] == 0 and whole["repeated"] == 100
