@@ -4,7 +4,7 @@ Tables of the README and the manual, the README and the pictures of each folder 
 the chapters' texts. A test says when one of the texts is stale.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench import files
@@ -50,8 +50,14 @@ def show(console, record, others) -> None:
 
 def write() -> Iterator[Path]:
     """Write the texts that are stale."""
-    for path, text in texts():
+    return stale(texts())
+
+
+def stale(contents: Iterable[tuple[Path, str]]) -> Iterator[Path]:
+    """Write each file whose text is another one, and name it."""
+    for path, text in contents:
         if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
             with files.written_whole(path) as temporary:
                 temporary.write_text(text)
             yield path
@@ -82,9 +88,4 @@ def draw_chapters() -> Iterator[Path]:
     for path in set((chapters.TUTORIALS / "pictures").glob("*")) - set(drawn):
         path.unlink()
         yield path
-    for path, text in drawn.items():
-        if not path.exists() or path.read_text() != text:
-            path.parent.mkdir(exist_ok=True)
-            with files.written_whole(path) as temporary:
-                temporary.write_text(text)
-            yield path
+    yield from stale(drawn.items())

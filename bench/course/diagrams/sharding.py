@@ -2,13 +2,10 @@
 
 from bench.analysis import style
 from bench.course.diagrams import shapes
+from bench.course.diagrams.device_memory import LOOKS as ALL_LOOKS
 from bench.formulas import sharded_bytes
 
-LOOKS = {
-    "weights": style.Look(style.BLUE),
-    "gradients": style.Look(style.ORANGE, "///"),
-    "optimizer state": style.Look(style.GREEN, "..."),
-}
+LOOKS = {what: ALL_LOOKS[what] for what in ("weights", "gradients", "optimizer state")}
 # way -> the kinds that are divided, and how many times (N-1)/N of the weights' bytes a rank sends per step
 WAYS = {
     "DDP": ((), 2),
