@@ -61,6 +61,16 @@ def test_it_begins_with_a_question_and_what_is_new(path):
 
 
 @each_chapter
+def test_it_begins_with_what_one_can_do_afterwards_the_minutes_and_what_it_needs(path):
+    head = path.read_text().partition("**New since")[0]
+    places = [
+        head.find(part) for part in ("**Question.**", "**After this chapter** you can", "**Time:**", "**Needs:**")
+    ]
+    assert -1 not in places and places == sorted(places)
+    assert re.search(r"\*\*Time:\*\*\s\d+\sminutes\sto\sread", head)
+
+
+@each_chapter
 def test_a_guess_is_asked_for_and_comes_back(path):
     guesses = re.findall(r"^(\w+) = .*\bNone\b", section(path, "A prediction"), re.MULTILINE)
     assert guesses, "no `guess = None  # …` in the section A prediction"
