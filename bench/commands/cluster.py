@@ -1,8 +1,8 @@
 """``bench cluster``: a cluster of network namespaces on this machine, and a command on its first node."""
 
-from bench.cluster.make import run as run_in
-from bench.cluster.plan import Cluster, read_latency, read_loss, read_nodes, read_rate
 from bench.commands.base import needed, whole
+from bench.launch.cluster.make import run as run_in
+from bench.launch.cluster.plan import Cluster, read_latency, read_loss, read_nodes, read_rate
 
 
 def run(args) -> int:

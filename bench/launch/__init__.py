@@ -8,6 +8,7 @@ agent      a node on another machine, which answers over a pipe; machine: what i
 command    the engine's command with its environment
 engines/   in-process, spawn, torchrun, horovodrun: each builds a command, a pure function
 hosts/     this machine, and several of them by HOSTS
+cluster/   several machines made of this one, as network namespaces
 
 Nothing here imports the worker: a config goes across the process boundary, and a record comes back.
 """

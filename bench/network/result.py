@@ -5,9 +5,9 @@ from functools import cached_property
 
 from bench import formulas
 from bench.analysis.tables import Grid
-from bench.cluster.plan import repeated
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
+from bench.launch.cluster.plan import repeated
 from bench.network import plan
 from bench.network.record import NetworkRecord, Operation, Times
 from bench.record.describe import DISTURBING, disturbances_of, in_words, machine_line, stand_in, where

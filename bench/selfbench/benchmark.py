@@ -42,11 +42,11 @@ from rich.table import Table
 
 from bench import formulas
 from bench.analysis import stats, tables
-from bench.cluster.make import isolate
 from bench.config.fields import variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import PLAIN, RunConfig
 from bench.errors import UserError
+from bench.launch.cluster.make import isolate
 from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import nvml

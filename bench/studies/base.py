@@ -5,10 +5,10 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.cluster.plan import repeated
 from bench.config.command_line import OF_IMAGES, in_words
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import KNOBS, UNSET, RunConfig, names, when_not_given
+from bench.launch.cluster.plan import repeated
 
 QUICK_ROUNDS = 2
 MIN_ROUNDS = 3  # with fewer it is a look, not a result

@@ -119,7 +119,7 @@ def test_a_machine_that_is_gone_is_named_with_its_ranks(scene):
 def test_elastic_goes_on_when_a_machine_is_lost(scene, mode, comes_back, tmp_path):
     remote = tmp_path / "remote.sh"
     remote.write_text(f'test ! -e {tmp_path / "gone"} && exec "$@"')
-    remote = f"sh {remote} {sys.executable} -m bench.cluster.enter {{host}}"
+    remote = f"sh {remote} {sys.executable} -m bench.launch.cluster.enter {{host}}"
     training = {"epochs": 2, "batch": 60, "checkpoint_steps": 2, "elastic": 1, "timeout": 100, "steps": None,
                 "storage_ms": None}  # fmt: skip
     told = scene("machine_back" if comes_back else "machine_lost", mode=mode, remote=remote, **training)

@@ -15,8 +15,8 @@ import threading
 import time
 from pathlib import Path
 
-from bench.cluster.plan import Cluster, usable
 from bench.errors import UserError
+from bench.launch.cluster.plan import Cluster, usable
 
 GRACE_S = 30.0  # for a command that was told to end
 STEP_S = 30.0  # for one step of the building
@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
     except UserError as error:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
-    enter = [sys.executable, "-m", "bench.cluster.enter", plan.names[0], "sh", "-c", command]
+    enter = [sys.executable, "-m", "bench.launch.cluster.enter", plan.names[0], "sh", "-c", command]
     child = subprocess.Popen(enter, preexec_fn=lambda: take(terminal))
     threading.Thread(target=obey, args=(pipe, child.pid, folder), daemon=True).start()
     while True:  # the first process of a PID namespace is the parent of all that have lost theirs

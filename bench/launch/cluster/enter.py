@@ -1,4 +1,6 @@
-"""Runs a command on a node of the cluster that this process is in: ``python -m bench.cluster.enter node2 hostname``.
+"""Runs a command on a node of the cluster that this process is in.
+
+    python -m bench.launch.cluster.enter node2 hostname
 
 It stands where ssh stands between real machines. The command has this environment and this folder, the files of the
 machine are the same on every node, and its standard input and output are joined to the caller's.
@@ -9,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from bench.cluster.plan import CLUSTER, DESCRIPTION
 from bench.errors import UserError
+from bench.launch.cluster.plan import CLUSTER, DESCRIPTION
 
 FAILED = 255  # as ssh says that it was not the command that failed
 
@@ -21,7 +23,9 @@ def main(words: list[str]) -> int:
         name, *command = words or [""]
         node = find(name)
         if not command:
-            raise UserError("say which command to run there, as in `python -m bench.cluster.enter node2 hostname`")
+            raise UserError(
+                "say which command to run there, as in `python -m bench.launch.cluster.enter node2 hostname`"
+            )
         os.sched_setaffinity(0, node["cores"])
         there = ["nsenter", "--target", str(node["pid"]), "--net", "--uts", "--mount"]
         os.execvp("nsenter", [*there, "--", "env", f"--chdir={os.getcwd()}", *command])

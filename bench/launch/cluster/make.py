@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from bench.cluster.plan import CLUSTER, Cluster, usable
 from bench.errors import UserError
 from bench.files import LINUX, PROC, PROJECT
+from bench.launch.cluster.plan import CLUSTER, Cluster, usable
 from bench.process.ending import handled
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount",
@@ -46,7 +46,8 @@ def run(cluster: Cluster, command: str) -> int:
     try:
         with forwarded(writing), lent_terminal() as terminal:
             fds = [reading, *([terminal] if terminal else [])]
-            argv = [*isolation, sys.executable, "-m", "bench.cluster.inside", str(folder), json.dumps(asdict(cluster))]
+            inside = [sys.executable, "-m", "bench.launch.cluster.inside"]
+            argv = [*isolation, *inside, str(folder), json.dumps(asdict(cluster))]
             process = subprocess.Popen(
                 [*argv, command, *map(str, fds)],
                 env=environment(cluster, folder), pass_fds=fds, preexec_fn=os.setpgrp,
@@ -99,7 +100,7 @@ def environment(cluster: Cluster, folder: Path) -> dict[str, str]:
     return kept | {
         CLUSTER: str(folder),
         "BENCH_HOSTS": cluster.hosts,
-        "BENCH_REMOTE": f"{shlex.quote(sys.executable)} -m bench.cluster.enter {{host}}",
+        "BENCH_REMOTE": f"{shlex.quote(sys.executable)} -m bench.launch.cluster.enter {{host}}",
         "BENCH_IFACE": "eth0",
         "BENCH_NETWORK": cluster.label(),
         "BENCH_LINK_MBIT": "" if cluster.rate_mbit is None else f"{cluster.rate_mbit:g}",
