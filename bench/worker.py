@@ -38,9 +38,9 @@ def main() -> None:
 def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], None]:
     """What a rank does: it trains, unless it has another errand."""
     if config.errand == "network":
-        from bench.network.rank import run as program
+        from bench.errands.network.rank import run as program
     elif config.errand == "predict":
-        from bench.prediction.rank import run as program
+        from bench.errands.prediction.rank import run as program
     else:
         program = run_elastic if config.elastic else run
     return program

@@ -6,7 +6,7 @@ To add one: its file in this folder, with ``run(args)``, and its line here.
 from bench.commands.base import Command
 from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
-from bench.network.plan import SIZES
+from bench.errands.network.plan import SIZES
 from bench.studies.base import Study
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES

@@ -6,10 +6,10 @@ from pathlib import Path
 from bench.analysis import drawing
 from bench.analysis.suite import suites_of
 from bench.commands.base import folder_of
+from bench.errands.network import figure
+from bench.errands.network.record import by_suite, place_of
+from bench.errands.network.record import find as find_networks
 from bench.errors import UserError
-from bench.network import figure
-from bench.network.record import by_suite, place_of
-from bench.network.record import find as find_networks
 from bench.record.read import find_records
 from bench.studies.registry import study_of
 

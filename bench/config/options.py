@@ -315,7 +315,7 @@ class RunConfig:
     probe: str | None = option(
         "labels",
         None,
-        "label: what ranks do instead of training (bench/network/plan.py, bench/prediction/plan.py)",
+        "label: what ranks do instead of training (plan.py of a folder in bench/errands)",
         within="study",
     )
     looks: str | None = option(

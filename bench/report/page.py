@@ -15,13 +15,13 @@ from bench import files
 from bench.analysis import drawing, style, tables
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
+from bench.errands.network import figure as network_figure
+from bench.errands.network import result as network_result
+from bench.errands.network.record import NetworkRecord, by_suite
 from bench.errors import UserError
 from bench.foreign import result as foreign_result
 from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
-from bench.network import figure as network_figure
-from bench.network import result as network_result
-from bench.network.record import NetworkRecord, by_suite
 from bench.record import describe
 from bench.record.view import Record
 from bench.report.pooling import machine_of

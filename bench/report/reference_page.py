@@ -9,11 +9,11 @@ from pathlib import Path
 from bench.analysis import words
 from bench.analysis.style import standing
 from bench.analysis.suite import Suite, suites_of
+from bench.errands.network import record as network_record
+from bench.errands.network import result as network_result
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.measure.environment import cores_in_words
-from bench.network import record as network_record
-from bench.network import result as network_result
 from bench.record.describe import disturbances, how_quiet
 from bench.record.read import find_records
 from bench.record.view import Record

@@ -45,13 +45,13 @@ from bench.analysis import stats, tables
 from bench.config.fields import variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import PLAIN, RunConfig
+from bench.errands.network.plan import in_bytes
 from bench.errors import UserError
 from bench.launch.cluster.make import isolate
 from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import nvml
 from bench.measure.environment import collect_machine, cores_in_words, usable_cores
-from bench.network.plan import in_bytes
 from bench.selfbench import processes as progs
 from bench.selfbench.input_pipeline import write_photographs
 from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict

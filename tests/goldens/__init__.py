@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import Suite, suites_of
-from bench.network import figure
+from bench.errands.network import figure
 from bench.report import pool_figure, pooling
 from bench.studies.registry import study_of
 from tests import networks, records

@@ -5,8 +5,8 @@ import time
 import psutil
 
 from bench.commands import report
-from bench.network import record as network_record
-from bench.network import result
+from bench.errands.network import record as network_record
+from bench.errands.network import result
 from bench.process.heartbeat import read_status
 from bench.record.read import find_records
 from tests import runs

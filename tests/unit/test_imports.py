@@ -29,7 +29,7 @@ MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/selfbench/bare.py", 
 
 # What a machine without torch can load: all but what lives in the worker.
 HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.selfbench", "bench.observe",
-               "bench.gpu_check.probes", "bench.foreign.rank", "bench.prediction.files"]  # fmt: skip
+               "bench.gpu_check.probes", "bench.foreign.rank", "bench.errands.prediction.files"]  # fmt: skip
 LIGHT_EXCEPTIONS = [
     "bench.modes.__init__",
     "bench.measure.nccl",

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench import formulas
-from bench.network import result
-from bench.network.result import Series, series_of
+from bench.errands.network import result
+from bench.errands.network.result import Series, series_of
 from tests import networks
 from tests.networks import ALPHA, BETA
 from tests.shown import printed

@@ -1,8 +1,8 @@
 """What the ranks of `bench predict-images` are told, and the columns of their table."""
 
 from bench.config.options import RunConfig
-from bench.network.plan import Plan as Messages
-from bench.prediction.plan import Plan, head, read_plan
+from bench.errands.network.plan import Plan as Messages
+from bench.errands.prediction.plan import Plan, head, read_plan
 
 
 def test_a_plan_is_read_again_and_tells_the_errand():

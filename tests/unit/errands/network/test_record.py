@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bench.network import record as network_record
-from bench.network.record import find
+from bench.errands.network import record as network_record
+from bench.errands.network.record import find
 from bench.record.read import find_records
 from bench.record.schema import BadRecord
 from tests import networks, records

@@ -7,9 +7,9 @@ from bench import formulas
 from bench.analysis.tables import Grid
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
+from bench.errands.network import plan
+from bench.errands.network.record import NetworkRecord, Operation, Times
 from bench.launch.cluster.plan import repeated
-from bench.network import plan
-from bench.network.record import NetworkRecord, Operation, Times
 from bench.record.describe import DISTURBING, disturbances_of, in_words, machine_line, stand_in, where
 
 CONFIDENCE = 0.95

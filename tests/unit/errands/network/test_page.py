@@ -4,7 +4,7 @@ import json
 
 from bench.analysis import drawing
 from bench.commands import plots
-from bench.network import figure
+from bench.errands.network import figure
 from bench.report import page, reference_page
 from tests import networks
 from tests.shown import plain, text_of

@@ -7,9 +7,9 @@ import pytest
 from bench import cli
 from bench.commands import network
 from bench.config.options import RunConfig
+from bench.errands.network.plan import Plan
 from bench.errors import UserError
 from bench.measure import nvml
-from bench.network.plan import Plan
 from tests.shown import in_one_line
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bench import formulas
 from bench.config.options import RunConfig
+from bench.errands.network.backends import BACKENDS, CARRIERS
+from bench.errands.network.plan import Plan
 from bench.errors import BenchError
-from bench.network.backends import BACKENDS, CARRIERS
-from bench.network.plan import Plan
 from bench.record import schema
 from bench.record.read import parsed
 from bench.record.schema import BadRecord

@@ -10,8 +10,8 @@ from pathlib import Path
 from bench import files
 from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
+from bench.errands.prediction.plan import DIGITS, MOST, NAME, Plan, head, read_plan
 from bench.errors import UserError
-from bench.prediction.plan import DIGITS, MOST, NAME, Plan, head, read_plan
 from bench.process.heartbeat import StatusWriter
 
 
@@ -20,8 +20,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     status.phase("joining the group")
     import torch
 
+    from bench.errands.prediction.files import Batches, images_below
     from bench.modes import load_mode
-    from bench.prediction.files import Batches, images_below
     from bench.workload.loader import loader
 
     torch.set_num_threads(config.threads_per_process)

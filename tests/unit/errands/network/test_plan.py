@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.errands.network.plan import SIZES, Plan, as_flag, parse_sizes, read_plan
 from bench.errors import UserError
-from bench.network.plan import SIZES, Plan, as_flag, parse_sizes, read_plan
 
 
 def test_the_range_that_is_measured_by_default():

@@ -1,10 +1,10 @@
 """Times and bandwidths of messages over their size, drawn: both axes logarithmic, the fitted lines among the marks."""
 
 from bench.analysis import style
-from bench.network.backends import BACKENDS
-from bench.network.plan import in_bytes
-from bench.network.record import NetworkRecord
-from bench.network.result import WORDS, Series, disturbed, series_of, standing, where_of
+from bench.errands.network.backends import BACKENDS
+from bench.errands.network.plan import in_bytes
+from bench.errands.network.record import NetworkRecord
+from bench.errands.network.result import WORDS, Series, disturbed, series_of, standing, where_of
 
 PANEL = 2.6  # inches
 TITLE = "Messages: time and bandwidth over size"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.config.options import RunConfig
-from bench.network.plan import ELEMENT, Plan, read_plan
+from bench.errands.network.plan import ELEMENT, Plan, read_plan
 from bench.process.heartbeat import StatusWriter
 
 BLOCK_S = 0.05
@@ -29,11 +29,11 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     status.phase("joining the group")
     import torch
 
+    from bench.errands.network.record import write
     from bench.measure.environment import collect_environment
     from bench.measure.load import Load
     from bench.measure.node import machine_of
     from bench.modes import load_mode
-    from bench.network.record import write
 
     torch.set_num_threads(config.threads_per_process)
     mode, plan = load_mode(config.mode)(config), read_plan(config.probe)

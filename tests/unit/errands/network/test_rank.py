@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.network.plan import Plan, parse_sizes
-from bench.network.rank import BLOCK_S, MOST_IN_A_ROW, Operation, check, first_pass
+from bench.errands.network.plan import Plan, parse_sizes
+from bench.errands.network.rank import BLOCK_S, MOST_IN_A_ROW, Operation, check, first_pass
 
 ALPHA, BETA = 1e-4, 1e-7  # a link of 10 MB/s
 MODE = SimpleNamespace(gather=lambda item: [item], topology=SimpleNamespace(rank=0, device=torch.device("cpu")))
