@@ -11,12 +11,12 @@ from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import UNSET, RunConfig
 from bench.errors import UserError
-from bench.gpu_check import runner
-from bench.gpu_check.base import FAILED, PARTS
-from bench.gpu_check.ground import CHOSEN
 from bench.launch.devices import usable_gpus
 from bench.launch.gpu_fit import require_fit
 from bench.process.ending import signals_as_interrupt
+from bench.proof.gpu_check import runner
+from bench.proof.gpu_check.base import FAILED, PARTS
+from bench.proof.gpu_check.ground import CHOSEN
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
 

@@ -2,7 +2,7 @@
 
 from bench.commands.base import whole
 from bench.config.command_line import from_arguments
-from bench.selfbench import benchmark
+from bench.proof.selfbench import benchmark
 
 
 def run(args) -> int:

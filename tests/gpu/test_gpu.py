@@ -6,8 +6,8 @@ import torch
 
 from bench.measure import nccl
 from bench.measure.nvml import visible_gpus, why_no_gpu
+from bench.proof.selfbench.input_pipeline import write_photographs
 from bench.record.read import load
-from bench.selfbench.input_pipeline import write_photographs
 from bench.workload.images import decode_on_gpu
 from bench.workload.images.photographs import FolderSource, ImageSet
 from tests.runs import left_behind, needs_horovod, run

@@ -25,18 +25,19 @@ MAY_ASK = {
 # Who may have tables by mode: the table itself, each mode's own file, plain scripts of four modes, and the course, in
 # which a picture of ddp is one of ddp.
 MODE_NAMES = set(MODES) - {"local"}  # this machine, and its file system, are called so as well
-MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/selfbench/bare.py", "bench/course/")
+MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/proof/selfbench/bare.py", "bench/course/")
 
 # What a machine without torch can load: all but what lives in the worker.
-HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.selfbench", "bench.observe",
-               "bench.gpu_check.probes", "bench.foreign.rank", "bench.errands.prediction.files"]  # fmt: skip
+HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.observe",
+               "bench.foreign.rank", "bench.errands.prediction.files", "bench.proof.selfbench",
+               "bench.proof.gpu_check.probes"]  # fmt: skip
 LIGHT_EXCEPTIONS = [
     "bench.modes.__init__",
     "bench.measure.nccl",
     "bench.measure.nvml",
     "bench.measure.environment",
     "bench.measure.horovod_timeline",
-    "bench.selfbench.benchmark",  # it runs the others as processes
+    "bench.proof.selfbench.benchmark",  # it runs the others as processes
     "bench.training.schedule",
     "bench.workload.sharding",
 ]

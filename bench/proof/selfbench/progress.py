@@ -1,4 +1,4 @@
-"""What lines of progress add to a step, from their parts: ``python -m bench.selfbench.progress PAIRS OUT``.
+"""What lines of progress add to a step, from their parts: ``python -m bench.proof.selfbench.progress PAIRS OUT``.
 
 Whole runs with and without them differ by some percent on a shared machine, for no reason of theirs. So each part is
 timed by itself, by the clock and where nothing else goes on: a step after which nothing is due, the numbers of a window

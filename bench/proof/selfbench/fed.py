@@ -1,9 +1,9 @@
 """How fast the input pipeline alone feeds a device: photographs decoded by the loader's workers, and on the GPU.
 
-``python -m bench.selfbench.fed CONFIG ROUNDS BATCHES OUT``: CONFIG is JSON, of MODE=single with the photographs that
-``write_photographs`` makes; OUT is a folder for ``rank0.json``. Nothing is trained: a block takes from one batch on the
-device, as numbers, to BATCHES later. Every block has loader workers of its own, and what they have made ahead of it
-does not count. The files are in the system's cache. On a CPU there is one way to decode, and one kind of block.
+``python -m bench.proof.selfbench.fed CONFIG ROUNDS BATCHES OUT``: CONFIG is JSON, of MODE=single with the photographs
+that ``write_photographs`` makes; OUT is a folder for ``rank0.json``. Nothing is trained: a block takes from one batch
+on the device, as numbers, to BATCHES later. Every block has loader workers of its own, and what they have made ahead of
+it does not count. The files are in the system's cache. On a CPU there is one way to decode, and one kind of block.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Part A4: the modes that a study has only where it names them: sharded data parallelism, and local SGD."""
 
 from bench.config.modes import MODES
-from bench.gpu_check.a3_training import add, explain
-from bench.gpu_check.base import Part
+from bench.proof.gpu_check.a3_training import add, explain
+from bench.proof.gpu_check.base import Part
 
 PART = Part("A4", "sharded modes and local SGD on all GPUs: runs, timelines, options, 16-bit numbers")
 

@@ -22,13 +22,13 @@ from bench.analysis.tables import Grid
 from bench.config.options import RunConfig, to_dict
 from bench.errors import UserError
 from bench.files import PROJECT, written_whole
-from bench.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, part_in
-from bench.gpu_check.ground import CHOSEN
-from bench.gpu_check.needs import lacking
 from bench.install.horovod_status import torch_version
 from bench.measure.environment import source_hash
 from bench.measure.nvml import Gpu
 from bench.process import ending
+from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, part_in
+from bench.proof.gpu_check.ground import CHOSEN
+from bench.proof.gpu_check.needs import lacking
 
 FILE, LOGS, VERSION = "gpu-check.json", "gpu-check-logs", 1
 MARK = "BENCH_GPU_CHECK"  # in the environment of all that a check starts
@@ -162,7 +162,8 @@ def run_child(folder: str, log: Path, limit_s: float) -> int | None:
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.gpu_check.child", folder], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            [sys.executable, "-m", "bench.proof.gpu_check.child", folder],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             env=os.environ | {MARK: mark, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
         )  # fmt: skip
     try:

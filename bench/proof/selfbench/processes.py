@@ -58,48 +58,48 @@ def joined(config: RunConfig) -> Program:
 
 def bare(config: RunConfig) -> Program:
     """The bare loop of a mode."""
-    script = ["-m", "bench.selfbench.bare", config.mode, json.dumps(changes(config)), "OUT"]
+    script = ["-m", "bench.proof.selfbench.bare", config.mode, json.dumps(changes(config)), "OUT"]
     return Program(started(config, script), threads(config), read_ranks, config.global_batch, timeout=config.timeout)
 
 
 def paired(config: RunConfig, pairs: int) -> Program:
     """The harness's loop and a bare one in turns, in the same processes."""
-    script = ["-m", "bench.selfbench.paired", json.dumps(changes(config)), str(pairs), "OUT"]
+    script = ["-m", "bench.proof.selfbench.paired", json.dumps(changes(config)), str(pairs), "OUT"]
     return Program(started(config, script), {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
 def gpu_loop(config: RunConfig, pairs: int) -> Program:
     """The harness's loop on one device and a bare script's in turns, in one process."""
-    script = ["-m", "bench.selfbench.gpu_loop", json.dumps(changes(config)), str(pairs), "OUT"]
+    script = ["-m", "bench.proof.selfbench.gpu_loop", json.dumps(changes(config)), str(pairs), "OUT"]
     return Program([sys.executable, *script], {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
 def messages(config: RunConfig, nbytes: int, pairs: int) -> Program:
     """All-reduces as `bench network` times them and in a bare loop in turns, in the same processes."""
-    script = ["-m", "bench.selfbench.messages", json.dumps(changes(config)), str(nbytes), str(pairs), "OUT"]
+    script = ["-m", "bench.proof.selfbench.messages", json.dumps(changes(config)), str(nbytes), str(pairs), "OUT"]
     return Program(started(config, script), threads(config), read_blocks, timeout=config.timeout)
 
 
 def batches(images: Path, image_size: int, pairs: int) -> Program:
     """The harness's batches of photographs and those of torchvision's recipe in turns, in the same loader worker."""
-    script = ["-m", "bench.selfbench.input_pipeline", str(images), str(image_size), str(pairs), "OUT"]
+    script = ["-m", "bench.proof.selfbench.input_pipeline", str(images), str(image_size), str(pairs), "OUT"]
     return Program([sys.executable, *script], dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), read_blocks)
 
 
 def progress(pairs: int) -> Program:
     """The parts of what lines of progress cost, each timed by itself."""
-    return Program([sys.executable, "-m", "bench.selfbench.progress", str(pairs), "OUT"], {}, read_blocks)
+    return Program([sys.executable, "-m", "bench.proof.selfbench.progress", str(pairs), "OUT"], {}, read_blocks)
 
 
 def fed(config: RunConfig, rounds: int, batches: int) -> Program:
     """The input pipeline alone, on the config's device."""
-    script = ["-m", "bench.selfbench.fed", json.dumps(changes(config)), str(rounds), str(batches), "OUT"]
+    script = ["-m", "bench.proof.selfbench.fed", json.dumps(changes(config)), str(rounds), str(batches), "OUT"]
     return Program([sys.executable, *script], {"RANK": "0", **threads(config)}, read_blocks, timeout=config.timeout)
 
 
 def join(config: RunConfig) -> Program:
     """The bare start of a mode's engine."""
-    argv = started(config, ["-m", "bench.selfbench.join", config.launcher, "OUT"])
+    argv = started(config, ["-m", "bench.proof.selfbench.join", config.launcher, "OUT"])
     return Program(argv, threads(config), read_ranks, timeout=config.timeout)
 
 

@@ -7,10 +7,10 @@ from 2.30 on.
 import os
 
 from bench.config.modes import MODES
-from bench.gpu_check import answers
-from bench.gpu_check.base import Answer, Part
-from bench.gpu_check.needs import HOROVOD, SHARED_NCCL
 from bench.measure.nccl import SHARING
+from bench.proof.gpu_check import answers
+from bench.proof.gpu_check.base import Answer, Part
+from bench.proof.gpu_check.needs import HOROVOD, SHARED_NCCL
 from bench.studies.programs import shown
 
 PART = Part("B1", "shared: two ranks on one GPU, over Gloo and over NCCL")

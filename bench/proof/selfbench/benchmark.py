@@ -52,9 +52,9 @@ from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import nvml
 from bench.measure.environment import collect_machine, cores_in_words, usable_cores
-from bench.selfbench import processes as progs
-from bench.selfbench.input_pipeline import write_photographs
-from bench.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
+from bench.proof.selfbench import processes as progs
+from bench.proof.selfbench.input_pipeline import write_photographs
+from bench.proof.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 from bench.studies.rounds import order
 
 PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "hosts", "network", "gpu")
@@ -197,7 +197,7 @@ def gpu_config(asked: RunConfig) -> RunConfig | None:
 
 def all_programs(asked: RunConfig, records: Path) -> dict[str, progs.Program]:
     """Everything that can be run here, by name. records: a folder that will hold records to report."""
-    from bench.selfbench.bare import KINDS  # imports torch
+    from bench.proof.selfbench.bare import KINDS  # imports torch
 
     warmup = WARMUP if asked.warmup_steps is None else asked.warmup_steps
     base = dataclasses.replace(asked, warmup_steps=warmup, timed_steps=asked.timed_steps or STEPS)

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 from bench.config.modes import MODES
-from bench.gpu_check import answers
-from bench.gpu_check.base import Answer, Part
-from bench.gpu_check.needs import HOROVOD, TWO_GPUS
+from bench.proof.gpu_check import answers
+from bench.proof.gpu_check.base import Answer, Part
+from bench.proof.gpu_check.needs import HOROVOD, TWO_GPUS
 from bench.studies.programs import shown
 
 PART = Part("A3", "modes and training: every mode on all GPUs, options of the engines, whole trainings")

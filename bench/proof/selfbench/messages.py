@@ -1,6 +1,6 @@
 """All-reduces as `bench network` times them and in a bare loop, in turns, in the same processes.
 
-``python -m bench.selfbench.messages CONFIG NBYTES PAIRS OUT``, started by torchrun.
+``python -m bench.proof.selfbench.messages CONFIG NBYTES PAIRS OUT``, started by torchrun.
 """
 
 import json

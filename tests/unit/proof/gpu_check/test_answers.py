@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bench.gpu_check import answers
+from bench.proof.gpu_check import answers
 from tests import records
 
 

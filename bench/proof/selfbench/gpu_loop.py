@@ -1,6 +1,6 @@
 """The harness's loop on one GPU and a bare one with the same settings, in turns, in one process.
 
-``python -m bench.selfbench.gpu_loop CONFIG PAIRS OUT``: CONFIG is JSON, of MODE=single; OUT is a folder for
+``python -m bench.proof.selfbench.gpu_loop CONFIG PAIRS OUT``: CONFIG is JSON, of MODE=single; OUT is a folder for
 ``rank0.json``. ``Bare`` is a training script as an engineer writes it for a GPU, with nothing of the harness in it: its
 own model, optimizer, precision and images. Both draw batches from 512 images that lie on the device. Blocks of steps
 take turns, as in ``paired``, and a block takes from a device that stands still to one that does so again. DEVICE=cpu
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from bench.config.options import RunConfig, from_dict
 from bench.measure.memory import MemorySampler
-from bench.selfbench.paired import Harness, in_turns
+from bench.proof.selfbench.paired import Harness, in_turns
 
 POOL, CLASSES = 512, 1000
 

@@ -1,9 +1,10 @@
 """The harness's loop and a bare loop in turns, in the same processes, on the same model, optimizer and data.
 
-``python -m bench.selfbench.paired CONFIG PAIRS OUT``, started by the engine of the config's mode. Two fresh processes
-of one program differ by some percent on a shared machine, for no reason of the program's. Blocks of steps that take
-turns in one process do not, so this tells the cost of the loop itself to a fraction of a percent: heartbeat, clock,
-loss for the progress bar, the mode's methods. The memory sampler is started for each of the harness's blocks.
+``python -m bench.proof.selfbench.paired CONFIG PAIRS OUT``, started by the engine of the config's mode. Two fresh
+processes of one program differ by some percent on a shared machine, for no reason of the program's. Blocks of steps
+that take turns in one process do not, so this tells the cost of the loop itself to a fraction of a percent:
+heartbeat, clock, loss for the progress bar, the mode's methods. The memory sampler is started for each of the harness's
+blocks.
 """
 
 import json

@@ -3,9 +3,9 @@
 import subprocess
 import sys
 
-from bench.gpu_check import answers
-from bench.gpu_check.base import NotExercised, Part
 from bench.process.ending import end_session
+from bench.proof.gpu_check import answers
+from bench.proof.gpu_check.base import NotExercised, Part
 
 PART = Part("B2", "repeats: the same run again, and beside somebody else's load")
 OPTIONS = {"plain": False, "timed_steps": 50}

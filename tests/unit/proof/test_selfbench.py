@@ -1,4 +1,4 @@
-"""bench/selfbench: the part on a GPU, whose loop is run here on a CPU, and is no figure; parts that are left out."""
+"""bench selfbench: the part on a GPU, whose loop runs here on a CPU, and is no figure; parts that are left out."""
 
 import pytest
 
@@ -6,8 +6,8 @@ from bench.analysis.tables import terminal
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
-from bench.selfbench import benchmark, processes
-from bench.selfbench.input_pipeline import write_photographs
+from bench.proof.selfbench import benchmark, processes
+from bench.proof.selfbench.input_pipeline import write_photographs
 from tests.shown import in_one_line
 
 pytestmark = pytest.mark.slow

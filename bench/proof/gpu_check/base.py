@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-PARTS = {name: f"bench.gpu_check.{name.lower()}_{what}" for name, what in {
+PARTS = {name: f"bench.proof.gpu_check.{name.lower()}_{what}" for name, what in {
     "A1": "truth", "A2": "single", "A3": "training", "A4": "sharded", "B1": "shared",
     "B2": "repeats"}.items()}  # fmt: skip
 LONGEST_S = 600  # of a part, by its checks' estimates: what a machine is lent for at a time
@@ -33,7 +33,7 @@ class Check:
 
     name: within its part. question: in one sentence. run: (ground) -> Answer. seconds: what it should take at most on a
     recent GPU; it is not begun with less time left, and ended as hung after ``limit_s``. needs: keys of
-    bench/gpu_check/needs.py, in words that follow "needs".
+    bench/proof/gpu_check/needs.py, in words that follow "needs".
     """
 
     part: str
@@ -75,5 +75,5 @@ class Part:
 
 
 def part_in(module: str) -> Part:
-    """The part in a module, as in "bench.gpu_check.a1_truth"."""
+    """The part in a module, as in "bench.proof.gpu_check.a1_truth"."""
     return importlib.import_module(module).PART

@@ -10,10 +10,10 @@ import tempfile
 from pathlib import Path
 
 from bench.files import PROJECT
-from bench.gpu_check import answers
-from bench.gpu_check.base import Answer, NotExercised, Part
-from bench.gpu_check.needs import CLONE, CXX, HOROVOD, PYTEST, SHORT
 from bench.install import horovod_install, horovod_status
+from bench.proof.gpu_check import answers
+from bench.proof.gpu_check.base import Answer, NotExercised, Part
+from bench.proof.gpu_check.needs import CLONE, CXX, HOROVOD, PYTEST, SHORT
 
 PART = Part("A1", "truth: clocks, memory, data, and what each engine computes")
 LOOK_MS = 50.0  # what a look at NVML may take: memory is sampled four times a second
@@ -108,7 +108,7 @@ def tests(ground):
 
 def probes():
     """The module, which imports torch: only a check needs it, and no plan."""
-    from bench.gpu_check import probes
+    from bench.proof.gpu_check import probes
 
     return probes
 

@@ -4,10 +4,10 @@ import tempfile
 from pathlib import Path
 
 from bench.errors import RunFailed
-from bench.gpu_check import answers
-from bench.gpu_check.base import NotExercised, Part
-from bench.gpu_check.needs import COMPILES, SHORT
-from bench.selfbench.processes import execute, gpu_loop
+from bench.proof.gpu_check import answers
+from bench.proof.gpu_check.base import NotExercised, Part
+from bench.proof.gpu_check.needs import COMPILES, SHORT
+from bench.proof.selfbench.processes import execute, gpu_loop
 
 PART = Part("A2", "single: the reference of one device")
 BATCHES = (64, 256)
@@ -54,7 +54,7 @@ add("fused batch 64", RUN_S, per_device_batch=64, fused=True)
 
 
 def against_bare(**options):
-    """A check: the harness's loop and a bare script's in turns, in one process (``bench.selfbench.gpu_loop``)."""
+    """A check: the harness's loop and a bare script's in turns, in one process (``bench.proof.selfbench.gpu_loop``)."""
 
     def run(ground):
         config = ground.config(**options | {"warmup_steps": 20, "timed_steps": 10})

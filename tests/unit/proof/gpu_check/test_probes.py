@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from bench.config.options import CACHE, RunConfig
-from bench.gpu_check import a3_training, answers, b1_shared, probes
-from bench.gpu_check import ground as ground_module
-from bench.gpu_check.ground import Ground
+from bench.proof.gpu_check import a3_training, answers, b1_shared, probes
+from bench.proof.gpu_check import ground as ground_module
+from bench.proof.gpu_check.ground import Ground
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ import pytest
 from bench.commands import gpu_check
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.gpu_check import base, needs, runner
 from bench.measure.nvml import Gpu
+from bench.proof.gpu_check import base, needs, runner
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -137,7 +137,7 @@ def test_a_check_that_the_budget_ends_has_not_failed(tmp_path):
 
 CALL = """
 from bench.config.options import RunConfig
-from bench.gpu_check import runner
+from bench.proof.gpu_check import runner
 from bench.measure.nvml import Gpu
 gpu = Gpu(0, "GPU-1", "Test GPU", 80.0, None, "9.0")
 runner.carry_out([{module!r}], RunConfig(out={out!r}), [gpu], 3000.0, print)

@@ -2,7 +2,7 @@
 
 import statistics
 
-from bench.gpu_check.base import Answer
+from bench.proof.gpu_check.base import Answer
 from bench.record.view import Record
 
 CLOCKS_APART, CLOCKS_APART_S = 0.01, 0.005  # CUDA events against the wall clock: a share, and for short runs seconds

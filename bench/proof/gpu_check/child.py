@@ -1,4 +1,4 @@
-"""One check in a process of its own: ``python -m bench.gpu_check.child FOLDER``.
+"""One check in a process of its own: ``python -m bench.proof.gpu_check.child FOLDER``.
 
 What comes in: FOLDER/task.json. What goes out: FOLDER/answer.json, and what the check prints, for its log.
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bench.config.options import from_dict
 from bench.errors import BenchError
-from bench.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, NotExercised, part_in
-from bench.gpu_check.ground import Ground
+from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, NotExercised, part_in
+from bench.proof.gpu_check.ground import Ground
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A training loop as a person writes it with an engine's own interface, without this harness.
 
-``python -m bench.selfbench.bare KIND CONFIG OUT``: KIND is single, dp, ddp or horovod; CONFIG is JSON; OUT is a
+``python -m bench.proof.selfbench.bare KIND CONFIG OUT``: KIND is single, dp, ddp or horovod; CONFIG is JSON; OUT is a
 folder for ``rank<r>.json``. It is started alone (single, dp), by torchrun (ddp) or by horovodrun (horovod).
 
 Only the workload is the harness's: the same model, the same digits in memory, the same order. On a CPU

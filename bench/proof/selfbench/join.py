@@ -1,6 +1,6 @@
 """The least a distributed program can do: import its engine and join the group. The floor of every start.
 
-``python -m bench.selfbench.join KIND OUT``, started by torchrun (KIND torchrun) or by horovodrun (KIND horovodrun).
+``python -m bench.proof.selfbench.join KIND OUT``, started by the launcher that KIND names: torchrun or horovodrun.
 """
 
 import json

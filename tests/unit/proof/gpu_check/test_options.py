@@ -5,9 +5,9 @@ import pytest
 from bench.config.modes import MODES
 from bench.config.options import KNOBS, UNSET, RunConfig
 from bench.config.resolve import resolve
-from bench.gpu_check import a1_truth, a2_single, base
-from bench.gpu_check import ground as ground_module
-from bench.gpu_check.ground import Ground
+from bench.proof.gpu_check import a1_truth, a2_single, base
+from bench.proof.gpu_check import ground as ground_module
+from bench.proof.gpu_check.ground import Ground
 
 NO_RUN = {"A1": {"horovod-build", "machine", "compute-lane", "batches", "data-parallel", "ddp-hooks", "tests"},
           "A3": {"verify"}, "B1": {"verify-gloo", "verify-nccl"}, "B2": {"foreign"}}  # fmt: skip
@@ -41,8 +41,8 @@ def asked_of(monkeypatch, tmp_path):
 @pytest.mark.parametrize("num_gpus", [1, 2])
 @pytest.mark.parametrize("part", base.PARTS)
 def test_every_run_of_a_part_is_possible(part, num_gpus, asked_of, monkeypatch):
-    monkeypatch.setattr("bench.gpu_check.a3_training.IMAGES", 10)
-    monkeypatch.setattr("bench.gpu_check.a3_training.SIDE", 16)
+    monkeypatch.setattr("bench.proof.gpu_check.a3_training.IMAGES", 10)
+    monkeypatch.setattr("bench.proof.gpu_check.a3_training.SIDE", 16)
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")  # a check may set it, in its own process
     checks = [each for each in base.part_in(base.PARTS[part]).checks if each.name not in NO_RUN.get(part, ())]
     configs = {check.name: asked_of(check, num_gpus) for check in checks}
