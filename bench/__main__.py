@@ -1,7 +1,79 @@
-"""``python -m bench`` is the ``bench`` command."""
+"""The command line: finds the command in the table, runs it, and turns an error into one line and an exit code."""
 
+import io
+import os
+import signal
 import sys
 
-from bench.cli import main
+from bench.commands import COMMANDS
+from bench.commands.base import Command, nearest
+from bench.errors import BenchError, UserError, printable
 
-sys.exit(main())
+INTERRUPTED = 128 + signal.SIGINT
+INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit code. A user's error is one line on standard error."""
+    words = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # a terminal or a file that is not UTF-8 shows ? for what it has not
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        if words and words[0] in ("-h", "--help"):
+            words = ["help", *words[1:]]
+        command = command_of(words)
+        args = command.parse(words[1:])
+        by_make = bool(os.environ.pop(INSTALLS, ""))
+        if unused := command.unused_variables(words[1:], args):
+            print(not_used(command, unused, by_make), file=sys.stderr)
+        if command.missing_clone(args):
+            raise UserError(
+                f"`bench {command.name}` works on files of the project that this installed package has not: clone the "
+                f"project, and run `make {command.make}` there"
+            )
+        if by_make and "horovod" in command.needs:
+            from bench.commands.install_horovod import provide
+
+            provide(args)
+        return command.run(args)
+    except BenchError as error:
+        if error.exit_code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
+        print(f"bench: {printable(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `bench report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:  # a full disk, a folder that may not be written to
+        print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def not_used(command: Command, names: list[str], by_make: bool) -> str:
+    """What to say of variables that somebody may have meant as options. Their values may be secrets: not shown."""
+    flags = [f"{name}=…" if by_make else f"--{name.lower().replace('_', '-')}=…" for name in names]
+    how = " ".join([f"make {command.make}" if by_make else f"bench {command.name}", *flags])
+    verb = "is an environment variable and is" if len(names) == 1 else "are environment variables and are"
+    return f"bench: {', '.join(names)} {verb} not used: options are given as in `{how}`"
+
+
+def command_of(words: list[str]) -> Command:
+    """The command that the first word names, by its own name or by that of its target of make. Raises UserError."""
+    if not words:
+        raise UserError("give a command: `bench help` lists them")
+    known = {name: line for line in COMMANDS.values() if line.module for name in (line.name, line.make)}
+    if words[0] in known:
+        return known[words[0]]
+    if words[0] in COMMANDS:
+        raise UserError(f"{words[0]} is a target of make alone: run `make {words[0]}`")
+    near = " or ".join(nearest(words[0], known))
+    raise UserError(f"unknown command {words[0]}: {f'did you mean {near}?' if near else '`bench help` lists them'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

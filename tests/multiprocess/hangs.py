@@ -8,7 +8,7 @@ import functools
 import sys
 from unittest import mock
 
-from bench import cli
+from bench import __main__ as cli
 from bench.launch import supervise
 
 STARTING_S = 240.0

@@ -23,7 +23,8 @@ from unittest import mock
 
 import psutil
 
-from bench import cli, worker
+from bench import __main__ as cli
+from bench import worker
 from bench.config.options import RunConfig, from_dict
 from bench.errors import UserError
 from bench.launch.command import common_variables, thread_variables

@@ -12,7 +12,7 @@ pytest.importorskip("myst_nb", reason="the site extra is not installed")
 
 README = """# The course
 
-Begin with [chapter 1](01_first.md), then the [sets](exercises/README.md); the code is [here](../bench/cli.py).
+Begin with [chapter 1](01_first.md), then the [sets](exercises/README.md); the code is [here](../bench/worker.py).
 """
 FIRST = """# 1. First
 
@@ -93,7 +93,7 @@ def test_every_page_is_there_and_linked(made):
     index = (made / "index.html").read_text()
     for page in ("01_first.html", "02_second.html", "exercises/index.html", "guide.html"):
         assert (made / page).exists() and f'href="{page}"' in index, page
-    assert "cli.py" not in index and "the code is here" in index
+    assert "worker.py" not in index and "the code is here" in index
     first = (made / "01_first.html").read_text()
     assert 'href="02_second.html#summary"' in first and 'href="exercises/01_first.html"' in first
 

@@ -8,7 +8,7 @@ import zlib
 import pytest
 import torch
 
-from bench import cli
+from bench import __main__ as cli
 from bench.config.command_line import make_command
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve

@@ -16,7 +16,7 @@ FILES = sorted(BENCH.rglob("*.py"))
 
 # Who may name a mode, and why. Everywhere else a mode's own file, or the table in bench/config/modes.py, answers.
 MAY_ASK = {
-    "bench/cli.py": "horovod is a package here, which a command needs",
+    "bench/__main__.py": "horovod is a package here, which a command needs",
     "bench/commands/verify.py": "everything is compared with single",
     "bench/studies/breakdown/result.py": "dp is a lane of a timeline here",
     "bench/studies/programs.py": "a mode is not its own baseline",
@@ -42,7 +42,6 @@ LIGHT_EXCEPTIONS = [
     "bench.workload.sharding",
 ]
 NO_MODULE = [
-    "bench.__main__",  # it runs the command when it is imported
     "bench.course.exercises.nbgrader_execution",  # a part of nbgrader
     "bench.course.exercises.plain",  # a part of pytest
     "bench.keras_fit",  # with Keras, an extra

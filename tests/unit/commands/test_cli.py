@@ -1,4 +1,4 @@
-"""bench/cli.py as a person meets it: real processes, exit codes, and one clear line on stderr.
+"""The command line as a person meets it: real processes, exit codes, and one clear line on stderr.
 
 Most begin as copies of a process that has imported it (tests/forked_python.py), and no torch; those of doctor, and the
 helps of help, are fresh.
@@ -31,7 +31,7 @@ def copies():
     if not LINUX:
         yield None
         return
-    modules = "bench.cli", "bench.commands.base", "bench.studies.registry", "bench.analysis.tables"
+    modules = "bench.commands.base", "bench.studies.registry", "bench.analysis.tables"
     with Programs(*modules, torch=False) as programs:
         yield programs
 
@@ -223,7 +223,7 @@ def test_a_command_that_a_command_runs_does_not_say_so_again(no_torch):
     """As in a chapter: there is nothing new for the reader in the variables that make has passed on."""
     first = f"{sys.executable} -m bench run --mode=no"
     code = (
-        "import os, subprocess, sys; from bench import cli; cli.main(['report', 'nowhere']); "
+        "import os, subprocess, sys; from bench.__main__ import main; main(['report', 'nowhere']); "
         f"sys.exit(subprocess.run({first.split()!r}).returncode)"
     )
     env = {**os.environ, **no_torch, "OUT": "x", "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}

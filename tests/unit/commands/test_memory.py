@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import cli
+from bench import __main__ as cli
 
 pytestmark = pytest.mark.slow
 SMALL = ("memory", "--model=shufflenet_v2_x0_5", "--data=digits", "--image-size=32")

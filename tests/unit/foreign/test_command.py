@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bench import cli
+from bench import __main__ as cli
 from bench.commands.timed import limit_of, words_of
 from bench.errors import RunFailed, UserError
 from bench.foreign import command

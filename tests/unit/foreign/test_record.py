@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import cli
+from bench import __main__ as cli
 from bench.foreign import record as foreign_record
 from bench.foreign import result
 from bench.foreign.record import NAME, find

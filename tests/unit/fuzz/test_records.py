@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from bench import cli
+from bench import __main__ as cli
 from bench.config.options import unchecked
 from bench.record.migrate import migrate
 from bench.record.read import load

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bench import cli, mistakes
+from bench import __main__ as cli
+from bench import mistakes
 from bench.commands import check
 from bench.mistakes import DETECTED, INJECTED, MISTAKES, Finding
 from tests import records

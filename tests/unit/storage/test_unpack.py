@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from bench import cli, files
+from bench import __main__ as cli
+from bench import files
 from bench.errors import UserError
 from bench.storage import unpack
 

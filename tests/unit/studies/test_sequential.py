@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bench.__main__ import main
 from bench.analysis import stats, tables
 from bench.analysis.comparison import compare_suite
-from bench.cli import main
 from bench.formulas import confidence_per_look
 from bench.record.view import Record
 from bench.report.difference import confidence_of

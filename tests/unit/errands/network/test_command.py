@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bench import cli
+from bench import __main__ as cli
 from bench.commands import network
 from bench.config.options import RunConfig
 from bench.errands.network.plan import Plan
