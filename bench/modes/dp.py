@@ -26,7 +26,6 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.modes import base
-from bench.workload.batch import chunks
 
 
 class Mode(base.Mode):
@@ -133,8 +132,10 @@ class CpuDataParallel(nn.Module):
         return self.gather(self.parallel_apply(replicas, chunks))
 
     def scatter(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """One chunk a replica: views of [global_batch / num_replicas, 3, H, W]. A small batch may give fewer."""
-        return chunks(images, self.num_replicas)
+        """One chunk per replica: views of [global_batch / num_replicas, 3, H, W]. A small batch may give fewer."""
+        if isinstance(images, tuple | list):  # a model of several inputs
+            return list(zip(*map(self.scatter, images), strict=True))
+        return list(images.chunk(self.num_replicas))
 
     def replicate(self, count: int) -> list[nn.Module]:
         """Replica 0 is the original (nn.DataParallel's replica on device 0 is a module of its own, with the original's
