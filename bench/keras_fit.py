@@ -15,7 +15,8 @@
     ])
 
 The gradients of a step are exchanged in one message after backward: simple, and not overlapped with it as DDP's buckets
-and Horovod's hooks are. Statistics of batch norm are each rank's own, as under Horovod.
+and Horovod's hooks are. Statistics of batch norm are each rank's own, as under Horovod. Nothing else of ``bench`` is
+imported: a script may take this file along.
 """
 
 import os
@@ -24,14 +25,12 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from bench.errors import UserError
-
 try:
     import keras
 except ImportError:
-    raise UserError("bench.keras_fit needs Keras 3: pip install 'keras>=3.5'") from None
+    raise ImportError("bench.keras_fit needs Keras 3: pip install 'keras>=3.5'") from None
 if keras.backend.backend() != "torch":
-    raise UserError(f"Keras computes with {keras.backend.backend()}: set KERAS_BACKEND=torch before it is imported")
+    raise ImportError(f"Keras computes with {keras.backend.backend()}: set KERAS_BACKEND=torch before it is imported")
 
 
 class Ranks:
