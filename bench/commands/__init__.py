@@ -141,7 +141,9 @@ LINES = [
     Command("notebooks", "learn", "execute every chapter with real processes, into build/notebooks",
             "[NAME=03 QUICK=1]", "notebooks", needs=HOROVOD + COURSE + CLONE, flags=NAME | {
                 "--quick": ON_OFF | {"metavar": "QUICK", "help": "at the small sizes that a test uses"},
-                "--pair": ON_OFF | {"metavar": "PAIR", "help": "only make the notebooks from their texts"}}),
+                "--pair": ON_OFF | {"metavar": "PAIR", "help": "only make the notebooks from their texts"},
+                "--outputs": ON_OFF | {"metavar": "OUTPUTS", "help": "put what the cells gave, made small, into the "
+                                       "committed notebooks"}}),
     Command("site", "learn", "the course as pages in build/site; executes the chapters that have changed", "[QUICK=1]",
             "site", needs=HOROVOD + COURSE + CLONE,
             flags={"--quick": ON_OFF | {"metavar": "QUICK", "help": "chapters at the small sizes will do"}}),

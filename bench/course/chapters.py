@@ -2,8 +2,9 @@
 ``build/notebooks``.
 
 The text is what is written and reviewed: Markdown in which every python fence is a cell (jupytext). The notebook is
-made from it, without outputs and with cell names that depend on nothing but the order, so that it changes where the
-text does. `bench notebooks --pair` makes it, and a test holds the two together.
+made from it, with cell names that depend on nothing but the order, so that it changes where the text does.
+`bench notebooks --pair` makes it, and a test holds the two together. It shows the outputs of one execution at full
+size, made small (``bench.course.light``), which `bench notebooks --outputs` renews: they stay while its code stays.
 """
 
 import contextlib
@@ -70,8 +71,50 @@ def written(notebook) -> str:
 def pair(paths: list[Path]) -> None:
     """Write the notebook of every text."""
     for path in paths:
-        with files.written_whole(path.with_suffix(".ipynb")) as temporary:
-            temporary.write_text(written(notebook_of(path)))
+        write(paired(path), path.with_suffix(".ipynb"))
+
+
+def paired(path: Path):
+    """A text as the notebook that is committed beside it: with the outputs that this has, if its code is the same."""
+    notebook, made = notebook_of(path), path.with_suffix(".ipynb")
+    shown = required("nbformat").read(made, 4) if made.exists() else notebook
+    if code_digest(shown) == code_digest(notebook):
+        take_outputs(shown, notebook)
+    return notebook
+
+
+def take_outputs(executed, notebook) -> None:
+    """Give the code cells of a notebook the outputs of another with the same code, and where these were made."""
+    for cell, its in zip(code_cells(notebook), code_cells(executed), strict=True):
+        cell.outputs, cell.execution_count = its.outputs, its.execution_count
+    if "course" in executed.metadata:
+        notebook.metadata["course"] = executed.metadata["course"]
+
+
+def show_outputs(path: Path, executed: Path) -> None:
+    """Put the outputs of an executed chapter, made small, into the notebook that is committed."""
+    from bench.course.light import made_light
+
+    notebook = notebook_of(path)
+    take_outputs(made_light(required("nbformat").read(executed, 4)), notebook)
+    notebook.metadata["course"].pop("text")  # which changes with every word
+    write(notebook, path.with_suffix(".ipynb"))
+
+
+def code_cells(notebook) -> list:
+    """The code cells of a notebook."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def code_digest(notebook) -> str:
+    """Which code a notebook has, whatever its words."""
+    return hashlib.sha256("\0".join(cell.source for cell in code_cells(notebook)).encode()).hexdigest()
+
+
+def write(notebook, path: Path) -> None:
+    """Write a notebook's file whole."""
+    with files.written_whole(path) as temporary:
+        temporary.write_text(written(notebook))
 
 
 def kernel_command() -> list[str]:
@@ -100,8 +143,7 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
         raise RunFailed(f"{path.name}: {error}; see {executed}") from None
     notebook = nbformat.read(executed, 4)
     notebook.metadata["course"] = {"text": digest(path), "quick": quick, "where": where()}
-    with files.written_whole(executed) as temporary:
-        temporary.write_text(written(notebook))
+    write(notebook, executed)
     return executed
 
 
@@ -146,6 +188,15 @@ def is_current(path: Path, quick: bool = False, to: Path = BUILD) -> bool:
     return False
 
 
+def to_show(path: Path, quick: bool = False, to: Path = BUILD) -> Path | None:
+    """The notebook with the outputs of a text: one that was executed here, or else the committed one, or none."""
+    if is_current(path, quick, to):
+        return to / f"{path.stem}.ipynb"
+    made = path.with_suffix(".ipynb")
+    shows = made.exists() and "course" in (notebook := required("nbformat").read(made, 4)).metadata
+    return made if shows and code_digest(notebook) == code_digest(notebook_of(path)) else None
+
+
 def where() -> str:
     """When and on what a chapter was executed, in one line."""
     machine = environment.describe_machine()
@@ -175,8 +226,13 @@ def required(module: str):
     raise UserError(f"{module} is missing: run this by make, or `pip install -e '.[notebooks]'`")
 
 
-def run(names: str | None, quick: bool, only_pair: bool) -> int:
-    """The command: pair, then execute every chapter and say how long each took. Returns the exit code."""
+def run(names: str | None, quick: bool, only_pair: bool, outputs: bool) -> int:
+    """The command: pair, then execute every chapter and say how long each took. Returns the exit code.
+
+    outputs: what the cells gave goes into the committed notebooks. Raises UserError with ``quick`` or ``only_pair``.
+    """
+    if outputs and (quick or only_pair):
+        raise UserError("the committed outputs are those of the full sizes: OUTPUTS=1 without QUICK and PAIR")
     wanted = chapters(names)
     pair(wanted)
     if only_pair:
@@ -186,6 +242,8 @@ def run(names: str | None, quick: bool, only_pair: bool) -> int:
         started = time.monotonic()
         try:
             executed, said = execute(path, quick=quick), ""
+            if outputs:
+                show_outputs(path, executed)
         except RunFailed as error:
             executed, said, broken = BUILD / f"{path.stem}.ipynb", f"  failed: {error}", broken + 1
         print(f"{time.monotonic() - started:6.1f} s  {executed.relative_to(PROJECT)}{said}", flush=True)

@@ -1,9 +1,9 @@
 """The course as a site: the executed chapters, the manual and the problem sets as HTML pages that load nothing from
 outside.
 
-What comes in: ``tutorials/`` and the notebooks that `bench notebooks` has executed; what is missing there, or was
-executed from another text, is executed first. What goes out: ``build/site``, opened from the disk or put on any server.
-The look is in ``tutorials/site``.
+What comes in: ``tutorials/`` and the notebooks that `bench notebooks` has executed here, or else the committed
+outputs; a chapter whose code has neither is executed first. What goes out: ``build/site``, opened from the disk or put
+on any server. The look is in ``tutorials/site``.
 """
 
 import os
@@ -40,15 +40,17 @@ def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BU
     for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
         required(module)
     texts = sorted(Path(tutorials).glob("[0-9][0-9]_*.md"))
+    shown = {}
     for path in texts:
-        if not chapters.is_current(path, quick, notebooks):
+        shown[path] = chapters.to_show(path, quick, notebooks)
+        if shown[path] is None:
             started = time.monotonic()
-            chapters.execute(path, notebooks, quick)
+            shown[path] = chapters.execute(path, notebooks, quick)
             print(f"{time.monotonic() - started:6.1f} s  {path.stem}", flush=True)
     source = to.with_name(f"{to.name}-source")
     for folder in (source, to):
         shutil.rmtree(folder, ignore_errors=True)
-    assemble(texts, Path(tutorials), notebooks, source)
+    assemble(shown, Path(tutorials), source)
     render(source, to)
     return to / "index.html"
 
@@ -70,12 +72,13 @@ def render(source: Path, to: Path) -> None:
 # --- What Sphinx is given -------------------------------------------------------------------------------------------
 
 
-def assemble(texts: list[Path], tutorials: Path, notebooks: Path, source: Path) -> None:
+def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
     """Lay out all pages in a folder for Sphinx.
 
-    Pages keep their places: ``03_name.md`` is a notebook here, a README the index of its folder, and a problem set
-    has neither solutions nor hidden tests.
+    shown: chapter -> the notebook with its outputs. Pages keep their places: ``03_name.md`` is a notebook here, a
+    README the index of its folder, and a problem set has neither solutions nor hidden tests.
     """
+    texts = list(shown)
     others = sorted(path for path in tutorials.glob("*.md") if path not in texts and path.name != "README.md")
     sets = sorted((tutorials / "exercises").glob("[0-9][0-9]_*.md"))
     manual = sorted((tutorials / "manual").glob("*.md"))
@@ -85,7 +88,7 @@ def assemble(texts: list[Path], tutorials: Path, notebooks: Path, source: Path) 
     pages |= {"README.md": "index.md", "exercises/README.md": "exercises/index.md", "exercises": "exercises/index.md"}
 
     for path in texts:
-        notebook = as_page(notebooks / f"{path.stem}.ipynb", pages)
+        notebook = as_page(path, shown[path], pages)
         write(source / f"{path.stem}.ipynb", chapters.written(notebook))
     for path in [*others, *sets, *manual]:
         place = str(path.relative_to(tutorials))
@@ -100,9 +103,10 @@ def assemble(texts: list[Path], tutorials: Path, notebooks: Path, source: Path) 
     write(source / "index.md", index)
 
 
-def as_page(executed: Path, pages: dict[str, str]):
+def as_page(path: Path, executed: Path, pages: dict[str, str]):
     """An executed chapter as a page of the site: its links lead to pages, and it says where it was executed."""
-    notebook = required("nbformat").read(executed, 4)
+    notebook = chapters.notebook_of(path)  # its words may be newer
+    chapters.take_outputs(required("nbformat").read(executed, 4), notebook)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = inside(cell.source, executed.name, pages)

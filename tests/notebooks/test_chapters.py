@@ -8,12 +8,13 @@ import sys
 import pytest
 
 from bench.course import chapters
+from bench.course.light import MOST_BYTES
+from bench.files import PROJECT
 from tests.runs import ROOT
 
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 
 TEXTS = sorted(chapters.TUTORIALS.glob("[0-9][0-9]_*.md"))
-NOTEBOOKS = sorted(chapters.TUTORIALS.rglob("*.ipynb"))
 MOST_LINES = 10  # of a code cell
 ENDING = ["The answer", "What surprised us", "Summary", "Exercises"]
 
@@ -119,15 +120,22 @@ def test_formulas_can_be_drawn_without_a_script_from_elsewhere(path):
 
 @each_chapter
 def test_text_and_notebook_are_one(path):
-    notebook = path.with_suffix(".ipynb")
-    assert notebook.exists(), f"make notebooks PAIR=1 NAME={path.name[:2]}"
-    assert notebook.read_text() == chapters.written(chapters.notebook_of(path))
+    notebook, remedy = path.with_suffix(".ipynb"), f"make notebooks PAIR=1 NAME={path.name[:2]}"
+    assert notebook.exists(), remedy
+    assert notebook.read_text() == chapters.written(chapters.paired(path)), remedy
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_no_notebook_holds_outputs(path):
-    for cell in json.loads(path.read_text())["cells"]:
-        assert not cell.get("outputs") and cell.get("execution_count") is None
+@each_chapter
+def test_the_notebook_shows_what_its_code_gave_at_full_size(path):
+    text = path.with_suffix(".ipynb").read_text()
+    notebook = json.loads(text)
+    made = notebook["metadata"].get("course")
+    assert made, f"its code is newer than its outputs: make notebooks OUTPUTS=1 NAME={path.name[:2]}"
+    assert made["where"] and not made["quick"]
+    assert len(text) <= MOST_BYTES and str(PROJECT) not in text
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"]
 
 
 def test_the_code_is_in_the_projects_style():

@@ -7,11 +7,14 @@ import sys
 import pytest
 
 from bench.course import chapters
+from bench.course.light import few_colours
 from bench.errors import RunFailed, UserError
+from bench.files import PROJECT
 from tests.notebooks.kernel import LIMIT_S
 from tests.runs import ROOT
 
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
+nbformat = pytest.importorskip("nbformat", reason="the notebooks extra is not installed")
 
 
 def text_of(tmp_path, *codes: str):
@@ -100,6 +103,61 @@ def test_a_notebook_of_another_text_is_not_current(tmp_path):
         assert (chapters.is_current(path, to=out), chapters.is_current(path, True, out)) == (full, quick)
     path.write_text(path.read_text() + "more")
     assert not chapters.is_current(path, True, out)
+
+
+def executed(path, folder, *printed: str):
+    """The notebook of a text as if its cells had printed that."""
+    notebook = chapters.notebook_of(path)
+    for number, (cell, text) in enumerate(zip(chapters.code_cells(notebook), printed, strict=True), 1):
+        cell.execution_count, cell.outputs = number, [nbformat.v4.new_output("stream", name="stdout", text=text)]
+    notebook.metadata["course"] = {"text": chapters.digest(path), "quick": False, "where": "a machine"}
+    chapters.write(notebook, folder / f"{path.stem}.ipynb")
+    return folder / f"{path.stem}.ipynb"
+
+
+def test_outputs_stay_in_the_committed_notebook_while_the_code_stays(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    path = text_of(tmp_path, "a = 1", "b = 2")
+    assert chapters.to_show(path, to=out) is None
+    chapters.show_outputs(path, executed(path, out, f"in {PROJECT}/bench/cli.py\n", "two\n"))
+
+    path.write_text(path.read_text() + "\nOther words.\n")
+    chapters.pair([path])
+    shown = json.loads(path.with_suffix(".ipynb").read_text())
+    first, second = [cell for cell in shown["cells"] if cell["cell_type"] == "code"]
+    assert first["outputs"][0]["text"] == ["in bench/cli.py\n"] and second["outputs"][0]["text"] == ["two\n"]
+    assert "Other words." in shown["cells"][-1]["source"] and shown["metadata"]["course"]["where"] == "a machine"
+    assert chapters.to_show(path, to=out) == path.with_suffix(".ipynb")
+
+    path.write_text(path.read_text().replace("b = 2", "b = 3"))
+    chapters.pair([path])
+    shown = json.loads(path.with_suffix(".ipynb").read_text())
+    assert "course" not in shown["metadata"] and not any(cell.get("outputs") for cell in shown["cells"])
+    assert chapters.to_show(path, to=out) is None
+
+
+def test_a_committed_picture_is_the_same_in_fewer_bytes():
+    import base64
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    shades = np.linspace(0, 255, 200 * 300).reshape(200, 300)
+    many = np.stack([shades, shades.T.reshape(200, 300), shades[::-1]], axis=-1).astype("uint8")
+    file = io.BytesIO()
+    Image.fromarray(many).save(file, "PNG")
+    small = base64.b64decode(few_colours(base64.b64encode(file.getvalue()).decode()))
+    back = np.asarray(Image.open(io.BytesIO(small)).convert("RGB")).astype(int)
+    assert len(small) < len(file.getvalue()) / 2
+    assert back.shape == many.shape and np.abs(back - many).mean() < 16
+
+
+def test_small_sizes_are_not_committed():
+    for quick, pair in ((True, False), (False, True)):
+        with pytest.raises(UserError, match="full sizes"):
+            chapters.run(None, quick, pair, outputs=True)
 
 
 def test_a_chapter_that_there_is_not():

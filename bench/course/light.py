@@ -1,0 +1,35 @@
+"""An executed notebook made small enough to be committed: pictures of few colours, no paths of this machine."""
+
+import base64
+import io
+
+from bench.files import PROJECT
+
+COLOURS = 64  # of a picture: lines, text and a few fills need no more
+MOST_BYTES = 300_000  # of a committed notebook
+
+
+def made_light(notebook):
+    """The notebook, changed: its pictures in fewer colours, the project's own folder taken out of what was printed."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output["text"] = without_own_folder(output["text"])
+            for kind, data in output.get("data", {}).items():
+                output["data"][kind] = few_colours(data) if kind == "image/png" else without_own_folder(data)
+    return notebook
+
+
+def few_colours(png: str) -> str:
+    """A PNG in base64 as one of at most COLOURS colours."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return base64.b64encode(small.getvalue()).decode()
+
+
+def without_own_folder(text: str) -> str:
+    """A text in which files of the project have the names that they have in it."""
+    return text.replace(f"{PROJECT}/", "").replace(str(PROJECT), ".") if isinstance(text, str) else text
