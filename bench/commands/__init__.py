@@ -144,10 +144,12 @@ LINES = [
                 "--pair": ON_OFF | {"metavar": "PAIR", "help": "only make the notebooks from their texts"},
                 "--outputs": ON_OFF | {"metavar": "OUTPUTS", "help": "put what the cells gave, made small, into the "
                                        "committed notebooks"}}),
-    Command("site", "learn", "the course as pages in build/site; executes the chapters that have changed", "[QUICK=1]",
+    Command("site", "learn", "the course as pages in build/site; executes chapters that have no outputs", "[QUICK=1]",
             "site", needs=HOROVOD + COURSE + CLONE,
             flags={"--quick": ON_OFF | {"metavar": "QUICK", "help": "chapters at the small sizes will do"}}),
 
+    Command("slides", "teach", "a chapter as slides in build/slides: one HTML file that needs no network", "NAME=03",
+            "slides", needs=HOROVOD + COURSE + CLONE, flags=NAME),
     Command("release", "teach", "the students' copies of the problem sets, without solutions, in build/release",
             "[NAME=03]", "release", needs=COURSE + CLONE, flags=SETS | place("build/release")),
     Command("grade", "teach", "grade what students have handed in: points and feedback, in build/grades",

@@ -1,11 +1,11 @@
 """How Sphinx makes the site of the course (`make site`). Nothing on a page comes from another host."""
 
-import base64
 import html
-import io
 
 from docutils import nodes
 from sphinx.util import logging
+
+from bench.course.formula import picture
 
 project = "Data-parallel training"
 html_title = "Data-parallel training"
@@ -36,33 +36,25 @@ html_show_sphinx = False
 html_show_copyright = False
 
 
-def picture(node: nodes.Node, kind: str) -> str:
-    """A formula as an SVG inside the page, drawn by matplotlib. A formula that it cannot read is a warning."""
-    from matplotlib import mathtext
-    from matplotlib.font_manager import FontProperties
-
-    formula, file = " ".join(node.astext().split()), io.BytesIO()
-    points = FontProperties(size=12 if kind == "inline" else 15)
+def drawn(node: nodes.Node, kind: str) -> str:
+    """A formula as a picture in the page. One that cannot be read is a warning."""
     try:
-        depth = mathtext.math_to_image(f"${formula}$", file, prop=points, dpi=72, format="svg")
+        return picture(node.astext(), kind)
     except ValueError as error:
         reason = str(error).strip().splitlines()[-1]
-        logging.getLogger(__name__).warning("formula %r: %s", formula, reason, location=node)
-        return html.escape(formula)
-    data, alt = base64.b64encode(file.getvalue()).decode(), html.escape(formula, quote=True)
-    style = f' style="vertical-align: -{depth:.1f}pt"' if kind == "inline" else ""
-    return f'<img class="formula {kind}" alt="{alt}"{style} src="data:image/svg+xml;base64,{data}">'
+        logging.getLogger(__name__).warning("formula %r: %s", node.astext(), reason, location=node)
+        return html.escape(node.astext())
 
 
 def inline(writer, node: nodes.math) -> None:
     """A formula in a line."""
-    writer.body.append(picture(node, "inline"))
+    writer.body.append(drawn(node, "inline"))
     raise nodes.SkipNode
 
 
 def block(writer, node: nodes.math_block) -> None:
     """A formula in a line of its own."""
-    writer.body.append(f"<p>{picture(node, 'block')}</p>")
+    writer.body.append(f"<p>{drawn(node, 'block')}</p>")
     raise nodes.SkipNode
 
 

@@ -1,0 +1,123 @@
+"""Slides made of a small chapter: what is on them, and how they look and turn in a browser."""
+
+import pytest
+
+from bench.course import chapters, slides
+from tests.browser.chromium import WIDTHS, Browser, needs_chromium
+
+nbformat = pytest.importorskip("nbformat", reason="the notebooks extra is not installed")
+pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
+
+TEXT = """# 3. A chapter
+
+**Question.** Is $a_1$ enough? See [chapter 2](02_second.md).
+
+## A prediction
+
+Guess.
+
+```python
+import os
+
+from bench import course
+```
+
+```python
+guess = None  # your number
+```
+
+## A section
+
+First words.
+
+Last words:
+
+```python
+def double(x):
+    return 2 * x
+```
+
+```python
+double(2)
+```
+
+Then a picture:
+
+```python
+picture
+```
+
+## Summary
+
+- one
+
+## Exercises
+
+1. Not on a slide.
+
+```python
+left_out = 1
+```
+"""
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="900" height="90"><rect width="900" height="90"/></svg>'
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The slides' file, of a notebook as if it had been executed."""
+    folder = tmp_path_factory.mktemp("slides")
+    path = folder / "03_chapter.md"
+    path.write_text(TEXT)
+    notebook = chapters.notebook_of(path)
+    shows = {"double(2)": {"text/plain": "4"}, "picture": {"text/plain": "not this", "image/svg+xml": PICTURE}}
+    for cell in chapters.code_cells(notebook):
+        if cell.source in shows:
+            cell.outputs = [nbformat.v4.new_output("execute_result", shows[cell.source])]
+    notebook.metadata["course"] = {"quick": False, "where": "a machine", "text": chapters.digest(path)}
+    chapters.write(notebook, path.with_suffix(".ipynb"))
+    return slides.of_chapter(path, folder / "slides", folder / "none")
+
+
+def test_a_slide_per_cell_that_shows_something(made):
+    path = made.parent.parent / "03_chapter.md"
+    found = list(slides.slides_of(chapters.paired(path)))
+    assert [slide.title for slide in found] == ["3. A chapter", "A prediction", "A section", "A section", "Summary"]
+    first, _, double, picture, summary = found
+    assert "chapter 2" in first.text and "href" not in first.text and '<img class="formula inline"' in first.text
+    assert "double" in double.code and double.code.count("<pre>") == 1 and double.outputs == ["<pre>4</pre>"]
+    assert "Last words" in double.text and "First words" not in double.text and "First words" in double.notes
+    assert picture.outputs == [PICTURE]
+    assert "<li>one" in summary.text and not summary.code
+    assert "left_out" not in made.read_text() and "outputs: a machine" in made.read_text()
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", WIDTHS)
+def test_slides_turn_fit_and_ask_no_other_host(made, tmp_path, width):
+    browser = Browser(tmp_path)
+    try:
+        browser.open(made.as_uri(), *WIDTHS[width], mobile=width == "phone")
+
+        def ask(expression: str):
+            return browser.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+        on = "[...document.querySelectorAll('section')].findIndex(s => s.getBoundingClientRect().height > 0)"
+        key = "dispatchEvent(new KeyboardEvent('keydown', {key: '%s', bubbles: true}))"
+        seen = [ask(on)]
+        for name in ("ArrowRight", "PageDown", "ArrowLeft", "End", "ArrowRight"):
+            ask(key % name)
+            seen.append(ask(on))
+            assert ask("document.documentElement.scrollWidth <= innerWidth")
+        assert seen == [0, 1, 2, 1, 4, 4]
+        notes = "document.querySelectorAll('.notes')[0].getBoundingClientRect().height"
+        ask(key % "Home")
+        ask(key % "PageDown")
+        ask(key % "PageDown")
+        assert ask(notes) == 0
+        ask(key % "n")
+        assert ask(notes) > 0
+        urls = [event["request"]["url"] for event in browser.of("Network.requestWillBeSent")]
+        assert urls and [url for url in urls if not url.startswith(("file:", "data:"))] == []
+        assert browser.of("Network.loadingFailed", "Runtime.exceptionThrown") == []
+    finally:
+        browser.close()
