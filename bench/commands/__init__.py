@@ -3,7 +3,7 @@
 To add one: its file in this folder, with ``run(args)``, and its line here.
 """
 
-from bench.commands.base import Command
+from bench.commands.base import OWN, Command
 from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
 from bench.errands.network.plan import SIZES
@@ -185,12 +185,12 @@ LINES = [
                 "--labels": {"metavar": "FILE", "help": "the classes of VAL: the development kit (folder or .tar.gz), "
                              "its ground truth, or a list of names and classes"},
                 "--to": {"metavar": "FOLDER", "help": "where train/<class>/ and val/<class>/ are made"}}),
-    Command("renew", "set up", "write again what is made from code and records: tables of README and manual, reference "
+    Command("renew", OWN, "write again what is made from code and records: tables of README and manual, reference "
             "pages, pictures", "", "renew", needs=CLONE),
     Command("setup", "set up", "only set up: the other targets do so by themselves"),
-    Command("test", "set up", "the test suite; ARGS=\"-k name\" for a part of it", "[QUICK=1]", needs=COURSE),
-    Command("lint", "set up", "the style checks, and who may import whom"),
-    Command("clean", "set up", "remove caches and build outputs; keeps .venv and results"),
+    Command("test", OWN, "the test suite; ARGS=\"-k name\" for a part of it", "[QUICK=1]", needs=COURSE),
+    Command("lint", OWN, "the style checks, and who may import whom"),
+    Command("clean", OWN, "remove caches and build outputs; keeps .venv and results"),
     Command("help", "set up", "this list", module="help", flags={
         "--make": {"action": "store_true", "help": "as targets of make"},
         "--markdown": {"action": "store_true", "help": "as the README has it"},

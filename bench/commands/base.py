@@ -11,7 +11,8 @@ from bench.config.command_line import add_arguments
 from bench.errors import UserError
 from bench.files import CLONE
 
-GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up")
+OWN = "work on this project"  # the group of what only its developers call
+GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "set up", OWN)
 DEFAULT_FOLDER = "results/runs"
 SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
 ORDINARY = ("NAME",)  # no option is meant: the host's name, in every shell of WSL

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.commands.base import GROUPS, Command
+from bench.commands.base import GROUPS, OWN, Command
 
 COLUMN = 40  # letters
 
@@ -45,10 +45,10 @@ def listing(lines: list[Command], program: str) -> Iterator[str]:
 
 
 def markdown(lines: list[Command]) -> Iterator[str]:
-    """A table for the README."""
+    """A table for the README: what users call."""
     yield "| to | command | what it does |"
     yield "|---|---|---|"
-    for group in GROUPS:
+    for group in (group for group in GROUPS if group != OWN):
         for number, line in enumerate(each for each in lines if each.group == group):
             example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
             command = f"make {line.make}{example.partition(' [')[0]}".replace("|", "\\|")
