@@ -159,6 +159,10 @@ LINES = [
                                       "nbgrader's STUDENT/NN_name/NN_name.ipynb"}},
             note="exit code 2 when something could not be graded. Answers are programs: grade strangers' work in a "
             "container"),
+    Command("leaderboard", "teach", "a class's comparisons ranked by their ratio to one process; only the same update "
+            "counts", "FOLDER=folder", "leaderboard", positional={
+                "folder": {"metavar": "FOLDER", "help": "folder with a folder per student, with the records of make "
+                           "compare below it"}}, note="exit code 1 when nothing counts"),
     Command("solutions-check", "teach", "show that every problem set's solution scores full and its blank zero",
             "[NAME=03]", "solutions_check", needs=HOROVOD + COURSE + CLONE_OR_SETS, flags=SETS | LIMIT),
 

@@ -1,0 +1,20 @@
+"""`bench leaderboard`: the comparisons of a class, ranked."""
+
+import sys
+from pathlib import Path
+
+from bench.analysis import tables
+from bench.commands.base import needed
+from bench.report import leaderboard
+
+
+def run(args) -> int:
+    """Print a table per work; on standard error what does not count. Exit code 1 when nothing counts."""
+    found, said = leaderboard.entries(Path(needed("FOLDER", args.folder)))
+    console = tables.terminal()
+    for grid in leaderboard.grids(found):
+        console.print(grid.caption, markup=False, soft_wrap=True)
+        tables.print_grid(console, grid)
+    for sentence in said:
+        print(sentence, file=sys.stderr)
+    return 0 if found else 1

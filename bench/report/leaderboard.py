@@ -1,0 +1,152 @@
+"""The leaderboard of a class: how much faster than one process each student's program is, computing the same update.
+
+In: a folder with a folder per student, with the records of the student's `make compare` below it. What is ranked is the
+ratio of throughput to ``single`` of the same comparison, so another machine is no head start; comparisons of other
+work, another kind of device or another number of them are tables of their own. A program counts where the certificate
+of it and ``single`` has nothing that differs: with compressed gradients or a mistake another update is computed. The
+place is an interval, too: two programs whose intervals overlap are not told apart. A record is a file that can be
+edited: run the first places again.
+"""
+
+import collections
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.analysis import stats, words
+from bench.analysis.certificate import NOTHING_VARIES, revision
+from bench.analysis.comparison import compare_pair, require_one_workload
+from bench.analysis.suite import Program, Suite, suites_of
+from bench.analysis.tables import Grid
+from bench.errors import UserError
+from bench.measure.environment import source_hash
+from bench.record.describe import how_quiet
+from bench.record.read import find_records
+from bench.record.view import Record
+from bench.report.pooling import workload_of
+
+FEWEST_ROUNDS = 6
+KINDS = {"cpu": "CPU workers", "cuda": "GPUs"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A student's best program on one work. work: what is comparable with it, in words."""
+
+    student: str
+    program: str
+    work: str
+    code: str
+    machine: str
+    comparison: stats.Comparison
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the ratio to ``single``."""
+        return self.comparison.low, self.comparison.high
+
+
+def entries(folder: Path) -> tuple[list[Entry], list[str]]:
+    """Every student's best programs, and a sentence on each program that does not count.
+
+    Raises UserError where the folder has no student's folder in it.
+    """
+    students = sorted(path for path in Path(folder).iterdir() if path.is_dir()) if Path(folder).is_dir() else []
+    if not students:
+        raise UserError(f"{folder} has no folders in it: one per student is needed, with the records of make compare")
+    records, said = {}, []
+    for path in students:
+        records[path.name], refused = find_records(path)
+        said += [f"{path.name}: {sentence}" for sentence in refused]
+    handed_in = collections.Counter(record.run_id for found in records.values() for record in found)
+    entered = []
+    for student, found in records.items():
+        own = [record for record in found if handed_in[record.run_id] == 1]
+        if len(own) < len(found):
+            said.append(f"{student}: {len(found) - len(own)} records were handed in twice, and count for nobody")
+        its = [entry for suite in suites_of(own) for entry in of_suite(student, suite, said)]
+        said += [] if its else [f"{student}: nothing that counts"]
+        entered += best_of(its)
+    return entered, said
+
+
+def best_of(found: list[Entry]) -> list[Entry]:
+    """The highest ratio on each work."""
+    best = {}
+    for entry in sorted(found, key=lambda entry: entry.comparison.ratio):
+        best[entry.work] = entry
+    return list(best.values())
+
+
+def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
+    """The programs of one comparison that count. said: gets a sentence on each that does not."""
+    if suite.study != "compare":
+        return []
+    base = next((program for program in suite.programs.values() if program.config.mode == "single"), None)
+    if why := hindrance(suite, base):
+        said.append(f"{student}: {suite.id} does not count: {why}")
+        return []
+    found = []
+    for program in suite.programs.values():
+        if program is base or program.is_bound or not program.config.sync:
+            continue
+        pair = compare_pair(suite, base.label, program.label, NOTHING_VARIES)
+        if pair.flagged:
+            said.append(f"{student}: {program.label} of {suite.id} does not count: {pair.certificate.sentence()}")
+            continue
+        work, code = work_of(program.first), code_of(program.first)
+        found.append(Entry(student, program.label, work, code, suite.machine, pair.comparison))
+    return found
+
+
+def hindrance(suite: Suite, base: Program | None) -> str:
+    """Why nothing of a comparison counts; empty where it does."""
+    if base is None:
+        return "it has no program of MODE=single to be compared with"
+    if suite.n < FEWEST_ROUNDS:
+        return f"{suite.n} whole rounds, and {FEWEST_ROUNDS} are needed"
+    try:
+        require_one_workload(suite, NOTHING_VARIES)
+    except UserError as error:
+        return str(error)
+    quiet, said = how_quiet(suite.records)
+    return "" if quiet else said
+
+
+def work_of(record: Record) -> str:
+    """What may stand in one table: the same work on as many devices of the same kind."""
+    return f"{record.config.num_devices} {KINDS[record.config.device]}: {workload_of(record)}"
+
+
+def code_of(record: Record) -> str:
+    """Whether this project's code that ran was the one that reads the records."""
+    return "as here" if revision(record) == source_hash() else "other"
+
+
+def places(found: list[Entry]) -> dict[str, tuple[int, int]]:
+    """Student -> first and last place that the interval leaves open, among entries of one work.
+
+    Ahead of an entry for sure is whose whole interval lies above its own; behind it whose whole interval lies below.
+    """
+    sure = {}
+    for entry in found:
+        ahead = sum(other.interval[0] > entry.interval[1] for other in found)
+        behind = sum(other.interval[1] < entry.interval[0] for other in found)
+        sure[entry.student] = (1 + ahead, len(found) - behind)
+    return sure
+
+
+def grids(found: list[Entry]) -> list[Grid]:
+    """A table per work, the highest ratio first."""
+    head = [("place", False), ("student", False), ("program", False), ("× single", True), ("95 %", True), ("n", True),
+            ("code", False), ("machine", False)]  # fmt: skip
+    tables = []
+    for work in sorted({entry.work for entry in found}):
+        same = sorted((e for e in found if e.work == work), key=lambda e: -e.comparison.ratio)
+        open_to = places(same)
+        rows = [
+            ["–".join(map(str, dict.fromkeys(open_to[e.student]))), e.student, e.program, f"{e.comparison.ratio:.3f}",
+             words.span(*e.interval, ".3f"), str(e.comparison.n), e.code, e.machine]
+            for e in same
+        ]  # fmt: skip
+        tables.append(Grid(head, rows, work))
+    return tables
