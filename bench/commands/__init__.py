@@ -159,6 +159,10 @@ LINES = [
                                       "nbgrader's STUDENT/NN_name/NN_name.ipynb"}},
             note="exit code 2 when something could not be graded. Answers are programs: grade strangers' work in a "
             "container"),
+    Command("export", "teach", "problem sets for Gradescope, or as the template of a GitHub Classroom assignment",
+            "TO=gradescope NAME=03", "export", needs=COURSE + CLONE, flags=SETS | place("build/export/<TO>") | {
+                "--to": {"metavar": "TO", "help": "gradescope: a zip per set, with hidden tests; classroom: a folder "
+                         "with a workflow that runs the visible tests"}}),
     Command("leaderboard", "teach", "a class's comparisons ranked by their ratio to one process; only the same update "
             "counts", "FOLDER=folder", "leaderboard", positional={
                 "folder": {"metavar": "FOLDER", "help": "folder with a folder per student, with the records of make "

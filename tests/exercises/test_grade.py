@@ -2,11 +2,14 @@
 
 import csv
 import json
+import os
+import subprocess
 import sys
+import zipfile
 
 import pytest
 
-from bench.course.exercises import grade, release, solutions
+from bench.course.exercises import exports, grade, release, solutions
 from bench.errors import BenchError, UserError
 from bench.files import LINUX
 from tests.exercises.conftest import SAMPLE, edited
@@ -181,3 +184,41 @@ def test_a_copy_that_would_show_a_solution_is_not_released(sample, blank, solved
     leaking["cells"][-1]["source"] = ["### BEGIN HIDDEN TESTS"]
     with pytest.raises(BenchError, match="would show a mark"):
         release.check(sample, json.dumps(leaking))
+
+
+MAKE = """#!{python}
+import os, sys
+command, *given = [word for word in sys.argv[1:] if word != "-s"]
+flags = ["--" + name.lower() + "=" + value for name, _, value in (word.partition("=") for word in given)]
+os.execv({python!r}, [{python!r}, "-m", "bench", command, *flags])
+"""
+
+
+def test_a_submission_to_gradescope(solved, tmp_path):
+    """The zip as Gradescope unpacks it; `make`, which would set up an environment, is this Python."""
+    root, tools = tmp_path / "autograder", tmp_path / "tools"
+    (made,) = exports.gradescope(None, str(SAMPLE), tmp_path)
+    with zipfile.ZipFile(made) as archive:
+        archive.extractall(root / "source")
+        modes = {info.filename: info.external_attr >> 16 & 0o111 for info in archive.infolist()}
+    assert modes["setup.sh"] == modes["run_autograder"] == 0o111
+    assert "BEGIN SOLUTION" in (root / "source" / "project" / "sets" / "00_sample.md").read_text()
+    for folder in (tools, root / "submission"):
+        folder.mkdir()
+    (tools / "make").write_text(MAKE.format(python=sys.executable))
+    (tools / "make").chmod(0o755)
+    answered = edited(solved, task3_answer="answers = {}")
+    (root / "submission" / "00_sample.ipynb").write_text(answered)
+    env = {**os.environ, "AUTOGRADER": str(root), "BENCH_PYTHON": sys.executable, "PYTHONPATH": ""}
+    env["PATH"] = f"{tools}:{env['PATH']}"
+    script = root / "source" / "run_autograder"
+    done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, timeout=200)
+    results = json.loads((root / "results" / "results.json").read_text())
+    assert [(test["score"], test["max_score"]) for test in results["tests"]] == [(1, 1), (2, 2), (0, 1)], done.stderr
+    assert results["tests"][1]["name"] == "00_sample, task 2" and results["output"] == ""
+
+
+def test_what_gradescope_is_told_of_a_submission_that_could_not_be_graded(graded, tmp_path):
+    assert exports.results_of(tmp_path, "no notebook")["output"] == "no notebook"
+    told = exports.results_of(graded.out, "")
+    assert {test["max_score"] for test in told["tests"]} == {1.0, 2.0} and "not a notebook" in told["output"]

@@ -8,10 +8,10 @@ import zipfile
 
 import pytest
 
-from bench.course.exercises import cells, nbgrading, release
+from bench.course.exercises import cells, exports, nbgrading, release
 from bench.errors import UserError
 from tests.exercises.conftest import SAMPLE
-from tests.runs import bench
+from tests.runs import ROOT, bench
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +69,27 @@ def test_the_first_code_cell_says_what_is_missing(handed_out, tmp_path):
     hidden = f"import sys; sys.modules['bench'] = None\n{source}"
     done = subprocess.run([sys.executable, "-c", hidden], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "upload the file data_parallel_bench-….whl that came with this notebook" in done.stderr
+
+
+def test_the_template_of_a_classroom_assignment(handed_out, sample, monkeypatch):
+    """A step per task with its points; each step's command is one that works in the released folder."""
+    import yaml
+
+    monkeypatch.setattr(release, "run", lambda *_: 0)  # it has been made
+    (path,) = exports.classroom(None, str(SAMPLE), handed_out)
+    job = yaml.safe_load(path.read_text())["jobs"]["run-autograding-tests"]
+    steps = {step["id"]: step["with"] for step in job["steps"] if "id" in step}
+    assert [step["max-score"] for step in steps.values()] == [task.points for task in sample.tasks]
+    report = job["steps"][-1]
+    assert report["with"]["runners"].split(",") == list(steps)
+    assert list(report["env"]) == [f"{name.upper()}_RESULTS" for name in steps]
+    command = [sys.executable, *steps["set00-task1"]["command"].split()[1:], "--collect-only", "-q"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=handed_out, capture_output=True, text=True, timeout=100, env=env)
+    assert "s00-task1-test" in done.stdout and "s00-task2" not in done.stdout, done.stdout + done.stderr
+    assert any(str(step.get("run", "")).startswith("python -m pip install ./data_parallel") for step in job["steps"])
+
+
+def test_a_grader_that_there_is_not(tmp_path):
+    with pytest.raises(UserError, match="TO=canvas: choose one of gradescope, classroom"):
+        exports.run("canvas", None, str(SAMPLE), str(tmp_path))

@@ -1,0 +1,9 @@
+"""`bench export`: the problem sets for other graders."""
+
+from bench.commands.base import needed
+from bench.course.exercises import exports
+
+
+def run(args) -> int:
+    """Write them; a file per line."""
+    return exports.run(needed("TO", args.to), args.name, args.sets, args.out)
