@@ -19,7 +19,8 @@ from pathlib import Path
 
 from bench import formulas
 from bench.analysis import stats, words
-from bench.analysis.certificate import UNKNOWN, certify
+from bench.analysis.certificate import certify
+from bench.analysis.parity import UNKNOWN
 from bench.analysis.tables import Grid
 from bench.config.fields import PROGRAM, WORK
 from bench.config.options import UNSET, names

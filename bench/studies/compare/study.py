@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from bench.analysis.certificate import Rules, program
+from bench.analysis.certificate import Rules
+from bench.analysis.parity import program
 from bench.analysis.suite import CHOSEN
 from bench.config.command_line import ON_OFF, parse_value
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS

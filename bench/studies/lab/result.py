@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields
 
 from bench import formulas
 from bench.analysis import stats
-from bench.analysis.certificate import Certificate, Rules, certify, program
+from bench.analysis.certificate import Certificate, Rules, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
+from bench.analysis.parity import program
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span

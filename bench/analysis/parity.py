@@ -1,0 +1,193 @@
+"""The facts of the parity certificate: how each is read from a record, and between which records it may differ.
+
+Nothing here looks at what was asked for where the record says what happened: threads and loader workers are counted
+over the processes that ran, batches are known by the fingerprints of their images, weights by their hash, the code by
+the hash of its source.
+"""
+
+import hashlib
+
+from bench.record.view import Record
+
+UNKNOWN = "not recorded"
+DISAGREE = "ranks disagree"
+
+
+def of_facts(*fields: str):
+    """A reader of the facts that the ranks recorded: one text when all ranks agree."""
+
+    def read(record: Record) -> str | None:
+        seen = {tuple((part.facts or {}).get(f, UNKNOWN) for f in fields) for part in record.samples}
+        texts = sorted(", ".join(map(str, values)) for values in seen)
+        if any(UNKNOWN in text for text in texts):
+            return None
+        return texts[0] if len(texts) == 1 else f"{DISAGREE}: {'; '.join(texts)}"
+
+    return read
+
+
+def of_config(*fields: str):
+    """A reader of options that are settled before the processes start."""
+    return lambda record: " ".join(str(getattr(record.config, f)) for f in fields)
+
+
+def global_batch(record: Record) -> int:
+    """Images of a step, counted over the ranks."""
+    return sum(len(part.first_indices) for part in record.samples)
+
+
+def images_of_first_steps(record: Record) -> str:
+    """The images of the first steps, as a set per step: the sum of the ranks' fingerprints, hashed."""
+    ranks = [part.batch_fingerprints for part in record.samples]
+    sets = " ".join(format(sum(step) % 2**48, "012x") for step in zip(*ranks, strict=False))
+    return hashlib.sha256(sets.encode()).hexdigest()
+
+
+def initial_weights(record: Record) -> str:
+    """The weights that every rank started from: of all parameters, whole, also where a mode shards them."""
+    hashes = sorted({part.initial_weights_sha256 for part in record.samples})
+    return hashes[0] if len(hashes) == 1 else f"{DISAGREE}: {', '.join(h[:8] for h in hashes)}"
+
+
+def model(record: Record) -> str:
+    """The model's name with its sizes, and that of an example."""
+    config = record.config
+    sizes = [each for each in (config.layers, config.width, config.heads, config.context) if each is not None]
+    return " ".join(map(str, [config.model, *(sizes or [config.image_size])]))
+
+
+def steps(record: Record) -> str:
+    """Warm-up steps as asked for, timed steps as counted."""
+    return f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}"
+
+
+def threads(record: Record) -> int:
+    """Compute threads over all processes."""
+    return sum(part.threads for part in record.samples)
+
+
+def loader_workers(record: Record) -> int:
+    """Loader processes over all training processes."""
+    return sum(part.loader_workers for part in record.samples)
+
+
+def device_set(record: Record) -> str:
+    """How many of which devices."""
+    devices = [device for part in record.samples for device in part.devices]
+    found = [device.get("uuid") or device.get("name") or device["device"] for device in devices]
+    return f"{record.num_devices} × {record.config.device} ({', '.join(sorted(set(map(str, found))))})"
+
+
+def norm_images(record: Record) -> str | None:
+    """What the normalising layers see at once: images, or what a batch counts, of one device."""
+    kind = of_facts("norm")(record)
+    if kind is None or "BatchNorm" not in kind:  # the others look at one image at a time
+        return kind
+    passes = global_batch(record) // record.config.accumulate
+    seen = passes if record.config.norm == "sync" else passes // record.num_devices
+    return f"{kind} over {seen} {record.workload.batched}"
+
+
+def memory_format(record: Record) -> str:
+    """How images and weights lay in memory. Records of before there was a choice do not say, and there was none."""
+    found = sorted({(part.facts or {}).get("memory_format", "contiguous") for part in record.samples})
+    return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
+
+
+def revision(record: Record) -> str | None:
+    """The code that ran: the hash of its source where it was recorded, else the git revision of an unchanged tree."""
+    source, git = record.environment.get("source_sha256"), record.environment.get("git")
+    if source:
+        return source
+    return None if not git or git["dirty"] else str(git["revision"])[:12]
+
+
+def machine(record: Record) -> str:
+    """Processor and the versions that compute."""
+    return f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}"
+
+
+# --- groups: between records of one of these a fact may not differ even so -----------------------------------------
+
+
+def number_of_devices(record: Record) -> int:
+    """The number of devices."""
+    return record.num_devices
+
+
+def number_of_machines(record: Record) -> int:
+    """The number of machines."""
+    return max(1, len(record.data.get("nodes", ())))
+
+
+def mode(record: Record) -> tuple:
+    """The mode, with its exchange or without."""
+    return record.config.mode, record.config.sync
+
+
+def program(record: Record) -> str:
+    """The program itself."""
+    return record.program
+
+
+def options(*names: str):
+    """What these options are set to."""
+    return lambda record: tuple(getattr(record.config, name) for name in names)
+
+
+FACTS = {
+    "global batch": global_batch,
+    "seed": of_config("seed"),
+    "images of the first steps": images_of_first_steps,
+    "model": model,
+    "parameters": of_facts("parameters", "trained_parameters"),
+    "initial weights": initial_weights,
+    "optimizer": of_facts("optimizer", "momentum", "weight_decay"),
+    "learning rate": of_facts("lr"),
+    "schedule": of_config("schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps", "lr_warmup_epochs"),
+    "passes, clipping, guard": of_config("accumulate", "clip_norm", "loss_guard", "nesterov"),
+    "augmentation": of_config("augment"),
+    "memory format": memory_format,
+    "compiler": of_config("compile"),
+    "gradient": of_facts("gradient"),
+    "gradient compression": of_facts("compression"),
+    "precision": of_facts("parameter_dtype", "autocast", "tf32"),
+    "extra work per step": of_facts("step_barrier", "item_sync"),
+    "loader workers in total": loader_workers,
+    "storage": of_facts("storage_ms"),
+    "threads in total": threads,
+    "warm-up and timed steps": steps,
+    "machine": machine,
+    "code": revision,
+    "norm": of_facts("norm"),
+    "images a norm layer sees": norm_images,
+    "buffers": of_facts("buffers"),
+    "device set": device_set,
+}
+
+# Hashes: the file of the user's model, that of the data, and a text's own.
+SOURCES = {"source of the model": "model_source_sha256", "source of the data": "data_source_sha256",
+           "text": "data_sha256"}  # fmt: skip
+
+# The options whose effect the facts show. Data and image size are of one workload (comparison.require_one_workload).
+SHOWN = {
+    "per_device_batch", "accumulate", "epochs", "seed", "data", "model", "image_size", "norm", "optimizer", "momentum",
+    "nesterov", "weight_decay", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps",
+    "lr_warmup_epochs", "clip_norm", "loss_guard", "precision", "augment", "workers", "storage_ms", "warmup_steps",
+    "timed_steps", "layers", "width", "heads", "context",
+}  # fmt: skip
+
+# Facts that differ because the modes do: why, and between which records they may not differ even so.
+INHERENT = {
+    "images a norm layer sees": ("batch norm is local: its statistics are of one device's share", number_of_devices),
+    "buffers": ("dp keeps replica 0's, ddp and zero1 send rank 0's, horovod and fsdp leave each rank its own", mode),
+    "device set": ("one device is not several", number_of_devices),
+    "threads in total": ("of several machines one process has the cores of one", number_of_machines),
+    "memory format": ("weights stay contiguous where Horovod sends them, or dp copies them to other GPUs", mode),
+}
+
+
+WHY = {
+    "threads in total": "a process cannot have less than one thread: equal with GPUS up to the number of cores",
+    "gradient": "they do not compute the same update",
+}
