@@ -210,7 +210,7 @@ def evaluate(trainer, data: Data, checkpoint: tuple | None, notes: list[str]) ->
     from bench.measure.environment import collect_environment
     from bench.record.write import write_evaluation
     from bench.training.averages import stored
-    from bench.training.epochs import validate, validate_averages
+    from bench.training.validation import validate, validate_averages
 
     result, topology = validate(trainer, data.val_batches), trainer.mode.topology
     if checkpoint and trainer.mode.replicated:
@@ -226,8 +226,9 @@ def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
     """The epochs, with what follows them: the checkpoint, the tracker, the comparison of the replicas."""
     from bench.observe.replicas import NOTE, Replicas
     from bench.record.privacy import without_names
-    from bench.training.epochs import Epochs, judge
+    from bench.training.epochs import Epochs
     from bench.training.trackers import open_tracker
+    from bench.training.validation import judge
     from bench.workload.loader import training_batches, validation_batches
 
     config, topology = trainer.config, trainer.mode.topology

@@ -1,19 +1,16 @@
 """Training by epochs: what happens between two stretches of steps, and is not timed.
 
 After an epoch: validation, its row for the record, a checkpoint; after every CHECKPOINT_STEPS another checkpoint. The
-steps themselves are bench/training/loop.py's.
+steps themselves are bench/training/loop.py's, a validation is validation.py's.
 """
 
 import functools
-import itertools
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from bench.config.options import RunConfig, names, to_dict, unchecked
 from bench.config.rules import parse_keep
@@ -24,9 +21,7 @@ from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import BEST, LATEST
 from bench.training.loop import Trainer
-from bench.workload import batch
-from bench.workload.freezing import train_mode
-from bench.workload.loader import plain_errors
+from bench.training.validation import finite, load_buffers, means, to_cpu, validate, validate_averages
 from bench.workload.sharding import steps_of_epochs
 from bench.workload.weights import reason
 
@@ -307,102 +302,6 @@ def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
         ) from None
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
-
-
-@torch.no_grad()
-def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = None) -> dict:
-    """The mean loss and the workload's metrics over a held-out set: each process counts its share, and the COUNTS are
-    summed over the ranks.
-
-    A share is never padded, so no example counts twice, whatever the sizes. It runs on every device: on what the mode
-    says a validation calls (``Mode.judged``). Batch norm's statistics may differ by rank; the model that is validated
-    is one, rank 0's, as a checkpoint would hold it. judged: what to call instead of the trained model.
-    """
-    trainer.status.phase("validating")
-    mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
-    own = to_cpu(dict(model.named_buffers()))
-    load_buffers(model, mode.gather(own)[0])
-    counts = count(trainer, batches, model)
-    load_buffers(model, own)
-    found = means(trainer, trainer.script.sum_counts(counts))
-    if not found["images"]:
-        raise UserError("the validation set has no example that can be read")
-    return found
-
-
-def validate_averages(trainer: Trainer, batches: Iterable, judged: dict[str, nn.Module]) -> dict:
-    """``validate`` of each average of the weights, as ``ema_loss``, ``ema_top1``, … judged: name -> what to call."""
-    row = {}
-    for name, model in judged.items():
-        found = validate(trainer, batches, model)
-        row |= {f"{name}_{key}": value for key, value in found.items() if key != "images"}
-    return row
-
-
-def judge(trainer: Trainer, batches: Iterable) -> dict:
-    """The mean loss and the metrics of this process's model as it is now, with its own buffers, on batches that are its
-    own; no other rank takes part."""
-    return means(trainer, count(trainer, batches, trainer.mode.judged(trainer.model)))
-
-
-def means(trainer: Trainer, counts: torch.Tensor) -> dict:
-    """Counts as ``count`` gives them -> loss, each metric of the workload, and the number of examples."""
-    loss, *sums, examples = counts.tolist()
-    metrics = zip(trainer.workload.info.metrics, sums, strict=True)
-    metrics = {metric.key: finite(x / max(1, examples)) for metric, x in metrics}
-    return {"loss": finite(loss / max(1, examples)), **metrics, "images": int(examples)}
-
-
-@torch.no_grad()
-def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor:
-    """[2 + metrics]: the sum of the losses, that of each metric, and the examples, of a model of this process on
-    batches."""
-    workload = trainer.workload
-    model.eval()
-    counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
-    for inputs, targets in forwards(trainer, batches):
-        with trainer.autocast:
-            outputs = batch.each(torch.Tensor.float, model(workload.prepare(inputs)))
-        if targets is not None:
-            counts += trainer.counted(outputs, batch.moved(targets, trainer.device))
-    train_mode(model)
-    return counts
-
-
-def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
-    """(inputs, targets) of each forward pass of a validation.
-
-    Where a forward pass is a collective (``Mode.collective_forward``) every rank must take as many: one that has fewer
-    batches, or one without a readable example, calls the model with a blank example whose targets are None.
-    """
-    mode, blank, most = trainer.mode, (trainer.workload.blank(), None), 0
-    if mode.collective_forward:  # asked before the first pass: ranks that meet in one must not be asked meanwhile
-        most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))
-    for inputs, targets, unreadable in plain_errors(iter(batches)):
-        trainer.status.phase("validating")
-        trainer.skipped_images.update(unreadable)
-        if batch.length(targets):
-            yield inputs, targets
-        elif mode.collective_forward:
-            yield blank
-    yield from itertools.repeat(blank, most - len(batches))
-
-
-def finite(value: float) -> float | None:
-    """A number that JSON has; None for the loss of a training that has diverged."""
-    return value if math.isfinite(value) else None
-
-
-def load_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
-    """Put tensors into a model's buffers, in place."""
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
-
-
-def to_cpu(item):
-    """A copy of nested dicts of tensors on the CPU."""
-    return {k: to_cpu(v) for k, v in item.items()} if isinstance(item, dict) else item.detach().cpu().clone()
 
 
 def get_rng(devices: list[torch.device]) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.modes import load_mode
 from bench.modes.dp import CpuDataParallel, DataParallel, in_this_autocast
-from bench.training import epochs
+from bench.training import validation
 
 
 def network(norm: bool) -> nn.Module:
@@ -67,7 +67,7 @@ def test_a_validation_uses_every_replica():
         counted=lambda outputs, targets: torch.tensor([0, (outputs.argmax(1) == targets).sum(), len(targets)]),
     )  # fmt: skip
     before = copy.deepcopy(plain.state_dict())
-    counts = epochs.count(seen, [(images, labels, [])], mode.judged(model))
+    counts = validation.count(seen, [(images, labels, [])], mode.judged(model))
     model.close()
     assert sorted(size for size, _ in chunks) == [2, 3, 3]
     assert len({thread for _, thread in chunks}) == 3 and all("replica" in thread for _, thread in chunks)
