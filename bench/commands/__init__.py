@@ -7,6 +7,8 @@ from bench.commands.base import OWN, Command
 from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
 from bench.errands.network.plan import SIZES
+from bench.proof.gpu_check.base import PARTS as GPU_PARTS
+from bench.proof.selfbench import PARTS as COST_PARTS
 from bench.studies.base import Study
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
@@ -90,7 +92,7 @@ LINES = [
             "[BUDGET=45m PART=A1,B1 PLAN=1]", "gpu_check", options=True, flags={
                 "--budget": {"metavar": "TIME", "default": "45m", "help": "no check is begun that would take longer "
                              "than what is left of it, as in 600s, 10m, 1h [45m]"},
-                "--part": {"metavar": "PARTS", "help": "of A1, A2, A3, A4, B1, B2, each ten minutes at most [all]"},
+                "--part": {"metavar": "PARTS", "help": f"of {', '.join(GPU_PARTS)}, each ten minutes at most [all]"},
                 "--plan": ON_OFF | {"metavar": "PLAN", "help": "only say what it would do; needs no GPU"}}),
     Command("network", "check", "latency, bandwidth and all-reduce between the ranks, by Gloo, NCCL and Horovod",
             "GPUS=2", "network", options=True, own={"num_devices": 2}, needs=HOROVOD, flags={
@@ -103,8 +105,7 @@ LINES = [
     Command("selfbench", "check", "what the harness itself costs, against bare scripts", "[ROUNDS=8 ONLY=loop]",
             "selfbench", options=True, needs=HOROVOD, flags={
                 "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [8]"},
-                "--only": {"metavar": "ONLY", "help": "one part: loop, progress, overhead, horovod, bound, startup, "
-                           "input, network, gpu"}}),
+                "--only": {"metavar": "ONLY", "help": f"one part of {', '.join(COST_PARTS)} [all]"}}),
 
     Command("predict-images", "look at results", "a folder of images classified by a checkpoint, over all devices",
             "FOLDER=photos RESUME=checkpoint GPUS=2 [TO=predictions.csv]", "predict_images", options=True,

@@ -7,3 +7,5 @@ bare, join      the scripts that the harness is measured against
 paired, gpu_loop, input_pipeline, messages   programs in which both take turns
 fed, progress   the input pipeline alone; lines of progress
 """
+
+PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "hosts", "network", "gpu")

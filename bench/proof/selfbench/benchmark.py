@@ -52,12 +52,12 @@ from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import nvml
 from bench.measure.environment import collect_machine, cores_in_words, usable_cores
+from bench.proof.selfbench import PARTS
 from bench.proof.selfbench import processes as progs
 from bench.proof.selfbench.input_pipeline import write_photographs
 from bench.proof.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 from bench.studies.rounds import order
 
-PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "hosts", "network", "gpu")
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip
 GPU_TAKES = ("plain", *PLAIN)  # ONLY=gpu takes these, too
