@@ -9,7 +9,8 @@ from bench.measure.nvml import visible_gpus, why_no_gpu
 from bench.proof.selfbench.input_pipeline import write_photographs
 from bench.record.read import load
 from bench.workload.images import decode_on_gpu
-from bench.workload.images.photographs import FolderSource, ImageSet
+from bench.workload.images.photographs import ImageSet
+from bench.workload.images.sources import FolderSource
 from tests.runs import left_behind, needs_horovod, run
 
 GPUS = visible_gpus()

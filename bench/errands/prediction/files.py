@@ -8,7 +8,7 @@ import torch
 from bench.errors import UserError
 from bench.workload.images.augment import middle
 from bench.workload.images.decode import Unreadable, decode, quiet
-from bench.workload.images.photographs import EXTENSIONS, is_image
+from bench.workload.images.sources import EXTENSIONS, is_image
 
 
 def images_below(folder: Path) -> list[str]:

@@ -63,7 +63,8 @@ class InTurns:
     def __init__(self, images: Path, image_size: int):
         from torchvision import datasets, transforms
 
-        from bench.workload.images.photographs import FolderSource, ImageSet
+        from bench.workload.images.photographs import ImageSet
+        from bench.workload.images.sources import FolderSource
 
         recipe = transforms.Compose([
             transforms.RandomResizedCrop(image_size),

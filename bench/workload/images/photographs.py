@@ -1,30 +1,24 @@
 """DATA=imagefolder:PATH and DATA=tar:PATH. Your own photographs: a folder of class folders, or the same in tar files.
 
-A source knows the classes, and the bytes of image i. ``ImageSet`` makes batches of one: read, decode, transform.
+A source knows the classes, and the bytes of image i (sources.py). ``ImageSet`` makes batches of one: read, decode,
+transform.
 """
 
 import functools
-import hashlib
-import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
-import PIL
 import torch
-import torchvision
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.storage import labels as label_files
 from bench.workload.images.augment import cut, example_seeds, middle, random_box, random_part
 from bench.workload.images.decode import Unreadable, decode, quiet
 from bench.workload.images.decode_on_gpu import NO_BOX, Encoded, as_file, decodes_on, on_device
 from bench.workload.images.decoded_cache import DecodedCache, hold_size_gib, unreadable_line
 from bench.workload.images.place import cache
-from bench.workload.once import made_once
+from bench.workload.images.sources import FolderSource, TarSource
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 HELD_GIB = 1.0  # decoded images of up to so much are held, where IN_MEMORY does not say
 SEARCH = 100  # unreadable images in a row after which a search for a readable one gives up
 
@@ -44,109 +38,6 @@ def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tu
     options["finish_on"] = device if on_gpu else None
     train_set = ImageSet(sources[0], config.image_size, True, config.augment, config.seed, **options)
     return train_set, ImageSet(sources[1], config.image_size, False, **options)
-
-
-class FolderSource:
-    """Image files in ``PATH/train/<class>/`` and ``PATH/val/<class>/`` (or eval). Hidden files are ignored. A val of
-    images and no folders, as ImageNet's, has its classes in a labels file: ``val_labels``, or the one in PATH.
-
-    classes: the names of the training folders, sorted. labels: [n] int64; those of val count train's classes.
-    Raises UserError for a missing folder, a folder without images, a class of val that train does not have, and labels
-    that do not fit.
-    """
-
-    def __init__(self, path: str | Path, train: bool, val_labels: Path | None = None):
-        self.path = Path(path)
-        folder = self.path / "train"
-        self.classes = class_names(folder)
-        names = self.classes
-        if not train:
-            folder = held_out(self.path, "")
-            if not folders_in(folder) and (images := image_names(folder)):
-                self.names = np.array([os.fsencode(f"{folder.name}/{image}") for image in images])
-                self.labels = flat_labels(self.path, folder, val_labels, images, self.classes)
-                return
-            names = class_names(folder)
-        labels = labels_of(names, self.classes, folder, self.path / "train")
-        files = [image_names(folder / name) for name in names]
-        if not any(files):
-            raise UserError(f"{folder} holds no image of a type that can be read ({' '.join(EXTENSIONS)})")
-        below = []
-        for name, found in zip(names, files, strict=True):
-            below += [os.fsencode(f"{folder.name}/{name}/{file}") for file in found]
-            if not found:
-                raise UserError(f"{folder / name} holds no image: remove the folder, or put images into it")
-        self.labels = np.repeat(labels, [len(found) for found in files])
-        # One array, not a million objects: workers share it, where counting references would copy it page by page.
-        self.names = np.array(below)
-
-    def name(self, index: int) -> str:
-        """An image's name below PATH."""
-        return os.fsdecode(self.names[index])
-
-    def read(self, index: int) -> bytes:
-        """An image's file. Raises Unreadable."""
-        try:
-            return (self.path / self.name(index)).read_bytes()
-        except OSError as error:
-            raise Unreadable(error.strerror) from None
-
-    def key(self) -> str:
-        """A name for the state of the files: it changes with their names, sizes and times, and with the decoders."""
-        stats = [os.stat(self.path / self.name(index)) for index in range(len(self.names))]
-        return digest(self.path.resolve(), self.names.tobytes(), [(s.st_size, s.st_mtime_ns) for s in stats])
-
-
-class TarSource:
-    """Images in ``PATH/train.tar`` and ``PATH/val.tar`` (or eval), not unpacked. An image's class is its folder in the
-    tar, or the tar within the tar that it is in, as in ImageNet's train.tar.
-
-    timm's reader of tar files finds the images. Reading them through its open tar files goes wrong in loader workers:
-    processes that inherit one open file share its position, and samples are swapped without an error. So an image is
-    read at its own offset, from a file opened for it. Finding them reads a tar of tars from end to end: with ``cache``,
-    a folder, one process does so once for a given state of the file. A val of images in no class folder has its classes
-    in a labels file, as in FolderSource.
-
-    classes, labels: as in FolderSource. Raises UserError for a missing, damaged or truncated tar, or without timm.
-    """
-
-    def __init__(self, path: str | Path, train: bool, cache: Path | None = None, val_labels: Path | None = None):
-        self.path = Path(path)
-        training = tar_index(self.path / "train.tar", cache)
-        self.tar, index = self.path / "train.tar", training
-        self.classes = training["classes"].tolist()
-        if {"", "."} & set(self.classes):
-            raise UserError(f"{self.tar} holds images outside of class folders: their names must be <class>/<image>")
-        if not train:
-            self.tar = held_out(self.path, ".tar")
-            index = tar_index(self.tar, cache)
-        self.names, self.offsets, self.sizes = index["names"], index["offsets"], index["sizes"]
-        held = index["classes"].tolist()
-        if not train and len(held) == 1 and held[0] not in self.classes:  # all in one place that is no class
-            images = [Path(os.fsdecode(name)).name for name in self.names]
-            self.labels = flat_labels(self.path, self.tar, val_labels, images, self.classes)
-        else:
-            self.labels = labels_of(held, self.classes, self.tar, self.path / "train.tar")[index["labels"]]
-
-    def name(self, index: int) -> str:
-        """An image's name: the tar, then the name within."""
-        return f"{self.tar.name}/{os.fsdecode(self.names[index])}"
-
-    def read(self, index: int) -> bytes:
-        """An image's bytes. Raises Unreadable."""
-        try:
-            with self.tar.open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), int(self.sizes[index]), int(self.offsets[index]))
-        except OSError as error:
-            raise Unreadable(error.strerror) from None
-        if len(data) < self.sizes[index]:
-            raise Unreadable("the tar ends within it")
-        return data
-
-    def key(self) -> str:
-        """A name for the state of the tar: it changes with its size and time, and with the decoders."""
-        stat = self.tar.stat()
-        return digest(self.tar.resolve(), self.names.tobytes(), (stat.st_size, stat.st_mtime_ns))
 
 
 class ImageSet:
@@ -276,127 +167,3 @@ class ImageSet:
         """[3, H, W] uint8, held or decoded. Raises Unreadable."""
         image = self.held[index] if self.held else None
         return decode(self.source.read(index)) if image is None else image
-
-
-def class_names(folder: Path) -> list[str]:
-    """The class folders of a folder, sorted. Raises UserError without any."""
-    names = folders_in(folder)
-    if not names:
-        raise UserError(f"{folder} holds no class folders: images lie in PATH/train/<class>/ and PATH/val/<class>/")
-    return names
-
-
-def folders_in(folder: Path) -> list[str]:
-    """The folders in a folder that are not hidden, sorted. Raises UserError when it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read ({error.strerror}): images lie in PATH/train/<class>/") from None
-
-
-def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], classes: list[str]) -> np.ndarray:
-    """The labels of a held-out set without class folders: [n] int64. given: its labels file; None: the one in ``path``.
-    place: where the images are. Raises UserError without a labels file, and for one that does not fit."""
-    file = given or label_files.find(path)
-    if file is None:
-        raise UserError(f"{place} holds images outside of class folders: name their labels file, VAL_LABELS=FILE, or "
-                        "unpack ImageNet's archive with `bench unpack-imagenet`")  # fmt: skip
-    in_order = sorted(images)  # a tar's need not be
-    found = dict(zip(in_order, label_files.classes_of(file, in_order, classes), strict=True))
-    numbers = dict(
-        zip(names := sorted(set(found.values())), labels_of(names, classes, file, path / "train"), strict=True)
-    )
-    return np.array([numbers[found[image]] for image in images], dtype=np.int64)
-
-
-def image_names(folder: Path) -> list[str]:
-    """The image files of a class folder, sorted."""
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
-
-
-def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image, and not hidden."""
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
-
-
-def held_out(path: Path, suffix: str) -> Path:
-    """``val`` or ``eval`` below a path. Raises UserError when there is neither."""
-    for name in ("val", "eval"):
-        if (path / f"{name}{suffix}").exists():
-            return path / f"{name}{suffix}"
-    raise UserError(f"{path} holds neither val{suffix} nor eval{suffix}: the held-out images belong there")
-
-
-def labels_of(names: list[str], classes: list[str], place: Path, training: Path) -> np.ndarray:
-    """The label of each class name: its place among the training classes. Raises UserError for one unknown there."""
-    labels = {name: label for label, name in enumerate(classes)}
-    for name in names:
-        if name not in labels:
-            raise UserError(f"{place} has the class {name}, which {training} does not have: remove or rename it")
-    return np.array([labels[name] for name in names], dtype=np.int64)
-
-
-def digest(*parts) -> str:
-    """A short name for some values, and for the versions of the decoders."""
-    said = repr((*parts, torchvision.__version__, PIL.__version__, 1))
-    return hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()[:24]
-
-
-def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
-    """What a tar holds, found once a process and, with a cache folder, once a machine; see ``scan``."""
-    try:
-        stat = tar.stat()
-    except OSError as error:
-        raise UserError(f"{tar} cannot be read ({error.strerror}): images lie in PATH/train.tar and val.tar") from None
-    return load_index(tar.resolve(), stat.st_size, stat.st_mtime_ns, cache)
-
-
-@functools.lru_cache(maxsize=4)
-def load_index(tar: Path, size: int, mtime_ns: int, cache: Path | None) -> dict[str, np.ndarray]:
-    """``scan``, kept for a state of the file."""
-    if cache is None:
-        return scan(tar)
-
-    def make(part: Path) -> None:
-        with part.open("wb") as file:
-            np.savez(file, **scan(tar))
-
-    with np.load(made_once(Path(cache) / f"{digest(tar, size, mtime_ns)}.npz", make)) as saved:
-        return dict(saved)
-
-
-def scan(tar: Path) -> dict[str, np.ndarray]:
-    """Find the images of a tar with timm: classes [c], and for each image its label, name, offset and size in bytes.
-
-    Raises UserError without timm, and for a tar that is damaged, truncated, or without images in class folders.
-    """
-    try:
-        from timm.data.readers.reader_image_in_tar import extract_tarinfos
-    except ImportError:
-        raise UserError("images in tar files are read with timm, which is not installed: pip install timm") from None
-    try:
-        samples, labels, class_labels, _ = extract_tarinfos(str(tar), cache_tarinfo=False, extensions=EXTENSIONS)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"{tar} cannot be read to its end ({error}): it is truncated, damaged or no tar") from None
-    except ValueError:  # timm has nothing to unpack
-        raise UserError(f"{tar} holds no image of a type that can be read ({' '.join(EXTENSIONS)})") from None
-    keep = [i for i, (image, _, _) in enumerate(samples) if is_image(Path(image.path).name)]  # none that is hidden
-    if not keep:
-        raise UserError(f"{tar} holds only hidden images")
-    samples, (used, labels) = samples[keep], np.unique(labels[keep], return_inverse=True)
-    classes = np.array(sorted(class_labels, key=class_labels.get))[used]
-    # An inner tar's members count from its own start.
-    offsets = [image.offset_data + (inner.offset_data if inner else 0) for image, _, inner in samples]
-    sizes = [image.size for image, _, _ in samples]
-    if max(offset + size for offset, size in zip(offsets, sizes, strict=True)) > tar.stat().st_size:
-        raise UserError(f"{tar} is truncated: an image extends beyond its end")
-    names = [f"{inner.name}/{image.name}" if inner else image.name for image, _, inner in samples]
-    return {
-        "classes": classes,
-        "labels": labels.astype(np.int64),
-        "names": np.array([os.fsencode(name) for name in names]),
-        "offsets": np.array(offsets, dtype=np.int64),
-        "sizes": np.array(sizes, dtype=np.int64),
-    }

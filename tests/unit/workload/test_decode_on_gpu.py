@@ -11,7 +11,8 @@ from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.modes.base import Topology
 from bench.workload.images import decode_on_gpu
-from bench.workload.images.photographs import FolderSource, ImageSet
+from bench.workload.images.photographs import ImageSet
+from bench.workload.images.sources import FolderSource
 from bench.workload.loader import SlowStorage, plain_errors, training_batches
 from tests.unit.workload.test_photographs import data, picture  # noqa: F401  (data is a fixture)
 

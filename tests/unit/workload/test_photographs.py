@@ -20,10 +20,11 @@ from torchvision.transforms import v2
 
 from bench.errors import UserError
 from bench.workload import once
-from bench.workload.images import decoded_cache, photographs
+from bench.workload.images import decoded_cache, sources
 from bench.workload.images.augment import example_seeds
 from bench.workload.images.decode import Unreadable, decode, quiet
-from bench.workload.images.photographs import FolderSource, ImageSet, TarSource
+from bench.workload.images.photographs import ImageSet
+from bench.workload.images.sources import FolderSource, TarSource
 
 # Three loader workers on a machine of two cores are meant.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -285,7 +286,7 @@ def test_a_tars_index_is_kept_until_the_tar_changes(data, monkeypatch):
     tars = packed(data)
     cache = data.parent / "cache"
     first = TarSource(tars, train=True, cache=cache)
-    photographs.load_index.cache_clear()  # as in another process
+    sources.load_index.cache_clear()  # as in another process
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "timm.data.readers.reader_image_in_tar", None)
         again = TarSource(tars, train=True, cache=cache)
