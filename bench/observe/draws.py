@@ -2,6 +2,7 @@
 of the examples' bytes, which tell a data set from another and find an example that several ranks have.
 
 Nothing of a loader is replaced. The one method by which torch's iterators ask for the next indices is listened to.
+draws_of_ranks.py puts together what the ranks have drawn.
 """
 
 import contextlib
@@ -17,10 +18,11 @@ import torch
 from torch.utils.data import RandomSampler, Subset, SubsetRandomSampler
 from torch.utils.data import dataloader as torchs
 
-from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk, coverage, pairs
+from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk
+from bench.observe.draws_of_ranks import data_of
 from bench.observe.examples import length_of, numbers_of
 from bench.observe.listening import listen
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import Probe
 from bench.observe.streams import digest
 from bench.observe.view import Epoch, chosen
 
@@ -29,10 +31,6 @@ HASHED_EPOCHS = 2
 HASHED_BATCHES = 16
 HASHED_EXAMPLES = 2048
 SAMPLED = 2048  # numbers of an array that tell a data set from another
-FEWEST_SHARED = 3  # examples that several ranks have, and
-SHARED = 0.05  # their share, beyond which it is no chance
-SAME_BYTES = 0.1  # share of examples with the same bytes on another rank: the same data set
-OTHER_LABELS = 0.2  # share of examples with other labels on another rank: another data set
 
 
 class Drawn:
@@ -52,7 +50,7 @@ class Drawn:
 class Draws(Probe):
     """The images that are drawn in the epochs that train."""
 
-    joins: ClassVar = {"data": lambda parts: data_of(parts)}
+    joins: ClassVar = {"data": data_of}
     silent: ClassVar = {"data": "no epoch was seen"}
 
     def __init__(self, watch):
@@ -308,187 +306,3 @@ def sampler_seen(records: list[Drawn]) -> dict | None:
         return None
     epochs = [record.sampler["epoch"] for record in records if record.sampler]
     return {name: value for name, value in records[0].sampler.items() if name != "epoch"} | {"epochs": epochs}
-
-
-# --- the ranks together -------------------------------------------------------------------------------------------
-
-
-def data_of(parts: list[dict]) -> dict:
-    """What the ranks drew. Raises Unheard where it is not known."""
-    why = next((part["wrong"] for part in parts if part["wrong"]), None)
-    if why:
-        return by_examples(parts, why)
-    if any(part["set"]["sizes"][-1] is None for part in parts):
-        return by_examples(parts, "its data set has no length")
-    sizes = [part["set"]["sizes"][-1] for part in parts]
-    same = same_set(parts)
-    if same is None:
-        return by_examples(parts, "whether the ranks read one data set or each its own is not known")
-    if same:
-        ranks, num_images = in_one_set(parts)
-    else:  # each reads its own: images of several sets, one after the other
-        starts = np.cumsum([0, *(part["set"]["sizes"][0] for part in parts)])
-        ranks = [[([step + start for step in steps], whole) for steps, whole in part["walks"]]
-                 for part, start in zip(parts, starts, strict=False)]  # fmt: skip
-        num_images = int(starts[-1])
-    steps = [step for walks in ranks for walk, _ in walks for step in walk if len(step)]
-    if any(step.min() < 0 or step.max() >= num_images for step in steps):
-        raise Unheard(f"its sampler draws other numbers than 0 to {max(sizes) - 1}")
-    found = coverage(ranks, num_images)
-    found |= {"sampler": parts[0]["sampler"], "own_sets": not same, "alike": alike_steps(ranks)}
-    if not same and (shared := shared_examples(parts)):
-        found["shared_examples"] = shared
-    lacking = {"epochs": "no epoch was seen to its end", "same_neighbours": "only one epoch was seen"}
-    return found | {"unheard": {name: reason for name, reason in lacking.items() if name not in found}}
-
-
-def alike_steps(ranks: list[list[Walk]]) -> float:
-    """The share of the steps in which all ranks draw the same images in the same order; 0 for one rank."""
-    steps = [[step for steps, _ in walks for step in steps] for walks in ranks]
-    same = [all(np.array_equal(step, own[0]) for step in own[1:]) for own in zip(*steps, strict=False)]
-    return sum(same) / len(same) if same and len(ranks) > 1 else 0.0
-
-
-def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:
-    """The ranks' walks in numbers that mean the same image on all ranks, and of how many images.
-
-    Where all have the same Subset, or the same chosen images, its places count; otherwise those in the whole set.
-    """
-    ranks = [part["walks"] for part in parts]
-    sets = [part["set"] for part in parts]
-    own = [each["chosen"] for each in sets]
-    if all(each is not None and np.array_equal(np.sort(each), np.sort(own[0])) for each in own):
-        places = np.zeros(max(sets[0]["sizes"][0], int(own[0].max(initial=0)) + 1), np.int64)
-        places[own[0]] = np.arange(len(own[0]))
-        return mapped(ranks, [places] * len(ranks)), len(own[0])
-    level = 0
-    while any(level < len(each["indices"]) for each in sets):
-        indices = [each["indices"][level] if level < len(each["indices"]) else None for each in sets]
-        if all(each is not None and np.array_equal(each, indices[0]) for each in indices):
-            break
-        if any(each is None for each in indices):
-            raise Unheard("some ranks have a Subset, others the whole set")
-        ranks, level = mapped(ranks, indices), level + 1
-    return ranks, sets[0]["sizes"][level]
-
-
-def mapped(ranks: list[list[Walk]], numbers: list[np.ndarray]) -> list[list[Walk]]:
-    """The walks with each index replaced by its number."""
-    return [[([number[step] for step in steps], whole) for steps, whole in walks]
-            for walks, number in zip(ranks, numbers, strict=True)]  # fmt: skip
-
-
-def same_set(parts: list[dict]) -> bool | None:
-    """Whether the same index is the same image on all ranks; None where that is not known.
-
-    Where two ranks have drawn the same index, its labels say so, and its bytes, unless they are augmented. Otherwise
-    the sets are the same if they hold the same attributes.
-    """
-    if len({part["set"]["sizes"][-1] for part in parts}) > 1:
-        return False
-    verdicts = [verdict(parts[0], part) for part in parts[1:]]
-    if False in verdicts:
-        return False
-    if len({part["set"]["holds"] for part in parts}) == 1:
-        return True
-    if all(verdicts):
-        return True
-    overlap = [np.intersect1d(*(np.concatenate([NONE, *(s for steps, _ in part["walks"] for s in steps)])
-                                for part in (parts[0], other))).size for other in parts[1:]]  # fmt: skip
-    return None if any(overlap) else True
-
-
-def verdict(one: dict, other: dict) -> bool | None:
-    """What the examples say that two ranks have both drawn."""
-    (index, bytes_, labels, steady), (others, other_bytes, other_labels, also) = map(first_examples, (one, other))
-    _, left, right = np.intersect1d(index, others, return_indices=True)
-    if not len(left):
-        return None
-    if (bytes_[left] == other_bytes[right]).mean() > SAME_BYTES:
-        return True
-    if not (steady and also and labels[left].any()):
-        return None
-    same = (labels[left] == other_labels[right]).mean()
-    if same < 1 - OTHER_LABELS:
-        return False
-    return True if len(np.unique(labels[left])) > 1 and len(left) >= 2 * FEWEST_SHARED else None
-
-
-def first_examples(part: dict) -> tuple:
-    """The first examples of a rank, each once: index in the innermost data set, bytes, labels; and whether an example
-    that came twice had the same labels both times."""
-    known = {name: np.concatenate([epoch[name] for epoch in part["labels"]]) for name in ("index", "bytes", "labels")}
-    index, first, place = np.unique(in_base(part, known["index"]), return_index=True, return_inverse=True)
-    labels = known["labels"][first]
-    return index, known["bytes"][first], labels, bool((labels[place] == known["labels"]).all())
-
-
-def in_base(part: dict, index: np.ndarray) -> np.ndarray:
-    """Indices in the innermost data set."""
-    for indices in part["set"]["indices"]:
-        index = indices[index]
-    return index
-
-
-# --- examples by their bytes --------------------------------------------------------------------------------------
-
-
-def by_examples(parts: list[dict], why: str) -> dict:
-    """What the examples' bytes alone say. Raises Unheard where they say nothing."""
-    shared = shared_examples(parts)
-    if shared is None:
-        raise Unheard(why)
-    found = {"shared_examples": shared, "sampler": parts[0]["sampler"]}
-    lacking = {"epochs": why}
-    same = repeated_order(parts)
-    if same is None or not (parts[0]["sampler"] or {}).get("shuffles"):  # many streams have an order of their own
-        lacking["same_neighbours"] = why
-    else:
-        found |= {"same_neighbours": same, "num_images": shared["of"]}
-    return found | {"unheard": lacking}
-
-
-def numbers(part: dict, epoch: int) -> np.ndarray:
-    """The examples of a rank's first batches of an epoch."""
-    known = part["examples"][epoch] if epoch < len(part["examples"]) else []
-    return np.concatenate([NONE, *(examples for examples in known if examples is not None)])
-
-
-def shared_examples(parts: list[dict]) -> dict | None:
-    """How many examples of the first batches several ranks have; None where that says nothing.
-
-    A stream without an end comes round again, and another rank's examples with it: so only the batches before the
-    first example that a rank has twice count.
-    """
-    ranks = [part["examples"][0] if part["examples"] else [] for part in parts]
-    until = min(before_again(batches) for batches in ranks)
-    own = [np.concatenate([NONE, *batches[:until]]) for batches in ranks]
-    if not all(map(len, own)):
-        return None
-    _, times = np.unique(np.concatenate(own), return_counts=True)
-    count = int((times > 1).sum())
-    found = count if count >= FEWEST_SHARED and count > SHARED * len(times) else 0
-    return {"shared": found, "of": len(times)}
-
-
-def before_again(batches: list[np.ndarray | None]) -> int:
-    """How many batches a rank has before it has an example again, or one whose bytes are not known."""
-    seen = set()
-    for number, batch in enumerate(batches):
-        if batch is None or len(seen | set(batch.tolist())) < len(seen) + len(batch):
-            return number
-        seen |= set(batch.tolist())
-    return len(batches)
-
-
-def repeated_order(parts: list[dict]) -> float | None:
-    """The share of neighbours that the second epoch has of the first; None where they have no examples in common."""
-    shares = []
-    for part in parts:
-        first, second = numbers(part, 0), numbers(part, 1)
-        if not len(first) or np.isin(second, first).sum() < max(10, len(second) / 2):
-            return None
-        different, places = np.unique(np.concatenate([first, second]), return_inverse=True)
-        one, other = (pairs([side], len(different)) for side in np.split(places, [len(first)]))
-        shares.append(float(np.isin(other, one).mean()))
-    return min(shares)

@@ -23,7 +23,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from bench import mistakes
 from bench.observe import Watch
-from bench.observe.draws import data_of, held_by
+from bench.observe.draws import held_by
+from bench.observe.draws_of_ranks import data_of
 from bench.observe.probe import Unheard
 from tests.unit.observe.test_view import quiet
 
