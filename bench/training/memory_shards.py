@@ -1,4 +1,4 @@
-"""What sharding makes of a simulated step, a ``Step`` of memory_plan.py: which rank holds what, and what is whole for a
+"""What sharding makes of a simulated step, a ``Step`` of memory_step.py: which rank holds what, and what is whole for a
 moment."""
 
 import itertools

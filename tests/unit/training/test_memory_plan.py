@@ -9,7 +9,8 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
-from bench.training.memory_plan import of_devices, simulate
+from bench.training.memory_plan import of_devices
+from bench.training.memory_step import simulate
 
 MIB = 2**20
 pytestmark = pytest.mark.slow
