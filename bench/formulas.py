@@ -566,7 +566,7 @@ def sharded_bytes(parameters: int, ranks: int, shards: tuple[str, ...], state_nu
     """Bytes that a rank holds between two steps in float32, by what it is for, when some of it is sharded evenly.
 
     state_numbers: that the optimizer keeps for each parameter: Adam 2, SGD with momentum 1. shards: names of kinds,
-    each divided by the ranks. Under Adam 16 bytes a parameter without shards, as many as Rajbhandari et al. 2020
+    each divided by the ranks. Under Adam 16 bytes per parameter without shards, as many as Rajbhandari et al. 2020
     (section 3.1) count for mixed precision: 2 + 2 + 12.
 
     A million parameters on two ranks, in MB: DDP, the optimizer's state sharded, all three sharded:

@@ -152,7 +152,7 @@ def built_with(label: str) -> list[str]:
 
 @functools.cache
 def _says() -> list[str]:
-    """What a build that is not ours says of itself; asked once a process."""
+    """What a build that is not ours says of itself; asked once per process."""
     command = [sys.executable, "-W", "ignore", "-c", ASK]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)

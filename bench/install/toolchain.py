@@ -137,7 +137,7 @@ def simd_flags(cpuinfo: str | None = None, machine: str | None = None) -> tuple[
 
 
 def default_jobs() -> int:
-    """Compilers to run at a time: one a core that this process may use, as far as memory goes."""
+    """Compilers to run at a time: one per core that this process may use, as far as memory goes."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS

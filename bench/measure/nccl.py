@@ -20,7 +20,7 @@ ASK = "import json, torch; print(json.dumps(torch.cuda.nccl.version()))"
 
 @functools.cache
 def version() -> tuple[int, ...] | None:
-    """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process, once a process."""
+    """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process, once per process."""
     command = [sys.executable, "-W", "ignore", "-c", ASK]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 GIB = 2**30
-DEVICE_FILES = Path("/dev")  # nvidia0, nvidia1, …: one a GPU that this system, or this container, may open
+DEVICE_FILES = Path("/dev")  # nvidia0, nvidia1, …: one per GPU that this system, or this container, may open
 # Reasons for which a clock is held down, as bits (nvml.h): hardware slowdown, heat by software and by hardware, power
 # brake. A power cap is not among them: a board at its limit of power is at work.
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
@@ -341,7 +341,7 @@ class NvmlDevice:
 
 @functools.cache
 def _connect() -> tuple[ModuleType | None, str | None]:
-    """(pynvml with NVML started, None), or (None, why not). Asked once a process; NVML is left open till its end."""
+    """(pynvml with NVML started, None), or (None, why not). Asked once per process; NVML is left open till its end."""
     try:
         import pynvml
     except ImportError:

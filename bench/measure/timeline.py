@@ -4,7 +4,7 @@ Comes in: one step, run once more after the timed ones, under torch.profiler. Go
 
 - phase          what the training loop says it is doing;
 - compute        when the process's own threads (CPU) or the streams that the model runs on (CUDA) are busy;
-- communication  one span a bucket (DDP), a fused reduction (Horovod) or another exchange, with its bytes;
+- communication  one span per bucket (DDP), a fused reduction (Horovod) or another exchange, with its bytes;
 - dp             the parts of DataParallel's forward.
 
 Nothing is told by the name of an operator, and one thing alone by that of a kernel. A lane is a thread or a stream, and

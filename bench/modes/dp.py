@@ -103,7 +103,7 @@ class CpuDataParallel(nn.Module):
         super().__init__()
         self.module = module
         self.num_replicas = num_replicas
-        # A shell a replica: a copy of the module whose tensors are replaced at every forward. One shell each, for
+        # One shell per replica: a copy of the module whose tensors are replaced at every forward; for
         # swapping tensors in and out of ONE module is not safe in two threads. Kept in a tuple, so that the shells
         # are not submodules and their tensors not parameters of the model.
         self.shells = tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))

@@ -182,7 +182,7 @@ def network_section(records: list[NetworkRecord]) -> dict:
     return {
         "id": name,
         "heading": f"Network: {network_result.standing(records)[0]}",
-        "question": "How long do messages take, and how many bytes a second go through?",
+        "question": "How long do messages take, and how many bytes per second go through?",
         "answers": network_result.answer(records),
         "standing": network_result.standing(records),
         "notes": network_result.disturbed(records),

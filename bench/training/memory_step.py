@@ -228,7 +228,7 @@ def blocks_in(model) -> list:
 def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> Step | None:
     """The step of another batch, from two that were simulated: every tensor is as large as a line through both says.
 
-    Exact, for a tensor has so many bytes an image, or none. None where the two steps did not do the same.
+    Exact, for a tensor has so many bytes per image, or none. None where the two steps did not do the same.
     """
     a, b = first.trace, second.trace
     if [(place, size > 0) for place, size in a.events] != [(place, size > 0) for place, size in b.events]:

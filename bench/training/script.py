@@ -1,8 +1,8 @@
 """The decisions of a training script, at the places where scripts go wrong. The worker and the loop ask them here.
 
 ``Script`` answers as a right script does. With MISTAKE=<name> the mistake's file (bench/mistakes) answers some of them
-instead: its ``overrides`` are functions of the same names, which are handed this object. What they need of the house
-they find on it, so a mistake imports nothing of the training.
+instead: its ``overrides`` are functions of the same names, which are handed this object. What they need of the
+project they find on it, so a mistake imports nothing of the training.
 """
 
 import dataclasses

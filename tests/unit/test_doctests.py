@@ -1,4 +1,4 @@
-"""Every worked example in a docstring of the house is run."""
+"""Every worked example in a docstring is run."""
 
 import doctest
 import importlib

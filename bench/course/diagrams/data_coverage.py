@@ -7,7 +7,7 @@ from bench.analysis import style
 def coverage_grid(ways: dict[str, list[int]], results: dict[str, str]):
     """One row a way, one column an image, in each cell how often it is counted.
 
-    ways: name -> counts, one an image, all of one length. results: name -> what is written at the end of its row. A
+    ways: name -> counts, one per image, all of one length. results: name -> what is written at the end of its row. A
     cell of 1 is empty of colour; an image that is left out is red, one that counts more than once is orange with the
     number in it, so that print in grey still says which is which. Returns a matplotlib figure.
     """

@@ -223,7 +223,7 @@ def counted(results: list[dict]) -> str:
 
 
 def plan(modules: list[str], findings: Findings | None = None, key: str = "") -> list[str]:
-    """What these parts would do, and how long: a line a part, and one a check. findings: those that are there."""
+    """What these parts would do, and how long: a line per part, and one per check. findings: those that are there."""
     lines, total = [], 0.0
     for module in modules:
         part = part_in(module)

@@ -188,7 +188,7 @@ def digest(*parts) -> str:
 
 
 def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
-    """What a tar holds, found once a process and, with a cache folder, once a machine; see ``scan``."""
+    """What a tar holds, found once per process and, with a cache folder, once per machine; see ``scan``."""
     try:
         stat = tar.stat()
     except OSError as error:

@@ -76,7 +76,7 @@ def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
 
 
 class ScaleShift(nn.Module):
-    """What is left of a batch norm without its statistics: y = scale * x + shift, one pair a channel.
+    """What is left of a batch norm without its statistics: y = scale * x + shift, one pair per channel.
 
     scale, shift: [channels]. The parameter count is the batch norm's. The scale starts at 1/2: without normalisation
     each residual block would double the variance, and half keeps a ResNet's activations in range.
@@ -116,7 +116,7 @@ def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
 
 
 def set_momentum(model: nn.Module, config: RunConfig) -> None:
-    """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times a step, each time by a k-th of
+    """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times per step, each time by a k-th of
     the images. Raises UserError for an architecture without batch norm."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not norms:
