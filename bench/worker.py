@@ -263,7 +263,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     ends = epochs.ends()
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
-    steps = last - first + PROFILED_STEPS * config.profile + bool(config.memory)
+    steps = last - first + (PROFILED_STEPS + mode.period - 1) * config.profile + bool(config.memory)
     loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen, trainer.script.order)
     status.total(last)
     trainer.progress.start(first, last, epochs.num_images)
@@ -291,6 +291,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     times = end_timing(trainer, memory, moments, load)
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
     if mode.timeline:  # what a profiler needs is not the training's
+        trainer.train_steps(stream, -(trainer.step - first + PROFILED_STEPS) % mode.period)  # the watched one exchanges
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
         seen["timeline"] = mode.timeline.result(trainer.step - 1)
     if config.memory:

@@ -68,6 +68,7 @@ class Mode:
     timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
     contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
+    period = 1  # steps from one exchange to the next
     collective_forward = False  # a forward pass needs every rank: none may take a pass more than another
     label = ""  # what a table must say after the mode's name, such as "CPU replicas in threads"
 

@@ -35,6 +35,11 @@ class Mode(collectives.Mode):
     label = "each rank steps alone and weights are averaged now and then: not the update of one process"
     contiguous_weights = "all weights are averaged as one flat tensor"
 
+    @property
+    def period(self) -> int:
+        """Where nothing is ever averaged, every step is like the others."""
+        return self.config.local_steps if self.config.sync else 1
+
     def wrap_model(self, model: nn.Module) -> nn.Module:
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), 0)

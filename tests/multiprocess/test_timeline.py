@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from bench.record.view import Record
-from bench.studies.breakdown.timeline_figure import hidden_share
+from bench.studies.breakdown.timeline_figure import hidden_share, words
 from tests.runs import needs_horovod
 
 RUNS = {
@@ -18,6 +18,7 @@ RUNS = {
     "horovod": {"mode": "horovod", "gpus": 2},
     "zero1": {"mode": "zero1", "gpus": 2},
     "fsdp": {"mode": "fsdp", "gpus": 2},
+    "local": {"mode": "local", "gpus": 2, "local_steps": 3},
 }
 PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
 
@@ -99,6 +100,16 @@ def test_fsdp_gathers_a_block_before_it_computes_and_scatters_it_inside_backward
             gathered = [moment > backward["start_s"] for moment in found["gather"]]
             assert gathered == ([False] if block == "the rest" else [False, True]), block
             assert max(backward["start_s"], *found["gather"]) < scattered < backward["end_s"], block
+
+
+def test_the_watched_step_of_local_is_one_that_averages(profiled):
+    """Step 6 of 6. After three steps of the training and two for the profiler it would be step 5."""
+    record = profiled("local")
+    assert [part.timeline["step"] % 3 for part in record.samples] == [2, 2]  # counted from 0: the last of three
+    for part in record.samples:
+        (sent,) = lane(part.timeline, "communication")
+        assert sent["name"] == "weights" and sent["bytes"] >= 4 * part.facts["parameters"]
+    assert "the step in which weights are averaged, one of 3" in words(record)
 
 
 def test_buckets_begin_inside_backward(profiled):

@@ -195,6 +195,8 @@ def words(record: Record) -> str:
     text = f"{max(lengths):.{0 if max(lengths) >= 100 else 1}f} ms"
     shares = {rank: hidden_share(timeline["spans"]) for rank, timeline in found.items()}
     known = {rank: share for rank, share in shares.items() if share is not None}
+    if known and "local_steps" in MODES[record.config.mode].knobs:
+        text += f"; the step in which weights are averaged, one of {record.config.local_steps}"
     parts = parts_ms(record)
     if known:
         each = ", ".join(f"{100 * share:.0f} % (rank {rank})" for rank, share in list(known.items())[:MOST_RANKS])
