@@ -53,9 +53,14 @@ class Remote:
         self.deadline = time.monotonic() + limit_s
         self.stop = threading.Event()  # one thread has failed: the others need not go on
         protocol = url.partition("://")[0].lower()
-        if protocol in ("s3", "s3a", "gs", "gcs") and re.search(r"://[^@]*:\S*@", url):
+        if protocol in ("s3", "s3a", "obs", "gs", "gcs") and re.search(r"://[^@]*:\S*@", url):
             raise UserError(f"{protocol}:// takes no user and password in the address: set AWS_ACCESS_KEY_ID and "
                             "AWS_SECRET_ACCESS_KEY (or the storage's own variables)")  # fmt: skip
+        if protocol == "obs":
+            if not os.environ.get("AWS_ENDPOINT_URL"):
+                raise UserError(f"{self.url} is read over S3: set AWS_ENDPOINT_URL, for Huawei's cloud "
+                                "https://obs.REGION.myhuaweicloud.com")  # fmt: skip
+            protocol, url = "s3", "s3" + url[len("obs") :]
         self.is_s3, self.is_local = protocol in ("s3", "s3a"), protocol in ("file", "local")
         self.check = f"{'AWS_ENDPOINT_URL, the credentials' if self.is_s3 else 'the address'} and the network"
         try:

@@ -100,6 +100,16 @@ def test_everything_below_a_prefix_is_copied(bucket, tmp_path):
 
 
 @needs_s3
+def test_obs_is_read_over_s3(bucket, tmp_path, monkeypatch):
+    bucket.put("set/a", b"aaa")
+    url = bucket.url("set").replace("s3:", "obs:")
+    assert content(storage.stage(url, tmp_path, LIMIT_S)) == {"a": b"aaa"}
+    assert error_of(url.replace("set", "nothing"), tmp_path, LIMIT_S).startswith(f"obs://{bucket.name}/nothing: ")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert "set AWS_ENDPOINT_URL" in error_of(url, tmp_path, LIMIT_S)
+
+
+@needs_s3
 def test_a_second_call_lists_and_fetches_nothing(bucket, tmp_path):
     bucket.put("set/a", b"aaa")
     data = storage.stage(bucket.url("set"), tmp_path, LIMIT_S)
