@@ -25,6 +25,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+if (backend := os.environ.setdefault("KERAS_BACKEND", "torch")) != "torch":
+    raise ImportError(f"Keras would compute with {backend}: set KERAS_BACKEND=torch before it is imported")
 try:
     import keras
 except ImportError:

@@ -68,7 +68,8 @@ def layers_of(model) -> Iterator:
 
 def keras_on_torch(config: RunConfig):
     """The module keras. Raises UserError where it is not there, or computes with something else."""
-    os.environ.setdefault("KERAS_BACKEND", "torch")
+    if (backend := os.environ.setdefault("KERAS_BACKEND", "torch")) != "torch":
+        raise UserError(f"MODEL={config.model}: Keras would compute with {backend}: set KERAS_BACKEND=torch")
     if config.device == "cpu":
         os.environ["KERAS_TORCH_DEVICE"] = "cpu"
     try:

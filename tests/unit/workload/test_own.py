@@ -1,7 +1,9 @@
 """MODEL=FILE.py:FUNCTION and DATA=FILE.py:FUNCTION: what is taken, what takes its place, and what is refused."""
 
 import hashlib
+import importlib
 import itertools
+import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -193,6 +195,16 @@ def test_what_cannot_be_trained_is_one_line(own, change, words):
     with pytest.raises(UserError, match=words) as error:
         tried(own(GOOD.replace(*change)))
     assert "\n" not in str(error.value)
+
+
+def test_keras_with_another_backend_is_refused_before_it_is_imported(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    config = resolve(RunConfig(mode="single", model="keras:ResNet50"), "cpu", 2)
+    with pytest.raises(UserError, match="Keras would compute with jax: set KERAS_BACKEND=torch"):
+        load_workload(config, torch.device("cpu"))
+    monkeypatch.delitem(sys.modules, "bench.keras_fit", raising=False)
+    with pytest.raises(ImportError, match="Keras would compute with jax"):
+        importlib.import_module("bench.keras_fit")
 
 
 def test_a_file_that_is_not_there(tmp_path):
