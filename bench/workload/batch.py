@@ -20,6 +20,17 @@ def length(item) -> int:
     return len(tensors(item)[0])
 
 
+def chunks(item, count: int) -> list:
+    """It in ``count`` parts, as ``torch.chunk`` cuts.
+
+    >>> [length(part) for part in chunks((torch.zeros(5, 2), torch.zeros(5)), 2)]
+    [3, 2]
+    """
+    if isinstance(item, tuple | list):
+        return list(zip(*(chunks(part, count) for part in item), strict=True))
+    return list(item.chunk(count))
+
+
 def split(item, size: int) -> list:
     """It in parts of ``size`` examples; the last may be smaller."""
     return [each(lambda tensor, at=at: tensor[at : at + size], item) for at in range(0, length(item), size)]
