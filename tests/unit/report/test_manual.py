@@ -9,6 +9,7 @@ from bench.files import PROJECT
 from bench.report import markdown
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the reader's own
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,16 @@ def test_every_link_leads_to_a_file(texts):
         targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
         lost[path] = [target for target in targets if not (path.parent / target).exists()]
     assert not any(lost.values()), lost
+
+
+def test_every_file_that_is_named_is_there():
+    """In what says how to add something: by its path from the project, or from bench."""
+    named, lost = 0, []
+    for path in [PROJECT / "CONTRIBUTING.md", *(PROJECT / "bench").rglob("README.md")]:
+        names = FILE.findall(path.read_text())
+        named += len(names)
+        lost += [(path.name, name) for name in names if not any((PROJECT / p / name).exists() for p in ("", "bench"))]
+    assert named > 20 and lost == []
 
 
 def test_the_readme_is_read_in_one_sitting():
