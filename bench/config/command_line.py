@@ -10,6 +10,7 @@ from bench.config.data_sets import DATA_SETS, OWN, data_kind
 from bench.config.fields import PARTS, base_type, flag_of, variable_of
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, names, when_not_given
+from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 
 ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick, --quick=1, --quick=0
@@ -69,7 +70,7 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
         text = found.get(f.name)
         if text is None:
             continue
-        if f.name == "num_devices" and (ids := rules.parse_gpu_ids(text)):
+        if f.name == "num_devices" and (ids := parse_gpu_ids(text)):
             alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # which one, and not how many
             given |= {"num_devices": len(ids), "gpu_ids": ",".join(ids) + alone}
         else:

@@ -15,6 +15,7 @@ from bench.config import data_sets, fields, own, rules
 from bench.config.fields import option
 from bench.config.hosts import SSH, Host, parse, share
 from bench.config.modes import LAUNCHERS, MODES
+from bench.config.values import SCHEDULES
 from bench.errors import UserError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -113,7 +114,7 @@ class RunConfig:
         "recipe", None, "torch's fused optimizer: the whole step in few kernels (cpu: 0, gpu: 1)", plain=False
     )
     schedule: str = option(
-        "recipe", "constant", f"learning-rate schedule: {', '.join(rules.SCHEDULES)}; step:30,60,80 drops after these "
+        "recipe", "constant", f"learning-rate schedule: {', '.join(SCHEDULES)}; step:30,60,80 drops after these "
         "epochs",
     )  # fmt: skip
     schedule_epochs: float = option(

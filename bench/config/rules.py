@@ -11,12 +11,11 @@ from bench.config import data_sets, hosts, own
 from bench.config.data_sets import IN_MEMORY, OWN, data_kind
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
+from bench.config.values import parse_fault, parse_gpu_ids, parse_keep, parse_schedule, parse_snapshots
 from bench.errors import UserError
 
 MOST_THREADS = 4096
 LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
-SCHEDULES = ("constant", "step", "cosine", "cyclic", "sawtooth")
-FAULT_KINDS = ("raise", "kill", "hang")
 GPT, TIMM = "gpt", "timm:"
 
 
@@ -69,29 +68,6 @@ def check_gpu_ids(config) -> None:
             f"GPUS={config.gpu_ids}: with SHARE_GPU=1 GPUS is the number of ranks on the first visible GPU: write "
             "GPUS=2, and choose that GPU with CUDA_VISIBLE_DEVICES"
         )
-
-
-def parse_gpu_ids(text: str) -> list[str]:
-    """The GPUs that a value of GPUS names, empty where it is something else, as a number. Raises UserError for a list
-    that cannot be one.
-
-    >>> parse_gpu_ids("0, 1"), parse_gpu_ids("3,"), parse_gpu_ids("GPU-3f2a"), parse_gpu_ids("2")
-    (['0', '1'], ['3'], ['GPU-3f2a'], [])
-    """
-    if "," not in text and not text.startswith(("GPU-", "MIG-")):
-        return []
-    ids = [entry.strip() for entry in text.removesuffix(",").split(",")]
-    if any(entry.startswith("MIG-") for entry in ids):
-        raise UserError(f"GPUS={text} names a MIG slice, which is not supported: name whole GPUs")
-    if not all(re.fullmatch(r"[0-9]+|GPU-[0-9a-fA-F-]+", entry) for entry in ids):
-        raise UserError(
-            f"GPUS={text} is not a whole number, and no list of GPUs: numbers as nvidia-smi prints them, or UUIDs, "
-            "as in 0,1 or GPU-3f2a"
-        )
-    ids = [str(int(entry)) if entry.isdecimal() else entry for entry in ids]
-    if twice := [entry for entry in ids if ids.count(entry) > 1]:
-        raise UserError(f"GPUS={text} names {twice[0]} twice")
-    return ids
 
 
 def check_data(config) -> None:
@@ -373,52 +349,3 @@ def check_knobs(config, knobs: set[str]) -> None:
         raise UserError("OVERLAP=0 sends plain gradients after the backward pass: leave COMPRESSION out")
     if config.adasum and not (config.overlap and config.sync):
         raise UserError("ADASUM=1 is a reduction of its own: leave OVERLAP and SYNC out")
-
-
-def parse_fault(text: str, num_processes: int) -> tuple[str, int, int]:
-    """``kill:1:3`` -> ("kill", rank 1, step 3). Raise UserError for anything else."""
-    match = re.fullmatch(rf"({'|'.join(FAULT_KINDS)}):(\d+):(\d+)", text)
-    if not match or int(match[2]) >= num_processes:
-        raise UserError(
-            f"FAULT={text}: write raise|kill|hang:RANK:STEP, as in kill:0:3, with RANK below {num_processes}, the "
-            "processes that this MODE and GPUS give"
-        )
-    return match[1], int(match[2]), int(match[3])
-
-
-def parse_snapshots(text: str) -> list[int]:
-    """``1,5,20`` -> [1, 5, 20]. Raise UserError for anything else."""
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise UserError(f"SNAPSHOTS={text}: write steps with commas between, as in 1,5,20")
-    return [int(step) for step in text.split(",")]
-
-
-def parse_keep(text: str) -> int | None:
-    """``3`` -> 3, ``all`` -> None: how many of the epochs' checkpoints are kept. Raise UserError for anything else."""
-    if text == "all":
-        return None
-    if not re.fullmatch(r"[1-9]\d{0,8}", text):
-        raise UserError(f"KEEP={text}: write all, or how many epochs' checkpoints to keep, as in 3")
-    return int(text)
-
-
-def parse_schedule(text: str) -> tuple[str, tuple[int, ...]]:
-    """The name of a schedule, and the epochs after which its rate drops where it names them. Raise UserError for
-    anything else.
-
-    >>> parse_schedule("cosine"), parse_schedule("step:30,60,80")
-    (('cosine', ()), ('step', (30, 60, 80)))
-    """
-    name, colon, epochs = text.partition(":")
-    if name not in SCHEDULES:
-        raise UserError(f"unknown SCHEDULE={text}: choose one of {', '.join(SCHEDULES)}, or step:30,60,80")
-    if not colon:
-        return name, ()
-    if name != "step":
-        raise UserError(f"SCHEDULE={text}: only step takes epochs, as in step:30,60,80")
-    if not re.fullmatch(r"[1-9]\d{0,8}(,[1-9]\d{0,8})*", epochs):
-        raise UserError(f"SCHEDULE={text}: write whole epochs from 1 on with commas between, as in step:30,60,80")
-    drops = tuple(int(epoch) for epoch in epochs.split(","))
-    if list(drops) != sorted(set(drops)):
-        raise UserError(f"SCHEDULE={text}: write each epoch once, the earliest first")
-    return name, drops

@@ -1,7 +1,7 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
 from bench.config.options import RunConfig
-from bench.config.rules import parse_gpu_ids
+from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 from bench.launch.gpu_fit import require_fit, require_torch
 from bench.measure import nccl, nvml

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from bench.config.options import RunConfig, names, to_dict, unchecked
-from bench.config.rules import parse_keep
+from bench.config.values import parse_keep
 from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.process.heartbeat import epochs_path, starts_path

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig
-from bench.config.rules import parse_fault, parse_schedule, parse_snapshots
+from bench.config.values import parse_fault, parse_schedule, parse_snapshots
 from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock

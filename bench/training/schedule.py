@@ -7,7 +7,7 @@ resumed with another number of devices goes on at the same place of its schedule
 import math
 from collections.abc import Sequence
 
-from bench.config.rules import SCHEDULES
+from bench.config.values import SCHEDULES
 
 WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm-up: small, and not 0
 
