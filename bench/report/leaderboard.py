@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.analysis import stats, words
-from bench.analysis.certificate import NOTHING_VARIES, revision
+from bench.analysis.certificate import NOTHING_VARIES
 from bench.analysis.comparison import compare_pair, require_one_workload
+from bench.analysis.parity import revision
 from bench.analysis.suite import Program, Suite, suites_of
 from bench.analysis.tables import Grid
 from bench.errors import UserError
@@ -81,7 +82,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
     """The programs of one comparison that count. said: gets a sentence on each that does not."""
     if suite.study != "compare":
         return []
-    base = next((program for program in suite.programs.values() if program.config.mode == "single"), None)
+    base = next((each for each in suite.programs.values() if each.config.num_devices == 1 and not each.is_bound), None)
     if why := hindrance(suite, base):
         said.append(f"{student}: {suite.id} does not count: {why}")
         return []
@@ -101,7 +102,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
 def hindrance(suite: Suite, base: Program | None) -> str:
     """Why nothing of a comparison counts; empty where it does."""
     if base is None:
-        return "it has no program of MODE=single to be compared with"
+        return "it has no program on one device (MODE=single) to be compared with"
     if suite.n < FEWEST_ROUNDS:
         return f"{suite.n} whole rounds, and {FEWEST_ROUNDS} are needed"
     try:
