@@ -1,6 +1,7 @@
 """The project's own code and committed records, as the chapters show them."""
 
 import ast
+import re
 
 import pytest
 
@@ -14,6 +15,14 @@ from bench.studies.registry import STUDIES
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.quick
+
+SHOWN = re.compile(r'course\.source\("([^"]+)"(?:, "([^"]+)")?\)')
+
+
+def test_what_the_texts_show_is_there():
+    texts = (path.read_text() for path in (ROOT / "tutorials").rglob("*.md"))
+    shown = {names for text in texts for names in SHOWN.findall(text)}
+    assert len(shown) > 20 and all(source(*filter(None, names)).text for names in shown)
 
 
 @pytest.mark.parametrize("mode", MODES)
