@@ -25,6 +25,10 @@ def main(argv: list[str] | None = None) -> int:
         command = command_of(words)
         args = command.parse(words[1:])
         by_make = bool(os.environ.pop(INSTALLS, ""))
+        if by_make and argv is None:
+            from bench.process import ending
+
+            ending.with_parent()
         if unused := command.unused_variables(words[1:], args):
             print(not_used(command, unused, by_make), file=sys.stderr)
         if command.missing_clone(args):

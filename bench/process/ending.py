@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LOOKS = 10  # a process may start another one while it is being ended
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @contextlib.contextmanager
@@ -48,6 +49,14 @@ def uninterrupted() -> Iterator[None]:
         yield
     if came:
         raise KeyboardInterrupt
+
+
+def with_parent() -> None:
+    """From now on this process gets SIGTERM when its parent is gone, also by SIGKILL; only Linux has that."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def tree(pid: int) -> list:

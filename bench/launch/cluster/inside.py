@@ -20,6 +20,7 @@ from bench.launch.cluster.plan import Cluster, usable
 
 GRACE_S = 30.0  # for a command that was told to end
 STEP_S = 30.0  # for one step of the building
+TICK_S = 0.05
 QUEUE_MS = 200  # of a switch: what it holds before it drops
 BURST_MS = 2  # what a link may send at once after a pause, of its rate
 SMALLEST_BURST = 16 * 1024  # bytes
@@ -36,13 +37,16 @@ def main(words: list[str]) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return error.exit_code
     enter = [sys.executable, "-m", "bench.launch.cluster.enter", plan.names[0], "sh", "-c", command]
-    child = subprocess.Popen(enter, preexec_fn=lambda: take(terminal))
-    threading.Thread(target=obey, args=(pipe, child.pid, folder), daemon=True).start()
-    while True:  # the first process of a PID namespace is the parent of all that have lost theirs
+    child, told = subprocess.Popen(enter, preexec_fn=lambda: take(terminal)), threading.Event()
+    threading.Thread(target=obey, args=(pipe, child.pid, folder, told), daemon=True).start()
+    pid = None
+    while pid != child.pid:  # the first process of a PID namespace is the parent of all that have lost theirs
         pid, status = os.wait()
-        if pid == child.pid:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+    while told.is_set() and is_there(child.pid):  # a shell that is told to end leaves what it has waited for
+        time.sleep(TICK_S)
+    shutil.rmtree(folder, ignore_errors=True)
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
 
 
 def take(terminal: int | None) -> None:
@@ -56,21 +60,37 @@ def take(terminal: int | None) -> None:
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
 
 
-def obey(pipe: int, command: int, folder: Path) -> None:
-    """Pass the signals that come through the pipe on to the command's process group; end the cluster when the pipe is
-    closed, for then the process outside is gone, and when the command is not gone some time after a signal."""
-    while number := os.read(pipe, 1):
+def obey(pipe: int, command: int, folder: Path, told: threading.Event) -> None:
+    """Pass the signals that come through the pipe on to the command's process group; when the pipe is closed, the
+    process outside is gone, and the command is told to end. What is not gone some time after a signal, is killed."""
+
+    def tell(number: int) -> None:
+        told.set()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(command, number[0])
-        threading.Thread(target=end_after, args=(GRACE_S, 128 + number[0]), daemon=True).start()
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
+            os.killpg(command, number)
+        threading.Thread(target=end_after, args=(GRACE_S, 128 + number, folder), daemon=True).start()
+
+    while number := os.read(pipe, 1):
+        tell(number[0])
+    tell(signal.SIGTERM)
 
 
-def end_after(seconds: float, code: int) -> None:
+def is_there(group: int) -> bool:
+    """Whether a process of this group has not ended yet."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_after(seconds: float, code: int, folder: Path) -> None:
     """End this process, and with it the namespace."""
     time.sleep(seconds)
     print(f"bench: the command has not ended within {seconds:g} s: killed", file=sys.stderr, flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(code)
 
 

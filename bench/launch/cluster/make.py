@@ -1,7 +1,8 @@
 """Starts a cluster and sees that nothing of it is left: the part that runs outside of the namespaces.
 
 All of it lives in a PID namespace, whose first process is inside.py. When that ends, for whatever reason, the kernel
-kills the rest and takes the network away with them. It ends when its pipe from here is closed: also by SIGKILL.
+kills the rest and takes the network away with them. It tells the command to end when its pipe from here is closed:
+also by SIGKILL.
 """
 
 import contextlib
