@@ -3,6 +3,7 @@
 One file a drawing; each function returns something that a notebook shows: a matplotlib figure or an animated SVG.
 """
 
+from bench.course.diagrams.all_reduce_ways import all_reduce_ways
 from bench.course.diagrams.data_coverage import coverage_grid
 from bench.course.diagrams.data_parallel_flow import data_parallel_flow
 from bench.course.diagrams.ddp_buckets import ddp_buckets
@@ -21,6 +22,7 @@ from bench.course.diagrams.turns import turns
 from bench.course.diagrams.verdicts import verdicts
 
 __all__ = [
+    "all_reduce_ways",
     "coverage_grid",
     "data_parallel_flow",
     "ddp_buckets",

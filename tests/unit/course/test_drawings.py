@@ -71,6 +71,7 @@ def test_frozen_weights_have_no_gradient():
         diagrams.device_memory(LINE, (3, 2, 2), 10, num_devices=4, name="a line"),
         diagrams.disagreement([["all_reduce of [2]"] * 2, ["all_reduce of [2]", "broadcast of [2]", "barrier"]]),
         diagrams.sharding(),
+        diagrams.all_reduce_ways(),
         diagrams.patterns(),
     ],
 )
