@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.cli import INSTALLS
+from bench.__main__ import INSTALLS
 from tests import runs
 from tests.cluster import on
 

@@ -34,7 +34,8 @@ def installed(tmp_path_factory):
 
 
 def test_what_needs_a_clone_is_known():
-    assert {"jupyter", "notebooks", "site", "release", "grade", "solutions-check", "renew"} == OF_THE_CLONE
+    assert {"jupyter", "notebooks", "site", "slides", "release", "grade", "export", "solutions-check",
+                            "renew"} == OF_THE_CLONE  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(OF_THE_CLONE))
