@@ -2,6 +2,7 @@
 disk, and one real record."""
 
 import compileall
+import gc
 import os
 import shutil
 import subprocess
@@ -38,6 +39,17 @@ def pytest_configure(config) -> None:
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         for folder in ("bench", "tests"):
             compileall.compile_dir(runs.ROOT / folder, quiet=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """The tests' modules import a million objects that stay: nobody looks for garbage among them, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items) -> None:
