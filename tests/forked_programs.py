@@ -7,15 +7,19 @@ folder and the arguments of its call, and has started no thread before.
 
 import atexit
 import contextlib
+import ctypes
 import fcntl
+import gc
 import io
 import json
 import os
 import runpy
 import select
 import shlex
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,34 +30,41 @@ import types
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from bench.course.start import preload
 from bench.course.warm import Call
 from bench.files import LINUX
 from bench.measure.nvml import visible_gpus
+from bench.process.guard import alive
 from tests import forked_python
 from tests.meeting import Meeting
 from tests.runs import ROOT
 
 PLACE = "TESTS_FORKED_PROGRAMS"  # in the environment: where the process listens
+NAMESPACES = ("pid", "net", "uts", "mnt")  # that of files comes last: /proc is among them
 MODULES = ("torch.distributed", "torch._dynamo", "torchvision", "horovod.torch", "bench.worker")
 
 
 class Programs:
     """The process. Use as a context manager. more: modules that it imports besides torch and what the worker needs.
-    folder: removed in the end; place: where it listens; python: what runs a copy in the place of sys.executable, which
-    it is in every copy."""
+    owner: the process for which it is there; this one. folder: removed in the end; place: where it listens; python:
+    what runs a copy in the place of sys.executable, which it is in every copy."""
 
-    def __init__(self, *more: str, torch: bool = True):
+    def __init__(self, *more: str, torch: bool = True, owner: int | None = None):
         found = (*MODULES, *more) if torch else more
         self.modules = ["torch.distributed"] if torch and visible_gpus() else found  # as in bench/course/warm.py
+        self.owner = owner or os.getpid()
+
+    def in_folder(self, folder: Path) -> "Programs":
+        """The process that has this folder."""
+        self.folder, self.place, self.python = folder, str(folder / "door"), str(folder / "python")
+        return self
 
     def __enter__(self) -> "Programs":
-        self.temporary = tempfile.TemporaryDirectory(prefix="forked-")  # the path of a socket must be short
-        self.folder = Path(self.temporary.name)
-        self.place, self.python = str(self.folder / "door"), str(self.folder / "python")
+        self.in_folder(Path(tempfile.mkdtemp(prefix="forked-")))  # the path of a socket must be short
         words = [sys.executable, "-S", "-E", forked_python.__file__, sys.executable, self.place]
-        words += [forked_python.namespaces()]
+        words += [forked_python.users()]
         Path(self.python).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         Path(self.python).chmod(0o700)
         for beside in Path(sys.executable).parent.iterdir():  # programs that are looked for beside Python
@@ -64,7 +75,7 @@ class Programs:
             door.bind(self.place)
             door.listen()
             first = f"import sys; sys.executable = {self.python!r}"  # some modules read it while they are imported
-            call = f"{first}; from {__name__} import serve; serve({list(self.modules)})"
+            call = f"{first}; from {__name__} import serve; serve({list(self.modules)}, {self.owner})"
             command = [sys.executable, "-c", call]
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=door, start_new_session=True)
         return self
@@ -72,16 +83,37 @@ class Programs:
     def __exit__(self, *_) -> None:
         self.process.kill()
         self.process.wait()
-        self.temporary.cleanup()
+        shutil.rmtree(self.folder)
+
+
+left_running: list[Programs] = []  # they end by themselves
+
+
+@contextlib.contextmanager
+def shared(root: Path, name: str, *more: str):
+    """``Programs(*more)`` for all processes of this run of pytest: the first that asks starts it, and it is there until
+    the run ends. root: that process's own folder for temporary files."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        with Programs(*more) as programs:
+            yield programs
+        return
+    programs, note = Programs(*more, owner=os.getppid()), root.parent / f"{name}.folder"
+    with FileLock(note.with_suffix(".lock")):
+        if note.exists():
+            programs.in_folder(Path(note.read_text()))
+        else:
+            note.write_text(str(programs.__enter__().folder))
+            left_running.append(programs)
+    yield programs
 
 
 @pytest.fixture(scope="session")
-def forked_programs():
-    """For all tests that this process of pytest runs. None where a fork is not safe: programs start afresh there."""
+def forked_programs(tmp_path_factory):
+    """For all tests. None where a fork is not safe: programs start afresh there."""
     if not LINUX:
         yield None
         return
-    with Programs() as programs, pytest.MonkeyPatch.context() as patch:
+    with shared(tmp_path_factory.getbasetemp(), "torch") as programs, pytest.MonkeyPatch.context() as patch:
         patch.setenv(PLACE, programs.place)
         yield programs
 
@@ -112,20 +144,26 @@ def start_ranks(module: str, argv: list[str], num_ranks: int, environment: dict,
     return start(module, argv, environment, log, own)
 
 
-def serve(modules: list[str]) -> None:
-    """Import these; answer every call at standard input, a listening socket, while the parent is there."""
-    parent, door = os.getppid(), socket.socket(fileno=os.dup(0))
+def serve(modules: list[str], owner: int) -> None:
+    """Import these; answer every call at standard input, a listening socket, while the owner is there. Of a run of
+    pytest, which has no end of its own here, the folder is removed then."""
+    door = socket.socket(fileno=os.dup(0))
+    folder = Path(door.getsockname()).parent
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    gc.disable()
     preload(modules)
+    gc.freeze()  # no copy looks for garbage among what was imported here, nor gets pages of its own by that
+    gc.enable()
     leave_cores()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while os.getppid() == parent:
+    while alive(owner):
         if select.select([door], [], [], 1.0)[0]:
             caller = door.accept()[0]
             if os.fork() == 0:
                 door.close()
                 answer(caller)
             caller.close()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def leave_cores() -> None:
@@ -153,13 +191,12 @@ def answer(caller: socket.socket) -> None:
         call = json.loads(first + b"".join(iter(lambda: caller.recv(2**16), b"")))
         os.environ.clear()
         os.environ.update(call["environment"])
+        stand_beside(caller)
         os.chdir(call["cwd"])
         if "python" not in call:
             files, call["files"] = [os.open(call["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)] * 2, [1, 2]
             caller.sendall(f"{os.getpid()}\n".encode())
         copies = {copy(call, files, variables, caller) for variables in call["own"]}
-        if "python" in call:
-            caller.sendall(f"{min(copies)}\n".encode())
         for file in set(files):
             os.close(file)
         code = wait(copies, caller)
@@ -167,6 +204,19 @@ def answer(caller: socket.socket) -> None:
         with contextlib.suppress(OSError):
             caller.sendall(f"{code}\n".encode())
         os.killpg(0, signal.SIGKILL)
+
+
+def stand_beside(caller: socket.socket) -> None:
+    """Take the caller's cores, and go into its namespaces, on a node of a cluster for example; so do the copies. Raises
+    OSError."""
+    pid = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    os.sched_setaffinity(0, os.sched_getaffinity(pid))
+    theirs, own = ({kind: f"/proc/{who}/ns/{kind}" for kind in NAMESPACES} for who in (pid, "self"))
+    other = [kind for kind in NAMESPACES if os.readlink(theirs[kind]) != os.readlink(own[kind])]
+    for namespace in [os.open(theirs[kind], os.O_RDONLY | os.O_CLOEXEC) for kind in other]:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):  # os.setns is of Python 3.12
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
 
 
 def wait(copies: set[int], caller: socket.socket) -> int:
@@ -193,6 +243,8 @@ def copy(call: dict, files: list[int], variables: dict, caller: socket.socket) -
     if pid == 0:
         code = 1
         try:
+            if "python" in call:
+                caller.sendall(f"{os.getpid()}\n".encode())  # as it is called where it runs
             caller.close()
             take(files, call["files"])
             os.environ.update(variables)
@@ -243,8 +295,9 @@ def module(call: dict) -> None:
 
 def python(call: dict) -> None:
     """Run what Python's command line names."""
-    kind, which, arguments, unbuffered = forked_python.program_of(call["python"])
-    unbuffered = unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
+    kind, which, arguments, flags = forked_python.program_of(call["python"])
+    unbuffered = "-u" in flags or bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.dont_write_bytecode = "-B" in flags or bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
     sys.stdout = sys.__stdout__ = standard(1, unbuffered)
     sys.stderr = sys.__stderr__ = standard(2, unbuffered)

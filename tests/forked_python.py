@@ -1,9 +1,9 @@
 """``python`` whose programs begin with torch imported: what stands in the place of sys.executable in some tests.
 
 It asks a process that has torch (tests/forked_programs.py) for a copy that runs the program, with this one's arguments,
-variables, folder and open files; it passes signals on, and ends as the copy does. A copy whose caller is killed is
-ended. What is no program, what asks for a Python without packages (-S), and what runs in a node of a cluster is the
-real one's: a copy is in the namespaces of the process that it is a copy of.
+variables, folder, open files and namespaces; it passes signals on, and ends as the copy does. A copy whose caller is
+killed is ended. What is no program, what asks for a Python without packages (-S), what is the first process of its
+namespace, which is the parent of all that lose theirs, and what is another user's is the real one's.
 """
 
 import json
@@ -12,30 +12,29 @@ import signal
 import socket
 import sys
 
+FLAGS = ("-u", "-B")  # that a copy knows
 PASSED_ON = [getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "USR1", "USR2", "CONT")]
 
 
-def program_of(argv: list[str]) -> tuple[str, str, list[str], bool] | None:
-    """("m" | "c" | "file", which, its arguments, whether unbuffered) of Python's command line; None of any other.
+def program_of(argv: list[str]) -> tuple[str, str, list[str], list[str]] | None:
+    """("m" | "c" | "file", which, its arguments, Python's own flags) of Python's command line; None of any other.
 
     >>> program_of(["-u", "-m", "bench", "run"])
-    ('m', 'bench', ['run'], True)
+    ('m', 'bench', ['run'], ['-u'])
     """
-    unbuffered = False
     for place, word in enumerate(argv):
         if word in ("-m", "-c"):
-            return word[1], argv[place + 1], argv[place + 2 :], unbuffered
+            return word[1], argv[place + 1], argv[place + 2 :], argv[:place]
         if not word.startswith("-"):
-            return "file", word, argv[place + 1 :], unbuffered
-        if word != "-u":
+            return "file", word, argv[place + 1 :], argv[:place]
+        if word not in FLAGS:
             return None
-        unbuffered = True
     return None
 
 
-def namespaces() -> str:
-    """Those that this process is in."""
-    return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt", "pid", "uts", "user"))
+def users() -> str:
+    """The namespace of users that this process is in."""
+    return os.readlink("/proc/self/ns/user")
 
 
 def open_files(caller: socket.socket) -> list[int]:
@@ -58,8 +57,8 @@ def ask(caller: socket.socket, door: str, argv: list[str]) -> None:
 
 
 def main(real: str, door: str, around: str, argv: list[str]) -> None:
-    """around: the namespaces that copies are in. Never returns."""
-    if not program_of(argv) or namespaces() != around:
+    """around: the namespace of users that copies are in. Never returns."""
+    if not program_of(argv) or os.getpid() == 1 or users() != around:
         os.execv(real, [real, *argv])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     with socket.socket(socket.AF_UNIX) as caller:

@@ -5,14 +5,14 @@ import sys
 import pytest
 
 from bench.files import LINUX
-from tests.forked_programs import Programs
+from tests.forked_programs import shared
 
 IMPORTED = ("bench.course.notebook", "bench.course", "ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib.pyplot",
             "matplotlib_inline.backend_inline", "pandas", "sklearn.datasets", "scipy.stats")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def forked_python():
+def forked_python(tmp_path_factory):
     """What stands in the place of sys.executable; the real one where a fork is not safe."""
     if not LINUX:
         yield sys.executable
@@ -21,9 +21,9 @@ def forked_python():
         # Both are read while what is imported here is.
         patch.setenv("COURSE_QUICK", "1")
         patch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        with Programs(*IMPORTED) as programs:
-            startup = programs.folder / "profile_default" / "startup" / "00_course.py"
+        with shared(tmp_path_factory.getbasetemp(), "chapters", *IMPORTED) as programs:
+            startup = tmp_path_factory.mktemp("ipython") / "profile_default" / "startup" / "00_course.py"
             startup.parent.mkdir(parents=True)
             startup.write_text("from bench.course import show as _show\n_show.show_figures()\n")  # as its import would
-            patch.setenv("IPYTHONDIR", str(programs.folder))
+            patch.setenv("IPYTHONDIR", str(startup.parents[2]))
             yield programs.python

@@ -1,5 +1,6 @@
 """What stands in the place of Python in other tests does as Python does (tests/forked_python.py)."""
 
+import json
 import os
 import signal
 import subprocess
@@ -32,7 +33,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def copies():
-    with Programs(torch=False) as programs:
+    with Programs("wave", torch=False) as programs:
         yield programs
 
 
@@ -47,6 +48,7 @@ def copies():
         ["-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"],
         ["-c", "import os; print(sorted(os.environ)); print(os.getcwd())"],
         ["-m", "json.tool", "--compact"],
+        ["-B", "-c", "import sys; print(sys.dont_write_bytecode)"],
         ["-S", "-c", "import sys; print(sys.flags.no_site)"],
         ["program.py", "a"],
     ],
@@ -72,8 +74,31 @@ def test_it_can_spawn(copies, tmp_path, monkeypatch):
     assert (done.stdout, done.stderr) == ("[(0, 'said'), (1, 'said')] [0, 0]\n", "")
 
 
-def test_in_a_namespace_of_its_own_it_stays_there(copies):
-    """As in a node of a cluster: a copy would be in the machine's own network, and change that."""
+NODE = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+WHERE = """
+import json, os, sys
+kinds = ("net", "uts", "mnt", "pid")
+print(json.dumps({"ns": [os.readlink(f"/proc/self/ns/{kind}") for kind in kinds], "cores": [*os.sched_getaffinity(0)],
+                  "pid": [os.getpid(), int(os.readlink("/proc/self"))], "copy": "wave" in sys.modules}))
+"""
+
+
+def test_on_a_node_of_a_cluster_the_copy_is_there_too(copies):
+    """In its network, with its files, cores and processes: what it changes is not the machine's own."""
+    core = str(min(os.sched_getaffinity(0)))
+    command = [*NODE, "taskset", "-c", core, "sh", "-c", 'for each in "$@"; do $each -c "$CODE"; done', "sh"]
+    done = subprocess.run([*command, sys.executable, copies.python], env=os.environ | {"CODE": WHERE},
+                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"no namespaces here: {done.stderr.strip()}")
+    real, copy = map(json.loads, done.stdout.splitlines())
+    assert (real["copy"], copy["copy"]) == (False, True), done.stderr
+    assert copy["ns"] == real["ns"] and copy["cores"] == real["cores"] == [int(core)]
+    assert copy["pid"][0] == copy["pid"][1] < 50  # as its own processes call it
+
+
+def test_in_a_namespace_of_users_of_its_own_it_stays_there(copies):
+    """A copy would have the rights that its caller has given away."""
     program = "import os; print(os.readlink('/proc/self/ns/uts'))"
     apart = subprocess.run(["unshare", "--user", "--uts", copies.python, "-c", program], capture_output=True, text=True)
     if apart.returncode:
