@@ -2,6 +2,7 @@
 
 import functools
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,7 +37,12 @@ def run(command: str, out: Path | None = None, env: dict | None = None, timeout:
     command: for the shell, in the root of the clone; options: of `bench cluster`. Two nodes with a device each unless
     they say otherwise.
     """
-    return runs.bench("cluster", *runs.flags(cmd=command, **options), env=env, out=out, timeout=timeout)
+    return runs.finish(start(command, env, **options), out, timeout)
+
+
+def start(command: str, env: dict | None = None, **options) -> subprocess.Popen:
+    """The same, only begun."""
+    return runs.start("cluster", *runs.flags(cmd=command, **options), env=env)
 
 
 def bench(*arguments) -> str:

@@ -86,11 +86,22 @@ def flags(**options) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
-def start(*arguments, env: dict | None = None, module: str = "bench") -> subprocess.Popen:
-    """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables."""
+# `python -m MODULE …`, in which another program stands in the place of Python.
+WITH_PYTHON = (
+    "import runpy, sys; del sys.argv[0]; sys.executable = {!r}; runpy.run_module(sys.argv[0], None, '__main__', True)"
+)
+
+
+def start(*arguments, env: dict | None = None, module: str = "bench", copies=None) -> subprocess.Popen:
+    """Start ``python -m bench`` in the background; ``env`` is laid over this environment less engines' variables.
+
+    copies: a ``Programs`` of tests/forked_programs.py, whose copies the launchers and ranks are then. `bench` itself is
+    a process of its own, and what it has launched is found as ever. What starts afresh: where none is given.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
+    program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
     return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
+        [sys.executable, *program, module, *map(str, arguments)],
         cwd=ROOT,
         env=clean | PATIENT | (env or {}),
         stdin=subprocess.DEVNULL,
@@ -114,14 +125,14 @@ def bench(*arguments, env: dict | None = None, out: Path | None = None, timeout:
     return finish(start(*arguments, env=env), out, timeout)
 
 
-def start_run(out: Path, env: dict | None = None, module: str = "bench", **options) -> subprocess.Popen:
+def start_run(out: Path, env: dict | None = None, module: str = "bench", copies=None, **options) -> subprocess.Popen:
     """Start ``bench run`` with SMALL's options and these."""
-    return start("run", *flags(**SMALL | options), "--out", out, env=env, module=module)
+    return start("run", *flags(**SMALL | options), "--out", out, env=env, module=module, copies=copies)
 
 
-def run(out: Path, env: dict | None = None, **options) -> Result:
+def run(out: Path, env: dict | None = None, copies=None, **options) -> Result:
     """``bench run`` with SMALL's options and these, from start to end."""
-    return finish(start_run(out, env, **options), Path(out))
+    return finish(start_run(out, env, copies=copies, **options), Path(out))
 
 
 def without_horovod(folder: Path) -> dict[str, str]:

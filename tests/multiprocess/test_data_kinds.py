@@ -182,7 +182,7 @@ def test_data_that_are_not_there_are_one_line(tmp_path, folder, ranks, data, wor
     refused(ranks.run(tmp_path / "out", **options), words)
 
 
-def test_data_that_torchruns_ranks_do_not_find_are_one_line(tmp_path, folder):
+def test_data_that_torchruns_ranks_do_not_find_are_one_line(tmp_path, folder, copied_python):
     """With a launch of its own: its ranks all end, and so does torchrun, which has more to say."""
     options = SMALL | {"mode": "ddp", "data": f"imagefolder:{tmp_path}/nowhere", "data_dir": tmp_path / "cache"}
     refused(run(tmp_path / "out", **options), "nowhere")

@@ -11,9 +11,9 @@ EVERY_IMAGE = {"epoch": 1, "once": 1437, "more": 0, "never": 0}
 FILES = {"best.pt", "latest.pt", "launcher.log", "rank0.log", "rank1.log", "record.json"}
 
 
-def test_ddp_starts_all_ranks_again_from_the_last_checkpoint(ranks, tmp_path):
+def test_ddp_starts_all_ranks_again_from_the_last_checkpoint(ranks, tmp_path, forked_programs):
     """Its weights are, bit by bit, those of a run that nobody has interrupted."""
-    result = run(tmp_path / "killed", **TRAINING, mode="ddp", elastic=1, fault="kill:1:5")
+    result = run(tmp_path / "killed", copies=forked_programs, **TRAINING, mode="ddp", elastic=1, fault="kill:1:5")
     assert result.code == 0, result.stderr
     whole = ranks.run(tmp_path / "whole", **TRAINING, mode="ddp")
     assert whole.code == 0, whole.stderr

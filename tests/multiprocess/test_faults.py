@@ -23,10 +23,10 @@ WIDE = pytest.mark.wide
 @pytest.mark.parametrize(
     "name", [engine("horovod"), engine("horovod by mpirun", WIDE), engine("ddp by torchrun", WIDE)]
 )
-def test_a_rank_that_raises(name, tmp_path):
+def test_a_rank_that_raises(name, tmp_path, forked_programs):
     """By the other two: test_an_unknown_model. By torchrun: what its ranks raise is in test_data_kinds.py."""
     rank = bad_rank(name)
-    result = run(tmp_path, **ENGINES[name], fault=f"raise:{rank}:2")
+    result = run(tmp_path, copies=forked_programs, **ENGINES[name], fault=f"raise:{rank}:2")
     failure = failure_of(result)
     assert (failure["rank"], failure["kind"]) == (rank, "raised")
     assert f"rank {rank} raised RuntimeError: broken on purpose" in result.last_error_line
@@ -85,10 +85,11 @@ def refused(result, *words: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY_ENGINE if name.id != "ddp by torchrun"])
-def test_an_unknown_model(name, tmp_path):
+def test_an_unknown_model(name, tmp_path, forked_programs):
     """Only the worker knows torchvision's names; its answer is the user's error all the same. (With torchrun: a data
     set that is not there, in test_data_kinds.py.)"""
-    refused(run(tmp_path, **ENGINES[name] | {"model": "resnet81"}), "unknown MODEL=resnet81", "did you mean resnet18")
+    result = run(tmp_path, copies=forked_programs, **ENGINES[name] | {"model": "resnet81"})
+    refused(result, "unknown MODEL=resnet81", "did you mean resnet18")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])

@@ -20,7 +20,7 @@ ALONE_TIMEOUT = 10  # of these runs, which do nothing once they have joined
 
 
 @pytest.fixture(scope="module")
-def hanging(request, tmp_path_factory):
+def hanging(request, tmp_path_factory, forked_programs):
     """``hanging[test, engine]``: every hanging run. They start at once, for most of the time they wait."""
     started = {}
     for name, options in ENGINES.items():
@@ -29,7 +29,9 @@ def hanging(request, tmp_path_factory):
         if f"{test_a_rank_that_hangs.__name__}[{name}]" in wanted(request):
             out = tmp_path_factory.mktemp("hang")
             fault = f"hang:{bad_rank(name)}:2"
-            process = start_run(out, **options, fault=fault, timeout=HANG_TIMEOUT, module=hangs.__name__)
+            process = start_run(
+                out, module=hangs.__name__, copies=forked_programs, **options, fault=fault, timeout=HANG_TIMEOUT
+            )
             started["hang", name] = out, process
         if f"{test_a_collective_that_rank_0_enters_alone.__name__}[{name}]" in wanted(request):
             out = tmp_path_factory.mktemp("alone")

@@ -17,7 +17,7 @@ from tests.multiprocess.test_faults import stepping
 from tests.runs import ROOT, TINY, finish, left_behind, run, start_run
 
 
-def test_inside_of_somebody_elses_launcher(tmp_path):
+def test_inside_of_somebody_elses_launcher(tmp_path, copied_python):
     """A command of many runs does not join it: each process says one line, and none starts a benchmark."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "bench"]
     options = runs.flags(**runs.SMALL | TINY | {"gpus": 2} | {"baselines": None})
@@ -42,8 +42,8 @@ def started(folder, ranks: int, **options):
     return process, run_dir
 
 
-def test_sigterm_to_one_rank_blames_that_rank(tmp_path):
-    process, run_dir = started(tmp_path, 2, **ENGINES["ddp by torchrun"])
+def test_sigterm_to_one_rank_blames_that_rank(tmp_path, forked_programs):
+    process, run_dir = started(tmp_path, 2, copies=forked_programs, **ENGINES["ddp by torchrun"])
     psutil.Process(read_status(run_dir, 1).pid).terminate()
     failure = failure_of(finish(process, tmp_path, timeout=150))
     assert failure["rank"] == 1 and failure["message"] == "rank 1 was ended by SIGTERM"

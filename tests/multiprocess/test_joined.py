@@ -63,7 +63,7 @@ def failure_of(results: list[Result], out: Path) -> dict:
 
 @needs_s3
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a folder of its own needs root: unshare")
-def test_two_machines_without_a_shared_file_system(tmp_path, bucket):
+def test_two_machines_without_a_shared_file_system(tmp_path, bucket, copied_python):
     """Two agents of torchrun, each a node; the second does not see the first one's folder. Each fetches the data once,
     and what the second has left goes to COPY_TO."""
     for name, content in images().items():
@@ -140,7 +140,7 @@ def test_two_nodes_of_a_cluster(tmp_path, cluster):
 
 
 @needs_horovod
-def test_horovodrun(tmp_path):
+def test_horovodrun(tmp_path, copied_python):
     _, module, *arguments = words(tmp_path, mode="horovod", cycle_time_ms=5, profile=1)
     command = ["--gloo", "-np", "2", "-H", "localhost:2", "--disable-cache", sys.executable, "-m", module, *arguments]
     result = finish(runs.start(*command, module="horovod.runner.launch"), tmp_path)
@@ -153,7 +153,7 @@ def test_horovodrun(tmp_path):
     assert all("communication" in lane for lane in lanes)  # of Horovod's own timeline, from rank 0
 
 
-def test_a_rank_that_raises(tmp_path):
+def test_a_rank_that_raises(tmp_path, copied_python):
     """And the others end without a launcher that ends them. All ranks of one machine share its cores."""
     results = ends(as_tasks(tmp_path, fault="raise:1:2"), tmp_path)
     failure = failure_of(results, tmp_path)
@@ -193,7 +193,7 @@ def test_the_launcher_ends(tmp_path, number):
     assert result.loaded.failure["kind"] in kinds, result.loaded.failure
 
 
-def test_options_that_differ(tmp_path):
+def test_options_that_differ(tmp_path, copied_python):
     """They are found before anything starts; nothing is left."""
     results = ends(as_tasks(tmp_path, second={"steps": 7}), tmp_path)
     said = "".join(result.stderr for result in results)
@@ -201,7 +201,7 @@ def test_options_that_differ(tmp_path):
     assert "was asked for STEPS=7, and rank 0 for STEPS=2" in said and not list(tmp_path.iterdir())
 
 
-def test_a_rank_that_does_not_come(tmp_path):
+def test_a_rank_that_does_not_come(tmp_path, copied_python):
     first, second = as_tasks(tmp_path, timeout=6)
     second.kill()
     second.communicate()

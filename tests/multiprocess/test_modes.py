@@ -2,6 +2,8 @@
 
 import re
 import socket
+import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -49,6 +51,9 @@ WIDE = (
     "ddp x2, spawn at a tcp address", "zero1 x3, views, no overlap", "fsdp x2, weights kept, prefetched", "zero1",
     "fsdp", "horovod x3",
 )  # fmt: skip
+
+# By copies of a process that has torch: how fresh ones of torchrun begin and end is looked at in the first row.
+COPIED = ("ddp x2, torchrun at a tcp address",)
 
 # What changes the speed and not the update, and another number of threads in one process. They share processes
 # (several_runs.py): what a launch itself gives and leaves is looked at in the rows above.
@@ -102,9 +107,10 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, ranks):
+def trained(tmp_path_factory, ranks, forked_programs):
     """``trained(name)``: the finished run of a row, made when it is first asked for."""
     done = {}
+    python = {name: forked_programs.python for name in COPIED if forked_programs}
 
     def get(name: str):
         if name not in done:
@@ -116,7 +122,8 @@ def trained(tmp_path_factory, ranks):
                     "tcp": f"tcp://127.0.0.1:{free_port()}",
                     "file": f"file://{out.parent}/meet",
                 }[config["dist_url"]]
-            done[name] = run(out, env=LEFT_OVER, **config) if name in ROWS else ranks.run(out, **config)
+            with mock.patch.object(sys, "executable", python.get(name, sys.executable)):
+                done[name] = run(out, env=LEFT_OVER, **config) if name in ROWS else ranks.run(out, **config)
         assert done[name].code == 0, f"{name}: {done[name].stderr}"
         return done[name]
 

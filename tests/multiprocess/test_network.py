@@ -19,7 +19,7 @@ LIMIT_S = 20
 
 
 @needs_horovod
-def test_gloo_and_horovod_between_two_processes(tmp_path, capsys):
+def test_gloo_and_horovod_between_two_processes(tmp_path, capsys, copied_python):
     words = ("--sizes=4KiB,64KiB,1MiB", "--repeats=6", "--max-minutes=30", "--timeout=200", "--device=cpu")
     done = runs.bench("network", "--gpus=2", *words, "--out", tmp_path, env={"BENCH_NETWORK": LABEL}, out=tmp_path)
     assert done.code == 0, done.stderr
@@ -45,10 +45,11 @@ def test_gloo_and_horovod_between_two_processes(tmp_path, capsys):
     assert f"2 processes, {LABEL}" in capsys.readouterr().out
 
 
-def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path):
+def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path, forked_programs):
     """It waits for ever in a message: the run is ended after TIMEOUT, in one line."""
     words = ("--backends=gloo", "--sizes=4KiB,64KiB", "--repeats=1000", f"--timeout={LIMIT_S}", "--device=cpu")
-    process = start("network", "--gpus=2", *words, "--out", tmp_path, module=hangs.__name__)
+    words = ("network", "--gpus=2", *words, "--out", tmp_path)
+    process = start(*words, module=hangs.__name__, copies=forked_programs)
     runs.wait_for(
         lambda: all((beat := at(tmp_path, rank)) and beat.step > 2 for rank in (0, 1)), "both ranks send", 300
     )

@@ -33,7 +33,7 @@ def test_lines_epochs_and_every_ranks_log(mode, tmp_path, ranks):
     assert all(f"training top-1 {row['train_top1']:.4f}" in result.stdout for row in rows)
 
 
-def test_an_epoch_is_printed_when_it_ends_and_not_with_the_table(tmp_path):
+def test_an_epoch_is_printed_when_it_ends_and_not_with_the_table(tmp_path, copied_python):
     process = start_run(tmp_path, mode="single", **EPOCHS | {"gpus": 1, "epochs": 50})
     try:
         first = next(line for line in process.stdout if line.startswith("epoch 1"))
@@ -53,9 +53,9 @@ def test_training_metrics_are_those_of_one_process(tmp_path, ranks):
     assert both["train_top1"] == pytest.approx(alone["train_top1"], abs=0.01)
 
 
-def test_somebody_else_watches_a_run_and_ends_it(tmp_path):
+def test_somebody_else_watches_a_run_and_ends_it(tmp_path, forked_programs):
     """Every rank, while the run goes on, until SIGTERM interrupts it; and nothing to see is one line."""
-    process = start_run(tmp_path, **ENGINES["ddp by torchrun"], **ENDLESS)
+    process = start_run(tmp_path, copies=forked_programs, **ENGINES["ddp by torchrun"], **ENDLESS)
     try:
         wait_for(stepping(tmp_path, 2), "every rank steps")
         seen = wait_for(

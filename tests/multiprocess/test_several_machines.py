@@ -1,7 +1,6 @@
 """HOSTS between network namespaces, with real ranks: what a run leaves, and what is said when it breaks."""
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from bench.process.heartbeat import every_status
 from bench.record.read import find_records
 from bench.training.checkpoint import read
 from tests import runs
-from tests.cluster import bench, cluster, on  # noqa: F401 (a fixture)
+from tests.cluster import bench, cluster, on, start  # noqa: F401 (a fixture)
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import ENDLESS
 
@@ -31,34 +30,42 @@ NODE = "BENCH_NODE"  # in the environment of everything that a run starts on a n
 @pytest.fixture
 def scene(cluster, tmp_path):  # noqa: F811
     """Plays a scene of this file in a fresh cluster: ``scene("node_killed", mode="ddp")``; what it tells as JSON."""
-    return functools.partial(play, cluster, tmp_path)
+    return lambda name, **given: told(begun(tmp_path, name, **given), tmp_path)
 
 
-def play(run, folder: Path, name: str, **given) -> dict:
-    """``scene``. run: ``cluster``."""
+def begun(folder: Path, name: str, **given) -> subprocess.Popen:
+    """A scene that begins."""
     words = [sys.executable, "-m", __name__, name, str(folder / "out"), *runs.flags(**LONG | given)]
-    result = run(subprocess.list2cmdline(words), timeout=500)
+    return start(subprocess.list2cmdline(words))
+
+
+def told(process: subprocess.Popen, folder: Path) -> dict:
+    """What a scene tells at its end."""
+    result = runs.finish(process, timeout=500)
     assert result.code == 0, result.stderr
-    told = json.loads(result.stdout.strip().splitlines()[-1])
-    assert not told["left"], told
+    story = json.loads(result.stdout.strip().splitlines()[-1])
+    assert not story["left"], story
     (run_dir,) = (folder / "out").iterdir()
     record = run_dir / "record.json"
-    return told | {"folder": run_dir, "record": json.loads(record.read_text()) if record.exists() else None}
+    return story | {"folder": run_dir, "record": json.loads(record.read_text()) if record.exists() else None}
 
 
 @pytest.fixture(scope="module")
-def waiting(cluster, tmp_path_factory):  # noqa: F811
+def waiting(cluster, tmp_path_factory, forked_programs):  # noqa: F811
     """``waiting(name)``: what a scene of WAITING tells. They begin with the module, for most of the time they wait."""
-    with ThreadPoolExecutor(len(WAITING)) as pool:
-        begun = {
-            name: pool.submit(play, cluster, tmp_path_factory.mktemp(name), name, **given)
-            for name, given in WAITING.items()
-        }
-        yield lambda name: begun[name].result()
+    with ThreadPoolExecutor(len(WAITING)) as pool, pytest.MonkeyPatch.context() as patch:
+        ends = {}
+        if forked_programs:
+            patch.setattr(sys, "executable", forked_programs.python)
+        for name, given in WAITING.items():
+            folder = tmp_path_factory.mktemp(name)
+            ends[name] = pool.submit(told, begun(folder, name, **given), folder)
+        patch.undo()
+        yield lambda name: ends[name].result()
 
 
 @runs.needs_horovod
-def test_a_run_over_two_machines_is_one_record_with_the_logs_of_all_ranks(scene, waiting):
+def test_a_run_over_two_machines_is_one_record_with_the_logs_of_all_ranks(waiting, scene, copied_python):
     """By torchrun: the comparison below."""
     told = scene("untouched", mode="horovod", steps=3, timeout=200)
     assert told["code"] == 0, told
@@ -77,7 +84,7 @@ def is_of_two_machines(record: dict, folder: Path) -> None:
     assert found == {"rank0.log", "rank1.log", "launcher.log", "launcher1.log", "record.json"}
 
 
-def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(cluster, tmp_path):  # noqa: F811
+def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(cluster, tmp_path, copied_python):  # noqa: F811
     """As a person runs it, without Horovod, of which the run above tells."""
     size = {name: value for name, value in ALL.items() if name != "baselines"}
     size |= {"rounds": 1, "modes": "single,dp,ddp,independent"}
@@ -106,7 +113,7 @@ def test_a_rank_that_hangs_on_another_machine_is_named_with_it(waiting):
     assert told["record"]["failure"]["where"][1]["function"] == "inject_fault"
 
 
-def test_a_machine_that_is_gone_is_named_with_its_ranks(scene):
+def test_a_machine_that_is_gone_is_named_with_its_ranks(scene, copied_python):
     told = scene("node_killed")
     assert told["code"] == 1 and told["seconds"] < 60
     assert "lost rank 1 on host node2" in told["said"] and "check that the machine is up" in told["said"]
@@ -144,7 +151,7 @@ def test_nothing_is_left_on_any_machine_when_the_first_is_killed(scene):
     assert scene("first_killed")["code"] == -signal.SIGKILL
 
 
-def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path):  # noqa: F811
+def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path, copied_python):  # noqa: F811
     result = cluster(bench("run", *runs.flags(**ALL | {"iface": "lo"}), f"--out={tmp_path}"))
     assert result.code == 1
     assert "host node1 (rank 0): does not reach node2 at 127.0.0.1" in result.last_error_line

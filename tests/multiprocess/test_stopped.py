@@ -35,17 +35,17 @@ def at(out, rank: int):
     return read_status(folders[0], rank) if folders else None
 
 
-def rank_for_good(out, name: str) -> tuple[Result, float]:
+def rank_for_good(out, copies, name: str) -> tuple[Result, float]:
     """Rank 1 is stopped. Also returns how many seconds later the run was over."""
-    process, run_dir = started(out, name, **ENDLESS, timeout=LIMIT_S)
+    process, run_dir = started(out, name, copies=copies, **ENDLESS, timeout=LIMIT_S)
     psutil.Process(read_status(run_dir, 1).pid).suspend()
     since = time.monotonic()
     return finish(process, out, timeout=300), time.monotonic() - since
 
 
-def rank_for_a_while(out) -> Result:
+def rank_for_a_while(out, copies) -> Result:
     """Rank 1 is stopped, and continued."""
-    process, run_dir = started(out, "horovod", steps=20, storage_ms=30)
+    process, run_dir = started(out, "horovod", copies=copies, steps=20, storage_ms=30)
     rank = psutil.Process(read_status(run_dir, 1).pid)
     rank.suspend()
     time.sleep(AWAY_S)
@@ -53,8 +53,8 @@ def rank_for_a_while(out) -> Result:
     return finish(process, out)
 
 
-def bench_and_launcher(out) -> Result:
-    """`bench` is stopped and continued, and then its launcher is stopped for good."""
+def bench_and_launcher(out, copies) -> Result:
+    """`bench` is stopped and continued, and then its launcher is stopped for good: fresh processes, both of them."""
     process, _ = started(out, "ddp by torchrun", steps=60, storage_ms=30, timeout=LIMIT_S)
     (launcher,) = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGSTOP)
@@ -65,7 +65,7 @@ def bench_and_launcher(out) -> Result:
 
 
 @pytest.fixture(scope="module")
-def stopped(request, tmp_path_factory):
+def stopped(request, tmp_path_factory, forked_programs):
     """``stopped(function, …)``: what it returned. They all begin at once, for most of the time they wait."""
     asked = [(rank_for_good, "ddp by torchrun"), (bench_and_launcher,)]
     if not needs_horovod.args[0]:
@@ -73,7 +73,9 @@ def stopped(request, tmp_path_factory):
         if f"{test_a_rank_that_is_stopped_is_named.__name__}[horovod]" in wanted(request):
             asked += [(rank_for_good, "horovod")]
     with ThreadPoolExecutor(len(asked)) as pool:
-        begun = {call: pool.submit(call[0], tmp_path_factory.mktemp("stopped"), *call[1:]) for call in asked}
+        begun = {
+            call: pool.submit(call[0], tmp_path_factory.mktemp("stopped"), forked_programs, *call[1:]) for call in asked
+        }
         yield lambda *call: begun[call].result()
 
 
