@@ -256,6 +256,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     from bench.observe.weights import hash_of
     from bench.workload.loader import plain_errors, training_batches
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
+    from bench.training import device_profile
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
     facts = collect_facts(config, mode, trainer) | {"data_on_device_bytes": bytes_on_device(train_set)}
@@ -263,7 +264,8 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     ends = epochs.ends()
     last = ends[-1] if ends else first + config.warmup_steps + config.timed_steps
     timed_from = min(first + config.warmup_steps, last - 1)  # at least one step is timed
-    steps = last - first + (PROFILED_STEPS + mode.period - 1) * config.profile + bool(config.memory)
+    watched = device_profile.profiled_steps(config, mode)
+    steps = last - first + (PROFILED_STEPS + mode.period - 1) * config.profile + watched + bool(config.memory)
     loader = training_batches(config, mode.topology, train_set, steps, trainer.images_seen, trainer.script.order)
     status.total(last)
     trainer.progress.start(first, last, epochs.num_images)
@@ -290,6 +292,8 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         raise
     times = end_timing(trainer, memory, moments, load)
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
+    if watched:  # before a profiler, which slows a step
+        seen["profile"] = device_profile.take(trainer, functools.partial(trainer.train_steps, stream, 1), watched)
     if mode.timeline:  # what a profiler needs is not the training's
         trainer.train_steps(stream, -(trainer.step - first + PROFILED_STEPS) % mode.period)  # the watched one exchanges
         mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)

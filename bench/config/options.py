@@ -221,7 +221,10 @@ class RunConfig:
     val_batch: int | None = option(
         "measuring", None, "images per device per forward pass of a validation (BATCH)", minimum=1, trains=True
     )
-    profile: bool = option("measuring", False, "torch.profiler around one more step: its timeline goes into the record")
+    profile: bool = option(
+        "measuring", False, "torch.profiler around one more step: its timeline goes into the record; of one device "
+        "also when each gradient is ready, for `bench forecast`"
+    )  # fmt: skip
     memory: bool | None = option(
         "measuring", None, "record every allocation of one more step: what each device's memory is filled with at its "
         "peak (cpu: 0, gpu: 1; with EPOCHS 0)", plain=False,

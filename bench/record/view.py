@@ -30,6 +30,7 @@ class Sample:
     phase_time_s: dict[str, list[float]] = field(default_factory=dict)
     facts: dict | None = None  # what the run did, read from its live objects
     timeline: dict | None = None  # of a profiled step
+    profile: dict | None = None  # of one device: when each parameter is needed, and its gradient ready
     replicas: dict | None = None  # of rank 0: distances between the replicas, accuracy of each
     lab: dict = field(default_factory=dict)  # what a mistake noted
     node: int = 0  # the number of its machine among the record's nodes
