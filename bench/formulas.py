@@ -580,6 +580,63 @@ def sharded_bytes(parameters: int, ranks: int, shards: tuple[str, ...], state_nu
     return {kind: size / ranks if kind in shards else float(size) for kind, size in whole.items()}
 
 
+def ring_gather_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
+    """Seconds of a ring all-gather or reduce-scatter of nbytes in all: (n - 1) alpha + (n - 1) / n beta s, half of an
+    all-reduce (``ring_all_reduce_s``, with its sources).
+
+    >>> round(ring_gather_s(4e6, ranks=4, alpha_s=1e-3, beta_s=1e-6), 6)
+    3.003
+    """
+    return ring_all_reduce_s(nbytes, ranks, alpha_s, beta_s) / 2
+
+
+def tree_broadcast_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> float:
+    """Seconds of a broadcast by a binomial tree: ceil(log2 n) (alpha + beta s). In each round every rank that has the
+    message sends it whole to one that has not (Thakur, Rabenseifner and Gropp as above, section 4.1).
+
+    Five ranks need three rounds:
+
+    >>> round(tree_broadcast_s(2e6, ranks=5, alpha_s=1e-3, beta_s=1e-6), 6)
+    6.003
+    """
+    return math.ceil(math.log2(ranks)) * (alpha_s + beta_s * nbytes)
+
+
+def tcp_payload_share(mtu: int = 1500) -> float:
+    """Of the bytes that a link carries, the share that are a program's: Ethernet's head takes 14 of each packet, those
+    of IPv4 and TCP with its time stamp 52 (RFC 894, 791, 9293, 7323).
+
+    >>> round(tcp_payload_share(), 4)
+    0.9564
+    """
+    return (mtu - 20 - 20 - 12) / (mtu + 14)
+
+
+def power_sgd_bytes(shape: tuple[int, ...], rank: int = 1) -> int:
+    """Bytes that PowerSGD sends of a float32 gradient: for a matrix n x m two of rank columns, (n + m) x rank numbers,
+    where that is less than half of n m; of anything else all (Vogels, Karimireddy and Jaggi 2019,
+    https://arxiv.org/abs/1905.13727, algorithm 1; the half is torch's ``min_compression_rate``).
+
+    >>> power_sgd_bytes((64, 3, 7, 7)), power_sgd_bytes((64,)), power_sgd_bytes((2, 3))
+    (844, 256, 24)
+    """
+    n, m = shape[0] if shape else 1, math.prod(shape[1:])
+    small = len(shape) > 1 and 2 * (n + m) * rank < n * m
+    return 4 * ((n + m) * rank if small else n * m)
+
+
+def slowest_shares(count: int, ranks: int) -> list[float]:
+    """How often each of ``count`` equally likely times, sorted, is the slowest that ranks draw: (i/c)^n - ((i-1)/c)^n.
+
+    All n draws are among the i smallest with probability (i/c)^n; the largest is the i-th where they are not among the
+    i - 1 smallest too: the distribution of the maximum (David and Nagaraja, Order Statistics, 3rd ed., section 2.1).
+
+    >>> slowest_shares(2, 1), slowest_shares(2, 3)
+    ([0.5, 0.5], [0.125, 0.875])
+    """
+    return [(i / count) ** ranks - ((i - 1) / count) ** ranks for i in range(1, count + 1)]
+
+
 def ring_alpha_beta(constant_s: float, per_byte_s: float, ranks: int) -> tuple[float, float]:
     """alpha and beta of a ring all-reduce whose times lie on constant_s + per_byte_s x bytes: the opposite of
     ``ring_all_reduce_s``. Raises ZeroDivisionError for one rank, which sends nothing.

@@ -91,6 +91,16 @@ LINES = [
     Command("gpu-check", "check", "run what only a GPU can prove, in parts; leaves records in results/reference",
             "[BUDGET=45m PART=A1,B1 PLAN=1]", "gpu_check", options=True, flags={
                 "--budget": {"metavar": "TIME", "default": "45m", "help": "no check is begun that would take longer "
+    Command("forecast", "explain", "the step of each mode on more devices than there are, from a profile of one: "
+            "predicted", "RECORD=record DEVICES=2,4,8 LINK=10gbit,50us [MODES=ddp,horovod EXPLAIN=1]", "forecast",
+            options=True, note="nothing is started; options of the engines (BUCKET_CAP_MB, COMPRESSION, …) count",
+            positional={"record": {"metavar": "RECORD", "help": "the record of one device with PROFILE=1"}}, flags={
+                "--devices": {"metavar": "DEVICES", "help": "numbers of devices [2,4,8]"},
+                "--link": {"metavar": "LINK", "help": "rate and latency, one way, of every device's link"},
+                "--network": {"metavar": "NETWORK", "help": "what `bench network` has left, in the place of LINK"},
+                "--modes": {"metavar": "MODES", "help": "of ddp, horovod, zero1, fsdp [all]"},
+                "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
+
                              "than what is left of it, as in 600s, 10m, 1h [45m]"},
                 "--part": {"metavar": "PARTS", "help": f"of {', '.join(GPU_PARTS)}, each ten minutes at most [all]"},
                 "--plan": ON_OFF | {"metavar": "PLAN", "help": "only say what it would do; needs no GPU"}}),

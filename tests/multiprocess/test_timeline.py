@@ -1,9 +1,11 @@
 """A profiled run of every mode, with real processes: what one step's timeline holds on every rank."""
 
 import itertools
+import math
 
 import pytest
 
+from bench.forecast import profile as profiles
 from bench.record.view import Record
 from bench.studies.breakdown.timeline_figure import hidden_share, words
 from tests.runs import needs_horovod
@@ -154,3 +156,21 @@ def test_dp_has_its_four_parts_and_a_row_a_thread(profiled):
     assert [span["name"] for span in lane(timeline, "dp")] == ["scatter", "replicate", "forward", "gather"]
     assert len({span["name"] for span in lane(timeline, "compute")}) == 3
     assert lane(timeline, "communication") == []
+
+
+def test_one_device_says_when_it_needs_each_parameter_and_when_its_gradient_is_there(profiled):
+    """Every parameter; the last layer is needed last and ready first, and nothing is before or after its pass."""
+    record = profiled("single")
+    found = record.samples[0].profile
+    names = [row["name"] for row in found["parameters"]]
+    sizes = sum(math.prod(row["shape"]) for row in found["parameters"])
+    assert sizes == record.samples[0].facts["parameters"] and len(set(names)) == len(names)
+    for phase, what in (("forward_s", "needed_s"), ("backward_s", "ready_s")):
+        steps = range(len(found[phase]))
+        assert all(0 <= row[what][i] <= found[phase][i] for row in found["parameters"] for i in steps)
+    moments = {row["name"]: (row["needed_s"][0], row["ready_s"][0]) for row in found["parameters"]}
+    first, last = moments["conv1.0.weight"], moments["fc.weight"]
+    assert first[0] < last[0] and last[1] < first[1]
+    assert {row["block"] for row in found["parameters"]} > {"conv1.0", "stage2.0"}
+    assert profiles.profile_of(record, "the run").nbytes == 4 * sizes  # a forecast can be made of it
+    assert profiled("ddp").samples[0].profile is None

@@ -1,0 +1,74 @@
+"""`bench forecast RECORD`: the step of each mode on more devices than there are, predicted from a profile of one."""
+
+import argparse
+import dataclasses
+
+from bench.analysis import tables
+from bench.commands.base import is_on, needed, whole
+from bench.config.command_line import from_arguments
+from bench.config.fields import variable_of
+from bench.config.modes import MODES
+from bench.config.options import FIELDS, KNOBS, RunConfig
+from bench.errors import UserError
+from bench.forecast import link as links
+from bench.forecast import profile as profiles
+from bench.forecast import result
+from bench.forecast.engines import ENGINES
+
+DEVICES = "2,4,8"
+MOST_DEVICES = 100_000
+TAKES = ("bucket_cap_mb", "overlap", "broadcast_buffers", "compression", "fusion_mb", "cycle_time_ms", "reshard",
+         "prefetch")  # fmt: skip
+
+
+def run(args) -> int:
+    """Predict; tables, and what they rest on. Nothing is started, and no file is written."""
+    profile = profiles.read(needed("RECORD", args.record))
+    counts = [whole("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
+    if max(counts) > MOST_DEVICES:
+        raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")
+    explain, link = is_on("EXPLAIN", args.explain), link_of(args, profile)
+    configs = [config_of(args, mode) for mode in modes_of(args)]
+    found = [result.forecast(profile, config, ranks, link) for config in configs for ranks in counts]
+    console = tables.terminal()
+    for line in result.standing(profile, link):
+        console.print(line, highlight=False, markup=False)
+    for grid in [result.grid(found, profile.unit), *([result.explained(found)] if explain else [])]:
+        console.print(grid.caption, highlight=False, markup=False)
+        tables.print_grid(console, grid)
+    for line in result.limits(found):
+        console.print(f"note: {line}", highlight=False, markup=False)
+    return 0
+
+
+def link_of(args, profile: profiles.Profile) -> links.Link:
+    """LINK or NETWORK. Raises UserError for both or neither."""
+    carrier = "gloo" if profile.device == "cpu" else "nccl"
+    if bool(args.link) == bool(args.network):
+        raise UserError("one of LINK=RATE,LATENCY (as in LINK=10gbit,50us) and NETWORK=folder (what `make network` has "
+                        "left) is needed")  # fmt: skip
+    return links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
+
+
+def modes_of(args) -> list[str]:
+    """MODES; all that can be forecast without it. Raises UserError."""
+    named = [name.strip() for name in args.modes.split(",")] if args.modes else list(ENGINES)
+    if unknown := [name for name in named if name not in ENGINES]:
+        raise UserError(f"MODES={unknown[0]} cannot be forecast: choose of {', '.join(ENGINES)}")
+    return list(dict.fromkeys(named))
+
+
+def config_of(args, mode: str) -> RunConfig:
+    """The options of a mode's engine that were given. Raises UserError for one that is in no forecast, or that none of
+    the modes has."""
+    modes, values = modes_of(args), dict(vars(args))
+    for name, f in FIELDS.items():
+        if values.get(name) is None:
+            continue
+        if name not in TAKES:
+            raise UserError(f"{variable_of(f)} changes nothing in a forecast: leave it out")
+        if not any(name in MODES[each].knobs for each in modes):
+            raise UserError(f"{variable_of(f)} is no option of {' or '.join(modes)}: leave it out")
+        if name in KNOBS and name not in MODES[mode].knobs:
+            values[name] = None
+    return dataclasses.replace(from_arguments(argparse.Namespace(**values | {"mode": mode})), num_devices=2)

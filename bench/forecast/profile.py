@@ -1,0 +1,164 @@
+"""One device's step, from a record of one device with PROFILE=1: what is computed, for how long, and in which order."""
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.record import describe
+from bench.record.read import load
+from bench.record.view import Record
+
+ITEM = 4  # bytes of a float32
+PHASES = ("forward", "backward", "optimizer")  # of which a step must have been timed
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A parameter. block: what FSDP shards as one; "" for what is in none. needed_s: from the beginning of forward to
+    its first use; ready_s: from the beginning of backward to its gradient."""
+
+    name: str
+    shape: tuple[int, ...]
+    block: str
+    needed_s: float
+    ready_s: float
+
+    @property
+    def nbytes(self) -> int:
+        """Of the parameter, and of its gradient."""
+        return ITEM * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The median step of one device, in seconds. source: the record. what: model, data, batch; machine: where it was
+    taken; device: "cpu" or "cuda". batch: examples per step; units: the workload's units per step, of which a second
+    has its throughput. other_s: of the step what is in no phase, the wait for data with it. factors: each timed step
+    over the median one. tensors: those that get a gradient, in the model's order. buffers: bytes of each type."""
+
+    source: str
+    what: str
+    machine: str
+    device: str
+    unit: str
+    units: int
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    other_s: float
+    factors: tuple[float, ...]
+    tensors: tuple[Tensor, ...]
+    buffers: tuple[tuple[str, int], ...]
+
+    @property
+    def step_s(self) -> float:
+        """Of one device alone."""
+        return self.forward_s + self.backward_s + self.optimizer_s + self.other_s
+
+    @property
+    def nbytes(self) -> int:
+        """Of all gradients."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def slower(self, factor: float) -> "Profile":
+        """The same step, all of whose computation takes ``factor`` times as long."""
+        names = ("forward_s", "backward_s", "optimizer_s", "other_s")
+        tensors = tuple(
+            dataclasses.replace(tensor, needed_s=tensor.needed_s * factor, ready_s=tensor.ready_s * factor)
+            for tensor in self.tensors
+        )
+        return dataclasses.replace(self, tensors=tensors, **{name: getattr(self, name) * factor for name in names})
+
+    def to_dict(self) -> dict:
+        """As JSON takes it."""
+        return dataclasses.asdict(self)
+
+
+def from_dict(values: dict) -> Profile:
+    """The opposite of ``Profile.to_dict``.
+
+    >>> tensor = Tensor("w", (2, 3), "", 0.0, 0.5)
+    >>> profile = Profile("r", "", "", "cpu", "images", 4, 1.0, 2.0, 0.5, 0.5, (1.0,), (tensor,), (("float32", 8),))
+    >>> from_dict(profile.to_dict()) == profile, profile.step_s, profile.nbytes
+    (True, 4.0, 24)
+    """
+    tensors = tuple(Tensor(**row | {"shape": tuple(row["shape"])}) for row in values["tensors"])
+    buffers = tuple((dtype, nbytes) for dtype, nbytes in values["buffers"])
+    return Profile(**values | {"tensors": tensors, "buffers": buffers, "factors": tuple(values["factors"])})
+
+
+def read(path: str) -> Profile:
+    """The profile in a record, named by its file or its folder. Raises UserError for a record that has none."""
+    place = Path(path).expanduser()
+    place = place / "record.json" if place.is_dir() else place
+    if not place.is_file():
+        raise UserError(f"{path} is no record: name a record.json, or the folder of a run")
+    return profile_of(load(place), place)
+
+
+def profile_of(record: Record, place) -> Profile:
+    """The profile in a record. Raises UserError where it cannot be had, with what to do."""
+    make = "make one with `make bench MODE=single PROFILE=1`"
+    if not record.ok:
+        raise UserError(f"{place} is of a run that timed no step (status {record.status}): {make}")
+    if record.num_devices > 1:
+        raise UserError(f"{place} is of {record.num_devices} devices, and the profile of one is needed: {make}")
+    found = record.samples[0].profile
+    if not found:
+        raise UserError(f"{place} has no profile of one device (PROFILE=1, without COMPILE and ACCUMULATE): {make}")
+    facts = record.samples[0].facts or {}
+    if facts.get("parameters") != facts.get("trained_parameters"):
+        raise UserError(f"{place} trains a part of the parameters: only models whose parameters are all trained can be "
+                        "forecast")  # fmt: skip
+    if not consistent(found, record):
+        raise UserError(f"{place}: its profile is not that of one run: {make}")
+    if odd := {row["dtype"] for row in found["parameters"]} - {"float32"}:
+        raise UserError(f"{place} has parameters in {', '.join(sorted(odd))}: only float32 can be forecast")
+    return made(record, found)
+
+
+def consistent(found: dict, record: Record) -> bool:
+    """Whether a profile has a value for each of its steps, and the run the phases that it divides."""
+    steps = len(found["forward_s"])
+    columns = [found["backward_s"]] + [row[name] for row in found["parameters"] for name in ("needed_s", "ready_s")]
+    timed = all(record.samples[0].phase_time_s.get(name) for name in PHASES)
+    lengths = [*found["forward_s"], *found["backward_s"]]
+    return timed and all(len(column) == steps for column in columns) and min(lengths) > 0
+
+
+def made(record: Record, found: dict) -> Profile:
+    """The profile. Lengths are medians of the timed steps; the hooks' steps say at which share of forward or backward
+    each moment is."""
+    (sample,) = record.samples
+    phases = {name: statistics.median(times) for name, times in sample.phase_time_s.items()}
+    forward_s, backward_s, optimizer_s = (phases[name] for name in PHASES)
+    step_s = statistics.median(sample.step_time_s)
+
+    def at(moments: list[float], lengths: list[float], length: float) -> float:
+        shares = [moment / whole for moment, whole in zip(moments, lengths, strict=True)]
+        return min(1.0, statistics.median(shares)) * length
+
+    tensors = [
+        Tensor(row["name"], tuple(row["shape"]), row["block"], at(row["needed_s"], found["forward_s"], forward_s),
+               at(row["ready_s"], found["backward_s"], backward_s))
+        for row in found["parameters"]
+    ]  # fmt: skip
+    config, workload = record.config, record.workload
+    return Profile(
+        source=record.run_id,
+        what=f"{describe.workload(record)}, {config.per_device_batch} {workload.batched} per device per step",
+        machine=describe.machine_line(record),
+        device=config.device,
+        unit=workload.units,
+        units=config.per_device_batch * workload.per_example,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        optimizer_s=optimizer_s,
+        other_s=max(0.0, step_s - forward_s - backward_s - optimizer_s),
+        factors=tuple(seconds / step_s for seconds in sorted(sample.step_time_s)),
+        tensors=tuple(tensors),
+        buffers=tuple((row["dtype"], row["bytes"]) for row in found["buffers"]),
+    )

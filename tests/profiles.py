@@ -1,0 +1,35 @@
+"""Made-up profiles of one device, of which every forecast can be worked out by hand, and records that hold them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from bench.forecast.profile import Profile, Tensor
+from tests import records
+
+MB = 10**6
+# Two blocks of 10 MB each: backward has the second's gradient in its middle, and the first's at its end.
+TENSORS = (Tensor("a.weight", (2500, 1000), "a", 0.0, 2.0), Tensor("b.weight", (2500, 1000), "b", 0.5, 1.0))
+PROFILE = Profile("made-up", "made up", "no machine", "cpu", "images", 32, 1.0, 2.0, 0.5, 0.5, (1.0,), TENSORS, ())
+GPU = dataclasses.replace(PROFILE, device="cuda")
+
+
+def record(folder: Path, mode: str = "single", num_devices: int = 1, device: str = "cpu", profile: bool = True,
+           change=None, **options) -> Path:  # fmt: skip
+    """A run's folder with a record, which has a profile of three steps. change: done to its data before it is
+    written."""
+    made = records.record(mode, num_devices=num_devices, device=device, **options)
+    data = json.loads(json.dumps(made.data))
+    if profile:
+        rows = [
+            {"name": tensor.name, "shape": list(tensor.shape), "dtype": "float32", "block": tensor.block,
+             "needed_s": [tensor.needed_s] * 3, "ready_s": [tensor.ready_s] * 3}
+            for tensor in TENSORS
+        ]  # fmt: skip
+        data["samples"][0]["profile"] = {"forward_s": [1.0] * 3, "backward_s": [2.0] * 3, "parameters": rows,
+                                         "buffers": [{"dtype": "float32", "bytes": 400}]}  # fmt: skip
+    if change:
+        change(data)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "record.json").write_text(json.dumps(data))
+    return folder
