@@ -254,9 +254,9 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     from bench.measure.memory import MemorySampler
     from bench.measure.timeline import PROFILED_STEPS
     from bench.observe.weights import hash_of
+    from bench.training import device_profile
     from bench.workload.loader import plain_errors, training_batches
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
-    from bench.training import device_profile
 
     config, mode, status, first = trainer.config, trainer.mode, trainer.status, trainer.step
     facts = collect_facts(config, mode, trainer) | {"data_on_device_bytes": bytes_on_device(train_set)}

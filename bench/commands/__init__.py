@@ -81,16 +81,6 @@ LINES = [
             note="without MODE and MODES what `bench compare` runs; nothing is started", flags=MODES_FLAG | {
                 "--memory-gib": {"metavar": "GIB", "help": "the memory of one GPU, for one that is not here [NVML's; "
                                  "of a machine without GPUs what it has available]"}}),
-
-    Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
-            options=True, needs=HOROVOD, flags=MODES_FLAG),
-    Command("check", "check", "look for the known mistakes in records; exit code 3 when one is found", "OUT=folder",
-            "check", positional={"out": FOLDER["out"] | {"help": "a record, or a folder of records [results/runs]"}}),
-    Command("doctor", "check", "what this machine has, what each mode can run on it, what is wrong and how to fix it",
-            "", "doctor"),
-    Command("gpu-check", "check", "run what only a GPU can prove, in parts; leaves records in results/reference",
-            "[BUDGET=45m PART=A1,B1 PLAN=1]", "gpu_check", options=True, flags={
-                "--budget": {"metavar": "TIME", "default": "45m", "help": "no check is begun that would take longer "
     Command("forecast", "explain", "the step of each mode on more devices than there are, from a profile of one: "
             "predicted", "RECORD=record DEVICES=2,4,8 LINK=10gbit,50us [MODES=ddp,horovod EXPLAIN=1]", "forecast",
             options=True, note="nothing is started; options of the engines (BUCKET_CAP_MB, COMPRESSION, …) count",
@@ -101,6 +91,15 @@ LINES = [
                 "--modes": {"metavar": "MODES", "help": "of ddp, horovod, zero1, fsdp [all]"},
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
+    Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
+            options=True, needs=HOROVOD, flags=MODES_FLAG),
+    Command("check", "check", "look for the known mistakes in records; exit code 3 when one is found", "OUT=folder",
+            "check", positional={"out": FOLDER["out"] | {"help": "a record, or a folder of records [results/runs]"}}),
+    Command("doctor", "check", "what this machine has, what each mode can run on it, what is wrong and how to fix it",
+            "", "doctor"),
+    Command("gpu-check", "check", "run what only a GPU can prove, in parts; leaves records in results/reference",
+            "[BUDGET=45m PART=A1,B1 PLAN=1]", "gpu_check", options=True, flags={
+                "--budget": {"metavar": "TIME", "default": "45m", "help": "no check is begun that would take longer "
                              "than what is left of it, as in 600s, 10m, 1h [45m]"},
                 "--part": {"metavar": "PARTS", "help": f"of {', '.join(GPU_PARTS)}, each ten minutes at most [all]"},
                 "--plan": ON_OFF | {"metavar": "PLAN", "help": "only say what it would do; needs no GPU"}}),

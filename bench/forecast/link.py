@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cluster.plan import UNITS_OF_TIME, quantity, rate_words
+from bench.errands.network import record as network_record
+from bench.errands.network.result import Series, series_of
 from bench.errors import UserError
 from bench.formulas import tcp_payload_share
-from bench.network import record as network_record
-from bench.network.result import Series, series_of
+from bench.launch.cluster.plan import UNITS_OF_TIME, quantity, rate_words
 
 UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
 FASTEST = 10_000_000  # Mbit/s
