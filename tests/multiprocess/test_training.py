@@ -334,7 +334,7 @@ def test_what_one_mode_saved_another_validates_exactly(runs, trained, saved, loa
     same_accuracy(runs(loaded, f"evaluated saved by {saved}").record, trained(saved).record)
 
 
-def test_a_run_that_only_evaluates(tmp_path, trained):
+def test_a_run_that_only_evaluates(tmp_path, trained, copied_python):
     """As a person asks for it, with a launch of its own."""
     result = run(tmp_path, mode="dp", gpus=3, batch=7, model=TINY["model"], evaluate=1, resume=trained("ddp").run_dir)
     assert result.code == 0, result.stderr
@@ -348,12 +348,13 @@ def test_a_run_that_only_evaluates(tmp_path, trained):
 def test_averages_are_those_of_the_weights_of_each_step(runs, name):
     """Computed anew from a snapshot of every step; and every rank has the same: rank 0's are validated and saved."""
     result = runs(name, "averaged")
-    kept, steps = checkpoint(result), range(1, 10)
-    for key, tensor in checkpoint(result)["ema"].items():
+    kept = checkpoint(result)
+    every_step = [dict(np.load(result.run_dir / f"rank0-step{step}.npz")) for step in range(1, 10)]
+    for key, tensor in kept["ema"].items():
         key = key.removeprefix("module.")
         if key == "n_averaged" or "running" in key or "num_batches" in key:
             continue
-        weights = [np.load(result.run_dir / f"rank0-step{step}.npz")[key].astype(np.float64) for step in steps]
+        weights = [saved[key].astype(np.float64) for saved in every_step]
         ema = functools.reduce(lambda average, new: 0.8 * average + 0.2 * new, weights)
         assert np.abs(tensor.numpy() - ema).max() < 1e-5
         mean = (weights[5] + weights[8]) / 2  # after the second epoch and the third
@@ -399,7 +400,7 @@ def test_an_evaluation_judges_the_averages_of_its_checkpoint(runs, name):
 # --- A disk that fills up -------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk):
+def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk, copied_python):
     out = small_disk(pages=1100)  # one checkpoint of 3 MB and its record, and not a second one beside it
     options = {"mode": "single", "model": "shufflenet_v2_x0_5", "image_size": 24, "batch": 480, "epochs": 3}
     result = run(out, **options)
