@@ -20,11 +20,12 @@ ALONE_TIMEOUT = 60  # longer than any phase of the run takes on a busy machine; 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def alone(tmp_path_factory):
+def alone(tmp_path_factory, forked_programs):
     """A run whose rank 0 enters a collective alone, started with the module and looked at by its last test."""
     out = tmp_path_factory.mktemp("alone")
     options = TINY | {"mode": "ddp", "gpus": 2, "batch": 240, "epochs": 1, "timeout": ALONE_TIMEOUT}
-    process = start_run(out, **options, mistake="rank0-collective", module=hangs.__name__)
+    options |= {"mistake": "rank0-collective"}
+    process = start_run(out, module=hangs.__name__, copies=forked_programs, **options)
     yield out, process
     process.kill()
     process.wait()
