@@ -24,6 +24,8 @@ from tests.multiprocess.broken import ENDLESS
 ALL = runs.SMALL | runs.TINY
 LONG = ALL | ENDLESS | {"timeout": 25}
 WAITING = {"link_down": {}, "untouched": {"fault": "hang:1:2", "steps": 5, "timeout": 20}}
+# DDP's ranks in every test, Horovod's with -m wide.
+BOTH = pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=[runs.needs_horovod, pytest.mark.wide])])
 NODE = "BENCH_NODE"  # in the environment of everything that a run starts on a node
 
 
@@ -98,23 +100,26 @@ def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(clust
     is_of_two_machines(records["ddp"].data, Path(records["ddp"].folder))
 
 
-def test_a_link_that_is_down_for_5_s_is_waited_for_and_one_that_stays_down_is_named(waiting):
-    told = waiting("link_down")
+@BOTH
+def test_a_link_that_is_down_for_5_s_is_waited_for_and_one_that_stays_down_is_named(mode, waiting, scene):
+    told = waiting("link_down") if mode == "ddp" else scene("link_down", mode=mode)
     assert told["after_5_s"] > told["before"]  # it went on
     assert told["code"] == 1 and told["seconds"] < 200
     assert "does not reach node" in told["said"] and "is the network between them up?" in told["said"]
     assert told["record"]["failure"]["kind"] == "hung"
 
 
-def test_a_rank_that_hangs_on_another_machine_is_named_with_it(waiting):
-    told = waiting("untouched")
+@BOTH
+def test_a_rank_that_hangs_on_another_machine_is_named_with_it(mode, waiting, scene):
+    told = waiting("untouched") if mode == "ddp" else scene("untouched", mode=mode, **WAITING["untouched"])
     assert told["code"] == 1
     assert "rank 1 hangs and the others wait for it" in told["said"] and "rank 1 is on node2" in told["said"]
     assert told["record"]["failure"]["where"][1]["function"] == "inject_fault"
 
 
-def test_a_machine_that_is_gone_is_named_with_its_ranks(scene, copied_python):
-    told = scene("node_killed")
+@BOTH
+def test_a_machine_that_is_gone_is_named_with_its_ranks(mode, scene, copied_python):
+    told = scene("node_killed", mode=mode)
     assert told["code"] == 1 and told["seconds"] < 60
     assert "lost rank 1 on host node2" in told["said"] and "check that the machine is up" in told["said"]
     assert told["record"]["failure"]["rank"] == 1 and told["record"]["status"] == "failed"
@@ -142,13 +147,15 @@ def test_elastic_goes_on_when_a_machine_is_lost(scene, mode, comes_back, tmp_pat
     assert {"rank0.before1.log", "rank1.before1.log", "rank0.log"} <= {path.name for path in told["folder"].iterdir()}
 
 
-def test_nothing_is_left_on_any_machine_when_the_first_is_interrupted(scene):
-    told = scene("ctrl_c")
+@BOTH
+def test_nothing_is_left_on_any_machine_when_the_first_is_interrupted(mode, scene):
+    told = scene("ctrl_c", mode=mode)
     assert told["code"] == 130 and told["record"]["failure"]["kind"] == "interrupted"
 
 
-def test_nothing_is_left_on_any_machine_when_the_first_is_killed(scene):
-    assert scene("first_killed")["code"] == -signal.SIGKILL
+@BOTH
+def test_nothing_is_left_on_any_machine_when_the_first_is_killed(mode, scene):
+    assert scene("first_killed", mode=mode)["code"] == -signal.SIGKILL
 
 
 def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path, copied_python):  # noqa: F811
