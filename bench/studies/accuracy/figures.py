@@ -66,7 +66,7 @@ def draw_differences(axes, result, rows: list) -> None:
         found, look = row.against_base, looks[row.label]
         text = words_of(row.label, result.base, found, result.metric)
         lines = style.wrapped(text, ratio_figure.SENTENCE_SIZE, SENTENCE_WIDTH)
-        ratio_figure.write_sentence(axes, lines, y + 0.05, not result.certificate.fair)
+        ratio_figure.write_sentence(axes, lines, y + 0.05, not row.certificate.fair)
         heights = [y + 0.66 + 0.05 * (i % 3 - 1) for i in range(len(row.differences))]  # equal seeds are all seen
         axes.plot(row.differences, heights, look.marker, color=look.colour, markersize=5, markeredgewidth=0.6,
                   markeredgecolor="white", alpha=0.9)  # fmt: skip

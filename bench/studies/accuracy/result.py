@@ -24,7 +24,7 @@ from bench.studies.accuracy.study import RULES
 @dataclass(frozen=True)
 class Row:
     """One program. top1: the workload's first metric as it is shown, per cent of top-1, after the last epoch, one per
-    seed. against_base: None for the base itself."""
+    seed. against_base: None for the base itself. certificate: of the base and this one alone."""
 
     label: str
     top1: list[float]
@@ -32,6 +32,7 @@ class Row:
     seconds_to_target: list[float | None]  # of training and validation, one per seed; None: it did not get there
     against_base: stats.Equivalence | None
     differences: list[float]  # as percentage points, one per seed; none for the base
+    certificate: Certificate
 
     @property
     def mean(self) -> tuple[float, float | None, float | None]:
@@ -69,11 +70,17 @@ class AccuracyResult:
 def answer(result: AccuracyResult) -> list[str]:
     """In words: one sentence for each program, then what the verdict means."""
     metric = result.metric
-    found = [words_of(row.label, result.base, row.against_base, metric) for row in result.rows if row.against_base]
+    found = [sentence(row, result) for row in result.rows if row.against_base]
     if not found:
         return [f"{result.base} alone was run: nothing to compare"]
     meaning = '"Not shown" says that n is too small to tell, and not that there is a difference.'
     return [*found, f"Margin, fixed before the runs: {margin_words(metric)}. {meaning}"]
+
+
+def sentence(row: Row, result: AccuracyResult) -> str:
+    """The verdict on one program in words, with its flag: among several, one may compute another update."""
+    said = words_of(row.label, result.base, row.against_base, result.metric)
+    return said if row.certificate.fair else f"{said}; {row.certificate.sentence()}"
 
 
 def compare(suite: Suite) -> AccuracyResult:
@@ -105,6 +112,7 @@ def row_of(program: Program, base: Program) -> Row:
         [record.accuracy.get("time_to_accuracy_s") for record in program.records],
         stats.equivalence(differences, metric.margin) if differences else None,
         differences,
+        certify({side.label: side.records for side in (base, program)}, RULES),
     )
 
 
@@ -158,5 +166,5 @@ def cells(result: AccuracyResult, row: Row) -> list[str]:
         )
         mean, ends = points(found.mean_difference, metric), (found.low95, found.high95)
         wide = mean if found.low95 is None else f"{mean} [{' to '.join(points(end, metric) for end in ends)}]"
-        against = [wide, interval, verdict_of(found, metric) + ("" if result.certificate.fair else " (unfair)")]
+        against = [wide, interval, verdict_of(found, metric) + ("" if row.certificate.fair else " (unfair)")]
     return [row.label, str(n), with_span(*row.mean, digits), f"{row.best:{digits}}", reached, time, *against]

@@ -80,7 +80,7 @@ KNOBS = Study(
     "knobs",
     "Knobs",
     "Which setting makes it faster?",
-    "each setting of an engine (MODE=ddp or horovod) or of training (MODE=single or dp) against the run's",
+    "each setting of an engine (as MODE=ddp or fsdp) or of training (MODE=single or dp) against the run's",
     plans,
     group="explain",
     example="MODE=ddp GPUS=2",

@@ -91,7 +91,10 @@ def test_a_seed_a_round_is_fair_and_another_seed_in_one_program_is_not(suite):
     assert [fact.name for fact in result.certificate.differences] == ["seed"]
     assert "round" in result.certificate.differences[0].why
     assert "NOT A FAIR COMPARISON: seed" in text_of(picture.draw(result))
-    assert any("(unfair)" in cell for cell in accuracy.cells(result, row(result, "dp")))
+    flagged = {r.label for r in result.rows if any("(unfair)" in cell for cell in accuracy.cells(result, r))}
+    assert flagged == {"dp"}, "of several programs the one that differs is flagged, and not the others"
+    said = {line.split()[0]: "NOT A FAIR COMPARISON: seed" in line for line in ACCURACY.answer(result)}
+    assert said["dp"] and not said["ddp"]
 
 
 def test_in_a_comparison_of_speed_a_seed_may_not_change():
