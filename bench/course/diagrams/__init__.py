@@ -10,6 +10,7 @@ from bench.course.diagrams.ddp_buckets import ddp_buckets
 from bench.course.diagrams.decision import decision
 from bench.course.diagrams.device_memory import device_memory
 from bench.course.diagrams.disagreement import disagreement
+from bench.course.diagrams.fit_callbacks import fit_callbacks
 from bench.course.diagrams.formats import number_formats
 from bench.course.diagrams.horovod_fusion import horovod_fusion
 from bench.course.diagrams.machines import machines
@@ -29,6 +30,7 @@ __all__ = [
     "decision",
     "device_memory",
     "disagreement",
+    "fit_callbacks",
     "horovod_fusion",
     "machines",
     "number_formats",

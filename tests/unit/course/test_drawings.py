@@ -72,6 +72,7 @@ def test_frozen_weights_have_no_gradient():
         diagrams.disagreement([["all_reduce of [2]"] * 2, ["all_reduce of [2]", "broadcast of [2]", "barrier"]]),
         diagrams.sharding(),
         diagrams.all_reduce_ways(),
+        diagrams.fit_callbacks(),
         diagrams.patterns(),
     ],
 )
