@@ -41,6 +41,8 @@ def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], N
         from bench.errands.network.rank import run as program
     elif config.errand == "predict":
         from bench.errands.prediction.rank import run as program
+    elif config.errand == "emulate":
+        from bench.errands.emulation.rank import run as program
     else:
         program = run_elastic if config.elastic else run
     return program

@@ -75,6 +75,15 @@ LINES = [
                 "--latency": {"metavar": "LATENCY", "help": "one way, as 5ms; where the kernel has netem [none]"},
                 "--loss": {"metavar": "LOSS", "help": "share of packets lost, as 0.1%%; with netem [none]"}},
             note="exit code: that of CMD. Needs no root; GPUs are hidden, for every node would count the same ones"),
+    Command("emulate", "measure", "a mode's real engine on many nodes of this machine, computation replaced by waits",
+            "MODE=ddp NODES=8 RATE=100mbit COMPUTE=record [DILATE=4]", "emulate", options=True, needs=HOROVOD, flags={
+                "--compute": {"metavar": "RECORD", "help": "the record of one device with PROFILE=1, how long to wait"},
+                "--nodes": {"metavar": "NODES", "help": "from 2 to 64, a device each [2]"},
+                "--rate": {"metavar": "RATE", "help": "of every link, as 100mbit or 25gbit [no limit]"},
+                "--latency": {"metavar": "LATENCY", "help": "one way, as 5ms; where the kernel has netem [none]"},
+                "--dilate": {"metavar": "DILATE", "help": "slow computation and links down by this factor, and divide "
+                             "the figures by it [1]"}},
+            note="the record is a kind of its own, emulation.json: no comparison, pool or certificate takes it"),
 
     Command("memory", "explain", "what a step needs of each device's memory, by what it is for, and the largest batch: "
             "predicted", "MODEL=resnet50 BATCH=64 GPUS=4 [MODE=ddp MEMORY_GIB=16]", "memory", options=True,

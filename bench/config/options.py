@@ -355,14 +355,15 @@ class RunConfig:
     @property
     def leaves(self) -> str:
         """The file that a run leaves in its folder when it has ended well."""
-        return {"": "record.json", "network": "network.json", "predict": "predictions.csv"}[self.errand]
+        return {"": "record.json", "network": "network.json", "predict": "predictions.csv",
+                "emulate": "emulation.json"}[self.errand]  # fmt: skip
 
     @property
     def errand(self) -> str:
-        """What the ranks do instead of training: "network" or "predict", as PROBE says; "" where they train."""
+        """What the ranks do instead of training, as PROBE says: "network", "predict", "emulate"; else ""."""
         if not self.probe:
             return ""
-        return "predict" if self.probe.startswith('{"predict"') else "network"
+        return next((errand for errand in ("predict", "emulate") if self.probe.startswith(f'{{"{errand}"')), "network")
 
     @property
     def threads_per_process(self) -> int:

@@ -10,6 +10,7 @@ SCHEMA_VERSION = 7
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 NETWORK_PATH = Path(__file__).with_name("network.schema.json")  # of what `bench network` leaves
 FOREIGN_PATH = Path(__file__).with_name("foreign.schema.json")  # of what `bench time` leaves
+EMULATION_PATH = Path(__file__).with_name("emulation.schema.json")  # of what `bench emulate` leaves
 
 
 class BadRecord(BenchError):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bench.forecast import profile as profiles
+from bench.errands.forecast import profile as profiles
 from bench.record.view import Record
 from bench.studies.breakdown.timeline_figure import hidden_share, words
 from tests.runs import needs_horovod

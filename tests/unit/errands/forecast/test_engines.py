@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from bench.config.options import RunConfig
-from bench.forecast import engines
-from bench.forecast.engines import ENGINES
-from bench.forecast.link import Link
+from bench.errands.forecast import engines
+from bench.errands.forecast.engines import ENGINES
+from bench.errands.forecast.link import Link
 from tests.profiles import GPU, MB, PROFILE
 
 SLOW = Link(0.0, 1e-7, "10 MB/s")  # one of two ranks sends each byte once: 2 (2 - 1) / 2

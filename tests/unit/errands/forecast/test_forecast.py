@@ -8,9 +8,9 @@ import pytest
 from bench import formulas
 from bench.__main__ import main
 from bench.config.options import RunConfig
-from bench.forecast import profile as profiles
-from bench.forecast import result
-from bench.forecast.link import Link
+from bench.errands.forecast import profile as profiles
+from bench.errands.forecast import result
+from bench.errands.forecast.link import Link
 from tests import networks, records
 from tests import profiles as made_up
 from tests.profiles import PROFILE

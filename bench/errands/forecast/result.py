@@ -10,9 +10,9 @@ from bench import formulas
 from bench.analysis import stats, style
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
-from bench.forecast.engines import BUFFERS, COMPUTED, ENGINES, GATHERED, GRADIENTS, WEIGHTS
-from bench.forecast.link import Link
-from bench.forecast.profile import Profile
+from bench.errands.forecast.engines import BUFFERS, COMPUTED, ENGINES, GATHERED, GRADIENTS, WEIGHTS
+from bench.errands.forecast.link import Link
+from bench.errands.forecast.profile import Profile
 
 PREDICTED = "predicted"
 SLOWEST = "waiting for the slowest rank"

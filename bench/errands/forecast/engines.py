@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from bench import formulas
 from bench.config.options import RunConfig
-from bench.forecast.link import Link
-from bench.forecast.profile import Profile, Tensor
+from bench.errands.forecast.link import Link
+from bench.errands.forecast.profile import Profile, Tensor
 
 MIB = 2**20
 FIRST_BUCKET_MIB, BUCKET_MIB = 1, 25  # DDP's, where BUCKET_CAP_MB says nothing: a small one first, to begin early

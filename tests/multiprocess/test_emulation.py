@@ -1,0 +1,38 @@
+"""`bench emulate` with real ranks on a real cluster of namespaces: what it leaves, and that no link is outrun."""
+
+import pytest
+
+from bench.errands.emulation import record as records
+from bench.record.read import find_records
+from tests import profiles, runs
+from tests.cluster import cluster  # noqa: F401, a fixture
+from tests.runs import needs_horovod
+
+MBIT = 1e6 / 8  # bytes per second
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("mode", [
+    "ddp", pytest.param("zero1", marks=pytest.mark.wide), pytest.param("fsdp", marks=pytest.mark.wide),
+    pytest.param("horovod", marks=[pytest.mark.wide, needs_horovod]),
+])  # fmt: skip
+def test_two_nodes_wait_and_send_for_real(mode, tmp_path):
+    """20 MB over links of 1 Gbit/s, half as fast by the dilation: from the moment when the first gradient is there on,
+    a step cannot be shorter than what is to be sent takes, and no wait is left out."""
+    run = profiles.record(tmp_path / "profile", throughput=400.0)
+    words = f"--mode={mode}", f"--compute={run}", "--nodes=2", "--rate=1gbit", "--dilate=2", "--warmup=1", "--steps=3"
+    done = runs.bench("emulate", *words, f"--out={tmp_path / 'out'}", out=tmp_path / "out")
+    assert done.code == 0, done.stderr
+    record = records.load(done.run_dir / "emulation.json")
+    assert done.stdout.rstrip().endswith(f"record: {done.run_dir / 'emulation.json'}")
+    assert record.kind == "emulated, ×2" and "emulated, ×2" in done.stdout and record.config.mode == mode
+    assert record.network == "2 namespaces of one machine, links limited to 500 Mbit/s"
+    profile = record.plan.profile
+    assert record.plan.rate_mbit == 1000 and profile.nbytes == 20_000_000
+    shortest = profile.step_s * min(profile.factors)
+    on_the_wire = profile.nbytes / (1000 * MBIT)  # of two ranks each sends half of it twice, at least
+    before = 0.0 if mode == "fsdp" else profile.other_s + profile.forward_s + profile.tensors[1].ready_s
+    least = max(0.75 * shortest, 0.9 * (before + on_the_wire))
+    assert len(record.steps_s) == 3 and all(seconds > least for seconds in record.steps_s)
+    assert find_records(tmp_path / "out", needed=False) == ([], [])
+    assert [path.name for path in done.run_dir.iterdir() if path.suffix == ".json"] == ["emulation.json"]
