@@ -38,11 +38,11 @@ def main() -> None:
 def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], None]:
     """What a rank does: it trains, unless it has another errand."""
     if config.errand == "network":
-        from bench.errands.network.rank import run as program
+        from bench.without_training.network.rank import run as program
     elif config.errand == "predict":
-        from bench.errands.prediction.rank import run as program
+        from bench.without_training.prediction.rank import run as program
     elif config.errand == "emulate":
-        from bench.errands.emulation.rank import run as program
+        from bench.without_training.emulation.rank import run as program
     else:
         program = run_elastic if config.elastic else run
     return program

@@ -1,6 +1,6 @@
 """Made-up records of emulations: valid by the schema, of a profile that tests know."""
 
-from bench.errands.emulation.plan import Plan
+from bench.without_training.emulation.plan import Plan
 from tests import records
 from tests.networks import environment
 from tests.profiles import PROFILE

@@ -6,13 +6,13 @@ To add one: its file in this folder, with ``run(args)``, and its line here.
 from bench.commands.base import OWN, Command
 from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
-from bench.errands.network.plan import SIZES
 from bench.proof.gpu_check.base import PARTS as GPU_PARTS
 from bench.proof.selfbench import PARTS as COST_PARTS
 from bench.studies.base import Study
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
 from bench.studies.sequential import MAX_MINUTES
+from bench.without_training.network.plan import SIZES
 
 HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)
 FOLDER = {"out": {"metavar": "FOLDER", "help": "folder of records [results/runs]"}}

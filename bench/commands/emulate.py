@@ -18,17 +18,17 @@ from bench.config.command_line import Default, from_arguments
 from bench.config.fields import flag_of, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
-from bench.errands.emulation import record as records
-from bench.errands.emulation import result
-from bench.errands.emulation.plan import MODES_EMULATED, Plan
-from bench.errands.forecast import profile as profiles
-from bench.errands.forecast.engines import CYCLE_MS
-from bench.errands.forecast.link import rate_of
 from bench.errors import UserError
 from bench.launch.cluster.make import run as run_in
 from bench.launch.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_latency, read_nodes
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
+from bench.without_training.emulation import record as records
+from bench.without_training.emulation import result
+from bench.without_training.emulation.plan import MODES_EMULATED, Plan
+from bench.without_training.forecast import profile as profiles
+from bench.without_training.forecast.engines import CYCLE_MS
+from bench.without_training.forecast.link import rate_of
 
 TAKES = ("mode", "warmup_steps", "timed_steps", "seed", "timeout", "out")
 LEAST_MBIT, MOST_MBIT = 0.1, 10_000  # of the links that carry, as `bench cluster` has them

@@ -9,11 +9,11 @@ from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, RunConfig
-from bench.errands.forecast import link as links
-from bench.errands.forecast import profile as profiles
-from bench.errands.forecast import result
-from bench.errands.forecast.engines import ENGINES
 from bench.errors import UserError
+from bench.without_training.forecast import link as links
+from bench.without_training.forecast import profile as profiles
+from bench.without_training.forecast import result
+from bench.without_training.forecast.engines import ENGINES
 
 DEVICES = "2,4,8"
 MOST_DEVICES = 100_000

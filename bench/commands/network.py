@@ -13,11 +13,6 @@ from bench.commands.base import whole
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
-from bench.errands.network import plan as plans
-from bench.errands.network import result
-from bench.errands.network.backends import BACKENDS, Backend
-from bench.errands.network.plan import Plan
-from bench.errands.network.record import NetworkRecord, load
 from bench.errors import RunFailed, UserError
 from bench.launch.devices import choose_device, why_cpu
 from bench.launch.engines import ENGINES
@@ -25,6 +20,11 @@ from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.measure import node
 from bench.studies.rounds import new_suite
+from bench.without_training.network import plan as plans
+from bench.without_training.network import result
+from bench.without_training.network.backends import BACKENDS, Backend
+from bench.without_training.network.plan import Plan
+from bench.without_training.network.record import NetworkRecord, load
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "dist_url", "hosts", "remote", "iface",
          "launcher", "out")  # fmt: skip
@@ -64,7 +64,7 @@ def run(args) -> int:
         raise failed
     show(console, records)
     from bench.analysis import drawing
-    from bench.errands.network import figure
+    from bench.without_training.network import figure
 
     drawing.save_all(figure.figures(records), folder)
     print(f"records and pictures: {folder}", flush=True)

@@ -6,12 +6,12 @@ from pathlib import Path
 from bench.analysis import drawing
 from bench.analysis.suite import suites_of
 from bench.commands.base import folder_of
-from bench.errands.network import figure
-from bench.errands.network.record import by_suite, place_of
-from bench.errands.network.record import find as find_networks
 from bench.errors import UserError
 from bench.record.read import find_records
 from bench.studies.registry import study_of
+from bench.without_training.network import figure
+from bench.without_training.network.record import by_suite, place_of
+from bench.without_training.network.record import find as find_networks
 
 
 def run(args) -> int:

@@ -12,11 +12,11 @@ from bench.config.command_line import from_arguments
 from bench.config.data_sets import data_kind
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
-from bench.errands.prediction.plan import Plan
 from bench.errors import UserError
 from bench.launch.devices import choose_device, why_cpu
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
+from bench.without_training.prediction.plan import Plan
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "launcher", "per_device_batch",
          "workers", "precision", "out")  # fmt: skip
@@ -35,7 +35,7 @@ def run(args) -> int:
         raise UserError(f"{to} is there already and is not overwritten: name another file with TO")
     args.resume = None  # RESUME of a run goes on with a training
     asked = check(from_arguments(args))
-    from bench.errands.prediction.files import images_below
+    from bench.without_training.prediction.files import images_below
 
     images = len(images_below(folder))
     plan, known = plan_of(folder, named, args.classes)

@@ -14,13 +14,13 @@ from bench.commands import LINES
 from bench.commands.help import markdown
 from bench.commands.run_output import announce, print_run
 from bench.course import chapters, illustrations
-from bench.errands.network import figure as network_figure
-from bench.errands.network.record import by_suite, place_of
-from bench.errands.network.record import find as find_networks
 from bench.files import PROJECT
 from bench.record.describe import how_quiet
 from bench.report import manual, reference_page
 from bench.studies.registry import study_of
+from bench.without_training.network import figure as network_figure
+from bench.without_training.network.record import by_suite, place_of
+from bench.without_training.network.record import find as find_networks
 
 
 def run(args) -> int:

@@ -7,14 +7,14 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.analysis.suite import suites_of
 from bench.commands.base import folder_of
-from bench.errands.network import result
-from bench.errands.network.record import by_suite
-from bench.errands.network.record import find as find_networks
 from bench.foreign import result as foreign_result
 from bench.foreign.record import find as find_foreign
 from bench.record.describe import machine_line
 from bench.record.read import find_records
 from bench.record.view import Record
+from bench.without_training.network import result
+from bench.without_training.network.record import by_suite
+from bench.without_training.network.record import find as find_networks
 
 MOST_RUNS = 40
 

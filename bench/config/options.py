@@ -319,7 +319,7 @@ class RunConfig:
     probe: str | None = option(
         "labels",
         None,
-        "label: what ranks do instead of training (plan.py of a folder in bench/errands)",
+        "label: what ranks do instead of training (plan.py of a folder in bench/without_training)",
         within="study",
     )
     looks: str | None = option(

@@ -15,9 +15,6 @@ from bench import files
 from bench.analysis import drawing, style, tables
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
-from bench.errands.network import figure as network_figure
-from bench.errands.network import result as network_result
-from bench.errands.network.record import NetworkRecord, by_suite
 from bench.errors import UserError
 from bench.foreign import result as foreign_result
 from bench.foreign.record import ForeignRecord
@@ -27,6 +24,9 @@ from bench.record.view import Record
 from bench.report.pooling import machine_of
 from bench.studies.base import MIN_ROUNDS
 from bench.studies.registry import STUDIES, study_of
+from bench.without_training.network import figure as network_figure
+from bench.without_training.network import result as network_result
+from bench.without_training.network.record import NetworkRecord, by_suite
 
 TEMPLATE = "page.html.j2"
 

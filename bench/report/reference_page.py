@@ -9,8 +9,6 @@ from pathlib import Path
 from bench.analysis import words
 from bench.analysis.style import standing
 from bench.analysis.suite import Suite, suites_of
-from bench.errands.network import record as network_record
-from bench.errands.network import result as network_result
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.measure.environment import cores_in_words
@@ -20,6 +18,8 @@ from bench.record.view import Record
 from bench.report import markdown
 from bench.report.page import place_of, runs_grid, subject
 from bench.studies.registry import study_of
+from bench.without_training.network import record as network_record
+from bench.without_training.network import result as network_result
 
 NO_REFERENCE = "disturbed: not a reference"
 NOTES = "NOTES.md"  # next to the records, by hand: who ran them, when, and what else is to be known of them

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import Suite, suites_of
-from bench.errands.network import figure
 from bench.report import pool_figure, pooling
 from bench.studies.registry import study_of
+from bench.without_training.network import figure
 from tests import networks, records
 
 FOLDER = Path(__file__).parent

@@ -5,10 +5,10 @@ import time
 import psutil
 
 from bench.commands import report
-from bench.errands.network import record as network_record
-from bench.errands.network import result
 from bench.process.heartbeat import read_status
 from bench.record.read import find_records
+from bench.without_training.network import record as network_record
+from bench.without_training.network import result
 from tests import runs
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import GONE_WITHIN

@@ -45,7 +45,6 @@ from bench.analysis import stats, tables
 from bench.config.fields import variable_of
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import PLAIN, RunConfig
-from bench.errands.network.plan import in_bytes
 from bench.errors import UserError
 from bench.launch.cluster.make import isolate
 from bench.launch.devices import usable_gpus
@@ -57,6 +56,7 @@ from bench.proof.selfbench import processes as progs
 from bench.proof.selfbench.input_pipeline import write_photographs
 from bench.proof.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
 from bench.studies.rounds import order
+from bench.without_training.network.plan import in_bytes
 
 TAKES = ("mode", "num_devices", "model", "image_size", "per_device_batch", "warmup_steps", "timed_steps", "lr", "seed",
          "threads", "device", "timeout", "out")  # fmt: skip

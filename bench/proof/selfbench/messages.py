@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 
 from bench.config.options import from_dict
-from bench.errands.network.plan import ELEMENT
-from bench.errands.network.rank import BLOCK_S, operations_of, seconds_of
 from bench.modes import load_mode
+from bench.without_training.network.plan import ELEMENT
+from bench.without_training.network.rank import BLOCK_S, operations_of, seconds_of
 
 
 def main() -> None:

@@ -1,0 +1,88 @@
+"""One rank of `bench emulate`: it joins as a rank of a training does, its model and optimizer are wrapped by the mode,
+and it takes steps; what it computes is a wait. Rank 0 leaves RUN_DIR/emulation.json.
+
+Each rank draws for each step one of the profile's timed steps, and takes as much longer or shorter as that was: so the
+slowest rank is as slow as on devices of their own.
+"""
+
+import itertools
+import random
+import time
+from pathlib import Path
+
+from bench.config.options import RunConfig
+from bench.process.heartbeat import StatusWriter
+from bench.without_training.emulation.plan import Plan, find
+
+PHASES = ("forward", "backward", "synchronize", "optimizer")
+
+
+def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
+    """Join, build, step, collect, write."""
+    status.phase("joining the group")
+    import torch
+
+    from bench.measure.environment import collect_environment
+    from bench.measure.load import Load
+    from bench.measure.node import machine_of
+    from bench.modes import load_mode
+    from bench.without_training.emulation.record import write
+    from bench.without_training.emulation.stand_in import StandIn, WaitingOptimizer
+
+    torch.set_num_threads(config.threads_per_process)
+    mode, plan = load_mode(config.mode)(config), find(config.probe)
+    status.phase("building the model")
+    model = mode.wrap_model(StandIn(plan.profile))
+    per_byte = plan.profile.optimizer_s / plan.profile.nbytes
+    optimizer = mode.wrap_optimizer(WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte), model)
+    draw = random.Random(f"{config.seed} {mode.topology.rank}")
+    status.total(config.warmup_steps + config.timed_steps)
+    samples, load = [], None
+    for step in range(config.warmup_steps + config.timed_steps):
+        if step == config.warmup_steps:
+            mode.barrier()
+            load = Load()
+        status.step(step)
+        samples.append(take_step(mode, model, optimizer, plan, draw.choice(plan.profile.factors), status))
+    timed = samples[config.warmup_steps :]
+    part = {
+        "rank": mode.topology.rank,
+        "step_time_s": [sum(sample.values()) for sample in timed],
+        "phase_time_s": {name: [sample[name] for sample in timed] for name in PHASES},
+        "load": load.stop(),
+        "devices": [{}],
+        "node": machine_of(mode),
+    }
+    status.phase("collecting results")
+    parts = mode.gather(part)
+    if mode.topology.rank == 0:
+        write(run_dir, config, plan, mode.topology, collect_environment(), parts, mode.facts(optimizer))
+    status.phase("done")
+    mode.close()
+
+
+def take_step(mode, model, optimizer, plan: Plan, factor: float, status: StatusWriter) -> dict[str, float]:
+    """One step; seconds by phase, the rest of a step before them as "rest"."""
+    import torch
+
+    from bench.without_training.emulation.stand_in import PACE
+
+    moments = [time.perf_counter()]
+    PACE.step(plan.dilate * factor)
+    PACE.wait(moments[0], plan.profile.other_s)
+    moments.append(time.perf_counter())
+    status.phase("forward")
+    optimizer.zero_grad()
+    loss = model(torch.ones(1, requires_grad=True)).sum()
+    moments.append(time.perf_counter())
+    status.phase("backward")
+    loss.backward()
+    moments.append(time.perf_counter())
+    status.phase("synchronize")
+    mode.synchronize(optimizer)
+    moments.append(time.perf_counter())
+    status.phase("optimizer step")
+    mode.step(optimizer)
+    moments.append(time.perf_counter())
+    lengths = [end - begin for begin, end in itertools.pairwise(moments)]
+    return dict(zip(("rest", *PHASES), lengths, strict=True))

@@ -1,0 +1,87 @@
+"""What carries messages between devices: a latency, seconds per byte, and how many messages share it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.formulas import tcp_payload_share
+from bench.launch.cluster.plan import UNITS_OF_TIME, quantity, rate_words
+from bench.without_training.network import record as network_record
+from bench.without_training.network.result import Series, series_of
+
+UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
+FASTEST = 10_000_000  # Mbit/s
+BYTE = 8e-6  # of a Mbit
+AT_ONCE = {"gloo": 2, "nccl": 1}  # collectives of one group that run at one time: Gloo's threads, NCCL's stream
+WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in us, ms or s"
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
+    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people."""
+
+    alpha_s: float
+    beta_s: float
+    words: str
+    carrier: str = "gloo"
+    alpha_ends: tuple[float | None, float | None] = (None, None)
+    beta_ends: tuple[float | None, float | None] = (None, None)
+
+    @property
+    def at_once(self) -> int:
+        """How many collectives share it at a time."""
+        return AT_ONCE[self.carrier]
+
+    def at_end(self, end: int) -> "Link":
+        """The fast (0) or the slow (1) end of what is known of it; itself where nothing is."""
+        alpha, beta = self.alpha_ends[end], self.beta_ends[end]
+        alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
+        return Link(max(0.0, alpha), max(0.0, beta), self.words, self.carrier)
+
+
+def said(text: str, carrier: str) -> Link:
+    """LINK=RATE,LATENCY: of the rate, what TCP in Ethernet leaves to a program. Raises UserError.
+
+    >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
+    (0.001, 11.96)
+    """
+    rate_text, _, latency_text = text.partition(",")
+    rate = rate_of("LINK", text, rate_text)
+    latency = quantity(latency_text, UNITS_OF_TIME)  # in ms
+    if latency is None:
+        raise UserError(f"LINK={text} is no link: {WANTED}")
+    words = f"{rate_words(rate)} and {latency_text} one way, TCP over Ethernet"
+    return Link(latency / 1000, BYTE / (rate * tcp_payload_share()), words, carrier)
+
+
+def rate_of(name: str, whole: str, text: str) -> float:
+    """A rate in Mbit/s. Raises UserError, which names the variable and all that it was."""
+    rate = quantity(text, UNITS_OF_RATE)
+    if rate is None or not 0.001 <= rate <= FASTEST:
+        raise UserError(f"{name}={whole} is no {'link' if name == 'LINK' else 'rate'}: {WANTED}")
+    return rate
+
+
+def measured(place: str, carrier: str) -> Link:
+    """The link that `bench network` has measured, by the line of its all-reduce; place: its folder, or one file.
+
+    The newest record of the carrier's own, "gloo" or "nccl": in the time of Horovod's is its cycle. Raises UserError.
+    """
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise UserError(f"NETWORK={place} is not there: name what `make network` has left")
+    records = [network_record.load(path)] if path.is_file() else network_record.find(path)[0]
+    found = [series for series in series_of([record for record in records if record.backend == carrier])
+             if series.reduces and series.fit and series.fit.beta[0] > 0]  # fmt: skip
+    if not found:
+        raise UserError(f"NETWORK={place} has no all-reduce by {carrier} with three sizes or more: measure one with "
+                        f"`make network BACKENDS={carrier}`")  # fmt: skip
+    return of_series(found[-1])
+
+
+def of_series(series: Series) -> Link:
+    """What an all-reduce's line says of a link."""
+    (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
+    words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
+    return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends))
