@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], None]:
-    """What a rank does: it trains, unless it has another errand."""
-    if config.errand == "network":
+    """What a rank does: it trains, unless PROBE names something else."""
+    if config.probe_kind == "network":
         from bench.without_training.network.rank import run as program
-    elif config.errand == "predict":
+    elif config.probe_kind == "predict":
         from bench.without_training.prediction.rank import run as program
-    elif config.errand == "emulate":
+    elif config.probe_kind == "emulate":
         from bench.without_training.emulation.rank import run as program
     else:
         program = run_elastic if config.elastic else run

@@ -356,14 +356,14 @@ class RunConfig:
     def leaves(self) -> str:
         """The file that a run leaves in its folder when it has ended well."""
         return {"": "record.json", "network": "network.json", "predict": "predictions.csv",
-                "emulate": "emulation.json"}[self.errand]  # fmt: skip
+                "emulate": "emulation.json"}[self.probe_kind]  # fmt: skip
 
     @property
-    def errand(self) -> str:
+    def probe_kind(self) -> str:
         """What the ranks do instead of training, as PROBE says: "network", "predict", "emulate"; else ""."""
         if not self.probe:
             return ""
-        return next((errand for errand in ("predict", "emulate") if self.probe.startswith(f'{{"{errand}"')), "network")
+        return next((kind for kind in ("predict", "emulate") if self.probe.startswith(f'{{"{kind}"')), "network")
 
     @property
     def threads_per_process(self) -> int:

@@ -156,7 +156,7 @@ def make_run_dir(config: RunConfig) -> Path:
     words = [
         time.strftime("%Y%m%d-%H%M%S"),
         config.mode,
-        f"{config.num_devices}x{config.errand or nameable(config.model)}",
+        f"{config.num_devices}x{config.probe_kind or nameable(config.model)}",
         secrets.token_hex(2),
     ]
     run_dir = Path(config.out) / "-".join(words)

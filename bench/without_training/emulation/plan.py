@@ -30,7 +30,7 @@ class Plan:
 
     def put(self, path: Path) -> str:
         """Write it, and return what the config of a run carries: a profile is too long for an option's value.
-        ``RunConfig.errand`` reads its beginning."""
+        ``RunConfig.probe_kind`` reads its beginning."""
         path.write_text(json.dumps(self.to_dict()))
         return json.dumps({"emulate": str(path.resolve())})
 

@@ -21,7 +21,7 @@ class Plan:
     classes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As the config of a run carries it; ``RunConfig.errand`` reads its beginning."""
+        """As the config of a run carries it; ``RunConfig.probe_kind`` reads its beginning."""
         return json.dumps({"predict": dataclasses.asdict(self)})
 
 
