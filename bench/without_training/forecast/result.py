@@ -57,7 +57,8 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     alone = sum(usual.values())
     step_s = mean([step.seconds for step in steps], ranks)
     low, high = ends(profile, config, ranks, link)
-    terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: step_s - alone}
+    waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # what is less is rounding
+    terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
     return Forecast(config.mode, ranks, step_s, low, high, terms, profile.units, profile.step_s * mean(
         list(profile.factors), 1))  # fmt: skip
 

@@ -36,6 +36,7 @@ def test_the_step_on_one_device_is_the_profiles_mean():
     factors = (0.9, 1.0, 1.4)
     found = result.forecast(dataclasses.replace(PROFILE, factors=factors), RunConfig(mode="ddp"), 1, MEASURED)
     assert found.step_s == pytest.approx(PROFILE.step_s * 1.1) and found.efficiency == pytest.approx(1.0)
+    assert found.terms[result.SLOWEST] == 0.0 and min(found.terms.values()) >= 0.0
 
 
 def test_many_ranks_wait_for_the_slowest_of_them():
