@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import cli
+from bench import __main__ as cli
 from tests import profiles
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench import cli
+from bench import __main__ as cli
 from bench.analysis.suite import suites_of
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
