@@ -161,9 +161,10 @@ def stepping(out, ranks: int):
         pytest.param("ddp by spawn", signal.SIGINT, 1000, id="Ctrl-C again and again, spawn"),
     ],
 )
-def test_the_run_is_interrupted(name, number, times, tmp_path):
+def test_the_run_is_interrupted(name, number, times, tmp_path, forked_programs):
     """By SIGTERM, with torchrun: test_somebody_else_watches_a_run_and_ends_it, in test_progress.py."""
-    process = start_run(tmp_path, **ENGINES[name], **ENDLESS)
+    copies = forked_programs if times == 1 else None  # who presses it again and again ends fresh processes
+    process = start_run(tmp_path, copies=copies, **ENGINES[name], **ENDLESS)
     try:
         runs.wait_for(stepping(tmp_path, 2), "every rank steps")
         asked = time.monotonic()
@@ -211,10 +212,10 @@ def test_a_disk_that_is_full_from_the_start(small_disk):
 
 
 @pytest.mark.parametrize("pages", [1, 3])
-def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk):
+def test_a_disk_that_fills_up_leaves_no_half_record(pages, small_disk, forked_programs):
     """One page holds the config alone; three hold all but the record."""
     out = small_disk(pages)
-    result = run(out, mode="single")
+    result = run(out, copies=forked_programs, mode="single")
     assert result.code == 1 and result.stderr.startswith("bench: "), result.stderr
     assert result.stderr.count("\n") == 1, result.stderr
     assert not list(out.glob("*/record.json.tmp"))

@@ -49,8 +49,8 @@ def test_sigterm_to_one_rank_blames_that_rank(tmp_path, forked_programs):
     assert failure["rank"] == 1 and failure["message"] == "rank 1 was ended by SIGTERM"
 
 
-def test_the_folder_of_a_run_is_removed(tmp_path):
-    process, run_dir = started(tmp_path, 2, **ENGINES["ddp by spawn"])
+def test_the_folder_of_a_run_is_removed(tmp_path, forked_programs):
+    process, run_dir = started(tmp_path, 2, copies=forked_programs, **ENGINES["ddp by spawn"])
     shutil.rmtree(run_dir)
     psutil.Process(process.pid).children()[0].terminate()
     result = finish(process, tmp_path, timeout=150)
@@ -58,9 +58,9 @@ def test_the_folder_of_a_run_is_removed(tmp_path):
     assert left_behind(result.pid, within=GONE_WITHIN) == []
 
 
-def test_a_models_name_makes_no_folder_elsewhere(tmp_path):
+def test_a_models_name_makes_no_folder_elsewhere(tmp_path, forked_programs):
     out = tmp_path / "a" / "out"
-    result = run(out, mode="single", model="../../x")
+    result = run(out, copies=forked_programs, mode="single", model="../../x")
     assert result.code == 2 and "MODEL=../../x" in result.stderr
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", out]
 

@@ -163,7 +163,7 @@ def test_a_rank_that_raises(tmp_path, copied_python):
     assert results[0].loaded.config.threads == len(psutil.Process().cpu_affinity())
 
 
-def test_a_rank_that_hangs(tmp_path):
+def test_a_rank_that_hangs(tmp_path, copied_python):
     """Every rank watches itself, and what they say together names the one that the others wait for."""
     results = ends(as_tasks(tmp_path, fault="hang:1:2", timeout=25), tmp_path)
     failure = failure_of(results, tmp_path)

@@ -46,7 +46,7 @@ def test_an_epoch_is_printed_when_it_ends_and_not_with_the_table(tmp_path, copie
 
 def test_training_metrics_are_those_of_one_process(tmp_path, ranks):
     """Without norms all modes compute the same; so do the counts over their ranks."""
-    options = EPOCHS | {"model": "resnet18", "norm": "none", "epochs": 1, "lr": 1e-4, "print_every": None}
+    options = EPOCHS | {"norm": "none", "epochs": 1, "lr": 1e-4, "print_every": None}
     one = ranks.run(tmp_path / "one", mode="single", **options | {"gpus": 1, "batch": 240})
     two = ranks.run(tmp_path / "two", mode="ddp", **options)
     (alone,), (both,) = one.loaded.epochs, two.loaded.epochs
