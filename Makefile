@@ -48,7 +48,7 @@ DIRECT := $(filter-out $(OWN) %+course,$(TARGETS))
 $(DIRECT): $(READY)
 $(LEARN): $(COURSE)
 $(DIRECT) $(LEARN):
-	@BENCH_INSTALLS=1 $(PY) -m bench $@ $(ARGS) $(FLAGS)
+	@exec env BENCH_INSTALLS=1 $(PY) -m bench $@ $(ARGS) $(FLAGS)
 
 report: ARGS := --html $(ARGS)
 

@@ -20,6 +20,7 @@ from bench.commands import COMMANDS, LINES, install_horovod
 from bench.config.fields import flag_of, variable_of
 from bench.config.options import RunConfig
 from bench.errors import BenchError, UserError
+from bench.files import LINUX
 from bench.install import cuda, horovod_build, horovod_status, steps, toolchain
 from bench.install import horovod_install as horovod
 from bench.install import packages as environment
@@ -462,8 +463,9 @@ def test_make_says_which_python_it_needs_where_the_commands_cannot_be_listed(fak
 
 def words_of(output: str) -> list[str]:
     """The words of the one command of `bench` that make would run."""
-    assert output.startswith("BENCH_INSTALLS=1 .venv/bin/python -m bench ") and output.count("\n") == 1, output
-    return output.split()[4:]
+    start = "exec env BENCH_INSTALLS=1 .venv/bin/python -m bench "
+    assert output.startswith(start) and output.count("\n") == 1, output
+    return output.removeprefix(start).split()
 
 
 @needs_make
@@ -516,6 +518,16 @@ def test_make_passes_any_value_unharmed(fake_project):
     assert lines[:3] == ["-m", "bench", "bench"]
     assert sorted(lines[3:]) == ["--data=" + value, "--lr=-1"]
     assert not (fake_project / "x").exists()
+
+
+@needs_make
+@pytest.mark.skipif(not LINUX, reason="a process is asked for its parent in /proc")
+def test_a_command_is_makes_own_child(fake_project):
+    """No shell is between them: the command ends with its parent."""
+    python = fake_project / ".venv" / "bin" / "python"
+    python.write_text(FAKE_PYTHON + "cat /proc/$PPID/comm\n")
+    lines = subprocess.check_output(["make", "bench", "LR=-1"], cwd=fake_project, text=True, env=CLEAN).splitlines()
+    assert lines[-2:] == ["--lr=-1", "make"]
 
 
 def make_for_real(folder, *arguments, env=None) -> subprocess.CompletedProcess:
