@@ -101,8 +101,8 @@ def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(clust
 
 
 @BOTH
-def test_a_link_that_is_down_for_5_s_is_waited_for_and_one_that_stays_down_is_named(mode, waiting, scene):
-    told = waiting("link_down") if mode == "ddp" else scene("link_down", mode=mode)
+def test_a_link_that_is_down_for_5_s_is_waited_for_and_one_that_stays_down_is_named(mode, request, scene):
+    told = request.getfixturevalue("waiting")("link_down") if mode == "ddp" else scene("link_down", mode=mode)
     assert told["after_5_s"] > told["before"]  # it went on
     assert told["code"] == 1 and told["seconds"] < 200
     assert "does not reach node" in told["said"] and "is the network between them up?" in told["said"]
@@ -110,8 +110,9 @@ def test_a_link_that_is_down_for_5_s_is_waited_for_and_one_that_stays_down_is_na
 
 
 @BOTH
-def test_a_rank_that_hangs_on_another_machine_is_named_with_it(mode, waiting, scene):
-    told = waiting("untouched") if mode == "ddp" else scene("untouched", mode=mode, **WAITING["untouched"])
+def test_a_rank_that_hangs_on_another_machine_is_named_with_it(mode, request, scene):
+    hanging = WAITING["untouched"] | {"mode": mode}
+    told = request.getfixturevalue("waiting")("untouched") if mode == "ddp" else scene("untouched", **hanging)
     assert told["code"] == 1
     assert "rank 1 hangs and the others wait for it" in told["said"] and "rank 1 is on node2" in told["said"]
     assert told["record"]["failure"]["where"][1]["function"] == "inject_fault"
