@@ -26,7 +26,8 @@ pytest_plugins = ["tests.stubs.nvml", "tests.s3", "tests.forked_programs", "test
 # The files of minutes. One worker runs a file, so they begin first, and the end is of short ones; those that wait for
 # most of their time stand between those that compute.
 LONG = (
-    "notebooks/test_run_0_to_6.py", "multiprocess/test_several_machines.py", "notebooks/test_run_7_to_16.py",
+    "notebooks/test_run_0_to_6.py", "multiprocess/test_several_machines.py", "notebooks/test_run_7_to_13.py",
+    "notebooks/test_run_14_to_21.py",
     "multiprocess/test_joined.py", "exercises/test_grade.py", "multiprocess/test_stopped.py",
     "multiprocess/test_faults.py", "multiprocess/test_hangs.py", "multiprocess/test_training.py",
     "multiprocess/test_network.py",

@@ -1,4 +1,4 @@
-"""Chapters 0 to 6, executed; the others are in test_run_7_to_16.py, for another process at the same time."""
+"""Chapters 0 to 6, executed; the others are in files beside, for other processes at the same time."""
 
 import pytest
 

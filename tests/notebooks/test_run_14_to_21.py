@@ -1,4 +1,4 @@
-"""The chapters from 7 on, executed; the others are in test_run_0_to_6.py, for another process at the same time."""
+"""The chapters from 14 on, executed."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.notebooks.executed import assert_it_runs, each_of
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
 
 
-@each_of(7, 99)
+@each_of(14, 99)
 def test_it_runs_from_top_to_bottom(path, tmp_path, forked_python, monkeypatch):
     assert_it_runs(path, tmp_path, forked_python, monkeypatch)
