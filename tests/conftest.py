@@ -5,6 +5,7 @@ import compileall
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -32,6 +33,10 @@ LONG = (
     "multiprocess/test_faults.py", "multiprocess/test_hangs.py", "multiprocess/test_training.py",
     "multiprocess/test_network.py",
 )  # fmt: skip
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background: children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config) -> None:

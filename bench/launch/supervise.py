@@ -44,8 +44,9 @@ def run(
     try:
         with signals_as_interrupt():
             for node in nodes:
-                start(node)
-                started.append(node)
+                with uninterrupted():  # what has started and is not in the list would be ended by nobody
+                    start(node)
+                    started.append(node)
             failure = wait(nodes, run_dir, timeout, watch, starting, survival)
     except KeyboardInterrupt:
         failure = failed("interrupted", None, "interrupted", run_dir)
