@@ -2,6 +2,8 @@
 
 import base64
 import io
+import sys
+from pathlib import Path
 
 from bench.files import PROJECT
 
@@ -31,5 +33,9 @@ def few_colours(png: str) -> str:
 
 
 def without_own_folder(text: str) -> str:
-    """A text in which files of the project have the names that they have in it."""
-    return text.replace(f"{PROJECT}/", "").replace(str(PROJECT), ".") if isinstance(text, str) else text
+    """A text in which files of the project, and of this Python's packages, have the names that they have in it."""
+    if not isinstance(text, str):
+        return text
+    for folder in (PROJECT, Path(sys.prefix).resolve()):
+        text = text.replace(f"{folder}/", "")
+    return text.replace(str(PROJECT), ".")

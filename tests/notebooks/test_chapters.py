@@ -1,5 +1,6 @@
 """The chapters: their form, and their notebooks. That each can be executed is tested in test_run_*.py."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import sys
 import pytest
 
 from bench.course import chapters
+from bench.course.light import MOST_BYTES
+from bench.files import PROJECT
 from tests.runs import ROOT
 
 pytest.importorskip("jupytext", reason="the notebooks extra is not installed")
@@ -120,6 +123,19 @@ def test_text_and_notebook_are_one(path):
     notebook, remedy = path.with_suffix(".ipynb"), f"make notebooks PAIR=1 NAME={path.name[:2]}"
     assert notebook.exists(), remedy
     assert notebook.read_text() == chapters.written(chapters.paired(path)), remedy
+
+
+@each_chapter
+def test_the_notebook_shows_what_its_code_gave_at_full_size(path):
+    text = path.with_suffix(".ipynb").read_text()
+    notebook = json.loads(text)
+    made = notebook["metadata"].get("course")
+    assert made, f"its code is newer than its outputs: make notebooks OUTPUTS=1 NAME={path.name[:2]}"
+    assert made["where"] and not made["quick"]
+    assert len(text) <= MOST_BYTES and str(PROJECT) not in text
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for cell in code for output in cell["outputs"] if output["output_type"] == "error"]
 
 
 def test_the_code_is_in_the_projects_style():
