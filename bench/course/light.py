@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.files import PROJECT
 
-COLOURS = 64  # of a picture: lines, text and a few fills need no more
+COLOURS, WIDTH = 24, 720  # of a picture, at most: lines, text and a few fills need no more; pixels
 MOST_BYTES = 300_000  # of a committed notebook
 
 
@@ -28,7 +28,9 @@ def few_colours(png: str) -> str:
 
     small = io.BytesIO()
     picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
-    picture.quantize(COLOURS, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    picture.thumbnail((WIDTH, picture.height), Image.Resampling.LANCZOS)
+    few = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)  # keeps the marks' hues
+    few.save(small, "PNG", optimize=True)
     return base64.b64encode(small.getvalue()).decode()
 
 
