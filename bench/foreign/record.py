@@ -14,7 +14,7 @@ from bench.config.options import RunConfig
 from bench.errors import BenchError
 from bench.mistakes import Finding
 from bench.record import schema
-from bench.record.read import parsed
+from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord
 from bench.record.summary import disturbance
 from bench.record.view import Record, Sample
@@ -131,10 +131,9 @@ def load(path: Path) -> ForeignRecord:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     data = parsed(path)
-    if isinstance(data, dict) and data.get("foreign_version") != VERSION:
-        version = str(data.get("foreign_version"))[:50]
-        raise BadRecord(f"{path}: version {version} of a foreign script's record, this program reads {VERSION}")
-    schema.check(data, path, schema.FOREIGN_PATH)
+    schema.check_kind(
+        data, path, schema.FOREIGN_PATH, "foreign_version", VERSION, "version {} of a foreign script's record"
+    )
     check_samples(data, path)
     return ForeignRecord(data | {"status": "ok", "summary": disturbance(data["samples"])}, str(path.parent))
 
@@ -142,9 +141,8 @@ def load(path: Path) -> ForeignRecord:
 def check_samples(data: dict, where) -> None:
     """Raise BadRecord where a rank is missing, columns that belong together differ in length, no step was timed on all
     ranks, or what was observed cannot be read."""
+    check_ranks(data, where)
     parts = data["samples"]
-    if [part["rank"] for part in parts] != list(range(data["topology"]["world_size"])):
-        raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
     columns = ("step_number", "step_time_s", "data_wait_s", "watch_s")
     if any(len({len(part[name]) for name in columns}) > 1 for part in parts):
         raise BadRecord(f"{where}: not a valid record: samples: columns of different lengths")

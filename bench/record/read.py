@@ -102,9 +102,8 @@ def check_config(record: dict, where) -> None:
 
 def check_samples(record: dict, where) -> None:
     """Raise BadRecord when ranks or columns that belong together differ in length, or a rank is missing."""
+    check_ranks(record, where)
     parts = record["samples"]
-    if [part["rank"] for part in parts] != list(range(record["topology"]["world_size"])):
-        raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
     for name in ("step_time_s", "batch_fingerprints"):
         if len({len(part[name]) for part in parts}) > 1:
             raise BadRecord(f"{where}: not a valid record: samples/{name}: the ranks differ in length")
@@ -125,6 +124,12 @@ def check_samples(record: dict, where) -> None:
                 raise BadRecord(f"{where}: not a valid record: samples/replicas: {metric} is no number")
             if len({len(column) for column in columns}) > 1 or len({len(row) for row in rows}) > 1:
                 raise BadRecord(f"{where}: not a valid record: samples: columns of the replicas differ in length")
+
+
+def check_ranks(record: dict, where) -> None:
+    """Raise BadRecord where a rank is missing, twice, or not in its place."""
+    if [part["rank"] for part in record["samples"]] != list(range(record["topology"]["world_size"])):
+        raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
 
 
 def is_number(value) -> bool:

@@ -41,6 +41,16 @@ def check(record: dict, where, schema: Path = SCHEMA_PATH) -> None:
         raise BadRecord(f"{where}: not a valid record: {place[:200]}: {shortened(error.message)}")
 
 
+def check_kind(record, where, schema: Path, key: str, version: int, named: str) -> None:
+    """Raise BadRecord where a record of a kind of its own has another version than this, or does not fit its schema.
+
+    key: under which the version stands. named: how the message names a version, with {} for it.
+    """
+    if isinstance(record, dict) and record.get(key) != version:
+        raise BadRecord(f"{where}: {named.format(str(record.get(key))[:50])}, this program reads {version}")
+    check(record, where, schema)
+
+
 def shortened(text: str) -> str:
     """A message of at most 200 letters: a long value is at its beginning, what is wrong with it at its end."""
     return text if len(text) <= 200 else f"{text[:100]} … {text[-97:]}"

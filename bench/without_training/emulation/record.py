@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import formulas
 from bench.config.options import RunConfig
 from bench.record import schema
-from bench.record.read import parsed
+from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord
 from bench.record.summary import disturbance
 from bench.record.view import Record
@@ -114,13 +114,10 @@ def load(path: Path) -> EmulationRecord:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     data = parsed(path)
-    if isinstance(data, dict) and data.get("emulation_version") != VERSION:
-        version = str(data.get("emulation_version"))[:50]
-        raise BadRecord(f"{path}: version {version} of an emulation's record, this program reads {VERSION}")
-    schema.check(data, path, schema.EMULATION_PATH)
-    ranks = list(range(data["topology"]["world_size"]))
-    if [part["rank"] for part in data["samples"]] != ranks:
-        raise BadRecord(f"{path}: not a valid record: samples: not one of each rank of topology/world_size, in order")
+    schema.check_kind(
+        data, path, schema.EMULATION_PATH, "emulation_version", VERSION, "version {} of an emulation's record"
+    )
+    check_ranks(data, path)
     if len({len(column) for part in data["samples"] for column in columns_of(part)}) > 1:
         raise BadRecord(f"{path}: not a valid record: samples: columns of different lengths")
     parts = [{"load": part["load"], "devices": []} for part in data["samples"]]

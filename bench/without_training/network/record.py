@@ -136,10 +136,7 @@ def load(path: Path) -> NetworkRecord:
 
 def checked(data, path: Path) -> NetworkRecord:
     """The record that JSON from a file is. Raises BadRecord."""
-    if isinstance(data, dict) and data.get("network_version") != VERSION:
-        version = str(data.get("network_version"))[:50]
-        raise BadRecord(f"{path}: network version {version}, this program reads {VERSION}")
-    schema.check(data, path, schema.NETWORK_PATH)
+    schema.check_kind(data, path, schema.NETWORK_PATH, "network_version", VERSION, "network version {}")
     check_times(data, path)
     nodes = {rank: number for number, node in enumerate(data["nodes"]) for rank in node["ranks"]}
     parts = [{"load": part, "devices": [], "node": nodes[rank]} for rank, part in enumerate(data["load"])]
