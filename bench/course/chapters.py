@@ -197,6 +197,16 @@ def to_show(path: Path, quick: bool = False, to: Path = BUILD) -> Path | None:
     return made if shows and code_digest(notebook) == code_digest(notebook_of(path)) else None
 
 
+def shown(path: Path, quick: bool = False, to: Path = BUILD) -> Path:
+    """The notebook with the outputs of a text; where there is none, it is executed. Raises RunFailed as ``execute``."""
+    found = to_show(path, quick, to)
+    if found is None:
+        started = time.monotonic()
+        found = execute(path, to, quick)
+        print(f"{time.monotonic() - started:6.1f} s  {path.stem}", flush=True)
+    return found
+
+
 def where() -> str:
     """When and on what a chapter was executed, in one line."""
     machine = environment.describe_machine()

@@ -35,9 +35,9 @@ def few_colours(png: str) -> str:
 
 
 def without_own_folder(text: str) -> str:
-    """A text in which files of the project, and of this Python's packages, have the names that they have in it."""
+    """A text in which files of the project, of its environment and of Python have the names that they have in it."""
     if not isinstance(text, str):
         return text
-    for folder in (PROJECT, Path(sys.prefix).resolve()):
+    for folder in (PROJECT, Path(sys.prefix).resolve(), Path(sys.base_prefix)):
         text = text.replace(f"{folder}/", "")
     return text.replace(str(PROJECT), ".")

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from bench.course import chapters
@@ -40,13 +39,7 @@ def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BU
     for module in ("sphinx", "myst_nb", "sphinx_book_theme"):
         required(module)
     texts = sorted(Path(tutorials).glob("[0-9][0-9]_*.md"))
-    shown = {}
-    for path in texts:
-        shown[path] = chapters.to_show(path, quick, notebooks)
-        if shown[path] is None:
-            started = time.monotonic()
-            shown[path] = chapters.execute(path, notebooks, quick)
-            print(f"{time.monotonic() - started:6.1f} s  {path.stem}", flush=True)
+    shown = {path: chapters.shown(path, quick, notebooks) for path in texts}
     source = to.with_name(f"{to.name}-source")
     for folder in (source, to):
         shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,6 @@ reader's guess, are left out; so are the exercises.
 
 import html
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,14 +49,8 @@ def of_chapter(path: Path, to: Path = SLIDES, notebooks: Path = chapters.BUILD) 
     """Make the slides of one text; returns the file."""
     import jinja2
 
-    executed = chapters.to_show(path, to=notebooks)
-    if executed is None:
-        started = time.monotonic()
-        executed = chapters.execute(path, notebooks)
-        print(f"{time.monotonic() - started:6.1f} s  {path.stem}", flush=True)
-    shown = chapters.required("nbformat").read(executed, 4)
     notebook = chapters.notebook_of(path)
-    chapters.take_outputs(shown, notebook)
+    chapters.take_outputs(chapters.required("nbformat").read(chapters.shown(path, to=notebooks), 4), notebook)
     slides = list(slides_of(notebook))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined

@@ -7,7 +7,6 @@ from bench.analysis import style
 from bench.analysis.tables import Grid
 from bench.launch.cluster.plan import rate_words
 from bench.without_training.emulation.record import EmulationRecord
-from bench.without_training.forecast.result import mean
 
 CONFIDENCE = 0.95
 CROWDED = 0.7  # of the CPU; above it waits end late
@@ -18,8 +17,8 @@ def grid(record: EmulationRecord) -> Grid:
     profile, steps = record.plan.profile, record.steps_s
     middle, low, high = formulas.median_interval(steps, CONFIDENCE)
     interval = "" if low is None else f" [{style.number(1e3 * low)}–{style.number(1e3 * high)}]"
-    alone = profile.step_s * mean(list(profile.factors), 1)
-    efficiency = formulas.scaling_efficiency(record.throughput, profile.units / alone, record.num_devices)
+    one = profile.units / profile.mean_step_s
+    efficiency = formulas.scaling_efficiency(record.throughput, one, record.num_devices)
     head = [("mode", False), ("nodes", True), ("step ms, median [95 %]", True), ("mean", True), ("n", True),
             (f"{profile.unit}/s", True), ("efficiency", True)]  # fmt: skip
     row = [record.program, str(record.num_devices), f"{style.number(1e3 * middle)}{interval}",

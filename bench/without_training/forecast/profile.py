@@ -59,6 +59,11 @@ class Profile:
         return self.forward_s + self.backward_s + self.optimizer_s + self.other_s
 
     @property
+    def mean_step_s(self) -> float:
+        """Of one device alone, over all timed steps: throughput is of the mean."""
+        return self.step_s * statistics.fmean(self.factors)
+
+    @property
     def nbytes(self) -> int:
         """Of all gradients."""
         return sum(tensor.nbytes for tensor in self.tensors)

@@ -4,6 +4,7 @@ A step ends when its slowest rank has ended. Each rank draws its length from the
 ranks the mean is over the slowest of N draws (``formulas.slowest_shares``).
 """
 
+import statistics
 from dataclasses import dataclass
 
 from bench import formulas
@@ -53,14 +54,13 @@ class Forecast:
 def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Forecast:
     """A mode's step on so many devices."""
     steps = [ENGINES[config.mode](profile.slower(factor), config, ranks, link) for factor in profile.factors]
-    usual = {name: mean([step.terms.get(name, 0.0) for step in steps], 1) for name in TERMS}
+    usual = {name: statistics.fmean(step.terms.get(name, 0.0) for step in steps) for name in TERMS}
     alone = sum(usual.values())
     step_s = mean([step.seconds for step in steps], ranks)
     low, high = ends(profile, config, ranks, link)
     waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # what is less is rounding
     terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
-    return Forecast(config.mode, ranks, step_s, low, high, terms, profile.units, profile.step_s * mean(
-        list(profile.factors), 1))  # fmt: skip
+    return Forecast(config.mode, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s)
 
 
 def mean(values: list[float], ranks: int) -> float:
