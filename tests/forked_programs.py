@@ -78,6 +78,8 @@ class Programs:
             call = f"{first}; from {__name__} import serve; serve({list(self.modules)}, {self.owner})"
             command = [sys.executable, "-c", call]
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=door, start_new_session=True)
+        if self.owner != os.getpid():
+            self.process.wait()  # its child is there now
         return self
 
     def __exit__(self, *_) -> None:
@@ -86,13 +88,11 @@ class Programs:
         shutil.rmtree(self.folder)
 
 
-left_running: list[Programs] = []  # they end by themselves
-
-
 @contextlib.contextmanager
 def shared(root: Path, name: str, *more: str):
     """``Programs(*more)`` for all processes of this run of pytest: the first that asks starts it, and it is there until
-    the run ends. root: that process's own folder for temporary files."""
+    the run ends, as nobody's child: grading in one process ends all that it has started since, and copies of others
+    would be among them. root: the asking process's own folder for temporary files."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         with Programs(*more) as programs:
             yield programs
@@ -103,7 +103,6 @@ def shared(root: Path, name: str, *more: str):
             programs.in_folder(Path(note.read_text()))
         else:
             note.write_text(str(programs.__enter__().folder))
-            left_running.append(programs)
     yield programs
 
 
@@ -145,8 +144,11 @@ def start_ranks(module: str, argv: list[str], num_ranks: int, environment: dict,
 
 
 def serve(modules: list[str], owner: int) -> None:
-    """Import these; answer every call at standard input, a listening socket, while the owner is there. Of a run of
-    pytest, which has no end of its own here, the folder is removed then."""
+    """Import these; answer every call at standard input, a listening socket, while the owner is there. For an owner
+    that is not the parent, which nobody ends: in a child, whose parent ends at once; the folder is removed in the end.
+    """
+    if owner != os.getppid() and os.fork():
+        os._exit(0)
     door = socket.socket(fileno=os.dup(0))
     folder = Path(door.getsockname()).parent
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,3 +117,20 @@ def test_it_ends_by_a_signal_with_its_copy(number, code, copies):
         process.send_signal(number)
         assert process.wait(60) == code
         wait_for(lambda: not psutil.pid_exists(pid), "the end of the copy", within=60)
+
+
+def test_for_another_process_it_is_no_child_of_the_one_that_began_it():
+    """As for all processes of a run of pytest: grading in one of them ends all that this has started since."""
+    ours = psutil.Process().children(recursive=True)
+    programs = Programs("wave", torch=False, owner=os.getppid()).__enter__()
+    words = [programs.python, "-c", "import os; print(os.getppid()); import time; time.sleep(600)"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    with process:
+        original = psutil.Process(int(process.stdout.readline())).parent()
+        try:
+            began = {child.pid for child in psutil.Process().children(recursive=True)} - {child.pid for child in ours}
+            assert began == {process.pid}
+        finally:
+            process.kill()
+            original.kill()
+            shutil.rmtree(programs.folder)
