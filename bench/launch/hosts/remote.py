@@ -160,7 +160,9 @@ class Channel:
                 f"{self.why} ({how}{said}): check that the machine is up and can be reached, or leave it out of HOSTS"
             )
         if self.run_dir:
-            return f"{how} has ended{said}: check that the machine is up, and its memory"
+            code = self.process.poll()
+            ended = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
+            return f"{how} has ended{ended}{said}: check that the machine is up, and its memory"
         needs = f"this project and its Python are there as {PROJECT} and {sys.executable}"
         return f"{how} starts no agent there{said}; check that the machine is up, its name, REMOTE, and that {needs}"
 
