@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,15 +29,8 @@ MODES = {
     "fsdp": {"mode": "fsdp", "gpus": 2, "batch": 120},
     "local": {"mode": "local", "gpus": 2, "batch": 120},
 }
-LOADING = {
-    "single": 1,
-    "dp": 3,
-    "ddp": 3,
-    "horovod": 2,
-    "zero1": 3,
-    "fsdp": 3,
-    "local": 3,
-}  # mode -> devices where it reads what others have saved
+# mode -> devices where it reads what others have saved
+LOADING = {"single": 1, "dp": 3, "ddp": 3, "horovod": 2, "zero1": 3, "fsdp": 3, "local": 3}
 # A ResNet: of a smaller network without norms whole layers stand still in so few steps.
 STEPS = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0,
          "lr": 0.05}  # fmt: skip
@@ -53,6 +47,16 @@ LOCAL = [pytest.param("local", marks=pytest.mark.wide)]
 EVERY_MODE = WITH_AVERAGES + SHARDED
 SEVERAL = [pytest.param(name, marks=needs_horovod if name == "horovod" else ()) for name in ("ddp", "horovod")]
 SEVERAL += SHARDED
+# Who saves and who loads: of the first four, each mode what it has saved itself and what the one before it has; wide:
+# all modes all.
+FOUR = ("single", "dp", "ddp", "horovod")
+RING = {(FOUR[n - back], mode) for n, mode in enumerate(FOUR) for back in (0, 1)}
+PAIRS = [
+    pytest.param(
+        *pair, marks=[*([needs_horovod] if "horovod" in pair else []), *([] if pair in RING else [pytest.mark.wide])]
+    )
+    for pair in itertools.product(MODES, MODES)
+]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +75,17 @@ def runs(tmp_path_factory, ranks):
     return get
 
 
+def as_good_as(top1: float, run_dir: Path) -> Path:
+    """A folder with that run's checkpoints, which say that this was its accuracy; so few steps reach hardly any."""
+    to = run_dir.parent.with_name(f"{run_dir.parent.name}-good")
+    to.mkdir()
+    for path in run_dir.glob("*.pt"):
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        state["accuracy"] = [row | {"top1": top1} for row in state["accuracy"]]
+        torch.save(state, to / path.name)
+    return to
+
+
 def options_of(mode: str, name: str, folder) -> dict:
     """What is asked of a run besides its mode. folder: (mode, name) -> the folder of such a run."""
     gpus = MODES[mode]["gpus"]
@@ -83,7 +98,7 @@ def options_of(mode: str, name: str, folder) -> dict:
             return EPOCHS | {"resume": folder(mode, "killed")}
         case ["ruined"]:
             return EPOCHS | {"epochs": 3, "lr": 100.0, "clip_norm": 9, "checkpoint_steps": None,
-                             "resume": folder(mode, "whole")}  # fmt: skip
+                             "resume": as_good_as(0.9, folder(mode, "whole"))}  # fmt: skip
         case ["evaluated", saver]:
             asked = {"gpus": LOADING[mode], "val_batch": 7, "threads": 3}
             return asked | {"evaluate": 1, "resume": folder(saver, "whole")}
@@ -198,7 +213,7 @@ def test_a_resumed_run_says_where_it_went_on(name, resumed):
 def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(runs):
     """A learning rate that ruins the weights: no epoch of the resumed run is better."""
     before, result = runs("single", "whole"), runs("single", "ruined")
-    assert result.record["accuracy"]["best_top1"] == before.record["accuracy"]["best_top1"]
+    assert result.record["accuracy"]["best_top1"] == 0.9 > result.record["accuracy"]["top1"]
     assert checkpoint(result, "best.pt")["step"] == checkpoint(before, "best.pt")["step"]
     assert any(
         "lr 0.02 → 100.0" in note and "clip_norm None → 9.0" in note for note in result.record["topology"]["notes"]
@@ -327,8 +342,7 @@ def same_accuracy(evaluation: dict, before: dict) -> None:
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("saved", EVERY_MODE + LOCAL)
-@pytest.mark.parametrize("loaded", EVERY_MODE + LOCAL)
+@pytest.mark.parametrize(("saved", "loaded"), PAIRS)
 def test_what_one_mode_saved_another_validates_exactly(runs, trained, saved, loaded):
     """360 images do not divide by two or three ranks of batches of seven: none is counted twice, none left out."""
     same_accuracy(runs(loaded, f"evaluated saved by {saved}").record, trained(saved).record)
