@@ -8,11 +8,21 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from bench.measure.memory_parts import Event, Note, at_peak, in_places, of_gpu, of_snapshot, with_sizes
+from bench.measure.memory_parts import (
+    WORKSPACE,
+    Event,
+    Note,
+    at_peak,
+    in_places,
+    of_gpu,
+    of_snapshot,
+    with_sizes,
+)
 from bench.measure.memory_sources import CudaProbe
 from bench.measure.nvml import GIB
 
 MOST_EVENTS = 1_000_000  # of a step on a GPU; a resnet152 has some ten thousand
+OPERATIONS = ("aten::",)  # how torch's names of operations on tensors begin
 COLLECTIVES = ("c10d::", "gloo:")  # how torch's names of collectives begin, as they are called and as Gloo runs them
 HOST = (
     "torch.profiler, every allocation of one more step on the CPU in the training thread; DDP's buckets by its own "
@@ -67,8 +77,12 @@ class ProfileOfHost:
     def parts(self, device: torch.device, known: dict, noted: list[Note], buckets: list[int]) -> dict:
         after = {address: tensor.untyped_storage().nbytes() for address, (_, tensor) in known.items()}
         kinds = {address: kind for address, (kind, _) in known.items()}
-        trace = in_places(self.events(), after, kinds, noted)
-        tensors, _ = at_peak(with_sizes(trace, "buckets", buckets, complete=False))
+        events = self.events()
+        tensors, whole = (
+            at_peak(with_sizes(in_places(some, after, kinds, noted), "buckets", buckets, complete=False))[0]
+            for some in ([event for event in events if not event.workspace], events)
+        )
+        tensors[WORKSPACE] = sum(whole.values()) - sum(tensors.values())
         return {"gib": in_gib(tensors), "source": self.source, "notes": []}
 
     def events(self) -> list[Event]:
@@ -83,23 +97,29 @@ class ProfileOfHost:
             if node.tag == _EventType.Allocation and node.extra_fields.device.type == "cpu":
                 found.append(node)
         found.sort(key=lambda node: (node.start_time_ns, node.id))
-        events, next_at = [], {}  # address -> bytes of what happens there next
+        events, next_at = [], {}  # address -> which of the events happens there next
         for node in reversed(found):
-            address, size, moment = node.extra_fields.ptr, node.extra_fields.alloc_size, node.start_time_ns
-            if size > 0 and next_at.get(address, 1) > 0 and (end := end_of_collective(node)):
-                events.append(Event(address, -size, end))
-            events.append(Event(address, size, moment))
-            next_at[address] = size
+            event = Event(node.extra_fields.ptr, node.extra_fields.alloc_size, node.start_time_ns)
+            later = next_at.get(event.address)
+            goes = later is not None and events[later].size < 0
+            if event.size > 0 and goes and events[later].moment <= end_of(node, OPERATIONS):
+                events[later], event = (each._replace(workspace=True) for each in (events[later], event))
+            elif event.size > 0 and not goes and (end := end_of(node, COLLECTIVES)):
+                events.append(Event(event.address, -event.size, end))
+            next_at[event.address] = len(events)
+            events.append(event)
         events.reverse()
         return sorted(events, key=lambda event: event.moment)
 
 
-def end_of_collective(node) -> int | None:
-    """When the collective ended in which an event of the profiler happened; None of one in no collective."""
+def end_of(node, names: tuple[str, ...]) -> int:
+    """When the outermost operation ended that is so named and in which an event of the profiler happened; 0 of one in
+    none."""
+    end = 0
     while node := node.parent:
-        if node.name.startswith(COLLECTIVES):
-            return node.end_time_ns
-    return None
+        if node.name.startswith(names):
+            end = node.end_time_ns
+    return end
 
 
 class HistoryOfGpus:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
+WORKSPACE = "workspace"
 # What tensors are for, in the order of a table.
 TENSORS = {
     "weights": "the parameters",
@@ -27,6 +28,8 @@ TENSORS = {
     "outputs": "what DataParallel gathers on device 0, with its gradient",
     "activations": "what the forward pass keeps for the backward pass, and temporaries",
     "kept": "what else is there before the step and after it",
+    WORKSPACE: "by how much a CPU's kernels raise the peak with memory that comes and goes within one operation; it "
+    "depends on the library and the CPU, so no prediction has it. A GPU's is among the activations",
 }
 CACHE, CONTEXT, OTHERS = "cache", "context, libraries", "other processes"
 # What a GPU's memory holds besides, as differences: of torch's reserved, NVML's process and NVML's device.
@@ -41,11 +44,13 @@ SOON_NS = 50_000  # within which two clocks may be apart, and no memory comes, g
 
 
 class Event(NamedTuple):
-    """Memory that comes, or goes with bytes below 0. moment: in nanoseconds since 1970."""
+    """Memory that comes, or goes with bytes below 0. moment: in nanoseconds since 1970. workspace: it comes and goes
+    within one operation."""
 
     address: int
     size: int
     moment: int
+    workspace: bool = False
 
 
 class Note(NamedTuple):
@@ -80,7 +85,7 @@ def in_places(events: list[Event], after: dict[int, int], kinds: dict[int, str],
     ([((1, 1), -8), ((1, 2), 6)], {(1, 2): 'images'})
     """
     births, placed, there = defaultdict(list), [], {}  # address -> when something came there; place -> what is there
-    for address, size, moment in events:
+    for address, size, moment, _ in events:
         place = address, len(births[address])
         if size > 0:
             if place in there:  # it has gone unseen
@@ -160,8 +165,9 @@ def of_snapshot(snapshot: dict, device: int) -> tuple[list[Event], dict[int, int
     >>> trace = [{"action": action, "addr": 0, "size": size, "time_us": 7} for action, size in actions]
     >>> block = {"address": 512, "size": 512, "requested_size": 400, "state": "active_allocated"}
     >>> segments = [{"device": 0, "address": 0, "blocks": [{"address": 0, "size": 512, "state": "inactive"}, block]}]
-    >>> of_snapshot({"device_traces": [trace], "segments": segments}, device=0)
-    ([Event(address=0, size=100, moment=7000), Event(address=0, size=-100, moment=7000)], {512: 400})
+    >>> events, after = of_snapshot({"device_traces": [trace], "segments": segments}, device=0)
+    >>> [event[:3] for event in events], after
+    ([(0, 100, 7000), (0, -100, 7000)], {512: 400})
     """
     signs = {"alloc": 1, "free_requested": -1}
     traces = snapshot["device_traces"]

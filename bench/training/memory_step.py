@@ -65,28 +65,21 @@ class Coming(TorchDispatchMode):
     """Notes the memory of every tensor that an operation returns, and when it goes.
 
     events: (number, bytes). Memory is numbered in the order of its coming: two steps that do the same have the same
-    numbers. on_cpu: oneDNN computes the gradient of a convolution's weight in a layout of its own, and copies it.
+    numbers.
     """
 
-    def __init__(self, on_cpu: bool):
+    def __init__(self):
         super().__init__()
-        self.on_cpu = on_cpu
         self.events, self.numbers, self.there = [], itertools.count(), {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        own = None
-        if self.on_cpu and func is torch.ops.aten.convolution_backward.default and out[1] is not None:
-            own = next(self.numbers), out[1].nbytes
-            self.events.append(own)
         for tensor in tree_iter(out):
             if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self.there:
                 storage, number = tensor.untyped_storage(), next(self.numbers)
                 self.there[storage._cdata] = number, storage.nbytes()
                 self.events.append((number, storage.nbytes()))
                 weakref.finalize(storage, self.gone, storage._cdata)
-        if own:
-            self.events.append((own[0], -own[1]))
         return out
 
     def gone(self, key: int) -> None:
@@ -138,7 +131,7 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
     on_gpu, info = config.device == "cuda", info_of(config.data)
     as_it_is = info.numbers or info.workload != "images"
     planned = unchecked(to_dict(config) | {"device": "cpu"})
-    phases, coming = [], Coming(on_cpu=not on_gpu)
+    phases, coming = [], Coming()
 
     def begin(name: str) -> None:
         phases.append((len(coming.events), name))

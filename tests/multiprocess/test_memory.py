@@ -1,11 +1,13 @@
-"""Memory by what it is for, in real processes: what was predicted is what the CPU's allocator gives."""
+"""Memory by what it is for, in real processes: what was predicted is what the CPU's allocator gives.
+
+Kernels' workspaces, which depend on the CPU, are in no prediction."""
 
 import pytest
 
-from tests.predicted_memory import ALIKE, ROWS, compared
+from tests.predicted_memory import ALIKE, ROWS, compared, off_by
 from tests.runs import needs_horovod
 
-WITHIN = 0.10
+WITHIN = 0.02
 
 
 def named(row: dict):
@@ -14,13 +16,13 @@ def named(row: dict):
 
 
 @pytest.mark.parametrize("row", [named(row) for row in ROWS[:6]])
-def test_the_prediction_is_within_ten_percent_of_what_is_measured(ranks, tmp_path, row):
+def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
     result = ranks.run(tmp_path, **ALIKE | row)
     assert result.code == 0, result.stderr
     pairs = compared(result.loaded)
     assert len(pairs) == (1 if row["mode"] in ("single", "dp") else 2)
     for predicted, measured in pairs:
-        assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=WITHIN)
+        assert off_by((predicted, measured)) < WITHIN
         for kind in ("weights", "optimizer state", "buckets", "replicas"):  # what is there all the time is exact
             assert predicted.get(kind, 0) == pytest.approx(measured.get(kind, 0), abs=2**14)
         transient = [
