@@ -69,7 +69,7 @@ def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
     """Lay out all pages in a folder for Sphinx.
 
     shown: chapter -> the notebook with its outputs. Pages keep their places: ``03_name.md`` is a notebook here, a
-    README the index of its folder, and a problem set has neither solutions nor hidden tests.
+    README the index of its folder, and a problem set has no solutions, hidden tests or rubrics.
     """
     texts = list(shown)
     others = sorted(path for path in tutorials.glob("*.md") if path not in texts and path.name != "README.md")

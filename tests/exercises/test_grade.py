@@ -202,7 +202,8 @@ def test_a_submission_to_gradescope(solved, tmp_path):
         archive.extractall(root / "source")
         modes = {info.filename: info.external_attr >> 16 & 0o111 for info in archive.infolist()}
     assert modes["setup.sh"] == modes["run_autograder"] == 0o111
-    assert "BEGIN SOLUTION" in (root / "source" / "project" / "sets" / "00_sample.md").read_text()
+    teachers = (root / "source" / "project" / "sets" / "00_sample.md").read_text()
+    assert "BEGIN SOLUTION" in teachers and "BEGIN RUBRIC" in teachers
     for folder in (tools, root / "submission"):
         folder.mkdir()
     (tools / "make").write_text(MAKE.format(python=sys.executable))

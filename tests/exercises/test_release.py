@@ -29,7 +29,14 @@ def test_what_lies_there(handed_out):
         [".released.json", "00_sample", "README.md", "conftest.py", "pytest.ini", wheel.name]
     )
     assert wheel.name in (handed_out / "README.md").read_text()
-    assert "| 00_sample | 3 | 4 |" in (handed_out / "README.md").read_text()
+    assert "| 00_sample | 3 | 4 | 25 |" in (handed_out / "README.md").read_text()
+
+
+def test_rubrics_are_the_teachers_and_objectives_the_students(handed_out, sample):
+    copy = (handed_out / "00_sample" / "00_sample.ipynb").read_text()
+    assert sum("By hand:" in cell.source for cell in sample.notebook.cells) == 3
+    assert "By hand:" not in copy and "RUBRIC" not in copy
+    assert copy.count("**Objective.** You can ") == 3 and "**Minutes:** 15." in copy
 
 
 def test_answers_are_never_replaced(handed_out, blank, monkeypatch):

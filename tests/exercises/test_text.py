@@ -31,6 +31,36 @@ def test_secrets_are_what_is_in_solutions_and_hidden_tests_alone(sample):
     secrets = text.secrets_of(sample)
     assert 'answers = {"times": 2}' in secrets and "dist.all_reduce(number)" in secrets
     assert "import torch.distributed as dist" not in secrets  # a given cell has this line, too
+    assert "arguments; 0.5 for a number, not a tensor." in secrets
+
+
+def test_a_task_has_objective_minutes_and_rubric(sample):
+    task = sample.tasks[1]
+    assert task.objective == "You can give every rank the sum of all ranks' numbers." and task.minutes == 15
+    (one,) = task.rubric
+    assert (one.number, one.points, one.parts) == (1, 2, [1.5, 0.5])
+    assert one.stands_for == "the sum, on two ranks and on three."
+    assert one.by_hand == "1.5 for the collective with its arguments; 0.5 for a number, not a tensor."
+    assert sample.minutes == 25 and "planned to take 25 minutes" in sample.notebook.cells[1].source
+
+
+def test_a_set_may_say_nothing_of_them(tmp_path):
+    path = tmp_path / "00_sample.md"
+    path.write_text(text.RUBRIC.sub("", SOUND.replace("**Minutes:** 15.", "")))
+    found = text.read(path)
+    assert found.minutes is None and found.tasks[0].minutes == 5 and found.tasks[0].rubric is None
+    assert "planned" not in found.notebook.cells[1].source
+
+
+def test_the_teacher_alone_reads_rubrics(sample):
+    def words(notebook):
+        return "\n".join(cell.source for cell in notebook.cells)
+
+    handed_out = [words(text.without_rubrics(sample.notebook)), text.without_solutions(SOUND)]
+    assert "By hand:" in words(sample.notebook) and "BEGIN RUBRIC" in words(sample.notebook)
+    for shown in handed_out:
+        assert "By hand:" not in shown and "RUBRIC" not in shown
+        assert "You can compute the global batch. **Minutes:** 5.\n\nThe images of one" in shown
 
 
 @pytest.mark.parametrize(
@@ -49,6 +79,21 @@ def test_secrets_are_what_is_in_solutions_and_hidden_tests_alone(sample):
         ("### END HIDDEN TESTS\n", "", "the mark BEGIN HIDDEN TESTS"),
         ("## Task 1 (1 point)", "", "it is before the first heading"),
         ("# Problem set 0: A sample", "## Task 1 (1 point)", "a set begins with its title"),
+        (
+            "- Test 1 (2 points)",
+            "- Test 1 (3 points)",
+            "the rubric of Task 2 needs, in this order, a line `- Test 1 (2",
+        ),
+        (
+            "- Test 1 (2 points)",
+            "- Test 2 (2 points)",
+            "the rubric of Task 2 needs, in this order, a line `- Test 1 (2",
+        ),
+        ("By hand: 1.5", "1.5", "the rubric of Task 2 needs, in this order, a line `- Test 1 (2"),
+        ("0.5 for a number", "1 for a number", "the rubric of Task 2 divides the 2 points of test 1 by hand into 2.5"),
+        ("back.\n<!--", "back.\n- Test 2 (1 point): x. By hand: 1 for x.\n<!--", "more lines than the task has tests"),
+        ("<!-- END RUBRIC -->\n\nA value", "A value", "the mark BEGIN RUBRIC is alone"),
+        ("```python\nfrom", "```python\n# BEGIN RUBRIC\nfrom", "the mark BEGIN RUBRIC is alone, or in a cell of the"),
     ],
 )
 def test_a_text_that_breaks_the_form_is_refused_with_its_place(old, new, words, tmp_path):

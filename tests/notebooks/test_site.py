@@ -53,6 +53,12 @@ SET = """# Problem set 1: First
 
 ## Task 1 (2 points)
 
+**Objective.** You can double a number. **Minutes:** 5.
+
+<!-- BEGIN RUBRIC -->
+- Test 1 (2 points): the_hidden_one, too. By hand: 2 for the_secret_of_the_set.
+<!-- END RUBRIC -->
+
 ```python tags=["answer"]
 def double(x):
     ### BEGIN SOLUTION

@@ -1,9 +1,9 @@
 """What nbgrader does, in a process of its own, in a course folder that is made for it and thrown away.
 
-``make_release`` makes the students' copies of some sets and the gradebook, which holds the hidden tests and no
-solution. ``grade`` takes a copy of that gradebook and one notebook, whose cells are run in a kernel of this Python, and
-gives the points of every test cell and the feedback. nbgrader names folders by student and assignment; no name that a
-student has chosen is among them.
+``make_release`` makes the students' copies of some sets and the gradebook, which holds the hidden tests, no solution
+and no rubric. ``grade`` takes a copy of that gradebook and one notebook, whose cells are run in a kernel of this
+Python, and gives the points of every test cell and the feedback. nbgrader names folders by student and assignment; no
+name that a student has chosen is among them.
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.course import chapters
-from bench.course.exercises import contained
+from bench.course.exercises import contained, text
 from bench.course.shell import own_paths
 from bench.errors import BenchError, UserError
 
@@ -58,7 +58,7 @@ def make_release(problem_sets: list, course: Path) -> None:
     for problem_set in problem_sets:
         path = course / "source" / problem_set.name / f"{problem_set.name}.ipynb"
         path.parent.mkdir(parents=True)
-        path.write_text(chapters.written(problem_set.notebook))
+        path.write_text(chapters.written(text.without_rubrics(problem_set.notebook)))
     names = [problem_set.name for problem_set in problem_sets]
     call(course, START_S + 10 * len(names), "generate", *names)
 

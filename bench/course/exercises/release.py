@@ -1,4 +1,4 @@
-"""`bench release`: what is handed out. No solution, no hidden test, and three ways to work without a clone.
+"""`bench release`: what is handed out. No solution, no hidden test, no rubric; three ways to work without a clone.
 
 build/release/
     README.md               what to do, by way of working
@@ -42,9 +42,11 @@ addopts = -p no:cacheprovider --tb=short
 README = """\
 # Problem sets
 
-| set | tasks | points |
-|---|---|---|
+| set | tasks | points | minutes |
+|---|---|---|---|
 {rows}
+
+The minutes are an estimate.
 
 Each folder holds one notebook. Write your answers in the cells that say `Your answer here`. The test cell below an
 answer raises an error that says what is wrong, or does nothing when all is well. You may add cells. Cells that are not
@@ -93,7 +95,7 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     write(to / MADE, json.dumps(made, indent=1, sort_keys=True) + "\n")
     wheel = build_wheel(to)
     there = [text.read(path) for path in text.sets(None, folder) if path.stem in made]
-    rows = (f"| {one.name} | {len(one.tasks)} | {one.points:g} |" for one in there)
+    rows = (f"| {one.name} | {len(one.tasks)} | {one.points:g} | {one.minutes or '–'} |" for one in there)
     first = problem_sets[0].name
     words = {"rows": "\n".join(rows), "wheel": wheel, "first": first, "name": first, "limit": nbgrading.CELL_LIMIT_S}
     write(to / "README.md", README.format(**words))
@@ -104,7 +106,7 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
 
 
 def check(problem_set: text.ProblemSet, notebook: str) -> None:
-    """Raise BenchError when a line of a solution or of a hidden test is in the students' copy."""
+    """Raise BenchError when a line of a solution, a hidden test or a rubric is in the students' copy."""
     shown = {line.strip() for cell in json.loads(notebook)["cells"] for line in "".join(cell["source"]).splitlines()}
     leaked = [line for line in text.secrets_of(problem_set) if line in shown]
     if leaked or any(text.MARK.search(line) for line in shown):

@@ -6,9 +6,18 @@ The text is Markdown in which every python fence is a cell. A tag on the fence s
     ```python tags=["answer"]            the student's, with a solution between two marks
     ```python tags=["test"] points=2     graded, all or nothing; its last part may be hidden
 
-A heading "Task 2 (3 points)" begins a task; its test cells are worth three points together.
+A heading "Task 2 (3 points)" begins a task; its test cells are worth three points together. Directly below it may stand
+what the student can do afterwards and the planned time, and, for the teacher alone, what the points of each test cell
+are given for and how a person divides them for an answer that does not run:
+
+    **Objective.** You can average gradients over ranks. **Minutes:** 15.
+
+    <!-- BEGIN RUBRIC -->
+    - Test 1 (3 points): the mean on every rank. By hand: 2 for the sum over the ranks; 1 for the division.
+    <!-- END RUBRIC -->
 """
 
+import copy
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +32,13 @@ POINTS = re.compile(r"\((\d+(?:\.\d+)?)\s+points?\)")
 REGION = r"^(?P<indent>[ \t]*)### BEGIN {0}\n(?P<inside>.*?)^[ \t]*### END {0}[ \t]*$"
 SOLUTION = re.compile(REGION.format("SOLUTION"), re.DOTALL | re.MULTILINE)
 HIDDEN = re.compile(REGION.format("HIDDEN TESTS"), re.DOTALL | re.MULTILINE)
-MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS)")
+RUBRIC = re.compile(r"^<!-- BEGIN RUBRIC -->\n(?P<inside>.*?)^<!-- END RUBRIC -->\n*", re.DOTALL | re.MULTILINE)
+MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS|RUBRIC)")
+OBJECTIVE = re.compile(r"\s+\*\*Objective\.\*\* ([^*]+)\s\*\*Minutes:\*\* (\d+)\.\n")
+CRITERION = re.compile(
+    r"^- Test (\d+) \((\d+(?:\.\d+)?) points?\):\s(.+?)\sBy\shand:\s(.+?)(?=^- |\Z)", re.DOTALL | re.MULTILINE
+)
+PART = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\sfor\b")  # of a test's points
 
 # kind -> what nbgrader is told of such a cell
 KINDS = {
@@ -40,6 +55,10 @@ not see, so make your answers right in general. The next cell is for hosted note
 must be installed first: upload the `.whl` file that came with this notebook, then run the cell. Elsewhere it does
 nothing."""
 
+TIME = """
+
+The tasks are planned to take {minutes} minutes together. That is an estimate: no class has been timed."""
+
 SET_UP = """\
 try:
     from bench import course
@@ -52,12 +71,26 @@ except ImportError:  # the package is missing: install the uploaded file
     importlib.invalidate_caches()"""
 
 
+@dataclass(frozen=True)
+class Criterion:
+    """A line of a rubric: what a test cell's points are given for. by_hand: how a person divides them, ``parts``."""
+
+    number: int  # of the test cell in its task
+    points: float
+    stands_for: str
+    by_hand: str
+    parts: list[float]
+
+
 @dataclass
 class Task:
     """One task of a set. tests: the ids of its test cells, each with its points."""
 
     number: int
     said: float | None  # the points that its heading names
+    objective: str = ""
+    minutes: int | None = None  # planned
+    rubric: list[Criterion] | None = None  # one for each test cell
     kinds: set = field(default_factory=set)
     tests: dict[str, float] = field(default_factory=dict)
 
@@ -69,7 +102,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """A set as the teacher has it. notebook: with solutions and hidden tests."""
+    """A set as the teacher has it. notebook: with solutions, hidden tests and rubrics."""
 
     name: str
     notebook: object
@@ -79,6 +112,12 @@ class ProblemSet:
     def points(self) -> float:
         """Of all tasks."""
         return sum(task.points for task in self.tasks)
+
+    @property
+    def minutes(self) -> int | None:
+        """Planned for all tasks; None when one of them does not say."""
+        minutes = [task.minutes for task in self.tasks]
+        return None if None in minutes else sum(minutes)
 
 
 def sets(names: str | None = None, folder: Path | str | None = None) -> list[Path]:
@@ -121,7 +160,10 @@ def read(path: Path) -> ProblemSet:
         if kind == "test":
             cell.metadata["nbgrader"]["points"] = tasks[-1].tests[cell.id] = float(points)
     check(path, tasks)
-    return ProblemSet(path.stem, required("nbformat").from_dict(notebook), tasks)
+    problem_set = ProblemSet(path.stem, required("nbformat").from_dict(notebook), tasks)
+    if problem_set.minutes:
+        problem_set.notebook.cells[1].source += TIME.format(minutes=problem_set.minutes)
+    return problem_set
 
 
 def set_up_cells() -> list:
@@ -135,7 +177,18 @@ def begun(path: Path, heading: re.Match, number: int) -> Task:
     if int(heading[1]) != number:
         raise UserError(f"{path.name}: Task {heading[1]} is where Task {number} belongs")
     said = POINTS.search(heading[2])
-    return Task(number, float(said[1]) if said else None)
+    task = Task(number, float(said[1]) if said else None)
+    if objective := OBJECTIVE.match(heading.string, heading.end()):
+        task.objective, task.minutes = " ".join(objective[1].split()), int(objective[2])
+    if rubric := RUBRIC.search(heading.string, heading.end()):
+        task.rubric = [criterion(one) for one in CRITERION.finditer(rubric["inside"])]
+    return task
+
+
+def criterion(found: re.Match) -> Criterion:
+    """A line of a rubric."""
+    stands_for, by_hand = (" ".join(found[i].split()) for i in (3, 4))
+    return Criterion(int(found[1]), float(found[2]), stands_for, by_hand, [float(n) for n in PART.findall(by_hand)])
 
 
 def kind_of(cell) -> str:
@@ -148,11 +201,11 @@ def kind_of(cell) -> str:
 
 def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
     """What is wrong with a cell, in words; None when nothing is."""
-    regions = {"answer": SOLUTION, "test": HIDDEN}
+    regions = {"answer": SOLUTION, "test": HIDDEN, "text": RUBRIC}
     rest = regions[kind].sub("", cell.source) if kind in regions else cell.source
     if kind == "?":
         return f"tags={cell.metadata['tags']}: a cell is given (no tag), an answer, or a test"
-    if kind in regions and not in_a_task:
+    if kind in ("answer", "test") and not in_a_task:
         return "it is before the first heading `Task 1 (… points)`"
     if kind == "test" and not (isinstance(points, int | float) and points > 0):
         return "a test needs points=…"
@@ -177,24 +230,45 @@ def check(path: Path, tasks: list[Task]) -> None:
             raise UserError(f"{path.name}: the heading of Task {task.number} names no points: `Task 1 (2 points)`")
         if task.said != task.points:
             raise UserError(f"{path.name}: Task {task.number} says {task.said:g} points, its tests {task.points:g}")
+        if task.rubric is not None and (wrong := wrong_rubric(task)):
+            raise UserError(f"{path.name}: the rubric of Task {task.number} {wrong}")
+
+
+def wrong_rubric(task: Task) -> str | None:
+    """What is wrong with a rubric, in words; None when nothing is."""
+    for number, points in enumerate(task.tests.values(), 1):
+        one = task.rubric[number - 1] if number <= len(task.rubric) else None
+        if one is None or (one.number, one.points) != (number, points):
+            return f"needs, in this order, a line `- Test {number} ({points:g} points): … By hand: … for …`"
+        if sum(one.parts) != points:
+            return f"divides the {points:g} points of test {number} by hand into {sum(one.parts):g}"
+    return "has more lines than the task has tests" if len(task.rubric) > len(task.tests) else None
 
 
 def secrets_of(problem_set: ProblemSet) -> list[str]:
-    """The lines that no student may see: of solutions and hidden tests, where they occur nowhere else."""
-    public, secret = set(), []
+    """The lines that no student may see: of solutions, hidden tests and rubrics, where they occur nowhere else."""
+    public, secret, patterns = set(), [], (SOLUTION, HIDDEN, RUBRIC)
     for cell in problem_set.notebook.cells:
-        hidden = [region["inside"] for pattern in (SOLUTION, HIDDEN) for region in pattern.finditer(cell.source)]
+        hidden = [region["inside"] for pattern in patterns for region in pattern.finditer(cell.source)]
         secret += [line.strip() for region in hidden for line in region.splitlines()]
-        rest = HIDDEN.sub("", SOLUTION.sub("", cell.source))
+        rest = RUBRIC.sub("", HIDDEN.sub("", SOLUTION.sub("", cell.source)))
         public |= {line.strip() for line in rest.splitlines()}
     return [line for line in secret if line and line not in public]
 
 
 def without_solutions(text: str) -> str:
-    """A problem set as a student reads it: no solutions, no hidden tests.
+    """A problem set as a student reads it: no solutions, no hidden tests, no rubrics.
 
     >>> print(without_solutions("def f():\\n    ### BEGIN SOLUTION\\n    return 1\\n    ### END SOLUTION"))
     def f():
         raise NotImplementedError()
     """
-    return HIDDEN.sub("", SOLUTION.sub(r"\g<indent>raise NotImplementedError()", text))
+    return RUBRIC.sub("", HIDDEN.sub("", SOLUTION.sub(r"\g<indent>raise NotImplementedError()", text)))
+
+
+def without_rubrics(notebook):
+    """A copy of a set's notebook: rubrics are for the teacher, and nbgrader would put them into the feedback."""
+    notebook = copy.deepcopy(notebook)
+    for cell in notebook.cells:
+        cell.source = RUBRIC.sub("", cell.source)
+    return notebook
