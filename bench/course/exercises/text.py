@@ -34,11 +34,11 @@ SOLUTION = re.compile(REGION.format("SOLUTION"), re.DOTALL | re.MULTILINE)
 HIDDEN = re.compile(REGION.format("HIDDEN TESTS"), re.DOTALL | re.MULTILINE)
 RUBRIC = re.compile(r"^<!-- BEGIN RUBRIC -->\n(?P<inside>.*?)^<!-- END RUBRIC -->\n*", re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS|RUBRIC)")
-OBJECTIVE = re.compile(r"\s+\*\*Objective\.\*\* ([^*]+)\s\*\*Minutes:\*\* (\d+)\.\n")
+OBJECTIVE = re.compile(r"\s+\*\*Objective\.\*\* ([^*]+)\s\*\*Minutes:\*\*\s(\d+)\.\n")
 CRITERION = re.compile(
-    r"^- Test (\d+) \((\d+(?:\.\d+)?) points?\):\s(.+?)\sBy\shand:\s(.+?)(?=^- |\Z)", re.DOTALL | re.MULTILINE
+    r"^- Test (\d+) \((\d+(?:\.\d+)?) points?\):\s+(.+?)\s+By\s+hand:\s+(.+?)(?=^- |\Z)", re.DOTALL | re.MULTILINE
 )
-PART = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\sfor\b")  # of a test's points
+PART = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s+for\b")  # of a test's points
 
 # kind -> what nbgrader is told of such a cell
 KINDS = {
