@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from bench.course.exercises import cells, exports, nbgrading, release
-from bench.errors import UserError
+from bench.errors import BenchError, UserError
 from tests.exercises.conftest import SAMPLE
 from tests.runs import ROOT, bench
 
@@ -37,6 +37,10 @@ def test_rubrics_are_the_teachers_and_objectives_the_students(handed_out, sample
     assert sum("By hand:" in cell.source for cell in sample.notebook.cells) == 3
     assert "By hand:" not in copy and "RUBRIC" not in copy
     assert copy.count("**Objective.** You can ") == 3 and "**Minutes:** 15." in copy
+    leaking = json.loads(copy)
+    leaking["cells"][0]["source"] = ["arguments; 0.5 for a number, not a tensor."]
+    with pytest.raises(BenchError, match="would show 'arguments; 0.5"):
+        release.check(sample, json.dumps(leaking))
 
 
 def test_answers_are_never_replaced(handed_out, blank, monkeypatch):

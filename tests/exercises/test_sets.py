@@ -39,6 +39,16 @@ def test_the_form_of_a_set(path):
     assert 3 <= len(problem_set.tasks) <= 5 and 8 <= problem_set.points <= 12
 
 
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_task_has_objective_minutes_and_rubric(path):
+    problem_set = text.read(path)
+    for task in problem_set.tasks:
+        assert task.objective.startswith("You can ") and task.minutes and task.rubric, f"task {task.number}"
+        assert [one.points for one in task.rubric] == list(task.tests.values()) == [sum(c.parts) for c in task.rubric]
+    shown = problem_set.notebook.cells[1].source
+    assert f"take {sum(task.minutes for task in problem_set.tasks)} minutes together" in shown
+
+
 def forking(notebook: str, road: str) -> str:
     """A notebook whose functions run by a function of forked.py."""
     notebook = json.loads(notebook)
