@@ -39,7 +39,7 @@ def test_rubrics_are_the_teachers_and_objectives_the_students(handed_out, sample
     assert copy.count("**Objective.** You can ") == 3 and "**Minutes:** 15." in copy
     leaking = json.loads(copy)
     leaking["cells"][0]["source"] = ["arguments; 0.5 for a number, not a tensor."]
-    with pytest.raises(BenchError, match="would show 'arguments; 0.5"):
+    with pytest.raises(BenchError, match="would show 'arguments; "):
         release.check(sample, json.dumps(leaking))
 
 
