@@ -20,6 +20,8 @@ FOLDER_FLAG = {f"--{name}": flag for name, flag in FOLDER.items()}
 QUICK = {"--quick": ON_OFF | {"metavar": "QUICK", "help": "2 rounds: a look, not a result"}}
 NAME = {"--name": {"metavar": "NAME", "help": "only those whose name begins so: 03, or 03,07"}}
 SETS = NAME | {"--sets": {"metavar": "FOLDER", "help": "the sets' texts [tutorials/exercises]"}}
+KEY = {"--key": {"metavar": "KEY", "default": "0", "help": "a number of your own, which changes what hidden tests draw "
+                "[0: as published]"}}  # fmt: skip
 LIMIT = {"--timeout": {"metavar": "SECONDS", "default": "60", "help": "limit of one cell; five times this for a whole "
                        "notebook [60]"}}  # fmt: skip
 
@@ -172,14 +174,14 @@ LINES = [
     Command("release", "teach", "the students' copies of the problem sets, without solutions, in build/release",
             "[NAME=03]", "release", needs=COURSE + CLONE, flags=SETS | place("build/release")),
     Command("grade", "teach", "grade what students have handed in: points and feedback, in build/grades",
-            "SUBMITTED=folder", "grade", needs=HOROVOD + COURSE + CLONE_OR_SETS,
-            flags=SETS | place("build/grades") | LIMIT,
+            "SUBMITTED=folder [KEY=number]", "grade", needs=HOROVOD + COURSE + CLONE_OR_SETS,
+            flags=SETS | place("build/grades") | LIMIT | KEY,
             positional={"submitted": {"metavar": "SUBMITTED", "help": "folder with STUDENT/NN_name.ipynb below it, or "
                                       "nbgrader's STUDENT/NN_name/NN_name.ipynb"}},
             note="exit code 2 when something could not be graded. Answers are programs: grade strangers' work in a "
             "container"),
     Command("export", "teach", "problem sets for Gradescope, or as the template of a GitHub Classroom assignment",
-            "TO=gradescope NAME=03", "export", needs=COURSE + CLONE, flags=SETS | place("build/export/<TO>") | {
+            "TO=gradescope NAME=03", "export", needs=COURSE + CLONE, flags=SETS | place("build/export/<TO>") | KEY | {
                 "--to": {"metavar": "TO", "help": "gradescope: a zip per set, with hidden tests; classroom: a folder "
                          "with a workflow that runs the visible tests"}}),
     Command("leaderboard", "teach", "a class's comparisons ranked by their ratio to one process; only the same update "
@@ -187,7 +189,7 @@ LINES = [
                 "folder": {"metavar": "FOLDER", "help": "folder with a folder per student, with the records of make "
                            "compare below it"}}, note="exit code 1 when nothing counts"),
     Command("solutions-check", "teach", "show that every problem set's solution scores full and its blank zero",
-            "[NAME=03]", "solutions_check", needs=HOROVOD + COURSE + CLONE_OR_SETS, flags=SETS | LIMIT),
+            "[NAME=03]", "solutions_check", needs=HOROVOD + COURSE + CLONE_OR_SETS, flags=SETS | LIMIT | KEY),
 
     Command("install-horovod", "set up", "build Horovod against the installed torch, and install it",
             "[GPU=nccl MPI=1]", "install_horovod", flags={

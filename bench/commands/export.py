@@ -1,9 +1,10 @@
 """`bench export`: the problem sets for other graders."""
 
-from bench.commands.base import needed
+from bench.commands.base import needed, whole
 from bench.course.exercises import exports
 
 
 def run(args) -> int:
     """Write them; a file per line."""
-    return exports.run(needed("TO", args.to), args.name, args.sets, args.out)
+    key = whole("KEY", args.key, at_least=0)
+    return exports.run(needed("TO", args.to), args.name, args.sets, args.out, key)

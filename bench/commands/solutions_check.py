@@ -6,4 +6,5 @@ from bench.course.exercises import solutions
 
 def run(args) -> int:
     """Check it."""
-    return solutions.run(args.name, args.sets, float(whole("TIMEOUT", args.timeout, at_least=1)))
+    limit = float(whole("TIMEOUT", args.timeout, at_least=1))
+    return solutions.run(args.name, args.sets, limit, whole("KEY", args.key, at_least=0))

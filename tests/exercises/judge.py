@@ -7,11 +7,12 @@ answers: a line that says why this one is right or wrong, then a fence with the 
     Wrong: …            does not
     Wrong, 2 of 4: …    has two of these four points
     Wrong, hangs: …     is ended early: its ranks wait for each other
+    Wrong, by KEY: …    knows what the published hidden tests ask: has all points with KEY=0, and not with another KEY
 
 ``python -m tests.exercises.judge NOTEBOOK ANSWERS RESULTS MOST`` runs the set's cells up to a task with the solutions
 of the tasks before, without their tests, and tries the answers of the task, each in a copy of the process: all right
-ones and, of each function, the first MOST wrong ones. RESULTS gets a line of JSON per answer: the error of each test
-cell, None where there is none.
+ones, those by KEY and, of each function, the first MOST wrong ones. RESULTS gets a line of JSON per answer: the error
+of each test cell, None where there is none.
 """
 
 import ast
@@ -34,7 +35,8 @@ ANSWERS = Path(__file__).parent / "answers"
 CELL_LIMIT_S = 200.0  # a cell takes seconds; this machine may be busy
 HANGING_LIMIT_S = 4.0
 FENCE = re.compile(
-    r"^(?P<kind>Right|Wrong)(?:, (?P<hangs>hangs)|, (?P<points>[\d.]+) of [\d.]+)?: (?P<why>[^\n]+(?:\n[^\n]+)*)\n\n"
+    r"^(?P<kind>Right|Wrong)(?:, (?P<hangs>hangs)|, (?P<by_key>by KEY)|, (?P<points>[\d.]+) of [\d.]+)?: "
+    r"(?P<why>[^\n]+(?:\n[^\n]+)*)\n\n"
     r"^```python\n(?P<source>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -42,11 +44,12 @@ FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """points: what it has of the tests of its functions, where that is said."""
+    """points: what it has of the tests of its functions, where that is said. by_key: right with KEY=0."""
 
     task: int
     right: bool
     hangs: bool
+    by_key: bool
     points: float | None
     why: str
     source: str
@@ -61,8 +64,8 @@ def answers_of(path: Path) -> list[Answer]:
             raise ValueError(f"{path.name}, task {number}: a fence without its line Right: … or Wrong: …")
         for fence in fences:
             points = float(fence["points"]) if fence["points"] else None
-            right, hangs = fence["kind"] == "Right", bool(fence["hangs"])
-            found.append(Answer(number, right, hangs, points, " ".join(fence["why"].split()), fence["source"]))
+            right, hangs, by_key = fence["kind"] == "Right", bool(fence["hangs"]), bool(fence["by_key"])
+            found.append(Answer(number, right, hangs, by_key, points, " ".join(fence["why"].split()), fence["source"]))
     return found
 
 
@@ -100,8 +103,9 @@ def judge(notebook: Path, answers: Path, results: Path, most: int) -> None:
         tried = Counter()
         for number, answer in enumerate(everything):
             named = tuple(sorted(names & functions(answer.source)))
-            if task and answer.task == int(task[1]) and named and (answer.right or tried[named] < most):
-                tried[named] += not answer.right
+            always = answer.right or answer.by_key
+            if task and answer.task == int(task[1]) and named and (always or tried[named] < most):
+                tried[named] += not always
                 with results.open("a") as file:
                     file.write(json.dumps({"answer": number, "errors": in_a_copy(part, answer, module)}) + "\n")
         for cell in part:

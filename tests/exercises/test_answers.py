@@ -26,24 +26,27 @@ def test_a_task_has_right_and_wrong_answers(path):
         assert right.count(True) >= 2 and right.count(False) >= 3, f"task {task.number}"
 
 
-@pytest.mark.parametrize("most", [2, pytest.param(1000, marks=pytest.mark.wide)])
+@pytest.mark.parametrize(
+    ("most", "key"), [(2, 0), *(pytest.param(1000, key, marks=pytest.mark.wide) for key in (0, 4321))]
+)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_the_tests_tell_right_from_wrong(path, most, tmp_path, monkeypatch, forked_programs):
-    """All right answers, and the first wrong ones of each function; wide: all."""
+def test_the_tests_tell_right_from_wrong(path, most, key, tmp_path, monkeypatch, forked_programs):
+    """All right answers, and the first wrong ones of each function; wide: all, and with another KEY."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
-    problem_set, answers = text.read(path), judge.answers_of(judge.ANSWERS / path.name)
+    problem_set, answers = text.read(path, key), judge.answers_of(judge.ANSWERS / path.name)
     points = {test: worth for task in problem_set.tasks for test, worth in task.tests.items()}
     judged = {line["answer"]: line["errors"] for line in results(problem_set, most, tmp_path, forked_programs)}
     wrong = []
     for number, answer in enumerate(answers):
-        if number not in judged and most == 2 and not answer.right:
+        if number not in judged and most == 2 and not answer.right and not answer.by_key:
             continue
         errors = judged.get(number, {"": "not judged: it defines no function of the task, or the program ended"})
         said = "\n".join(error for error in errors.values() if error)
         full = sum(points.get(test, 1) for test in errors)
         got = sum(points.get(test, 1) for test, error in errors.items() if not error)
-        expected = got == full if answer.right else got < full
-        if not expected or answer.points not in (None, got) or (not answer.right and SLIP.search(said)):
+        right = answer.right or (answer.by_key and not key)
+        expected = got == full if right else got < full
+        if not expected or answer.points not in (None, got) or (not right and SLIP.search(said)):
             kind = "right" if answer.right else "wrong"
             wrong.append(f"task {answer.task}, {kind} ({answer.why}): {got:g} of {full:g} points\n{said}")
     assert not wrong, "\n".join(wrong)

@@ -197,7 +197,7 @@ os.execv({python!r}, [{python!r}, "-m", "bench", command, *flags])
 def test_a_submission_to_gradescope(solved, tmp_path):
     """The zip as Gradescope unpacks it; `make`, which would set up an environment, is this Python."""
     root, tools = tmp_path / "autograder", tmp_path / "tools"
-    (made,) = exports.gradescope(None, str(SAMPLE), tmp_path)
+    (made,) = exports.gradescope(None, str(SAMPLE), tmp_path, key=5)
     with zipfile.ZipFile(made) as archive:
         archive.extractall(root / "source")
         modes = {info.filename: info.external_attr >> 16 & 0o111 for info in archive.infolist()}
@@ -208,14 +208,17 @@ def test_a_submission_to_gradescope(solved, tmp_path):
         folder.mkdir()
     (tools / "make").write_text(MAKE.format(python=sys.executable))
     (tools / "make").chmod(0o755)
-    answered = edited(solved, task3_answer="answers = {}")
+    published = (
+        "def global_batch(*batch):\n    return {(32, 2): 64, (7, 3): 21}[batch]"  # without a KEY it has the point
+    )
+    answered = edited(solved, task1_answer=published, task3_answer="answers = {}")
     (root / "submission" / "00_sample.ipynb").write_text(answered)
     env = {**os.environ, "AUTOGRADER": str(root), "BENCH_PYTHON": sys.executable, "PYTHONPATH": ""}
     env["PATH"] = f"{tools}:{env['PATH']}"
     script = root / "source" / "run_autograder"
     done = subprocess.run(["bash", script], env=env, capture_output=True, text=True, timeout=200)
     results = json.loads((root / "results" / "results.json").read_text())
-    assert [(test["score"], test["max_score"]) for test in results["tests"]] == [(1, 1), (2, 2), (0, 1)], done.stderr
+    assert [(test["score"], test["max_score"]) for test in results["tests"]] == [(0, 1), (2, 2), (0, 1)], done.stderr
     assert results["tests"][1]["name"] == "00_sample, task 2" and results["output"] == ""
 
 

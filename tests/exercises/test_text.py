@@ -78,6 +78,7 @@ def test_the_teacher_alone_reads_rubrics(sample):
         ("    ### END SOLUTION\n", "", "an answer needs ### BEGIN SOLUTION and ### END SOLUTION"),
         ("### END HIDDEN TESTS\n", "", "the mark BEGIN HIDDEN TESTS"),
         ("## Task 1 (1 point)", "", "it is before the first heading"),
+        ("assert global_batch(32, 2)", "assert KEY, global_batch(32, 2)", "KEY has a value in hidden tests alone"),
         ("# Problem set 0: A sample", "## Task 1 (1 point)", "a set begins with its title"),
         (
             "- Test 1 (2 points)",
@@ -120,3 +121,21 @@ def test_sets_are_found_by_the_beginning_of_their_name(tmp_path):
         text.sets("07", tmp_path)
     with pytest.raises(UserError, match="it is not a folder"):
         text.sets(None, tmp_path / "nowhere")
+
+
+def test_another_key_changes_hidden_tests_and_nothing_that_students_see():
+    first, second = (text.read(SAMPLE / "00_sample.md", key).notebook.cells for key in (0, 4321))
+    changed = {a.id for a, b in zip(first, second, strict=True) if a.source != b.source}
+    assert changed == {"s00-task1-test"}
+    shown = [[text.without_solutions(cell.source) for cell in cells] for cells in (first, second)]
+    assert shown[0] == shown[1] and "KEY" not in "".join(shown[0])
+    (test,) = [cell.source for cell in second if cell.id in changed]
+    exec(test, {"global_batch": lambda images, devices: images * devices})
+    with pytest.raises(KeyError, match="4328"):
+        exec(test, {"global_batch": lambda *batch: {(32, 2): 64, (7, 3): 21}[batch]})
+
+
+@pytest.mark.parametrize("key", [-1, text.MOST_KEY + 1])
+def test_a_key_that_is_too_large_is_refused(key):
+    with pytest.raises(UserError, match=f"KEY={key}: a whole number, at most"):
+        text.read(SAMPLE / "00_sample.md", key)

@@ -7,7 +7,7 @@ classroom   a folder to be the template repository of a GitHub Classroom assignm
             workflow that runs the visible tests, a step per task (https://github.com/classroom-resources). Hidden tests
             are not in it, for students read all of it: grade with `bench grade` in the end.
 
-To add one: a function ``(sets, to) -> paths`` and its line in FORMS.
+To add one: a function ``(names, folder, to, key) -> paths`` and its line in FORMS.
 """
 
 import csv
@@ -45,7 +45,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/in/student" "$root/results"
 cp "$root"/submission/*.ipynb "$work/in/student/"
-make -s grade SETS=sets SUBMITTED="$work/in" OUT="$work/out" 2>&1 | tee "$work/said"
+make -s grade SETS=sets KEY=0 SUBMITTED="$work/in" OUT="$work/out" 2>&1 | tee "$work/said"
 python="${BENCH_PYTHON:-.venv/bin/python}"
 "$python" -m bench.course.exercises.exports "$work/out" "$work/said" "$root/results/results.json"
 """
@@ -83,28 +83,28 @@ STEP = """\
 """
 
 
-def run(form: str, names: str | None, folder: str | None, out: str | None) -> int:
-    """The command. Returns the exit code. Raises UserError for a form that there is not."""
+def run(form: str, names: str | None, folder: str | None, out: str | None, key: int = 0) -> int:
+    """The command. Returns the exit code. key: of hidden tests. Raises UserError for a form that there is not."""
     if form not in FORMS:
         raise UserError(f"TO={form}: choose one of {', '.join(FORMS)}")
     to = Path(out) if out else EXPORTS / form
     to.mkdir(parents=True, exist_ok=True)
-    for path in FORMS[form](names, folder, to):
+    for path in FORMS[form](names, folder, to, key):
         print(path, flush=True)
     return 0
 
 
-def gradescope(names: str | None, folder: str | None, to: Path) -> list[Path]:
+def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
     """A zip for each set."""
     made = []
     for path in text.sets(names, folder):
-        text.read(path)  # a set with a mistake in it is refused here
+        text.read(path, key)  # a set with a mistake in it is refused here
         made.append(to / f"{path.stem}.zip")
         with (
             files.written_whole(made[-1]) as temporary,
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
-            for name, script in (("setup.sh", SETUP), ("run_autograder", RUN)):
+            for name, script in (("setup.sh", SETUP), ("run_autograder", RUN.replace("KEY=0", f"KEY={key}"))):
                 info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
                 info.external_attr, info.compress_type = EXECUTABLE, zipfile.ZIP_DEFLATED
                 archive.writestr(info, script)
@@ -123,8 +123,10 @@ def parts() -> list[Path]:
     return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
-def classroom(names: str | None, folder: str | None, to: Path) -> list[Path]:
-    """The released folder with the workflow in it."""
+def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
+    """The released folder with the workflow in it. Raises UserError for a KEY, for it has no hidden tests."""
+    if key:
+        raise UserError(f"KEY={key}: TO=classroom has no hidden tests: give it to `make grade`")
     release.run(names, folder, str(to))
     steps, ids = [], []
     for path in text.sets(names, folder):

@@ -46,8 +46,9 @@ class Grade:
         return sum(self.tasks.values())
 
 
-def run(submitted: str, names: str | None, folder: str | None, out: str | None, cell_limit_s: float) -> int:
-    """The command. Returns the exit code: 2 when something that lay there could not be graded."""
+def run(submitted: str, names: str | None, folder: str | None, out: str | None, cell_limit_s: float,
+        key: int = 0) -> int:  # fmt: skip
+    """The command. Returns the exit code: 2 when something that lay there could not be graded. key: of hidden tests."""
     paths = text.sets(names, folder)
     nbgrading.required()
     found, said = submissions.find(Path(submitted), [path.stem for path in paths])
@@ -56,7 +57,7 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
     to.mkdir(parents=True, exist_ok=True)
     graded = []
     with tempfile.TemporaryDirectory(prefix="grading-") as temporary:
-        problem_sets = {path.stem: text.read(path) for path in paths if path.stem in wanted}
+        problem_sets = {path.stem: text.read(path, key) for path in paths if path.stem in wanted}
         prepared = Path(temporary)
         nbgrading.make_release(list(problem_sets.values()), prepared)
         print(f"{'student':20} {'set':28} {'points':>10}  {'time':>7}  tasks", flush=True)
@@ -72,6 +73,7 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
             write_feedback(to, one, grade)
             write_tables(to, graded)  # what is there stays there, should the teacher stop it
             print(line(one, grade, time.monotonic() - started), flush=True)
+    print(f"hidden tests: KEY={key}{'' if key else ', as they are published'}")
     print(f"grades: {to / 'grades.csv'}")
     for sentence in said:
         print(f"bench: {sentence}", file=sys.stderr)

@@ -15,6 +15,9 @@ are given for and how a person divides them for an answer that does not run:
     <!-- BEGIN RUBRIC -->
     - Test 1 (3 points): the mean on every rank. By hand: 2 for the sum over the ranks; 1 for the division.
     <!-- END RUBRIC -->
+
+Hidden tests may draw their inputs from a number of the teacher's, KEY: the region that uses the name begins with its
+value, which is 0 unless it is given.
 """
 
 import copy
@@ -33,6 +36,7 @@ REGION = r"^(?P<indent>[ \t]*)### BEGIN {0}\n(?P<inside>.*?)^[ \t]*### END {0}[ 
 SOLUTION = re.compile(REGION.format("SOLUTION"), re.DOTALL | re.MULTILINE)
 HIDDEN = re.compile(REGION.format("HIDDEN TESTS"), re.DOTALL | re.MULTILINE)
 RUBRIC = re.compile(r"^<!-- BEGIN RUBRIC -->\n(?P<inside>.*?)^<!-- END RUBRIC -->\n*", re.DOTALL | re.MULTILINE)
+KEY, MOST_KEY = re.compile(r"\bKEY\b"), 9999  # 100 003 times a seed with it fits into the 32 bits of NumPy's seeds
 MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS|RUBRIC)")
 OBJECTIVE = re.compile(r"\s+\*\*Objective\.\*\* ([^*]+)\s\*\*Minutes:\*\*\s(\d+)\.\n")
 CRITERION = re.compile(
@@ -136,8 +140,11 @@ def sets(names: str | None = None, folder: Path | str | None = None) -> list[Pat
     return [path for path in found if path.name.startswith(tuple(wanted))]
 
 
-def read(path: Path) -> ProblemSet:
-    """A set from its text. Raises UserError with the place when the text breaks the form."""
+def read(path: Path, key: int = 0) -> ProblemSet:
+    """A set from its text, with the KEY of its hidden tests. Raises UserError with the place when the text breaks the
+    form."""
+    if not 0 <= key <= MOST_KEY:
+        raise UserError(f"KEY={key}: a whole number, at most {MOST_KEY}")
     notebook = notebook_of(path)
     tasks, count = [], {}
     if not notebook.cells or notebook.cells[0].cell_type != "markdown" or TASK.search(notebook.cells[0].source):
@@ -153,6 +160,7 @@ def read(path: Path) -> ProblemSet:
         cell.id = f"s{path.name[:2]}-{where}-{kind}{number}"
         if wrong := mistake(cell, kind, points, bool(tasks)):
             raise UserError(f"{path.name}: cell {cell.id}: {wrong}")
+        cell.source = HIDDEN.sub(lambda region: keyed(region, key), cell.source)
         cell.metadata = {"nbgrader": {"schema_version": 3, "task": False, "grade_id": cell.id, **KINDS[kind]}}
         cell.metadata["nbgrader"]["cell_type"] = cell.cell_type
         if tasks:
@@ -164,6 +172,14 @@ def read(path: Path) -> ProblemSet:
     if problem_set.minutes:
         problem_set.notebook.cells[1].source += TIME.format(minutes=problem_set.minutes)
     return problem_set
+
+
+def keyed(region: re.Match, key: int) -> str:
+    """A hidden region that begins with the value of KEY, where it uses the name."""
+    if not KEY.search(region["inside"]):
+        return region[0]
+    begin, rest = region[0].split("\n", 1)
+    return f"{begin}\n{region['indent']}KEY = {key}\n{rest}"
 
 
 def set_up_cells() -> list:
@@ -215,6 +231,8 @@ def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
         return "an answer needs ### BEGIN SOLUTION and ### END SOLUTION, each on a line of its own"
     if MARK.search(rest):
         return f"the mark {MARK.search(rest)[0]} is alone, or in a cell of the wrong kind"
+    if cell.cell_type == "code" and KEY.search(rest):
+        return "KEY has a value in hidden tests alone"
     return None
 
 
