@@ -1,0 +1,123 @@
+"""What holds a step back, by its measured parts, and what to try first."""
+
+import statistics
+from typing import NamedTuple
+
+from bench import formulas
+from bench.analysis import stats, style
+from bench.config.options import to_dict, unchecked
+from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
+from bench.without_training.forecast import result
+from bench.without_training.forecast.engines import ENGINES
+
+LEAST = 0.01  # a part with less of the step is not worth a trial
+HALF = 0.5  # of the bytes, where gradients are sent as float16
+FP16 = {"compression": "fp16"}
+
+
+class Trial(NamedTuple):
+    """Something to try. gain: what it is expected to save of the step, at most; None where that cannot be said
+    beforehand."""
+
+    gain: float | None
+    words: str
+
+
+def trials(way: Way, facts: Facts) -> list[Trial]:
+    """What to try with a program, in the order of the expected gain; what has none that can be said, last."""
+    found = [*workers(way), *fewer_bytes(way, facts), *balance(way), *settings(way)]
+    return sorted(found, key=lambda trial: -1.0 if trial.gain is None else trial.gain, reverse=True)
+
+
+def workers(way: Way) -> list[Trial]:
+    """Input workers, where the step waits for data."""
+    share = way.mean_share(DATA_WAIT)
+    if share < LEAST:
+        return []
+    return [Trial(share, f"more input workers: WORKERS=… (now {way.config.workers or 0} in all); gains at most the "
+                  f"data wait, {percent(way.share(DATA_WAIT))} of the step")]  # fmt: skip
+
+
+def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:
+    """Gradients sent as float16, where their exchange is not hidden. The gain is the forecast's where the link between
+    these devices was measured; else at most half of what is exposed, as the bytes are."""
+    share = way.mean_share(EXPOSED)
+    if share < LEAST:
+        return []
+    if not way.config.overlap and "overlap" in way.info.knobs:
+        return [Trial(share, f"OVERLAP=1: gradients leave during the backward pass; gains at most "
+                      f"{percent(way.share(EXPOSED))} of the step")]  # fmt: skip
+    if not can_halve(way):
+        return []
+    bound = f"gains at most half of what is exposed, {percent([HALF * value for value in way.share(EXPOSED)])}"
+    bound = f"COMPRESSION=fp16: halves the bytes of the gradients; {bound} of the step"
+    gain = predicted_gain(way, facts)
+    if gain is None:
+        return [Trial(HALF * share, bound)]
+    return [Trial(min(gain, HALF * share), f"{bound}; the forecast over the measured link predicts "
+                  f"{100 * gain:.1f} % of its own step")]  # fmt: skip
+
+
+def can_halve(way: Way) -> bool:
+    """Whether a program can send its gradients as float16, and does not."""
+    return FP16["compression"] in (way.info.knobs.get("compression") or ()) and way.config.compression == "none"
+
+
+def predicted_gain(way: Way, facts: Facts) -> float | None:
+    """What half the bytes save of a step by the forecast; None where nothing can be forecast of these devices."""
+    if not (facts.profile and facts.link and facts.here and way.config.mode in ENGINES):
+        return None
+    return saved(facts, way.config, way.config.num_devices)
+
+
+def saved(facts: Facts, config, ranks: int) -> float:
+    """What half the bytes save of the forecast's step."""
+    before, after = (
+        result.forecast(facts.profile, each, ranks, facts.link).step_s
+        for each in (config, unchecked(to_dict(config) | FP16))
+    )
+    return max(0.0, 1 - after / before)
+
+
+def balance(way: Way) -> list[Trial]:
+    """Ranks that take as long as each other."""
+    share = way.mean_share(IMBALANCE)
+    if share < LEAST:
+        return []
+    return [Trial(share, "equal devices with nothing else on them (`bench doctor`): the slowest rank is waited for; "
+                  f"gains at most {percent(way.share(IMBALANCE))} of the step")]  # fmt: skip
+
+
+def settings(way: Way) -> list[Trial]:
+    """Settings whose gain only a measurement shows."""
+    alone = f" GPUS={way.config.num_devices}" if way.config.num_devices > 1 else ""
+    return [Trial(None, f"`make knobs MODE={way.config.mode}{alone}` measures its settings: what they gain cannot be "
+                  "said beforehand")]  # fmt: skip
+
+
+# --- in words -----------------------------------------------------------------------------------------------------
+
+
+def step_lines(way: Way, facts: Facts) -> list[str]:
+    """The parts of a step, the largest first, and what to try."""
+    steps = way.steps_ms
+    order = sorted(way.parts, key=lambda part: -way.mean_share(part))
+    parts = ", ".join(f"{part} {percent(way.share(part))}" for part in order)
+    lines = [f"{way.label}: {style.number(statistics.fmean(steps))} ms per step: {parts}"]
+    if order[0] in (COMPUTATION, REST):
+        lines.append(f"{way.label}: most of its step is {order[0]}")
+    else:
+        lines.append(f"{way.label} is held back by {order[0]}")
+    return lines + [f"{way.label}, try {n}: {trial.words}" for n, trial in enumerate(trials(way, facts), 1)]
+
+
+def percent(shares: list[float]) -> str:
+    """The mean of shares, one for each round, with its 95 % interval.
+
+    >>> percent([0.10, 0.12, 0.11]), percent([0.1])
+    ('11.0 % [8.5 to 13.5]', '10.0 %')
+    """
+    if len(shares) < 2:
+        return f"{100 * shares[0]:.1f} %"
+    mean, low, high = formulas.mean_interval(shares, stats.t_quantile(len(shares) - 1, 0.95))
+    return f"{100 * mean:.1f} % [{100 * low:.1f} to {100 * high:.1f}]".replace("-", "−")
