@@ -9,6 +9,7 @@ from bench.config.options import UNSET
 from bench.proof.gpu_check.base import PARTS as GPU_PARTS
 from bench.proof.selfbench import PARTS as COST_PARTS
 from bench.studies.base import Study
+from bench.studies.compare.study import COMPARE
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
 from bench.studies.sequential import MAX_MINUTES
@@ -87,6 +88,19 @@ LINES = [
                              "the figures by it [1]"}},
             note="the record is a kind of its own, emulation.json: no comparison, pool or certificate takes it"),
 
+    Command("advise", "explain", "which data-parallel mode to use, in words: from a few short runs, or from records",
+            "GPUS=2 [RECORDS=folder LINK=10gbit,50us NODES=8 PRICE=2.5]", "advise", options=True,
+            own={"num_devices": 2}, needs=HOROVOD, note="what is predicted says so, and is in lines of its own", flags={
+                "--records": {"metavar": "FOLDER", "help": "run nothing: what make compare, breakdown, network and "
+                              "bench PROFILE=1 have left there"},
+                "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds of its own comparison [3]"},
+                "--modes": COMPARE.flags["--modes"],
+                "--link": {"metavar": "LINK", "help": "rate and latency, one way, of every device's link, for the "
+                           "forecast of more devices [what make network has left in RECORDS]"},
+                "--rate": {"metavar": "RATE", "help": "the rate of LINK alone, as 10gbit; no latency"},
+                "--nodes": {"metavar": "NODES", "help": "of a cluster that is not there, a device each: predicted"},
+                "--price": {"metavar": "PRICE", "help": "of an hour of one device; without GPUs of one machine"},
+                "--examples": {"metavar": "EXAMPLES", "help": "in an epoch [what the data set has]"}}),
     Command("memory", "explain", "what a step needs of each device's memory, by what it is for, and the largest batch: "
             "predicted", "MODEL=resnet50 BATCH=64 GPUS=4 [MODE=ddp MEMORY_GIB=16]", "memory", options=True,
             note="without MODE and MODES what `bench compare` runs; nothing is started", flags=MODES_FLAG | {

@@ -36,7 +36,7 @@ PROGRAM = "Python, torch"
 
 def run(args) -> int:
     """Print the table, and what was assumed; a BATCH that does not fit is an error that says which does."""
-    from bench.training.memory_plan import largest_batch, of_devices  # torch takes seconds
+    from bench.training.memory_plan import of_devices  # torch takes seconds
 
     console, here = tables.terminal(), args.memory_gib is None
     asked = from_arguments(args)
@@ -50,9 +50,7 @@ def run(args) -> int:
         besides, assumed = besides_of(config)
         said += [note, assumed]
         devices = of_devices(config, outputs)
-        examples = info_of(config.data).train_examples
-        most = examples // config.num_devices // config.accumulate if examples else MOST_BATCH
-        most = largest_batch(config, outputs, int(limit - besides * GIB), most)
+        most = largest(config, outputs, int(limit - besides * GIB))
         if config.per_device_batch > most:
             misfits.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'}")
         name = CONTEXT if config.device == "cuda" else PROGRAM
@@ -162,6 +160,15 @@ def limit_of(config: RunConfig, memory_gib: str | None) -> tuple[float, str]:
     return have / config.num_processes, words + (
         f", over {config.num_processes} processes" * (config.num_processes > 1)
     )
+
+
+def largest(config: RunConfig, outputs: int, limit: int) -> int:
+    """The largest batch per device whose tensors need at most ``limit`` bytes, and that the data have; 0 without."""
+    from bench.training.memory_plan import largest_batch
+
+    examples = info_of(config.data).train_examples
+    return largest_batch(config, outputs, limit, examples // config.num_devices // config.accumulate if examples
+                         else MOST_BATCH)  # fmt: skip
 
 
 def besides_of(config: RunConfig) -> tuple[float, str]:

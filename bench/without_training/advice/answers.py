@@ -76,11 +76,11 @@ def cost_lines(facts: Facts) -> list[str]:
 
 
 def cost(way: Way, facts: Facts) -> tuple[float, float | None, float | None]:
-    """An epoch's cost with a program: mean over the rounds, with its 95 % interval; None with one round."""
+    """An epoch's cost with a program: geometric mean over the rounds, with its 95 % interval; None with one round."""
     each = [way.paid * facts.price * facts.per_epoch / speed / SECONDS for speed in way.throughputs]
     if len(each) < 2:
         return each[0], None, None
-    return formulas.mean_interval(each, stats.t_quantile(len(each) - 1, 0.95))
+    return formulas.log_ratio_interval([1.0] * len(each), each, stats.t_quantile(len(each) - 1, 0.95))
 
 
 def interval_words(middle: float, low: float | None, high: float | None) -> str:
@@ -113,7 +113,7 @@ def unknown_lines(facts: Facts) -> list[str]:
         lines.append("whether to distribute: one process and a distributed mode were not measured in the same rounds "
                      "(`make advise GPUS=2`)")  # fmt: skip
     if not facts.batches:
-        lines.append("the largest batch: memory was not computed (`make memory`)")
+        lines.append(f"the largest batch: {' '.join(facts.batches_said) or '`make memory` computes it'}")
     if facts.profile is None:
         lines.append("what more devices would do: no profile of one device (`make bench MODE=single PROFILE=1`)")
     elif facts.link is None:

@@ -69,17 +69,23 @@ def cluster_lines(facts: Facts) -> list[str]:
     where = f"{facts.nodes} devices, {facts.link.words}"
     lines = [f"predicted for {where}: use {use.mode}: {MODES[use.mode].summary}"]
     if use is not best:
-        lines.append(f"predicted: no difference from the fastest, {best.mode}, and {use.mode} is simpler")
+        lines.append(f"predicted: no difference from the fastest, {best.mode}, can be told, and {use.mode} is simpler")
     lines += [f"predicted: {each.mode}: {result.step_cell(each)} ms per step, × {each.ranks * each.efficiency:.2f} of "
               f"one device, efficiency {100 * each.efficiency:.0f} %, exposed communication "
-              f"{100 * each.exposed_s / each.step_s:.1f} % of the step" for each in found]  # fmt: skip
+              f"{100 * each.exposed_s / each.step_s:.1f} % of the step{waited(each)}" for each in found]  # fmt: skip
     if use.ranks * use.efficiency <= 1:
         lines.append("predicted: no faster than one device: do not distribute")
     way = Way(use.mode, config_of(use.mode), [])
     if use.exposed_s / use.step_s >= step.LEAST and step.can_halve(way):
-        gain = step.saved(facts, way.config, facts.nodes)
+        gain = step.saved(facts.profile, way.config, facts.nodes, facts.link)
         lines.append(f"predicted: {use.mode} with COMPRESSION=fp16 saves {100 * gain:.1f} % of its step")
     return lines
+
+
+def waited(each: result.Forecast) -> str:
+    """What of a step is waiting for the slowest rank, where it is worth a word."""
+    share = each.terms[result.SLOWEST] / each.step_s
+    return f", {result.SLOWEST} {100 * share:.1f} %" if share >= step.LEAST else ""
 
 
 def efficiency_lines(facts: Facts) -> list[str]:

@@ -67,10 +67,10 @@ class Facts:
     ways: the programs that were measured in the same rounds; looks: how often their verdicts were looked at. what,
     source: the workload, and where and when it was measured. units: of throughput; batched: of a batch. unfair: what
     the certificate says where something differed.
-    profile, link: for a forecast; here: whether the link was measured between the devices of ``ways``. nodes: of a
+    profile, link: for a forecast. own_link: the one that was measured between the devices of ``ways``. nodes: of a
     cluster that is not there, one device each. batches: label -> the largest batch per device; batches_said: what that
-    rests on. price: of a device-hour. per_epoch: units in an epoch. said: what must be known of the measurements.
-    unknown: what could not be had, and why.
+    rests on, or why there is none. price: of a device-hour. per_epoch: units in an epoch. said: what must be known of
+    the measurements. unknown: what could not be had, and why.
     """
 
     ways: tuple[Way, ...] = ()
@@ -82,7 +82,7 @@ class Facts:
     unfair: str = ""
     profile: Profile | None = None
     link: Link | None = None
-    here: bool = False
+    own_link: Link | None = None
     nodes: int | None = None
     batches: dict[str, int] = field(default_factory=dict)
     batches_said: tuple[str, ...] = ()

@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 from bench import formulas
 from bench.analysis import stats, style
-from bench.config.options import to_dict, unchecked
+from bench.config.options import RunConfig, to_dict, unchecked
 from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import ENGINES
+from bench.without_training.forecast.link import Link
+from bench.without_training.forecast.profile import Profile
 
 LEAST = 0.01  # a part with less of the step is not worth a trial
 HALF = 0.5  # of the bytes, where gradients are sent as float16
@@ -65,16 +67,15 @@ def can_halve(way: Way) -> bool:
 
 def predicted_gain(way: Way, facts: Facts) -> float | None:
     """What half the bytes save of a step by the forecast; None where nothing can be forecast of these devices."""
-    if not (facts.profile and facts.link and facts.here and way.config.mode in ENGINES):
+    if not (facts.profile and facts.own_link and way.config.mode in ENGINES):
         return None
-    return saved(facts, way.config, way.config.num_devices)
+    return saved(facts.profile, way.config, way.config.num_devices, facts.own_link)
 
 
-def saved(facts: Facts, config, ranks: int) -> float:
+def saved(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
     """What half the bytes save of the forecast's step."""
     before, after = (
-        result.forecast(facts.profile, each, ranks, facts.link).step_s
-        for each in (config, unchecked(to_dict(config) | FP16))
+        result.forecast(profile, each, ranks, link).step_s for each in (config, unchecked(to_dict(config) | FP16))
     )
     return max(0.0, 1 - after / before)
 

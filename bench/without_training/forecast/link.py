@@ -72,12 +72,19 @@ def measured(place: str, carrier: str) -> Link:
     if not path.exists():
         raise UserError(f"NETWORK={place} is not there: name what `make network` has left")
     records = [network_record.load(path)] if path.is_file() else network_record.find(path)[0]
-    found = [series for series in series_of([record for record in records if record.backend == carrier])
-             if series.reduces and series.fit and series.fit.beta[0] > 0]  # fmt: skip
+    found = of_records(records, carrier)
     if not found:
         raise UserError(f"NETWORK={place} has no all-reduce by {carrier} with three sizes or more: measure one with "
                         f"`make network BACKENDS={carrier}`")  # fmt: skip
-    return of_series(found[-1])
+    return found
+
+
+def of_records(records: list[network_record.NetworkRecord], carrier: str) -> Link | None:
+    """The link by the newest of these records that has the line of an all-reduce by the carrier; None without one.
+    records: oldest first."""
+    found = [series for series in series_of([record for record in records if record.backend == carrier])
+             if series.reduces and series.fit and series.fit.beta[0] > 0]  # fmt: skip
+    return of_series(found[-1]) if found else None
 
 
 def of_series(series: Series) -> Link:

@@ -119,10 +119,9 @@ def test_half_of_what_is_exposed_is_the_most_that_compression_can_gain():
 def test_the_forecast_says_the_gain_of_compression_where_the_link_was_measured_here():
     """A link that was only given is another cluster's, and enters no line about what was measured."""
     found = way("ddp", 100, parts={COMPUTATION: 0.2, EXPOSED: 0.8})
-    known = {"profile": PROFILE, "link": MEASURED}
-    (here,) = step.fewer_bytes(found, Facts((found,), **known, here=True))
-    (elsewhere,) = step.fewer_bytes(found, Facts((found,), **known))
-    gain = step.saved(Facts(**known), found.config, 2)
+    (here,) = step.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW, own_link=MEASURED))
+    (elsewhere,) = step.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW))
+    gain = step.saved(PROFILE, found.config, 2, MEASURED)
     assert 0 < gain < 0.4 and here.gain == pytest.approx(gain) and f"predicts {100 * gain:.1f} %" in here.words
     assert elsewhere.gain == pytest.approx(0.4) and "predict" not in elsewhere.words
 

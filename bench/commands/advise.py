@@ -1,0 +1,159 @@
+"""`bench advise`: which data-parallel mode to use, in words; from records, or from a few short runs of its own."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+from bench.analysis import tables
+from bench.analysis.suite import suites_of
+from bench.commands import memory
+from bench.commands.base import whole
+from bench.commands.studies import run_plan
+from bench.config.command_line import Default, from_arguments
+from bench.config.fields import variable_of
+from bench.config.modes import MODES, UPPER_BOUNDS
+from bench.config.options import FIELDS, RunConfig
+from bench.errors import UserError
+from bench.launch.launcher import launch
+from bench.launch.progress_bar import LiveProgress
+from bench.record.read import find_records
+from bench.report.advice import facts_of
+from bench.studies.base import Flags
+from bench.studies.compare.study import COMPARE
+from bench.studies.prepare import prepare
+from bench.studies.programs import in_mode
+from bench.without_training.advice.answers import advise, standing
+from bench.without_training.advice.facts import Facts
+from bench.without_training.forecast import link as links
+from bench.without_training.network.record import find as find_networks
+
+ROUNDS = 3
+ALONE = next(mode for mode, info in MODES.items() if info.max_devices == 1)
+NO_LATENCY = "0us"
+
+
+def run(args) -> int:
+    """Say which mode to use, and what that rests on. The folder of the records is the last line."""
+    console, asked = tables.terminal(), from_arguments(args)
+    more = given(args)
+    if args.records is not None:
+        refuse(args)
+        folder, batches = Path(args.records).expanduser(), {}
+    else:
+        folder, batches = measured(console, asked, args)
+    facts = read(folder)
+    more |= batches | {"link": link_of(args, facts) or facts.link, "unknown": (*facts.unknown, *left_open(args))}
+    facts = dataclasses.replace(facts, **more)
+    show(console, facts)
+    print(f"records: {folder}", flush=True)
+    return 0
+
+
+def show(console, facts: Facts) -> None:
+    """What a person sees."""
+    for line in standing(facts):
+        console.print(line, highlight=False, markup=False)
+    for answer in advise(facts):
+        console.print(f"\n[bold]{answer.heading}[/]", highlight=False)
+        for line in answer.lines:
+            console.print(f"- {line}", highlight=False, markup=False)
+
+
+# --- what a person gives ----------------------------------------------------------------------------------------------
+
+
+def given(args) -> dict:
+    """PRICE, EXAMPLES and NODES as fields of ``Facts``; a link is read too, to refuse a bad one before anything is run.
+    Raises UserError."""
+    if args.link and args.rate:
+        raise UserError("LINK has a rate and a latency, RATE is a rate alone: give one of them")
+    link_of(args, None)
+    if args.nodes is not None and not (args.link or args.rate or args.records):
+        raise UserError(f"NODES={args.nodes} needs a link, as in LINK=10gbit,50us")
+    found = {"nodes": whole("NODES", args.nodes, 2)} if args.nodes is not None else {}
+    found |= {"price": price_of(args.price)} if args.price is not None else {}
+    return found | ({"per_epoch": whole("EXAMPLES", args.examples, 1)} if args.examples is not None else {})
+
+
+def price_of(text: str) -> float:
+    """PRICE. Raises UserError for anything but a number above 0."""
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 < price < math.inf:
+        raise UserError(f"PRICE={text}: what an hour of one device costs, a number above 0")
+    return price
+
+
+def link_of(args, facts: Facts | None) -> links.Link | None:
+    """LINK, or RATE with no latency; None where neither was given. Raises UserError."""
+    if args.rate:
+        links.rate_of("RATE", args.rate, args.rate)
+    text = args.link or (args.rate and f"{args.rate},{NO_LATENCY}")
+    on_gpu = facts and facts.profile and facts.profile.device == "cuda"
+    return links.said(text, "nccl" if on_gpu else "gloo") if text else None
+
+
+def left_open(args) -> list[str]:
+    """What was not given, and stands for something."""
+    return ["the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"] if args.rate else []
+
+
+def refuse(args) -> None:
+    """Raise UserError for an option that records have already."""
+    names = [variable_of(f) for name, f in FIELDS.items()
+             if (value := getattr(args, name, None)) is not None and not isinstance(value, Default)]  # fmt: skip
+    names += [name.upper() for name in ("modes", "rounds") if getattr(args, name) is not None]
+    if names:
+        raise UserError(f"{names[0]} is of runs, and RECORDS={args.records} has made its own: leave one of them out")
+
+
+# --- records, and runs of its own -------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> Facts:
+    """What the records below a folder say. Raises UserError where there are none that say anything."""
+    networks, _ = find_networks(folder) if folder.is_dir() else ([], [])
+    records, _ = find_records(folder)
+    suites = suites_of(records)
+    shown = {suite.id for suite in suites}
+    return facts_of(suites, [record for record in records if record.config.suite not in shown], networks)
+
+
+def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
+    """A short comparison, with more than one device, and a profile of one: their folder, and the largest batches as
+    fields of ``Facts``."""
+    rounds = ROUNDS if args.rounds is None else whole("ROUNDS", args.rounds, at_least=1)
+    if asked.num_devices > 1:
+        (plan,) = COMPARE.plans(console, asked, Flags(modes=args.modes))
+        config = max(plan.programs.values(), key=lambda each: each.num_devices)
+        silent = {mode: in_mode(config, mode) for mode in UPPER_BOUNDS}
+        plan = dataclasses.replace(plan, programs=plan.programs | silent)  # also on GPUs: what is not hidden is told
+        folder = run_plan(console, plan, Flags(rounds=rounds), asked.out)
+        programs = plan.programs
+    else:
+        config = prepare(console, dataclasses.replace(asked, mode=ALONE))
+        folder, programs = None, {ALONE: config}
+    batch = config.per_device_batch
+    profile = in_mode(config, ALONE, per_device_batch=batch, profile=True, out=str(folder or asked.out))
+    with LiveProgress(profile, console, "profile of one device") as watch:
+        path = launch(profile, watch)
+    return folder or path.parent, batches_of(programs)
+
+
+def batches_of(programs: dict[str, RunConfig]) -> dict:
+    """The largest batch of each program that trains, as fields of ``Facts``; why not where memory is not known."""
+    batches, limits, said = {}, {}, []
+    for label, config in programs.items():
+        if MODES[config.mode].baseline:
+            continue
+        try:
+            limit, told = limits.setdefault(config.num_processes, memory.limit_of(config, None))
+            outputs, assumed = memory.outputs_of(config)
+        except UserError as error:
+            return {"batches_said": (str(error),)}
+        besides, context = memory.besides_of(config)
+        batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
+        said += [f"largest: {told}, and that the data have", assumed, context]
+    return {"batches": batches, "batches_said": tuple(dict.fromkeys(filter(None, said)))}

@@ -1,0 +1,178 @@
+"""From records to what advice is made from: the newest comparison, where its steps went, a profile, a link.
+
+Records of runs and of `bench network` alone are read; what was emulated or predicted is in files of other kinds.
+"""
+
+import statistics
+from collections.abc import Iterable
+
+from bench.analysis import style
+from bench.analysis.suite import Program, Suite
+from bench.config.data_sets import info_of
+from bench.config.options import names
+from bench.errors import UserError
+from bench.record import describe
+from bench.record.view import Record
+from bench.report.pooling import machine_of
+from bench.studies.base import MIN_ROUNDS
+from bench.studies.breakdown import result as breakdown
+from bench.studies.breakdown.study import BREAKDOWN
+from bench.studies.compare.study import COMPARE
+from bench.studies.registry import study_of
+from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
+from bench.without_training.forecast import link as links
+from bench.without_training.forecast import profile as profiles
+from bench.without_training.network.record import NetworkRecord
+
+
+def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[NetworkRecord] = ()) -> Facts:
+    """What these records say. suites: oldest first; runs: of no suite. Of several comparisons the newest counts that
+    has its rounds; without one, the newest profile of one device. Raises UserError where there is neither, and where a
+    suite compares different workloads."""
+    suite = chosen(suites)
+    profiled = profile_for(suite, runs) if suite else newest(runs, has_profile)
+    if not suite and not profiled:
+        raise UserError("there is no comparison, no breakdown, and no profile of one device among these records: run "
+                        "`make advise GPUS=2`, which makes them")  # fmt: skip
+    first = suite.first if suite else profiled
+    found = in_suite(suite, suites) if suite else of_run(profiled)
+    profile, unknown = None, others_of(suite, suites) if suite else []
+    try:
+        profile = profiles.profile_of(profiled, profiled.run_id) if profiled else None
+    except UserError as error:
+        unknown.append(f"what more devices would do: {error}")
+    link = links.of_records([each for each in networks if alike(each, first)], carrier(first))
+    examples = info_of(first.config.data).train_examples
+    return Facts(
+        **found,
+        what=f"{describe.workload(first)}, {first.config.optimizer}",
+        units=first.workload.units,
+        batched=first.workload.batched,
+        profile=profile,
+        link=link,
+        own_link=link,
+        per_epoch=examples and examples * first.workload.per_example,
+        unknown=tuple(unknown),
+    )
+
+
+def others_of(suite: Suite, suites: list[Suite]) -> list[str]:
+    """That other suites of the same study are not used."""
+    count = sum(each.study == suite.study for each in suites) - 1
+    return [f"what {count} more of these suites say: {suite.id} alone is used"] if count else []
+
+
+def carrier(record: Record) -> str:
+    """What carries messages between devices as a record's."""
+    return "nccl" if record.on_gpu else "gloo"
+
+
+def newest(records: list[Record], wanted) -> Record | None:
+    """The newest good record that is wanted."""
+    found = [record for record in records if record.ok and wanted(record)]
+    return max(found, key=lambda record: record.started_at, default=None)
+
+
+def has_profile(record: Record) -> bool:
+    """Whether it is of one device, and has its profile."""
+    return bool(record.num_devices == 1 and record.samples[0].profile)
+
+
+def alike(a: Record, b: Record) -> bool:
+    """Whether two records are of machines of one kind and of the same network."""
+    one, other = machine_of(a), machine_of(b)
+    return (one.hardware, one.network) == (other.hardware, other.network)
+
+
+def chosen(suites: list[Suite]) -> Suite | None:
+    """The newest comparison that has enough rounds, or the newest with any; a breakdown where there is none."""
+    found = [(suite.study == COMPARE.name, min(suite.n, MIN_ROUNDS), place) for place, suite in enumerate(suites)
+             if suite.study in (COMPARE.name, BREAKDOWN.name) and suite.n]  # fmt: skip
+    return suites[max(found)[-1]] if found else None
+
+
+def in_suite(suite: Suite, suites: list[Suite]) -> dict:
+    """What a suite says of its programs. suites: among them a breakdown may be, which knows more of their steps. Raises
+    UserError when it compares different workloads."""
+    more = [each for each in suites if each.study == BREAKDOWN.name and each.n and alike(each.first, suite.first)]
+    few = [f"n = {suite.n}: a look, not a result"] if suite.n < MIN_ROUNDS else []
+    return {
+        "ways": tuple(way_of(program, [(suite, program), *same_in(more, program)])
+                      for program in suite.programs.values() if not program.is_bound and program.config.sync),
+        "looks": len(suite.looks) or 1,
+        "source": f"measured: {suite.id}, n = {suite.n}; {suite.machine}",
+        "unfair": style.flag(study_of(suite).result(suite).certificate),
+        "said": (*few, *describe.misfits(suite.failed), *describe.disturbed(suite.records)),
+    }  # fmt: skip
+
+
+def of_run(record: Record) -> dict:
+    """What a run of one device says."""
+    return {
+        "ways": (Way(record.program, record.config, [record.throughput], parts_of(Program("", [record]), None)),),
+        "source": f"measured: {record.run_id}, n = 1; {describe.machine_line(record)}",
+        "said": tuple(describe.disturbed([record])),
+    }
+
+
+def same_in(suites: list[Suite], program: Program) -> list[tuple[Suite, Program]]:
+    """The same program in other suites."""
+    found = [(suite, suite.programs[program.label]) for suite in suites if program.label in suite.programs]
+    return [(suite, other) for suite, other in found if not other.overrides(program)]
+
+
+def way_of(program: Program, places: list[tuple[Suite, Program]]) -> Way:
+    """A program as it was measured; the parts of its step are those of the last place where it ran."""
+    suite, same = places[-1]
+    return Way(program.label, program.config, program.throughputs, parts_of(same, silent(suite, same)))
+
+
+def silent(suite: Suite, program: Program) -> Program | None:
+    """The same processes without any exchange: the program's own without it, or the upper bound; None where neither was
+    run, and of one process."""
+    if program.first.mode.one_process:
+        return None
+    bounds = (each for each in suite.programs.values()
+              if each.is_bound and each.config.num_devices == program.config.num_devices)  # fmt: skip
+    return breakdown.bare_of(suite, program) or next(bounds, None)
+
+
+def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
+    """Milliseconds of a step in each round by what they are for; they add up to the step of the slowest rank. bare: the
+    same without exchange, which tells communication and imbalance from the rest.
+
+    Exposed communication is the breakdown's. The imbalance is by how much the slowest rank's step is longer than the
+    mean rank's where they do not wait for each other.
+    """
+    steps = [breakdown.step_ms(record) for record in program.records]
+    found = {DATA_WAIT: [wait_ms(record) for record in program.records]}
+    if bare:
+        found[EXPOSED] = breakdown.exposed_comm(program, bare)[0]
+        found[IMBALANCE] = [breakdown.step_ms(record) - mean_rank_ms(record) for record in bare.records]
+    one = program.first.mode.max_devices == 1 or program.config.num_devices == 1
+    rest = [step - sum(each) for step, each in zip(steps, zip(*found.values(), strict=True), strict=True)]
+    return found | {COMPUTATION if bare or one else REST: rest}
+
+
+def wait_ms(record: Record) -> float:
+    """Mean milliseconds for which a step of the slowest rank waits for data."""
+    part = breakdown.slowest(record)
+    return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)[breakdown.PHASES[0]]
+
+
+def mean_rank_ms(record: Record) -> float:
+    """Mean milliseconds of a step over all ranks."""
+    return 1e3 * statistics.fmean(statistics.fmean(part.step_time_s) for part in record.samples)
+
+
+def profile_for(suite: Suite, runs: list[Record]) -> Record | None:
+    """The newest profile of one device of a suite's workload, with the batch of its devices, from a machine alike."""
+    wanted = [*names("model"), "data", "image_size", "context", "precision", "optimizer"]
+    most = max((record.config for record in suite.records), key=lambda config: config.num_devices)
+
+    def fits(record: Record) -> bool:
+        config = record.config
+        same = all(getattr(config, name) == getattr(most, name) for name in [*wanted, "per_device_batch"])
+        return has_profile(record) and same and alike(record, suite.first)
+
+    return newest(runs, fits)

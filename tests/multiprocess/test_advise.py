@@ -1,0 +1,34 @@
+"""`bench advise` with runs of its own, at the smallest size, and again from the records that they left."""
+
+from bench.record.read import find_records
+from tests.runs import SMALL, TINY, flags
+
+SIZE = {k: v for k, v in (SMALL | TINY).items() if k != "baselines"}
+
+
+def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_again(tmp_path, ranks):
+    options = SIZE | {"gpus": 2, "rounds": 1, "modes": "single,ddp", "link": "10gbit,50us", "nodes": 8, "price": 2}
+    result = ranks.bench("advise", *flags(**options), "--out", tmp_path, out=tmp_path)
+    assert result.code == 0, result.stderr
+    (folder,) = tmp_path.iterdir()
+    assert result.stdout.splitlines()[-1] == f"records: {folder}"
+    records, refused = find_records(folder)
+    assert not refused and sorted(r.config.mode for r in records) == ["ddp", "independent", "single", "single"]
+    (profiled,) = (record for record in records if record.config.profile)
+    assert profiled.samples[0].profile and profiled.config.per_device_batch == SIZE["batch"]
+    said = " ".join(result.stdout.split())
+    for words in ("use single: one process", "do not distribute", "no interval", "exposed communication",
+                  "predicted: single: ", "images", "predicted: ddp: ", "efficiency", "on 1 machine"):  # fmt: skip
+        assert words in said, words
+    again = ranks.bench("advise", "--records", folder, *flags(link="10gbit,50us", nodes=8, price=2))
+    assert again.code == 0, again.stderr
+    advice = result.stdout[result.stdout.index("Which mode") :]
+    for heading in ("Which mode", "On 8 devices", "How far it scales", "Cost of an epoch"):
+        assert part(advice, heading) == part(again.stdout, heading), heading
+
+
+def part(said: str, heading: str) -> list[str]:
+    """The lines below a heading."""
+    lines = said.splitlines()
+    begin = lines.index(heading) + 1
+    return lines[begin : lines.index("", begin)]

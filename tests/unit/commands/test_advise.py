@@ -1,0 +1,52 @@
+"""`bench advise` on made-up records: what is said, and one line for what cannot be."""
+
+import pytest
+
+from bench.__main__ import main
+from tests import profiles, records
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A comparison and a profile of one device."""
+    records.store(tmp_path, records.suite_records("compare", records.compare_programs(), rounds=4))
+    profiles.record(tmp_path / "profile")
+    return tmp_path
+
+
+def test_records_are_read_and_nothing_is_written(folder, capsys):
+    before = sorted(folder.rglob("*"))
+    assert main(["advise", f"--records={folder}", "--link=10gbit,50us", "--nodes=8", "--price=2"]) == 0
+    said = capsys.readouterr().out
+    heads = ["Which mode", "Distribute at all", "What holds the step back", "On 8 devices", "How far it scales",
+             "Cost of an epoch", "Not known"]  # fmt: skip
+    lines = said.splitlines()
+    assert [line for line in lines if line in heads] == heads
+    assert "- use single" in said and "one process with all threads; do not distribute: ddp is slower" in said
+    assert lines[-1] == f"records: {folder}" and sorted(folder.rglob("*")) == before
+
+
+def test_a_rate_alone_has_no_latency_and_says_so(folder, capsys):
+    assert main(["advise", f"--records={folder}", "--rate=1gbit"]) == 0
+    assert "0 is taken" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--price=free"], "PRICE=free: what an hour of one device costs"),
+    (["--price=-1"], "PRICE=-1"),
+    (["--link=fast,1ms"], "LINK=fast,1ms is no link"),
+    (["--rate=fast"], "RATE=fast is no rate"),
+    (["--rate=1gbit", "--link=1gbit,1ms"], "give one of them"),
+    (["--link=1gbit,1ms", "--nodes=1"], "NODES=1: a whole number, at least 2"),
+    (["--nodes=8"], "NODES=8 needs a link"),
+    (["--examples=0"], "EXAMPLES=0: a whole number"),
+    (["--rounds=0"], "ROUNDS=0: a whole number"),
+    (["--records=/nowhere"], "/nowhere is not a folder"),
+    (["--records=.", "--model=resnet18"], "MODEL is of runs, and RECORDS=. has made its own"),
+    (["--records=.", "--rounds=3"], "ROUNDS is of runs"),
+    (["--gpus=2", "--epochs=3"], "EPOCHS belongs to single runs"),
+])  # fmt: skip
+def test_bad_input_is_one_line(words, said, capsys):
+    assert main(["advise", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1

@@ -1,0 +1,96 @@
+"""From records to advice: which of them count, and the parts of a step."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.analysis.suite import suites_of
+from bench.commands import advise as command
+from bench.errors import UserError
+from bench.record.read import find_records
+from bench.report.advice import facts_of
+from bench.studies.breakdown.result import step_ms
+from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST
+from tests import networks, profiles, records
+
+
+def compared(name: str = "0001", rounds: int = 3, **speeds) -> list:
+    """The records of a comparison of single, dp, ddp, horovod and the upper bound."""
+    return records.suite_records("compare", records.compare_programs(**speeds), rounds=rounds, name=name)
+
+
+def of(found: list, runs=(), network=()):
+    """The facts of the suites among records, of runs and of network records."""
+    return facts_of(suites_of(found), list(runs), network)
+
+
+def ways(facts) -> dict:
+    """By their labels."""
+    return {way.label: way for way in facts.ways}
+
+
+def test_the_parts_add_up_to_the_step_and_the_bound_tells_what_is_exposed():
+    found = of(made := compared())
+    way = ways(found)["ddp"]
+    assert set(ways(found)) == {"single", "dp", "ddp", "horovod"}  # the bound is no way to train
+    assert set(way.parts) == {DATA_WAIT, EXPOSED, IMBALANCE, COMPUTATION}
+    first = {record.program: record for record in made if record.config.round == 0}
+    assert way.parts[EXPOSED][0] == pytest.approx(step_ms(first["ddp"]) - step_ms(first["independent"]))
+    assert way.steps_ms == pytest.approx([step_ms(r) for r in made if r.program == "ddp"])
+    assert set(ways(found)["single"].parts) == {DATA_WAIT, COMPUTATION}
+    assert set(ways(found)["dp"].parts) == {DATA_WAIT, REST}  # one process: no run without exchange is like it
+
+
+def test_a_breakdown_of_the_same_programs_tells_the_parts():
+    apart = records.suite_records("breakdown", records.breakdown_programs(), rounds=2, name="0002")
+    found = of(compared() + apart)
+    steps = {(r.program, r.config.round): step_ms(r) for r in apart}
+    assert ways(found)["ddp"].parts[EXPOSED] == pytest.approx(
+        [steps["ddp", n] - steps["ddp no_sync", n] for n in (0, 1)]
+    )
+    assert len(ways(found)["ddp"].throughputs) == 3  # speed is the comparison's
+    other = records.suite_records("breakdown", records.breakdown_programs(), rounds=2, name="0003", batch=16)
+    assert ways(of(compared() + other))["ddp"].parts[EXPOSED] == ways(of(compared()))["ddp"].parts[EXPOSED]
+
+
+def test_the_newest_comparison_with_its_rounds_counts():
+    made = compared("0001", ddp=50.0) + compared("0002", ddp=60.0) + compared("0003", rounds=1)
+    found = of(made)
+    assert "-0002" in found.source and "n = 3" in found.source
+    assert any("2 more of these suites" in line for line in found.unknown)
+    assert "a look" in of(compared(rounds=2)).said[0]
+
+
+def test_a_profile_is_used_for_the_workload_and_batch_of_the_suite(tmp_path):
+    def profile(name: str, **options):
+        return find_records(profiles.record(tmp_path / name, **options))[0][0]
+
+    assert of(compared(), [profile("same")]).profile.units == 32
+    for name, options in {"batch": {"batch": 64}, "model": {"model": "resnet34"}, "none": {"profile": False}}.items():
+        assert of(compared(), [profile(name, **options)]).profile is None
+    alone = of([], [profile("alone")])
+    assert list(ways(alone)) == ["single"] and alone.profile and "n = 1" in alone.source
+
+
+def test_a_network_record_of_another_network_is_no_link_of_these_devices():
+    here, elsewhere = (
+        networks.checked(networks.data(label=label), Path("made up")) for label in ("", "emulated, 100 Mbit/s")
+    )
+    assert of(compared(), network=[here]).own_link.alpha_s == pytest.approx(networks.ALPHA, rel=0.2)
+    assert of(compared(), network=[elsewhere]).own_link is None
+
+
+def test_without_anything_that_says_something_one_line_says_so():
+    with pytest.raises(UserError, match="no comparison, no breakdown, and no profile"):
+        of([], [records.record("ddp")])
+
+
+def test_an_emulated_record_never_enters(tmp_path):
+    """Under its own name it is not looked at, and under that of a run it is refused."""
+    folder = records.store(tmp_path, compared())
+    before = command.read(folder)
+    for name in ("emulation.json", "record.json"):
+        (place := folder / name.split(".")[0]).mkdir()
+        (place / name).write_text(json.dumps({"emulation_version": 1, "status": "ok"}))
+    assert [way.throughputs for way in command.read(folder).ways] == [way.throughputs for way in before.ways]
