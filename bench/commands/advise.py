@@ -72,7 +72,7 @@ def given(args) -> dict:
         raise UserError(f"NODES={args.nodes} needs a link, as in LINK=10gbit,50us")
     found = {"nodes": whole("NODES", args.nodes, 2)} if args.nodes is not None else {}
     found |= {"price": price_of(args.price)} if args.price is not None else {}
-    return found | ({"per_epoch": whole("EXAMPLES", args.examples, 1)} if args.examples is not None else {})
+    return found | ({"examples": whole("EXAMPLES", args.examples, 1)} if args.examples is not None else {})
 
 
 def price_of(text: str) -> float:

@@ -42,7 +42,6 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     except UserError as error:
         unknown.append(f"what more devices would do: {error}")
     link = links.of_records([each for each in networks if alike(each, first)], carrier(first))
-    examples = info_of(first.config.data).train_examples
     return Facts(
         **found,
         what=f"{describe.workload(first)}, {first.config.optimizer}",
@@ -51,7 +50,8 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
         profile=profile,
         link=link,
         own_link=link,
-        per_epoch=examples and examples * first.workload.per_example,
+        examples=info_of(first.config.data).train_examples,
+        per_example=first.workload.per_example,
         unknown=tuple(unknown),
     )
 

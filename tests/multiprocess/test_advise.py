@@ -1,13 +1,22 @@
 """`bench advise` with runs of its own, at the smallest size, and again from the records that they left."""
 
 from bench.record.read import find_records
-from tests.runs import SMALL, TINY, flags
+from tests.runs import SMALL, flags
 
-SIZE = {k: v for k, v in (SMALL | TINY).items() if k != "baselines"}
+MODEL = {"model": "gpt", "layers": 1, "width": 8, "heads": 1, "context": 8}  # steps of milliseconds
+SIZE = {k: v for k, v in SMALL.items() if k not in ("baselines", "image_size")} | MODEL
 
 
 def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_again(tmp_path, ranks):
-    options = SIZE | {"gpus": 2, "rounds": 1, "modes": "single,ddp", "link": "10gbit,50us", "nodes": 8, "price": 2}
+    options = SIZE | {
+        "gpus": 2,
+        "rounds": 1,
+        "modes": "single,ddp",
+        "link": "10gbit,50us",
+        "nodes": 8,
+        "price": 2,
+        "examples": 1000,
+    }
     result = ranks.bench("advise", *flags(**options), "--out", tmp_path, out=tmp_path)
     assert result.code == 0, result.stderr
     (folder,) = tmp_path.iterdir()
@@ -18,9 +27,9 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
     assert profiled.samples[0].profile and profiled.config.per_device_batch == SIZE["batch"]
     said = " ".join(result.stdout.split())
     for words in ("use single: one process", "do not distribute", "no interval", "exposed communication",
-                  "predicted: single: ", "images", "predicted: ddp: ", "efficiency", "on 1 machine"):  # fmt: skip
+                  "predicted: single: ", "sequences", "predicted: ddp: ", "efficiency", "on 1 machine"):  # fmt: skip
         assert words in said, words
-    again = ranks.bench("advise", "--records", folder, *flags(link="10gbit,50us", nodes=8, price=2))
+    again = ranks.bench("advise", "--records", folder, *flags(link="10gbit,50us", nodes=8, price=2, examples=1000))
     assert again.code == 0, again.stderr
     advice = result.stdout[result.stdout.index("Which mode") :]
     for heading in ("Which mode", "On 8 devices", "How far it scales", "Cost of an epoch"):

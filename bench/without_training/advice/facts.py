@@ -69,8 +69,8 @@ class Facts:
     the certificate says where something differed.
     profile, link: for a forecast. own_link: the one that was measured between the devices of ``ways``. nodes: of a
     cluster that is not there, one device each. batches: label -> the largest batch per device; batches_said: what that
-    rests on, or why there is none. price: of a device-hour. per_epoch: units in an epoch. said: what must be known of
-    the measurements. unknown: what could not be had, and why.
+    rests on, or why there is none. price: of a device-hour. examples: in an epoch; per_example: units in one. said:
+    what must be known of the measurements. unknown: what could not be had, and why.
     """
 
     ways: tuple[Way, ...] = ()
@@ -87,6 +87,12 @@ class Facts:
     batches: dict[str, int] = field(default_factory=dict)
     batches_said: tuple[str, ...] = ()
     price: float | None = None
-    per_epoch: int | None = None
+    examples: int | None = None
+    per_example: int = 1
     said: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Units in an epoch; None where its examples are not known."""
+        return self.examples and self.examples * self.per_example

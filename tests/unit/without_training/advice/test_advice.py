@@ -176,7 +176,7 @@ def test_a_link_that_is_too_slow_is_not_distributed_over():
 
 def test_the_cost_of_an_epoch_is_devices_times_hours_times_price():
     ways = (way("single", 100, device="cuda"), way("ddp", 180, num_devices=2, device="cuda"))
-    known = Facts(ways, price=3.6, per_epoch=1000)
+    known = Facts(ways, price=3.6, examples=1000)
     flat = [dataclasses.replace(each, throughputs=[each.throughputs[0]] * 3) for each in ways]
     assert answers.cost(flat[0], known)[0] == pytest.approx(3.6 * 1000 / 100 / 3600)
     assert answers.cost(flat[1], known) == pytest.approx((2 * 3.6 * 1000 / 180 / 3600,) * 3)
@@ -189,7 +189,9 @@ def test_cpu_workers_of_one_machine_cost_one_machine():
 
 
 def test_the_cost_on_a_cluster_is_predicted():
-    found = said(Facts(profile=PROFILE, link=SLOW, nodes=4, price=3600.0, per_epoch=32))["Cost of an epoch"]
+    found = said(Facts(profile=PROFILE, link=SLOW, nodes=4, price=3600.0, examples=8, per_example=4))[
+        "Cost of an epoch"
+    ]
     step_s = cluster.advised(cluster.forecasts(Facts(profile=PROFILE, link=SLOW), 4)).step_s
     assert found.startswith("predicted: ") and style.number(step_s) in found
 
