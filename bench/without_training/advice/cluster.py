@@ -89,19 +89,18 @@ def waited(each: result.Forecast) -> str:
 
 
 def efficiency_lines(facts: Facts) -> list[str]:
-    """From how many devices on each mode's efficiency is low, with the ends of the link's interval."""
-    lines = [f"predicted, {facts.link.words}: the efficiency falls below {100 * LOW:.0f} %"]
+    """From how many devices on each mode's efficiency is low, with the slow and the fast end of the link's interval."""
+    link, lines = facts.link, [f"predicted, {facts.link.words}: the efficiency falls below {100 * LOW:.0f} %"]
+    measured = None not in (*link.alpha_ends, *link.beta_ends)
     for mode in ENGINES:
-        links = [facts.link]
-        measured = None not in (*facts.link.alpha_ends, *facts.link.beta_ends)
-        links += [facts.link.at_end(1), facts.link.at_end(0)] if measured else []
-        found = [below(lambda ranks, mode=mode, link=link: result.forecast(facts.profile, config_of(mode), ranks,
-                                                                           link).efficiency)
-                 for link in links]  # fmt: skip
-        low_high = f" [{number(found[1])} to {number(found[2])}]" if measured else ""
-        at = "not up to 512 devices" if found[0] is None else f"from {found[0]} devices on"
-        lines.append(f"predicted: {mode}: {at}{low_high}")
-    return lines if facts.link.alpha_ends[0] is not None else [*lines, "no interval: the link is given, not measured"]
+        config = config_of(mode)
+        found, *ends = (
+            below(lambda ranks, config=config, link=each: result.efficiency(facts.profile, config, ranks, link))
+            for each in [link, *([link.at_end(1), link.at_end(0)] if measured else [])]
+        )
+        at = f"not up to {MOST} devices" if found is None else f"from {found} devices on"
+        lines.append(f"predicted: {mode}: {at}" + (f" [{' to '.join(map(number, ends))}]" if ends else ""))
+    return lines if measured else [*lines, "no interval: the link is given, not measured"]
 
 
 def number(devices: int | None) -> str:

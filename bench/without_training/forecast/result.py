@@ -11,7 +11,7 @@ from bench import formulas
 from bench.analysis import stats, style
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
-from bench.without_training.forecast.engines import BUFFERS, COMPUTED, ENGINES, GATHERED, GRADIENTS, WEIGHTS
+from bench.without_training.forecast.engines import BUFFERS, COMPUTED, ENGINES, GATHERED, GRADIENTS, WEIGHTS, Step
 from bench.without_training.forecast.link import Link
 from bench.without_training.forecast.profile import Profile
 
@@ -53,7 +53,7 @@ class Forecast:
 
 def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Forecast:
     """A mode's step on so many devices."""
-    steps = [ENGINES[config.mode](profile.slower(factor), config, ranks, link) for factor in profile.factors]
+    steps = steps_of(profile, config, ranks, link)
     usual = {name: statistics.fmean(step.terms.get(name, 0.0) for step in steps) for name in TERMS}
     alone = sum(usual.values())
     step_s = mean([step.seconds for step in steps], ranks)
@@ -61,6 +61,17 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # what is less is rounding
     terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
     return Forecast(config.mode, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s)
+
+
+def steps_of(profile: Profile, config: RunConfig, ranks: int, link: Link) -> list[Step]:
+    """A rank's step for each of the profile's timed steps, in rising order."""
+    return [ENGINES[config.mode](profile.slower(factor), config, ranks, link) for factor in profile.factors]
+
+
+def efficiency(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
+    """That of the forecast, without the rest of it."""
+    steps = steps_of(profile, config, ranks, link)
+    return profile.mean_step_s / mean([step.seconds for step in steps], ranks)
 
 
 def mean(values: list[float], ranks: int) -> float:
