@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,3 +50,16 @@ def from_dict(values: dict) -> Plan:
 def find(probe: str) -> Plan:
     """The plan of a run, by what its config carries."""
     return from_dict(json.loads(Path(json.loads(probe)["emulate"]).read_text()))
+
+
+def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
+    """By how much longer than the median each step of a rank is: one of the profile's timed steps, drawn anew for each.
+
+    >>> draws = [drawn((0.9, 1.0, 1.1), 0, rank) for rank in (0, 0, 1)]
+    >>> first, again, other = [[next(draw) for _ in range(8)] for draw in draws]
+    >>> first == again, first == other
+    (True, False)
+    """
+    draw = random.Random(f"{seed} {rank}")
+    while True:
+        yield draw.choice(factors)

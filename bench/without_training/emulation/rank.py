@@ -6,13 +6,12 @@ slowest rank is as slow as on devices of their own.
 """
 
 import itertools
-import random
 import time
 from pathlib import Path
 
 from bench.config.options import RunConfig
 from bench.process.heartbeat import StatusWriter
-from bench.without_training.emulation.plan import Plan, find
+from bench.without_training.emulation.plan import Plan, drawn, find
 
 PHASES = ("forward", "backward", "synchronize", "optimizer")
 
@@ -35,7 +34,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     model = mode.wrap_model(StandIn(plan.profile))
     per_byte = plan.profile.optimizer_s / plan.profile.nbytes
     optimizer = mode.wrap_optimizer(WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte), model)
-    draw = random.Random(f"{config.seed} {mode.topology.rank}")
+    factors = drawn(plan.profile.factors, config.seed, mode.topology.rank)
     status.total(config.warmup_steps + config.timed_steps)
     samples, load = [], None
     for step in range(config.warmup_steps + config.timed_steps):
@@ -43,7 +42,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
             mode.barrier()
             load = Load()
         status.step(step)
-        samples.append(take_step(mode, model, optimizer, plan, draw.choice(plan.profile.factors), status))
+        samples.append(take_step(mode, model, optimizer, plan, next(factors), status))
     timed = samples[config.warmup_steps :]
     part = {
         "rank": mode.topology.rank,

@@ -1,0 +1,102 @@
+"""`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.analysis import drawing, tables
+from bench.commands.base import is_on, needed, whole
+from bench.errors import UserError
+from bench.measure.environment import collect_environment
+from bench.without_training.emulation import record as records
+from bench.without_training.forecast.profile import Profile
+from bench.without_training.forecast_check import figure, result, settings
+from bench.without_training.forecast_check.settings import Setting
+
+START_S = 120.0  # until the ranks have joined, on a busy machine
+SLOWER = 4  # times the expected length: the limit of a setting
+GRACE_S = 40.0  # for an emulation that was told to end
+RECORD = "record: "
+
+
+def run(args) -> int:
+    """Emulate what is not in the file yet, and write file and picture after each setting. Exit code 1 where a setting
+    could not be emulated."""
+    folder = Path(needed("FOLDER", args.folder)).expanduser()
+    console, found, data = tables.terminal(), result.read_profiles(folder), result.read(folder)
+    there = {row["name"] for row in data["rows"]}
+    left = [setting for setting in settings.drawn(found) if setting.name not in there]
+    most = len(left) if args.most is None else whole("MOST", args.most, 0)
+    failed = 0
+    for number, setting in enumerate([] if is_on("ONLY_JUDGE", args.only_judge) else left[:most], 1):
+        profile = found[setting.model]
+        console.print(f"{number} of {min(most, len(left))}: {setting.name}, about {setting.clock_s(profile):.0f} s of "
+                      "steps", highlight=False, markup=False)  # fmt: skip
+        try:
+            row = emulated(setting, profile, folder, args.out)
+        except UserError as error:
+            failed += 1
+            print(f"bench: {error}", file=sys.stderr)
+            continue
+        data.setdefault("environment", collect_environment())
+        data["rows"].append(row)
+        data = result.judged(data, found)
+        result.write(folder, data)
+        off = data["rows"][-1]["off"]
+        console.print(f"  emulated {data['rows'][-1]['emulated_s']:.3g} s, predicted {100 * off:+.1f} %",
+                      highlight=False, markup=False)  # fmt: skip
+    if not data["rows"]:
+        raise UserError(f"{folder} has no emulated setting yet: leave out ONLY_JUDGE and MOST=0")
+    data = result.judged(data, found)
+    result.write(folder, data)
+    drawing.save_all({"forecast-check": figure.draw(data)}, folder)
+    tables.print_grid(console, result.grid(data))
+    for line in result.answer(data):
+        console.print(line, highlight=False, markup=False)
+    print(f"written: {folder / result.NAME}", flush=True)
+    return 1 if failed else 0
+
+
+def emulated(setting: Setting, profile: Profile, folder: Path, out: str | None) -> dict:
+    """A setting's row; emulated once more where its steps scatter, of which the steadier one counts. Raises
+    UserError where it fails."""
+    tries = []
+    while not tries or (len(tries) < 2 and result.scatter(tries[0], profile) > result.SCATTER):
+        tries.append(result.row_of(setting, profile, emulate(setting, profile, folder, out)))
+    return min(tries, key=lambda row: result.scatter(row, profile)) | {"emulated": len(tries)}
+
+
+def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -> records.EmulationRecord:
+    """One `bench emulate` as a process, within its limit. Raises UserError with its last words."""
+    words = {
+        "mode": setting.engine.mode, **setting.engine.options, "compute": folder / f"profile-{setting.model}.json",
+        "nodes": setting.nodes, "rate": f"{setting.rate_mbit}mbit", "dilate": setting.dilate(profile),
+        "warmup": settings.WARMUP, "steps": settings.STEPS, **({"out": out} if out else {}),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "bench", "emulate", *(f"--{name}={value}" for name, value in words.items())]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    limit = START_S + SLOWER * setting.clock_s(profile)
+    try:
+        said, complaint = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{setting.name}: not within {limit:.0f} s") from None
+    finally:
+        end(process)
+    lines = said.strip().splitlines()
+    if process.returncode or not lines or not lines[-1].startswith(RECORD):
+        raise UserError(f"{setting.name}: {(complaint.strip().splitlines() or ['it ended without a record'])[-1]}")
+    return records.load(Path(lines[-1].removeprefix(RECORD)))
+
+
+def end(process: subprocess.Popen) -> None:
+    """See that it is gone: its cluster goes with it."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=GRACE_S)
+    if process.poll() is None:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,34 @@
+"""Predicted over emulated seconds of a step, drawn: both axes logarithmic, one mark for each setting."""
+
+from bench.analysis import style
+from bench.without_training.forecast_check import result
+
+BODY = 4.6  # inches
+TITLE = "A step: predicted over emulated"
+LOOKS = {"made with": (style.ORANGE, "s", style.WHITE), "judged by": (style.BLUE, "o", style.BLUE)}
+BAND = 0.15
+
+
+@style.styled
+def draw(data: dict):
+    """All settings: hollow squares are those that the model was made with, discs those that only judge it."""
+    nodes = result.words(sorted({row["nodes"] for row in data["rows"]}))
+    foot = [f"Emulated and predicted, {nodes} namespaces of one machine. Line: equal; grey: within {BAND:.0%}.",
+            *result.answer(data)]  # fmt: skip
+    paper = style.canvas(None, TITLE, BODY, None, tuple(foot))
+    (axes,) = style.axes_on(paper)
+    both = [row[name] for row in data["rows"] for name in ("emulated_s", "predicted_s")]
+    ends = [0.8 * min(both), 1.25 * max(both)]
+    axes.fill_between(ends, [end * (1 - BAND) for end in ends], [end * (1 + BAND) for end in ends], color=style.PALE)
+    axes.plot(ends, ends, color=style.GREY, linewidth=1)
+    for name, (colour, marker, face) in LOOKS.items():
+        rows = [row for row in data["rows"] if row["made_with"] == (name == result.SETS[0])]
+        axes.plot([row["emulated_s"] for row in rows], [row["predicted_s"] for row in rows], marker, color=colour,
+                  markerfacecolor=face, linestyle="none", label=f"{name} ({len(rows)})")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="emulated, s", ylabel="predicted, s")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.set_aspect("equal")
+    style.legend_above(axes, 2)
+    return paper.figure

@@ -1,0 +1,164 @@
+"""What `bench forecast-check` leaves in its folder: forecast-check.json, with one row for each setting.
+
+A row has the seconds that were emulated, and what the forecast says of them. The forecast can be computed again from
+the rows and the profiles beside them, without another emulation.
+
+The latency of the links that carry is the one number that is fitted, and to the settings that the model was made with.
+It is a quality of this machine: over links of another one `bench network` measures it, or LINK says it.
+"""
+
+import itertools
+import json
+import statistics
+from pathlib import Path
+
+from bench import files
+from bench.analysis.tables import Grid
+from bench.config.options import RunConfig
+from bench.measure.environment import cores_in_words
+from bench.without_training.emulation.plan import drawn as factors_of
+from bench.without_training.emulation.record import EmulationRecord
+from bench.without_training.forecast import engines, link
+from bench.without_training.forecast import profile as profiles
+from bench.without_training.forecast.profile import Profile
+from bench.without_training.forecast_check import settings
+from bench.without_training.forecast_check.settings import Setting
+
+NAME, VERSION = "forecast-check.json", 1
+LATENCIES_US = (0, 50, 100, 200, 400, 800, 1600)  # of a message on the links that carry, of which one is taken
+SCATTER = 0.1  # of the steps of a setting, beyond which it is emulated once more
+SETS = ("made with", "judged by")
+KEPT = ("name", "model", "engine", "nodes", "rate_mbit", "dilate", "made_with", "steps_s", "cpu_share", "emulated")
+
+
+def read_profiles(folder: Path) -> dict[str, Profile]:
+    """The profile of each model, from profile-MODEL.json in the folder. Raises UserError."""
+    return {model: profiles.read(str(folder / f"profile-{model}.json")) for model in settings.MODELS}
+
+
+def read(folder: Path) -> dict:
+    """What is there already; a beginning where nothing is."""
+    path = Path(folder) / NAME
+    return json.loads(path.read_text()) if path.exists() else {"forecast_check_version": VERSION, "rows": []}
+
+
+def row_of(setting: Setting, profile: Profile, record: EmulationRecord) -> dict:
+    """A setting's row, without the prediction."""
+    return {
+        "name": setting.name, "model": setting.model, "engine": setting.engine.name, "nodes": setting.nodes,
+        "rate_mbit": setting.rate_mbit, "dilate": setting.dilate(profile), "made_with": setting.made_with,
+        "steps_s": record.steps_s, "cpu_share": record.cpu_share, "emulated": 1,
+    }  # fmt: skip
+
+
+def scatter(row: dict, profile: Profile) -> float:
+    """How far apart the steps are, each over what is predicted of it: on a quiet machine they are nearly equal."""
+    ratios = [seconds / said for seconds, said in zip(row["steps_s"], predicted_s(row, profile, 0.0), strict=True)]
+    return (max(ratios) - min(ratios)) / statistics.median(ratios)
+
+
+def predicted_s(row: dict, profile: Profile, latency_us: float) -> list[float]:
+    """The forecast of each timed step, with the computation that its slowest rank drew. A link's latency is not slowed
+    with the rest, so it counts as much less as the rest was slowed."""
+    engine = next(each for each in settings.ENGINES if each.name == row["engine"])
+    config = RunConfig(mode=engine.mode, num_devices=2, **engine.options)
+    over = link.said(f"{row['rate_mbit']}mbit,{latency_us / row['dilate']:.6f}us", "gloo")
+    draws = [factors_of(profile.factors, RunConfig().seed, rank) for rank in range(row["nodes"])]
+    slowest = [max(next(draw) for draw in draws) for _ in range(settings.WARMUP + len(row["steps_s"]))]
+    forecast = engines.ENGINES[engine.mode]
+    return [forecast(profile.slower(factor), config, row["nodes"], over).seconds
+            for factor in slowest[settings.WARMUP :]]  # fmt: skip
+
+
+def errors(rows: list[dict], found: dict[str, Profile], latency_us: float) -> list[float]:
+    """Of each row, predicted over emulated, less 1."""
+    return [statistics.fmean(predicted_s(row, found[row["model"]], latency_us)) / statistics.fmean(row["steps_s"]) - 1
+            for row in rows]  # fmt: skip
+
+
+def figures(off: list[float]) -> dict:
+    """Median and worst of errors, both without their sign."""
+    sizes = [abs(each) for each in off]
+    return {"n": len(sizes)} | ({"median": statistics.median(sizes), "worst": max(sizes)} if sizes else {})
+
+
+def judged(data: dict, found: dict[str, Profile]) -> dict:
+    """The file's content: the rows with their predictions, the latency, the figures of both sets."""
+    rows = [{name: row[name] for name in KEPT} for row in data["rows"]]
+    made = [row for row in rows if row["made_with"]]
+    latency = min(LATENCIES_US, key=lambda each: statistics.fmean(map(abs, errors(made, found, each)) if made else [0]))
+    for row, off in zip(rows, errors(rows, found, latency), strict=True):
+        row["emulated_s"] = statistics.fmean(row["steps_s"])
+        row["predicted_s"], row["off"] = row["emulated_s"] * (1 + off), off
+    by_set = {name: figures([row["off"] for row in rows if row["made_with"] == (name == SETS[0])]) for name in SETS}
+    drawing = {
+        "seed": settings.SEED, "settings": len(settings.drawn(found)), "left_out": settings.left_out(found),
+        "warmup": settings.WARMUP, "steps": settings.STEPS,
+    }  # fmt: skip
+    return data | {"drawing": drawing, "latency_us": latency, "figures": by_set, "rows": rows}
+
+
+def write(folder: Path, data: dict) -> Path:
+    """The file, whole or not at all."""
+    path = Path(folder) / NAME
+    with files.written_whole(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=1) + "\n")
+    return path
+
+
+# --- in tables and in words ---------------------------------------------------------------------------------------
+
+
+def grid(data: dict) -> Grid:
+    """A row for each engine and set: how many settings, the median and the worst error."""
+    head = [("engine", False), *((f"{name}:\n{what}", True) for name in SETS for what in ("n", "median", "worst"))]
+    names = [engine.name for engine in settings.ENGINES]
+    rows = [[name, *cells(row for row in data["rows"] if row["engine"] == name)] for name in names]
+    return Grid(head, [*rows, ["all", *cells(data["rows"])]], "predicted against emulated, how far off")
+
+
+def cells(rows) -> list[str]:
+    """Both sets' figures."""
+    rows = list(rows)
+    found = [figures([row["off"] for row in rows if row["made_with"] == made]) for made in (True, False)]
+    return list(itertools.chain.from_iterable([str(each["n"]), percent(each.get("median")), percent(each.get("worst"))]
+                                              for each in found))  # fmt: skip
+
+
+def percent(share: float | None) -> str:
+    """A share.
+
+    >>> percent(0.0312), percent(None)
+    ('3.1 %', '')
+    """
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def answer(data: dict) -> list[str]:
+    """The figures of both sets, where they are from, and what is not there."""
+    said = [
+        f"{name}: {each['n']} settings, off by {percent(each['median'])} at the median and {percent(each['worst'])} at "
+        "worst" for name, each in data["figures"].items() if each["n"]
+    ]  # fmt: skip
+    drawing, done = data["drawing"], len(data["rows"])
+    missing = [f"{drawing['settings'] - done} of {drawing['settings']} settings are not emulated yet"]
+    return [*said, *(missing if done < drawing["settings"] else []), standing(data)]
+
+
+def standing(data: dict) -> str:
+    """Between what, on which machine, with which versions."""
+    machine, versions = data["environment"]["machine"], data["environment"]["versions"]
+    told = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))
+    nodes = sorted({row["nodes"] for row in data["rows"]})
+    return (f"emulated between {words(nodes)} namespaces of one machine: {machine['cpu_model']}, "
+            f"{cores_in_words(machine['usable_cores'])}; {told}")  # fmt: skip
+
+
+def words(numbers: list[int]) -> str:
+    """Numbers in a sentence.
+
+    >>> words([2, 4, 8]), words([2])
+    ('2, 4 or 8', '2')
+    """
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last

@@ -1,0 +1,107 @@
+"""The settings on which the forecast is held against emulation: drawn by a rule with a seed, so that nobody chooses.
+
+From all combinations of models, engines, numbers of nodes and rates, those are left out that this machine could not
+emulate in time or in memory (``why_not``). Of what is left each engine gets, for each number of nodes, as many as DRAWN
+says. Every third of them, in the order of the drawing, is one with which the model was made; the others only judge it.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bench.without_training.forecast.profile import Profile
+
+SEED = 20261123
+MODELS = ("resnet18", "resnet50", "vgg16", "gpt")
+DRAWN = {2: 3, 4: 3, 8: 2, 16: 1}  # nodes -> settings of each engine
+RATES_MBIT = (250, 500, 1000)  # of the links that are emulated
+WARMUP, STEPS = 2, 3  # in the first step DDP finds its buckets, after two PowerSGD begins
+LEAST_DILATE = 4  # what the engines do on the cores counts for a quarter at most
+LEAST_STEP_S = 3.0  # of a step on this machine's clock
+CARRIED_MBIT = 600  # over all nodes, on the links that carry: more takes the cores from the ranks
+MOST_S, MOST_BYTES = 80.0, 8e9  # of a setting's steps on this machine's clock; of its nodes' memory
+COPIES = 4  # of the parameters on a node: weights, gradients, buckets, what is being sent
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A mode with an option. share: bytes that a rank sends over those of a plain all-reduce, for the time limit."""
+
+    name: str
+    mode: str
+    share: float
+    options: dict[str, str] = field(default_factory=dict)
+
+
+ENGINES = (
+    Engine("ddp", "ddp", 1.0),
+    Engine("ddp, fp16", "ddp", 0.5, {"compression": "fp16"}),
+    Engine("ddp, PowerSGD", "ddp", 0.05, {"compression": "powersgd"}),
+    Engine("horovod", "horovod", 1.0),
+    Engine("horovod, fp16", "horovod", 0.5, {"compression": "fp16"}),
+    Engine("zero1", "zero1", 2.0),
+    Engine("fsdp", "fsdp", 2.0),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One emulation. made_with: whether the model was made with it; without it, it only judges."""
+
+    model: str
+    engine: Engine
+    nodes: int
+    rate_mbit: int
+    made_with: bool = False
+
+    @property
+    def name(self) -> str:
+        """In the file, and for people."""
+        return f"{self.model}, {self.engine.name}, {self.nodes} nodes, {self.rate_mbit} Mbit/s"
+
+    def step_s(self, profile: Profile) -> float:
+        """Seconds of an emulated step, roughly: nothing hidden."""
+        bits = 8 * 2 * (self.nodes - 1) / self.nodes * profile.nbytes * self.engine.share
+        return profile.step_s + bits / (1e6 * self.rate_mbit)
+
+    def dilate(self, profile: Profile) -> int:
+        """By how much all is slowed: until this machine can carry the links, and a step is long beside its own work."""
+        return math.ceil(max(LEAST_DILATE, self.nodes * self.rate_mbit / CARRIED_MBIT,
+                             LEAST_STEP_S / self.step_s(profile)))  # fmt: skip
+
+    def clock_s(self, profile: Profile) -> float:
+        """Seconds of all its steps on this machine's clock, roughly."""
+        return (WARMUP + STEPS) * self.dilate(profile) * self.step_s(profile)
+
+    def why_not(self, profile: Profile) -> str:
+        """Why it is left out; "" where it is not."""
+        if COPIES * self.nodes * profile.nbytes > MOST_BYTES:
+            return f"its nodes need more than {MOST_BYTES / 1e9:g} GB"
+        return f"its steps would take more than {MOST_S:g} s" if self.clock_s(profile) > MOST_S else ""
+
+
+def everything() -> Iterator[Setting]:
+    """All combinations."""
+    for model, engine, nodes, rate in itertools.product(MODELS, ENGINES, DRAWN, RATES_MBIT):
+        yield Setting(model, engine, nodes, rate)
+
+
+def drawn(profiles: dict[str, Profile]) -> list[Setting]:
+    """The settings, in the order in which they are emulated."""
+    draw = random.Random(SEED)
+    possible = [setting for setting in everything() if not setting.why_not(profiles[setting.model])]
+    found = []
+    for engine, (nodes, count) in itertools.product(ENGINES, DRAWN.items()):
+        there = [setting for setting in possible if (setting.engine, setting.nodes) == (engine, nodes)]
+        found += draw.sample(there, min(count, len(there)))
+    draw.shuffle(found)
+    return [Setting(each.model, each.engine, each.nodes, each.rate_mbit, place % 3 == 0)
+            for place, each in enumerate(found)]  # fmt: skip
+
+
+def left_out(profiles: dict[str, Profile]) -> dict[str, int]:
+    """How many combinations are left out, by why."""
+    reasons = [why for setting in everything() if (why := setting.why_not(profiles[setting.model]))]
+    return {why: reasons.count(why) for why in sorted(set(reasons))}
