@@ -12,6 +12,7 @@ bench/formulas.py; what is not there is not in a forecast: sums and copies of by
 cores that communication takes from computation.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from bench.without_training.forecast.profile import Profile, Tensor
 MIB = 2**20
 FIRST_BUCKET_MIB, BUCKET_MIB = 1, 25  # DDP's, where BUCKET_CAP_MB says nothing: a small one first, to begin early
 FUSION_MIB, CYCLE_MS = 128, 1.0  # Horovod 0.28.1's
+PIECE = MIB  # the largest of Gloo's all-reduce (gloo/allreduce.h)
 POWER_SGD_PARTS = 3  # all-reduces for a bucket: what is not compressed, and the two matrices
 
 # What the seconds of a step are for.
@@ -176,7 +178,7 @@ def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: RunConf
         "fp16": whole / 2, "bf16": whole / 2,
         "powersgd": sum(formulas.power_sgd_bytes(tensor.shape) for tensor in bucket),
     }.get(compressed, whole)  # fmt: skip
-    latency_s = parts * formulas.ring_all_reduce_s(0, ranks, link.alpha_s, link.beta_s)
+    latency_s = parts * all_reduce_s(0, ranks, link) + fill_s(nbytes, ranks, link, PIECE)
     wire_s = formulas.ring_all_reduce_s(nbytes, ranks, 0.0, link.beta_s)
     return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
 
@@ -189,6 +191,21 @@ def in_turn(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]
         late += message.latency_s + message.wire_s
         sent.append((message.name, begin, message.ready_s + late, message.nbytes))
     return sent, late
+
+
+def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of an all-reduce."""
+    return formulas.ring_all_reduce_s(nbytes, ranks, link.alpha_s, link.beta_s) + fill_s(nbytes, ranks, link, PIECE)
+
+
+def gather_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of an all-gather."""
+    return formulas.ring_gather_s(nbytes, ranks, link.alpha_s, link.beta_s) + fill_s(nbytes, ranks, link)
+
+
+def fill_s(nbytes: float, ranks: int, link: Link, most: float = math.inf) -> float:
+    """Of a ring's seconds, those in which a link carries nothing."""
+    return formulas.gloo_fill_s(nbytes, ranks, link.beta_s, most) if link.carrier == "gloo" else 0.0
 
 
 def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
@@ -209,7 +226,7 @@ def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step
     begin, cycle_s = end - profile.backward_s, (config.cycle_time_ms or CYCLE_MS) / 1000
     most = (config.fusion_mb or FUSION_MIB) * MIB
     waiting = [(begin + tensor.ready_s if config.overlap else end, tensor) for tensor in in_ready_order(profile)]
-    agree_s = formulas.ring_all_reduce_s(0, ranks, link.alpha_s, link.beta_s)  # a bit for each tensor
+    agree_s = all_reduce_s(0, ranks, link)  # a bit for each tensor
     woken, free = begin, begin  # when the last cycle began, and when the link is free
     now = begin
     while waiting:
@@ -221,7 +238,7 @@ def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step
             nbytes = sum(tensor.nbytes for tensor in fused)
             sent = nbytes / 2 if config.compression == "fp16" and config.overlap else nbytes
             start = max(now, free)
-            free = start + formulas.ring_all_reduce_s(sent, ranks, link.alpha_s, link.beta_s)
+            free = start + all_reduce_s(sent, ranks, link)
             step.sent.append((f"fusion {len(step.sent)}", start, free, nbytes))
             now = free if link.carrier == "gloo" else now
     step.add(GRADIENTS, max(0.0, free - end))
@@ -352,8 +369,7 @@ class Line:
 
     def gather(self, block: str, nbytes: int) -> None:
         """Ask for a block's weights."""
-        seconds = formulas.ring_gather_s(nbytes, self.ranks, self.link.alpha_s, self.link.beta_s)
-        self.there[block] = self.collective(f"gather {block}", nbytes, seconds)
+        self.there[block] = self.collective(f"gather {block}", nbytes, gather_s(nbytes, self.ranks, self.link))
 
     def wait(self, block: str) -> None:
         """Until a block's weights are there."""
@@ -363,10 +379,8 @@ class Line:
     def scatter(self, block: str, nbytes: int) -> None:
         """Send a block's gradients. Gloo has no reduce-scatter of its own: torch makes it of an all-reduce
         (``reduce_scatter_tensor_coalesced`` of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
-        whole = formulas.ring_all_reduce_s if self.link.carrier == "gloo" else formulas.ring_gather_s
-        end = self.collective(
-            f"scatter {block}", nbytes, whole(nbytes, self.ranks, self.link.alpha_s, self.link.beta_s)
-        )
+        seconds = all_reduce_s if self.link.carrier == "gloo" else gather_s
+        end = self.collective(f"scatter {block}", nbytes, seconds(nbytes, self.ranks, self.link))
         if not self.ahead:
             self.now = end
 

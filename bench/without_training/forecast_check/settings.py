@@ -20,6 +20,7 @@ RATES_MBIT = (250, 500, 1000)  # of the links that are emulated
 WARMUP, STEPS = 2, 3  # in the first step DDP finds its buckets, after two PowerSGD begins
 LEAST_DILATE = 4  # what the engines do on the cores counts for a quarter at most
 LEAST_STEP_S = 3.0  # of a step on this machine's clock
+CORES, OWN_SHARE = 2, 0.03  # of this machine; of a step, what an engine computes itself
 CARRIED_MBIT = 600  # over all nodes, on the links that carry: more takes the cores from the ranks
 MOST_S, MOST_BYTES = 80.0, 8e9  # of a setting's steps on this machine's clock; of its nodes' memory
 COPIES = 4  # of the parameters on a node: weights, gradients, buckets, what is being sent
@@ -27,18 +28,21 @@ COPIES = 4  # of the parameters on a node: weights, gradients, buckets, what is 
 
 @dataclass(frozen=True)
 class Engine:
-    """A mode with an option. share: bytes that a rank sends over those of a plain all-reduce, for the time limit."""
+    """A mode with an option. share: bytes that a rank sends over those of a plain all-reduce, for the time limit.
+    own_s: what it computes itself, which is not slowed, in seconds per byte of the gradients: PowerSGD goes over them
+    eleven times, at some 5 GB/s."""
 
     name: str
     mode: str
     share: float
     options: dict[str, str] = field(default_factory=dict)
+    own_s: float = 0.0
 
 
 ENGINES = (
     Engine("ddp", "ddp", 1.0),
     Engine("ddp, fp16", "ddp", 0.5, {"compression": "fp16"}),
-    Engine("ddp, PowerSGD", "ddp", 0.05, {"compression": "powersgd"}),
+    Engine("ddp, PowerSGD", "ddp", 0.05, {"compression": "powersgd"}, own_s=2.2e-9),
     Engine("horovod", "horovod", 1.0),
     Engine("horovod, fp16", "horovod", 0.5, {"compression": "fp16"}),
     Engine("zero1", "zero1", 2.0),
@@ -67,9 +71,12 @@ class Setting:
         return profile.step_s + bits / (1e6 * self.rate_mbit)
 
     def dilate(self, profile: Profile) -> int:
-        """By how much all is slowed: until this machine can carry the links, and a step is long beside its own work."""
-        return math.ceil(max(LEAST_DILATE, self.nodes * self.rate_mbit / CARRIED_MBIT,
-                             LEAST_STEP_S / self.step_s(profile)))  # fmt: skip
+        """By how much all is slowed: until this machine can carry the links, a step is long, and what the engine of
+        each node computes on the cores, which they share, is little beside it."""
+        own_s = self.nodes / CORES * self.engine.own_s * profile.nbytes
+        step_s = self.step_s(profile)
+        return math.ceil(max(LEAST_DILATE, self.nodes * self.rate_mbit / CARRIED_MBIT, LEAST_STEP_S / step_s,
+                             own_s / (OWN_SHARE * step_s)))  # fmt: skip
 
     def clock_s(self, profile: Profile) -> float:
         """Seconds of all its steps on this machine's clock, roughly."""
