@@ -31,8 +31,8 @@ def test_on_one_device_it_is_that_devices_step(mode):
 
 
 def test_a_bucket_leaves_when_it_is_full_and_behind_the_one_before():
-    """The rest ends at 0.5, forward at 1.5; the first bucket is there at 2.5, the last one at 3.5 and sent by 4.5, and the
-    piece for which links stand idle."""
+    """The rest ends at 0.5, forward at 1.5; the first bucket is there at 2.5, the last one at 3.5. Each takes a second,
+    and the piece for which links stand idle."""
     found = step("ddp", **SMALL_BUCKETS)
     assert [entry[0] for entry in found.sent] == ["bucket 0", "bucket 1"]
     assert [entry[1:3] for entry in found.sent] == [pytest.approx((2.5, 3.5 + IDLE)), pytest.approx((3.5, 4.5 + IDLE))]
