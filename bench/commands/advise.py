@@ -53,6 +53,8 @@ def show(console, facts: Facts) -> None:
     """What a person sees."""
     for line in standing(facts):
         console.print(line, highlight=False, markup=False)
+    if facts.unfair:
+        console.print(f"[bold]{facts.unfair}[/]", highlight=False)
     for answer in advise(facts):
         console.print(f"\n[bold]{answer.heading}[/]", highlight=False)
         for line in answer.lines:

@@ -21,9 +21,12 @@ from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
 from bench.record import describe
 from bench.record.view import Record
+from bench.report.advice import facts_of
 from bench.report.pooling import machine_of
 from bench.studies.base import MIN_ROUNDS
+from bench.studies.compare.study import COMPARE
 from bench.studies.registry import STUDIES, study_of
+from bench.without_training.advice.answers import of_measured, standing
 from bench.without_training.network import figure as network_figure
 from bench.without_training.network import result as network_result
 from bench.without_training.network.record import NetworkRecord, by_suite
@@ -90,6 +93,7 @@ def page(
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(TEMPLATE).render(
+        advice=advice_section(suites),
         sections=[found for study, found in sections if not study.card],
         networks=[network_section(found) for found in newest.values()],
         foreign=foreign_section(foreign) if foreign else None,
@@ -106,6 +110,17 @@ def page(
         failed=failed_grid([record for record in failed if not record.failed_on_purpose]),
         refused=refused,
     )
+
+
+def advice_section(suites: list[Suite]) -> dict | None:
+    """All that the template shows of the advice: what the newest comparison answers; None without one."""
+    if not any(suite.study == COMPARE.name and suite.n for suite in suites):
+        return None
+    try:
+        facts = facts_of(suites, [])
+    except UserError:  # the suite's own section says why
+        return None
+    return {"flag": facts.unfair, "answers": of_measured(facts), "standing": standing(facts)}
 
 
 def place_of(key: Subject) -> tuple:

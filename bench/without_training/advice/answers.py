@@ -21,16 +21,25 @@ class Answer(NamedTuple):
 
 def advise(facts: Facts) -> list[Answer]:
     """Every question that can be answered, and what could not be known."""
-    ways, forecast = looked_into(facts), can_forecast(facts)
+    forecast = can_forecast(facts)
     found = [
-        Answer("Which mode", choice.mode_lines(facts) if choice.candidates(facts.ways) else []),
-        Answer("Distribute at all", choice.distribution_lines(facts)),
-        Answer("What holds the step back", [line for way in ways for line in step.step_lines(way, facts)]),
+        *of_measured(facts),
         Answer("Largest batch per device", batch_lines(facts)),
         Answer(f"On {facts.nodes} devices", cluster.cluster_lines(facts) if forecast and facts.nodes else []),
         Answer("How far it scales", cluster.efficiency_lines(facts) if forecast else []),
         Answer("Cost of an epoch", cost_lines(facts)),
         Answer("Not known", unknown_lines(facts)),
+    ]
+    return [answer for answer in found if answer.lines]
+
+
+def of_measured(facts: Facts) -> list[Answer]:
+    """What the measured rounds answer."""
+    steps = [line for way in looked_into(facts) for line in step.step_lines(way, facts)]
+    found = [
+        Answer("Which mode", choice.mode_lines(facts) if choice.candidates(facts.ways) else []),
+        Answer("Distribute at all", choice.distribution_lines(facts)),
+        Answer("What holds the step back", steps),
     ]
     return [answer for answer in found if answer.lines]
 

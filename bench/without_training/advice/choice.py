@@ -81,9 +81,7 @@ def mode_lines(facts: Facts) -> list[str]:
             lines.append(f"no difference could be shown: {each.sentence(way.label, found.best.label)}")
         else:
             lines.append(each.sentence(way.label, found.best.label))
-    if not found.against:
-        lines.append("it alone was measured: nothing to compare")
-    return lines + ([facts.unfair] if facts.unfair else [])
+    return lines if found.against else [*lines, "it alone was measured: nothing to compare"]
 
 
 def distribution_lines(facts: Facts) -> list[str]:

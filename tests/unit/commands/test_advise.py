@@ -26,6 +26,15 @@ def test_records_are_read_and_nothing_is_written(folder, capsys):
     assert lines[-1] == f"records: {folder}" and sorted(folder.rglob("*")) == before
 
 
+def test_what_was_not_fair_is_said_before_the_advice(tmp_path, capsys):
+    programs = records.compare_programs()
+    programs["dp"]["item_sync"] = True
+    records.store(tmp_path, records.suite_records("compare", programs, rounds=3))
+    assert main(["advise", f"--records={tmp_path}"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("NOT A FAIR COMPARISON: extra work per step") < said.index("Which mode")
+
+
 def test_a_rate_alone_has_no_latency_and_says_so(folder, capsys):
     assert main(["advise", f"--records={folder}", "--rate=1gbit"]) == 0
     assert "0 is taken" in " ".join(capsys.readouterr().out.split())

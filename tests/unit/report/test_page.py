@@ -104,11 +104,23 @@ def test_ids_are_there_once_and_every_reference_has_its_id(text, parsed):
 
 
 def test_the_answer_comes_before_everything_else(text):
-    said = plain(text.partition("<body>")[2])
+    said = plain(text.partition("<body>")[2].partition("</section>")[2])  # after the advice
     assert "quick: n = 3" not in said and "quick: n = 2, a look, not a result" in said  # of the suites of two rounds
     places = [said.index(words) for words in ("Which mode is fastest here", "single is faster than ddp by",
               "Was it fair?", "Ratio of throughput, paired by round", "How much faster? Every pair")]  # fmt: skip
     assert places == sorted(places)
+
+
+def test_the_advice_is_first_and_is_of_the_newest_comparison(text):
+    first = plain(text.partition('<section id="')[2].partition("</section>")[0])
+    assert "use single: one process, one device" in first and "measured: compare-20260102-030405-0002, n = 3" in first
+    for words in ("do not distribute: ddp is slower than single", "most of its step is computation", "make advise"):
+        assert words in first
+
+
+def test_without_a_comparison_there_is_no_advice(without_pictures):
+    said = page.page([records.suite("breakdown", records.breakdown_programs(), rounds=2)], [], [])
+    assert 'id="advice"' not in said
 
 
 def test_each_study_is_there_with_its_pictures(parsed, text, newest):
@@ -156,8 +168,8 @@ def test_other_machines_and_numbers_of_devices_are_other_subjects():
     suites += [records.suite("compare", records.compare_programs(4), rounds=3, name="0002")]
     suites += [records.suite("compare", records.compare_programs(), rounds=3, name="0003", device="cuda")]
     text = page.page(suites, [], [])
-    headings = re.findall(r"<h2>(.*?)</h2>", text)
-    assert len(headings) == 3 and all(f'id="{suite.id}"' in text for suite in suites)
+    advice, *headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert advice == "Which mode to use" and len(headings) == 3 and all(f'id="{suite.id}"' in text for suite in suites)
     assert "Comparison (2 CPU workers, Test(R) Processor 3.0, 2 cores)" in headings
     assert any(heading.startswith("Comparison (2 GPUs, Test GPU 80GB") for heading in headings)
     assert len({page.subject(suite) for suite in suites}) == 3

@@ -81,11 +81,6 @@ def test_a_single_round_has_no_interval_and_shows_nothing():
     assert "use single" in (text := said(Facts(ways))["Which mode"]) and "no interval" in text
 
 
-def test_what_was_not_fair_is_said():
-    assert "NOT A FAIR COMPARISON" in said(Facts((way("single", 9), way("ddp", 8)), unfair="NOT A FAIR COMPARISON"))[
-        "Which mode"]  # fmt: skip
-
-
 # --- what holds the step back ---------------------------------------------------------------------------------------
 
 
