@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 
 from bench.analysis import tables
@@ -20,7 +21,7 @@ from bench.record.read import find_records
 from bench.report.advice import facts_of
 from bench.studies.base import Flags
 from bench.studies.compare.study import COMPARE
-from bench.studies.prepare import prepare
+from bench.studies.prepare import prepare, refuse
 from bench.studies.programs import in_mode
 from bench.without_training.advice.answers import advise, standing
 from bench.without_training.advice.facts import Facts
@@ -37,7 +38,7 @@ def run(args) -> int:
     console, asked = tables.terminal(), from_arguments(args)
     more = given(args)
     if args.records is not None:
-        refuse(args)
+        refuse_runs(args)
         folder, batches = Path(args.records).expanduser(), {}
     else:
         folder, batches = measured(console, asked, args)
@@ -102,7 +103,7 @@ def left_open(args) -> list[str]:
     return ["the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"] if args.rate else []
 
 
-def refuse(args) -> None:
+def refuse_runs(args) -> None:
     """Raise UserError for an option that records have already."""
     names = [variable_of(f) for name, f in FIELDS.items()
              if (value := getattr(args, name, None)) is not None and not isinstance(value, Default)]  # fmt: skip
@@ -116,8 +117,10 @@ def refuse(args) -> None:
 
 def read(folder: Path) -> Facts:
     """What the records below a folder say. Raises UserError where there are none that say anything."""
-    networks, _ = find_networks(folder) if folder.is_dir() else ([], [])
-    records, _ = find_records(folder)
+    records, refused = find_records(folder)
+    networks, bad = find_networks(folder)
+    for sentence in refused + bad:
+        print(f"refused: {sentence}", file=sys.stderr)
     suites = suites_of(records)
     shown = {suite.id for suite in suites}
     return facts_of(suites, [record for record in records if record.config.suite not in shown], networks)
@@ -126,7 +129,10 @@ def read(folder: Path) -> Facts:
 def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
     """A short comparison, with more than one device, and a profile of one: their folder, and the largest batches as
     fields of ``Facts``."""
+    refuse(asked, "mode")
     rounds = ROUNDS if args.rounds is None else whole("ROUNDS", args.rounds, at_least=1)
+    if asked.num_devices == 1 and (args.modes or args.rounds):
+        raise UserError("MODES and ROUNDS are of a comparison, and GPUS=1 has none: use GPUS=2 or more")
     if asked.num_devices > 1:
         (plan,) = COMPARE.plans(console, asked, Flags(modes=args.modes))
         config = max(plan.programs.values(), key=lambda each: each.num_devices)

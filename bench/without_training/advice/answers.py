@@ -55,13 +55,15 @@ def can_forecast(facts: Facts) -> bool:
 
 
 def looked_into(facts: Facts) -> list[Way]:
-    """The programs whose steps are taken apart: the one that is advised, and the best distributed one."""
-    if not choice.candidates(facts.ways):
+    """The programs whose steps are taken apart: the one that is advised, and the fastest distributed one, of those of
+    which it is known what communication adds where there are such."""
+    ways = choice.candidates(facts.ways)
+    if not ways:
         return []
-    ways = [choice.choose(facts.ways, facts.looks).advised]
-    if found := choice.distribution(facts.ways, facts.looks):
-        ways.append(found.best)
-    return [way for way in dict.fromkeys(ways) if way.parts]
+    others = [way for way in ways if not way.alone]
+    others = [way for way in others if EXPOSED in way.parts] or others
+    found = [choice.choose(facts.ways, facts.looks).advised, *([choice.fastest(others)] if others else [])]
+    return [way for way in dict.fromkeys(found) if way.parts]
 
 
 def batch_lines(facts: Facts) -> list[str]:
@@ -114,8 +116,9 @@ def unknown_lines(facts: Facts) -> list[str]:
                          "`make accuracy` compares what is learnt")  # fmt: skip
     for way in looked_into(facts):
         if not way.alone and EXPOSED not in way.parts:
+            hint = "" if way.info.one_process else " (`make breakdown`)"
             lines.append(f"how much of the step of {way.label} is exposed communication: no run of it without exchange "
-                         "is there (`make breakdown`)")  # fmt: skip
+                         f"is there{hint}")  # fmt: skip
         if DATA_WAIT not in way.parts:
             lines.append(f"how long {way.label} waits for data")
     if facts.ways and not choice.distribution(facts.ways, facts.looks):

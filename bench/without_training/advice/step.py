@@ -106,7 +106,7 @@ def step_lines(way: Way, facts: Facts) -> list[str]:
     parts = ", ".join(f"{part} {percent(way.share(part))}" for part in order)
     lines = [f"{way.label}: {style.number(statistics.fmean(steps))} ms per step: {parts}"]
     if order[0] in (COMPUTATION, REST):
-        lines.append(f"{way.label}: most of its step is {order[0]}")
+        lines.append(f"{way.label}: the largest part of its step is {order[0]}")
     else:
         lines.append(f"{way.label} is held back by {order[0]}")
     return lines + [f"{way.label}, try {n}: {trial.words}" for n, trial in enumerate(trials(way, facts), 1)]

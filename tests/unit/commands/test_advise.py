@@ -53,6 +53,8 @@ def test_a_rate_alone_has_no_latency_and_says_so(folder, capsys):
     (["--records=/nowhere"], "/nowhere is not a folder"),
     (["--records=.", "--model=resnet18"], "MODEL is of runs, and RECORDS=. has made its own"),
     (["--records=.", "--rounds=3"], "ROUNDS is of runs"),
+    (["--gpus=1", "--rounds=2"], "GPUS=1 has none"),
+    (["--gpus=2", "--mode=fsdp", "--device=cpu"], "MODE belongs to single runs"),
     (["--gpus=2", "--epochs=3"], "EPOCHS belongs to single runs"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(words, said, capsys):

@@ -127,6 +127,13 @@ def test_ranks_that_are_not_alike_and_what_is_not_hidden():
     assert tried(late)[0] == "OVERLAP=1"
 
 
+def test_of_the_distributed_modes_one_whose_communication_is_known_is_taken_apart():
+    parts = {COMPUTATION: 0.9, EXPOSED: 0.1}
+    ways = (way("single", 100), way("dp", 90), way("ddp", 80, parts=parts), way("horovod", 70, parts=parts))
+    assert [each.label for each in answers.looked_into(Facts(ways))] == ["single", "ddp"]
+    assert [each.label for each in answers.looked_into(Facts(ways[:2]))] == ["single", "dp"]
+
+
 def test_computation_has_a_measurement_to_make_and_no_promised_gain():
     (trial,) = step.trials(way("single", 100), Facts())
     assert trial.gain is None and "make knobs MODE=single" in trial.words
