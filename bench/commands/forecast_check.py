@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.analysis import drawing, tables
+from bench.analysis import tables
 from bench.commands.base import is_on, needed, whole
 from bench.errors import UserError
 from bench.measure.environment import collect_environment
@@ -51,7 +51,7 @@ def run(args) -> int:
         raise UserError(f"{folder} has no emulated setting yet: leave out ONLY_JUDGE and MOST=0")
     data = result.judged(data, found)
     result.write(folder, data)
-    drawing.save_all({"forecast-check": figure.draw(data)}, folder)
+    figure.save(data, folder)
     tables.print_grid(console, result.grid(data))
     for line in result.answer(data):
         console.print(line, highlight=False, markup=False)

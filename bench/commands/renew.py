@@ -18,6 +18,8 @@ from bench.files import PROJECT
 from bench.record.describe import how_quiet
 from bench.report import manual, reference_page
 from bench.studies.registry import study_of
+from bench.without_training.forecast_check import figure as forecast_check_figure
+from bench.without_training.forecast_check import result as forecast_check
 from bench.without_training.network import figure as network_figure
 from bench.without_training.network.record import by_suite, place_of
 from bench.without_training.network.record import find as find_networks
@@ -79,6 +81,10 @@ def draw() -> Iterator[Path]:
         before = {path: path.read_bytes() for path in (place_of(found) / "pictures").glob("*")}
         drawn = drawing.save_all(network_figure.figures(found), place_of(found)) if before else []
         yield from (path for path in drawn if path.read_bytes() != before.get(path))
+    checked = forecast_check.read(manual.FORECAST_CHECK)
+    before = {path: path.read_bytes() for path in (manual.FORECAST_CHECK / "pictures").glob("*")}
+    drawn = forecast_check_figure.save(checked, manual.FORECAST_CHECK)
+    yield from (path for path in drawn if path.read_bytes() != before.get(path))
     yield from draw_chapters()
 
 

@@ -17,10 +17,11 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
-from bench.report import markdown, predicted, reference_page, watched
+from bench.report import forecast_checked, markdown, predicted, reference_page, watched
 
 REFERENCE = PROJECT / "results" / "reference"
 MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
+FORECAST_CHECK = REFERENCE / "cpu-2-cores-epyc" / "forecast-check"
 
 
 def documents(blocks: dict[str, Callable[[], str]]) -> Iterator[tuple[Path, str]]:
@@ -128,5 +129,6 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "watch-cost": lambda: watched.cost(REFERENCE / MACHINE / "watched-cost.json"),
     "memory-kinds": predicted.kinds,
     "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
+    "forecast-check": lambda: forecast_checked.figures(FORECAST_CHECK),
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

@@ -1,6 +1,8 @@
 """Predicted over emulated seconds of a step, drawn: both axes logarithmic, one mark for each setting."""
 
-from bench.analysis import style
+from pathlib import Path
+
+from bench.analysis import drawing, style
 from bench.without_training.forecast_check import result
 
 BODY = 4.6  # inches
@@ -32,3 +34,8 @@ def draw(data: dict):
     axes.set_aspect("equal")
     style.legend_above(axes, 2)
     return paper.figure
+
+
+def save(data: dict, folder: Path) -> list[Path]:
+    """The picture in the folder, as SVG and PNG; their paths."""
+    return drawing.save_all({"forecast-check": draw(data)}, folder)

@@ -5,6 +5,7 @@ emulate in time or in memory (``why_not``). Of what is left each engine gets, fo
 says. Every third of them, in the order of the drawing, is one with which the model was made; the others only judge it.
 """
 
+import dataclasses
 import itertools
 import math
 import random
@@ -104,8 +105,8 @@ def drawn(profiles: dict[str, Profile]) -> list[Setting]:
         there = [setting for setting in possible if (setting.engine, setting.nodes) == (engine, nodes)]
         found += draw.sample(there, min(count, len(there)))
     draw.shuffle(found)
-    return [Setting(each.model, each.engine, each.nodes, each.rate_mbit, place % 3 == 0)
-            for place, each in enumerate(found)]  # fmt: skip
+    found = [dataclasses.replace(each, made_with=place % 3 == 0) for place, each in enumerate(found)]
+    return sorted(found, key=lambda each: each.nodes == max(DRAWN))  # which take longest to start
 
 
 def left_out(profiles: dict[str, Profile]) -> dict[str, int]:

@@ -1,0 +1,181 @@
+"""The forecast held against emulation: the drawing of the settings, the figures, the command, what is committed."""
+
+import dataclasses
+import json
+import sys
+
+import pytest
+
+from bench.__main__ import main
+from bench.commands import forecast_check as command
+from bench.report import manual
+from bench.without_training.emulation import record as records
+from bench.without_training.forecast_check import figure, result, settings
+from bench.without_training.forecast_check.settings import ENGINES, Setting
+from tests import emulations, profiles
+from tests.profiles import PROFILE
+from tests.shown import text_of
+
+COMMITTED = manual.FORECAST_CHECK
+FAST = dataclasses.replace(PROFILE, forward_s=0.1, backward_s=0.1, optimizer_s=0.01, other_s=0.0, tensors=tuple(
+    dataclasses.replace(tensor, needed_s=0.0, ready_s=0.1) for tensor in PROFILE.tensors))  # fmt: skip
+MADE_UP = dict.fromkeys(settings.MODELS, dataclasses.replace(FAST, factors=(0.9, 1.0, 1.2)))
+DDP = ENGINES[0]
+
+
+def row(steps_s, made_with=False, nodes=2, **other) -> dict:
+    """A row of a setting: 20 MB over 100 Mbit/s."""
+    return {"name": "a", "model": "gpt", "engine": DDP.name, "nodes": nodes, "rate_mbit": 100, "dilate": 4,
+            "made_with": made_with, "steps_s": steps_s, "cpu_share": 0.1, "emulated": 1} | other  # fmt: skip
+
+
+def folder_of(tmp_path):
+    """A folder with a profile of each model."""
+    for model in settings.MODELS:
+        made = profiles.record(tmp_path / model)
+        (made / "record.json").rename(tmp_path / f"profile-{model}.json")
+    return tmp_path
+
+
+# --- the drawing ----------------------------------------------------------------------------------------------------
+
+
+def test_the_same_settings_are_drawn_each_time_and_a_third_of_them_is_for_making():
+    found = settings.drawn(MADE_UP)
+    assert found == settings.drawn(MADE_UP) and len({each.name for each in found}) == len(found) >= 60
+    assert sum(each.made_with for each in found) == -(-len(found) // 3)
+    drawn = [(each.engine.name, each.nodes) for each in found]
+    assert all(drawn.count((engine.name, nodes)) <= most for engine in ENGINES for nodes, most in
+               settings.DRAWN.items())  # fmt: skip
+    assert {engine for engine, _ in drawn} == {engine.name for engine in ENGINES}
+
+
+def test_what_would_take_too_long_or_too_much_memory_is_left_out_and_counted():
+    large = dataclasses.replace(PROFILE, tensors=tuple(
+        dataclasses.replace(tensor, shape=(70, 10**6)) for tensor in PROFILE.tensors))  # fmt: skip
+    slow = dataclasses.replace(PROFILE, forward_s=10.0)
+    found = MADE_UP | {"vgg16": large, "resnet50": slow}
+    assert "need more than 8 GB" in Setting("vgg16", DDP, 4, 1000).why_not(large)
+    assert "would take more than 80 s" in Setting("resnet50", DDP, 2, 1000).why_not(slow)
+    assert {each.model for each in settings.drawn(found)} <= {"resnet18", "gpt", "vgg16"}
+    assert sum(settings.left_out(found).values()) == sum(
+        bool(each.why_not(found[each.model])) for each in settings.everything())  # fmt: skip
+
+
+def test_more_nodes_and_faster_links_are_slowed_more():
+    carried = [each.nodes * each.rate_mbit / each.dilate(PROFILE) for each in settings.everything()]
+    assert max(carried) <= settings.CARRIED_MBIT
+    power = next(engine for engine in ENGINES if engine.own_s)
+    assert Setting("gpt", power, 8, 250).dilate(FAST) > Setting("gpt", DDP, 8, 250).dilate(FAST)
+
+
+# --- the figures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_predicted_with_what_its_slowest_rank_drew():
+    """Two of the nodes' draws differ, and the emulation's ranks make the same ones."""
+    from bench.without_training.emulation.plan import drawn
+
+    profile = MADE_UP["gpt"]
+    draws = [drawn(profile.factors, 0, rank) for rank in range(4)]
+    slowest = [max(next(draw) for draw in draws) for _ in range(settings.WARMUP + 3)][settings.WARMUP :]
+    quiet = dataclasses.replace(profile, factors=(1.0,))
+    at_median = result.predicted_s(row([1.0] * 3, nodes=4), quiet)
+    found = result.predicted_s(row([1.0] * 3, nodes=4), profile)
+    assert at_median[0] == at_median[1]
+    assert [(said > at_median[0], said == at_median[0]) for said in found] == [(f > 1, f == 1) for f in slowest]
+
+
+def test_what_the_model_was_made_with_and_what_judges_it_have_figures_of_their_own():
+    """Errors without their sign: of the first twice too fast, of the second half as much too slow."""
+    free = result.predicted_s(row([1.0] * 3), MADE_UP["gpt"])
+    judging = [row([factor * seconds for seconds in free], name=str(factor)) for factor in (2.0, 0.8, 1.0)]
+    found = result.judged({"rows": [row(free, made_with=True), *judging]}, MADE_UP)
+    assert found["figures"]["made with"] == {"n": 1, "median": pytest.approx(0.0), "worst": pytest.approx(0.0)}
+    assert found["figures"]["judged by"] == {"n": 3, "median": pytest.approx(0.25), "worst": pytest.approx(0.5)}
+    assert [each["off"] for each in found["rows"]] == pytest.approx([0.0, -0.5, 0.25, 0.0])
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def emulator(monkeypatch):
+    """In the place of an emulation: the seconds that are next, or a failure."""
+    told, asked = [], []
+
+    def emulate(setting, profile, folder, out):
+        asked.append(setting.name)
+        steps = told.pop(0) if told else [1.0, 1.0, 1.0]
+        data = emulations.data(dilate=4.0, steps=3)
+        for part in data["samples"]:
+            part["step_time_s"] = [4 * seconds for seconds in steps]
+        return records.EmulationRecord(data, "")
+
+    monkeypatch.setattr(command, "emulate", emulate)
+    monkeypatch.setattr(records.EmulationRecord, "cpu_share", 0.5)
+    return told, asked
+
+
+def test_what_is_in_the_file_is_not_emulated_again(tmp_path, emulator, capsys):
+    folder, (_, asked) = folder_of(tmp_path), emulator
+    assert main(["forecast-check", str(folder), "--most=2"]) == 0
+    assert len(set(asked)) == 2 and "settings are not emulated yet" in capsys.readouterr().out
+    before = json.loads((folder / result.NAME).read_text())
+    assert main(["forecast-check", str(folder), "--most=1"]) == 0
+    assert len(set(asked)) == 3
+    after = json.loads((folder / result.NAME).read_text())
+    assert [row["name"] for row in after["rows"][:2]] == [row["name"] for row in before["rows"]]
+    assert main(["forecast-check", str(folder), "--only-judge"]) == 0 and len(set(asked)) == 3
+    assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
+
+
+def test_a_setting_whose_steps_scatter_is_emulated_once_more_and_the_steadier_counts(tmp_path, emulator):
+    folder, (told, asked) = folder_of(tmp_path), emulator
+    told += [[1.0, 5.0, 1.0], [1.0, 2.0, 1.0]]
+    assert main(["forecast-check", str(folder), "--most=1"]) == 0
+    (found,) = json.loads((folder / result.NAME).read_text())["rows"]
+    assert len(asked) == 2 and found["emulated"] == 2 and found["steps_s"] == [1.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(("program", "said"), [("#!/bin/sh\necho broken >&2\nexit 3\n", "broken"),
+                                                 ("#!/bin/sh\nexec sleep 60\n", "not within 1 s")])  # fmt: skip
+def test_a_setting_that_fails_or_hangs_is_said_and_the_next_one_goes_on(program, said, tmp_path, monkeypatch, capsys):
+    """Each is a process with a limit; here it ends without a record, or never."""
+    folder, stand_in = folder_of(tmp_path), tmp_path / "program"
+    stand_in.write_text(program)
+    stand_in.chmod(0o700)
+    monkeypatch.setattr(command, "START_S", 1.0)
+    monkeypatch.setattr(command, "SLOWER", 0)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    assert main(["forecast-check", str(folder), "--most=2"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count(said) == 2 and "has no emulated setting yet" in errors
+
+
+def test_a_folder_without_profiles_is_refused_in_one_line(tmp_path, capsys):
+    assert main(["forecast-check", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "profile-resnet18.json is no record" in error and error.count("\n") == 1
+
+
+# --- what is committed ------------------------------------------------------------------------------------------------
+
+
+def test_the_committed_figures_are_those_of_the_forecast_as_it_is():
+    """From the committed profiles and seconds; and the settings are those that are drawn."""
+    found, data = result.read_profiles(COMMITTED), result.read(COMMITTED)
+    again = json.loads(json.dumps(result.judged(data, found)))
+    assert again["drawing"] == data["drawing"]
+    for said, computed in zip(data["rows"], again["rows"], strict=True):
+        assert computed == said | {name: pytest.approx(said[name]) for name in ("emulated_s", "predicted_s", "off")}
+    drawn = {each.name: each.made_with for each in settings.drawn(found)}
+    assert {each["name"]: each["made_with"] for each in data["rows"]}.items() <= drawn.items()
+
+
+def test_the_picture_says_what_it_is_of():
+    data = result.read(COMMITTED)
+    said = text_of(figure.draw(data))
+    assert "Emulated and predicted" in said and "namespaces of one machine" in said
+    for name, figures in data["figures"].items():
+        assert f"{name} ({figures['n']})" in said
