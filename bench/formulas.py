@@ -590,7 +590,7 @@ def ring_gather_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> f
     return ring_all_reduce_s(nbytes, ranks, alpha_s, beta_s) / 2
 
 
-def gloo_fill_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf) -> float:
+def gloo_idle_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf) -> float:
     """Seconds that a ring collective over Gloo takes beyond its bytes: one piece, in which a link stands idle.
 
     Each of n parts is sent in two pieces or more, none larger than ``most``, and two pieces are on their way at a time
@@ -600,9 +600,9 @@ def gloo_fill_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf
 
     All-gather of 4 MB at 1 MB/s, with ``ring_gather_s`` of 2 s on two ranks and 3 s on four:
 
-    >>> gloo_fill_s(4e6, ranks=2, beta_s=1e-6), gloo_fill_s(4e6, ranks=4, beta_s=1e-6)
+    >>> gloo_idle_s(4e6, ranks=2, beta_s=1e-6), gloo_idle_s(4e6, ranks=4, beta_s=1e-6)
     (1.0, 0.5)
-    >>> gloo_fill_s(400e6, ranks=2, beta_s=1e-6, most=2**20)  # an all-reduce of hundreds of pieces
+    >>> gloo_idle_s(400e6, ranks=2, beta_s=1e-6, most=2**20)  # an all-reduce of hundreds of pieces
     1.048576
     """
     return beta_s * min(nbytes / (2 * ranks), most) if ranks > 1 else 0.0

@@ -12,7 +12,6 @@ bench/formulas.py; what is not there is not in a forecast: sums and copies of by
 cores that communication takes from computation.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -178,7 +177,7 @@ def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: RunConf
         "fp16": whole / 2, "bf16": whole / 2,
         "powersgd": sum(formulas.power_sgd_bytes(tensor.shape) for tensor in bucket),
     }.get(compressed, whole)  # fmt: skip
-    latency_s = parts * all_reduce_s(0, ranks, link) + fill_s(nbytes, ranks, link, PIECE)
+    latency_s = parts * all_reduce_s(0, ranks, link) + idle_s(nbytes, ranks, link)
     wire_s = formulas.ring_all_reduce_s(nbytes, ranks, 0.0, link.beta_s)
     return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
 
@@ -195,17 +194,20 @@ def in_turn(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]
 
 def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds of an all-reduce."""
-    return formulas.ring_all_reduce_s(nbytes, ranks, link.alpha_s, link.beta_s) + fill_s(nbytes, ranks, link, PIECE)
+    return formulas.ring_all_reduce_s(nbytes, ranks, link.alpha_s, link.beta_s) + idle_s(nbytes, ranks, link)
 
 
 def gather_s(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds of an all-gather."""
-    return formulas.ring_gather_s(nbytes, ranks, link.alpha_s, link.beta_s) + fill_s(nbytes, ranks, link)
+    idle = formulas.gloo_idle_s(nbytes, ranks, link.beta_s) if link.carrier == "gloo" else 0.0
+    return formulas.ring_gather_s(nbytes, ranks, link.alpha_s, link.beta_s) + idle
 
 
-def fill_s(nbytes: float, ranks: int, link: Link, most: float = math.inf) -> float:
-    """Of a ring's seconds, those in which a link carries nothing."""
-    return formulas.gloo_fill_s(nbytes, ranks, link.beta_s, most) if link.carrier == "gloo" else 0.0
+def idle_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Of an all-reduce's seconds, those in which the link carries nothing, where they are not in beta already."""
+    if link.carrier != "gloo" or link.whole:
+        return 0.0
+    return formulas.gloo_idle_s(nbytes, ranks, link.beta_s, PIECE)
 
 
 def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:

@@ -19,7 +19,8 @@ WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in
 @dataclass(frozen=True)
 class Link:
     """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
-    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people."""
+    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people. whole:
+    beta is of a measured all-reduce, and what that idles is in it."""
 
     alpha_s: float
     beta_s: float
@@ -27,6 +28,7 @@ class Link:
     carrier: str = "gloo"
     alpha_ends: tuple[float | None, float | None] = (None, None)
     beta_ends: tuple[float | None, float | None] = (None, None)
+    whole: bool = False
 
     @property
     def at_once(self) -> int:
@@ -37,7 +39,7 @@ class Link:
         """The fast (0) or the slow (1) end of what is known of it; itself where nothing is."""
         alpha, beta = self.alpha_ends[end], self.beta_ends[end]
         alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
-        return Link(max(0.0, alpha), max(0.0, beta), self.words, self.carrier)
+        return Link(max(0.0, alpha), max(0.0, beta), self.words, self.carrier, whole=self.whole)
 
 
 def said(text: str, carrier: str) -> Link:
@@ -91,4 +93,5 @@ def of_series(series: Series) -> Link:
     """What an all-reduce's line says of a link."""
     (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
     words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
-    return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends))
+    return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),
+                whole=True)  # fmt: skip

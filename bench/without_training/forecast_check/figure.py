@@ -13,9 +13,9 @@ BAND = 0.15
 
 @style.styled
 def draw(data: dict):
-    """All settings: hollow squares are those that the model was made with, discs those that only judge it."""
+    """All settings. Hollow squares are those that the model was made with, discs those that only judge it."""
     nodes = result.words(sorted({row["nodes"] for row in data["rows"]}))
-    foot = [f"Emulated and predicted, {nodes} namespaces of one machine. Line: equal; grey: within {BAND:.0%}.",
+    foot = [f"Emulated and predicted, {nodes} namespaces of one machine. Line: equal; grey: within {100 * BAND:g} %.",
             *result.answer(data)]  # fmt: skip
     paper = style.canvas(None, TITLE, BODY, None, tuple(foot))
     (axes,) = style.axes_on(paper)
@@ -28,8 +28,9 @@ def draw(data: dict):
         axes.plot([row["emulated_s"] for row in rows], [row["predicted_s"] for row in rows], marker, color=colour,
                   markerfacecolor=face, linestyle="none", label=f"{name} ({len(rows)})")  # fmt: skip
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="emulated, s", ylabel="predicted, s")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    ticks = [2.0**power for power in range(-10, 11) if ends[0] <= 2.0**power <= ends[1]]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_aspect("equal")
     style.legend_above(axes, 2)

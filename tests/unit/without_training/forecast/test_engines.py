@@ -139,6 +139,15 @@ def test_fsdp_over_gloo_waits_for_each_gather_and_each_scatter():
     assert step("fsdp", reshard=False).terms["weights gathered, not hidden"] == pytest.approx(2 * 0.75)
 
 
+def test_what_a_measured_all_reduce_idles_is_not_counted_twice():
+    """It is in its beta. A gather, which was not measured, idles besides."""
+    measured = dataclasses.replace(SLOW, whole=True)
+    assert step("ddp", link=measured, **SMALL_BUCKETS).seconds == pytest.approx(5.0)
+    assert measured.at_end(0).whole
+    found = step("fsdp", link=measured)
+    assert found.terms["weights gathered, not hidden"] == pytest.approx(4 * 0.75)
+
+
 def test_fsdp_over_nccl_hides_what_it_asks_for_early():
     """The first block's weights are waited for; the second's come while it computes. Of the backward pass the gathers
     are hidden, and the last scatter is not: its 0.5 s begin when it ends."""
