@@ -23,6 +23,7 @@ LEAST_DILATE = 4  # what the engines do on the cores counts for a quarter at mos
 LEAST_STEP_S = 3.0  # of a step on this machine's clock
 CORES, OWN_SHARE = 2, 0.03  # of this machine; of a step, what an engine computes itself
 CARRIED_MBIT = 600  # over all nodes, on the links that carry: more takes the cores from the ranks
+START_S = 8.0  # of a node, until it has joined
 MOST_S, MOST_BYTES = 80.0, 8e9  # of a setting's steps on this machine's clock; of its nodes' memory
 COPIES = 4  # of the parameters on a node: weights, gradients, buckets, what is being sent
 
@@ -97,7 +98,7 @@ def everything() -> Iterator[Setting]:
 
 
 def drawn(profiles: dict[str, Profile]) -> list[Setting]:
-    """The settings, in the order in which they are emulated."""
+    """The settings, in the order in which they are emulated: the shortest first."""
     draw = random.Random(SEED)
     possible = [setting for setting in everything() if not setting.why_not(profiles[setting.model])]
     found = []
@@ -106,7 +107,7 @@ def drawn(profiles: dict[str, Profile]) -> list[Setting]:
         found += draw.sample(there, min(count, len(there)))
     draw.shuffle(found)
     found = [dataclasses.replace(each, made_with=place % 3 == 0) for place, each in enumerate(found)]
-    return sorted(found, key=lambda each: each.nodes == max(DRAWN))  # which take longest to start
+    return sorted(found, key=lambda each: each.clock_s(profiles[each.model]) + START_S * each.nodes)
 
 
 def left_out(profiles: dict[str, Profile]) -> dict[str, int]:
