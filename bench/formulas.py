@@ -590,6 +590,28 @@ def ring_gather_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -> f
     return ring_all_reduce_s(nbytes, ranks, alpha_s, beta_s) / 2
 
 
+def ring_over_nodes(
+    ranks: int, per_node: int, inside: tuple[float, float], between: tuple[float, float]
+) -> tuple[float, float]:
+    """alpha and beta of one link such that a ring of ranks over it takes as long as one over nodes of per_node ranks.
+
+    inside, between: (alpha s, beta s per byte) of the links within a node and of the one link that each node has. One
+    ring goes through all ranks and leaves each of m nodes once. In 2 (n - 1) rounds of an all-reduce a part is sent
+    over 2 (m - 1) links between nodes and 2 (n - m) within them; every link carries all rounds, so the slowest gives
+    the rate. So NCCL estimates its rings (src/graph/tuning.cc of 2.8: nInterSteps, speedInter).
+
+    Two nodes of four, 1 s inside and 15 s between: of 7 hops one is between, as seven of 3 s; then one node alone:
+
+    >>> ring_over_nodes(8, 4, inside=(1.0, 0.1), between=(15.0, 2.0)), ring_over_nodes(4, 4, (1.0, 0.1), (15.0, 2.0))
+    ((3.0, 2.0), (1.0, 0.1))
+    """
+    nodes = math.ceil(ranks / per_node)
+    if nodes == 1:
+        return inside
+    alpha_s = ((nodes - 1) * between[0] + (ranks - nodes) * inside[0]) / (ranks - 1)
+    return alpha_s, max(inside[1], between[1]) if per_node > 1 else between[1]
+
+
 def gloo_idle_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf) -> float:
     """Seconds that a ring collective over Gloo takes beyond its bytes: one piece, in which a link stands idle.
 

@@ -113,6 +113,8 @@ LINES = [
                 "--devices": {"metavar": "DEVICES", "help": "numbers of devices [2,4,8]"},
                 "--link": {"metavar": "LINK", "help": "rate and latency, one way, of every device's link"},
                 "--network": {"metavar": "NETWORK", "help": "what `bench network` has left, in the place of LINK"},
+                "--per-node": {"metavar": "PER_NODE", "help": "devices of each node, which share its link [1]"},
+                "--link-inside": {"metavar": "LINK", "help": "rate and latency between devices of one node"},
                 "--modes": {"metavar": "MODES", "help": "of ddp, horovod, zero1, fsdp [all]"},
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 

@@ -36,18 +36,23 @@ def run(args) -> int:
     for grid in [result.grid(found, profile.unit), *([result.explained(found)] if explain else [])]:
         console.print(grid.caption, highlight=False, markup=False)
         tables.print_grid(console, grid)
-    for line in result.limits(found):
+    for line in result.limits(found, link):
         console.print(f"note: {line}", highlight=False, markup=False)
     return 0
 
 
 def link_of(args, profile: profiles.Profile) -> links.Link:
-    """LINK or NETWORK. Raises UserError for both or neither."""
+    """LINK or NETWORK, and where nodes have several devices what is inside. Raises UserError for what does not fit."""
     carrier = "gloo" if profile.device == "cpu" else "nccl"
     if bool(args.link) == bool(args.network):
         raise UserError("one of LINK=RATE,LATENCY (as in LINK=10gbit,50us) and NETWORK=folder (what `make network` has "
                         "left) is needed")  # fmt: skip
-    return links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
+    link = links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
+    per_node = whole("PER_NODE", args.per_node or "1", 1)
+    if (per_node > 1) != bool(args.link_inside):
+        raise UserError("several devices per node need both PER_NODE and LINK_INSIDE, as in PER_NODE=8 "
+                        "LINK_INSIDE=1200gbit,4us")  # fmt: skip
+    return link.with_inside(per_node, links.said_inside(args.link_inside, carrier)) if args.link_inside else link
 
 
 def modes_of(args) -> list[str]:

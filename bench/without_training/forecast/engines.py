@@ -178,7 +178,7 @@ def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: RunConf
         "powersgd": sum(formulas.power_sgd_bytes(tensor.shape) for tensor in bucket),
     }.get(compressed, whole)  # fmt: skip
     latency_s = parts * all_reduce_s(0, ranks, link) + idle_s(nbytes, ranks, link)
-    wire_s = formulas.ring_all_reduce_s(nbytes, ranks, 0.0, link.beta_s)
+    wire_s = formulas.ring_all_reduce_s(nbytes, ranks, 0.0, link.of_ring(ranks).beta_s)
     return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
 
 
@@ -194,25 +194,31 @@ def in_turn(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]
 
 def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds of an all-reduce."""
-    return formulas.ring_all_reduce_s(nbytes, ranks, link.alpha_s, link.beta_s) + idle_s(nbytes, ranks, link)
+    ring = link.of_ring(ranks)
+    return formulas.ring_all_reduce_s(nbytes, ranks, ring.alpha_s, ring.beta_s) + idle_s(nbytes, ranks, link)
 
 
 def gather_s(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds of an all-gather."""
-    idle = formulas.gloo_idle_s(nbytes, ranks, link.beta_s) if link.carrier == "gloo" else 0.0
-    return formulas.ring_gather_s(nbytes, ranks, link.alpha_s, link.beta_s) + idle
+    ring = link.of_ring(ranks)
+    idle = formulas.gloo_idle_s(nbytes, ranks, ring.beta_s) if link.carrier == "gloo" else 0.0
+    return formulas.ring_gather_s(nbytes, ranks, ring.alpha_s, ring.beta_s) + idle
 
 
 def idle_s(nbytes: float, ranks: int, link: Link) -> float:
     """Of an all-reduce's seconds, those in which the link carries nothing, where they are not in beta already."""
     if link.carrier != "gloo" or link.whole:
         return 0.0
-    return formulas.gloo_idle_s(nbytes, ranks, link.beta_s, PIECE)
+    return formulas.gloo_idle_s(nbytes, ranks, link.of_ring(ranks).beta_s, PIECE)
 
 
 def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of a broadcast."""
-    return formulas.tree_broadcast_s(nbytes, ranks, link.alpha_s, link.beta_s)
+    """Seconds of a broadcast: from node to node, and then inside each."""
+    seconds = formulas.tree_broadcast_s(nbytes, link.nodes(ranks), link.alpha_s, link.beta_s)
+    if link.inside:
+        inside = min(ranks, link.per_node)
+        seconds += formulas.tree_broadcast_s(nbytes, inside, link.inside.alpha_s, link.inside.beta_s)
+    return seconds
 
 
 # --- Horovod ------------------------------------------------------------------------------------------------------

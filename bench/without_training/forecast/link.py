@@ -1,10 +1,12 @@
 """What carries messages between devices: a latency, seconds per byte, and how many messages share it."""
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import formulas
 from bench.errors import UserError
-from bench.formulas import tcp_payload_share
 from bench.launch.cluster.plan import UNITS_OF_TIME, quantity, rate_words
 from bench.without_training.network import record as network_record
 from bench.without_training.network.result import Series, series_of
@@ -20,7 +22,8 @@ WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in
 class Link:
     """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
     each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people. whole:
-    beta is of a measured all-reduce, and what that idles is in it."""
+    beta is of a measured all-reduce, and what that idles is in it. Where a node has per_node devices, this is the link
+    of the node, and inside the one between its devices."""
 
     alpha_s: float
     beta_s: float
@@ -29,6 +32,8 @@ class Link:
     alpha_ends: tuple[float | None, float | None] = (None, None)
     beta_ends: tuple[float | None, float | None] = (None, None)
     whole: bool = False
+    per_node: int = 1
+    inside: "Link | None" = None
 
     @property
     def at_once(self) -> int:
@@ -39,7 +44,25 @@ class Link:
         """The fast (0) or the slow (1) end of what is known of it; itself where nothing is."""
         alpha, beta = self.alpha_ends[end], self.beta_ends[end]
         alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
-        return Link(max(0.0, alpha), max(0.0, beta), self.words, self.carrier, whole=self.whole)
+        return dataclasses.replace(self, alpha_s=max(0.0, alpha), beta_s=max(0.0, beta), alpha_ends=(None, None),
+                                   beta_ends=(None, None))  # fmt: skip
+
+    def nodes(self, ranks: int) -> int:
+        """On which so many ranks are, each node filled before the next."""
+        return math.ceil(ranks / self.per_node)
+
+    def of_ring(self, ranks: int) -> "Link":
+        """A link for each device, over which a ring of so many takes as long as through the nodes."""
+        if not self.inside:
+            return self
+        inside, between = (self.inside.alpha_s, self.inside.beta_s), (self.alpha_s, self.beta_s)
+        alpha_s, beta_s = formulas.ring_over_nodes(ranks, self.per_node, inside, between)
+        return Link(alpha_s, beta_s, self.words, self.carrier, whole=self.whole)
+
+    def with_inside(self, per_node: int, inside: "Link") -> "Link":
+        """The link of a node that has so many devices, with what is between them."""
+        words = f"{self.words} for each node of {per_node} devices; inside {inside.words}"
+        return dataclasses.replace(self, per_node=per_node, inside=inside, words=words)
 
 
 def said(text: str, carrier: str) -> Link:
@@ -48,20 +71,35 @@ def said(text: str, carrier: str) -> Link:
     >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
     (0.001, 11.96)
     """
+    rate, latency_s, words = parts_of("LINK", text)
+    return Link(latency_s, BYTE / (rate * formulas.tcp_payload_share()), f"{words}, TCP over Ethernet", carrier)
+
+
+def said_inside(text: str, carrier: str) -> Link:
+    """LINK_INSIDE=RATE,LATENCY: between devices of one node, all of the rate to a program. Raises UserError.
+
+    >>> said_inside("1200gbit,4us", "nccl").beta_s
+    6.666666666666666e-12
+    """
+    rate, latency_s, words = parts_of("LINK_INSIDE", text)
+    return Link(latency_s, BYTE / rate, words, carrier)
+
+
+def parts_of(name: str, text: str) -> tuple[float, float, str]:
+    """RATE,LATENCY in Mbit/s and s, and both in words. Raises UserError, which names the variable."""
     rate_text, _, latency_text = text.partition(",")
-    rate = rate_of("LINK", text, rate_text)
+    rate = rate_of(name, text, rate_text)
     latency = quantity(latency_text, UNITS_OF_TIME)  # in ms
     if latency is None:
-        raise UserError(f"LINK={text} is no link: {WANTED}")
-    words = f"{rate_words(rate)} and {latency_text} one way, TCP over Ethernet"
-    return Link(latency / 1000, BYTE / (rate * tcp_payload_share()), words, carrier)
+        raise UserError(f"{name}={text} is no link: {WANTED}")
+    return rate, latency / 1000, f"{rate_words(rate)} and {latency_text} one way"
 
 
 def rate_of(name: str, whole: str, text: str) -> float:
     """A rate in Mbit/s. Raises UserError, which names the variable and all that it was."""
     rate = quantity(text, UNITS_OF_RATE)
     if rate is None or not 0.001 <= rate <= FASTEST:
-        raise UserError(f"{name}={whole} is no {'link' if name == 'LINK' else 'rate'}: {WANTED}")
+        raise UserError(f"{name}={whole} is no {'rate' if name == 'RATE' else 'link'}: {WANTED}")
     return rate
 
 

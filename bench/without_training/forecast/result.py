@@ -143,10 +143,11 @@ def standing(profile: Profile, link: Link) -> list[str]:
     ]
 
 
-def limits(found: list[Forecast]) -> list[str]:
+def limits(found: list[Forecast], link: Link) -> list[str]:
     """What must be known of the figures."""
     lines = ["the interval is that of the profile's mean step and of the measured link; how far the model is from "
              "measurements is not in it; beside emulation it is in tutorials/manual/forecast.md"]  # fmt: skip
     if any(each.low_s is None for each in found):
         lines = ["no interval: one timed step, and a link that was not measured", *lines[1:]]
-    return [*lines, "each device is taken to have its own cores and one link of its own to all others"]
+    own = f"each node of {link.per_node} devices" if link.inside else "each device"
+    return [*lines, f"each device is taken to have its own cores, and {own} one link of its own to all others"]

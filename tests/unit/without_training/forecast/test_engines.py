@@ -39,6 +39,20 @@ def test_a_bucket_leaves_when_it_is_full_and_behind_the_one_before():
     assert found.seconds == pytest.approx(5.0 + IDLE) and found.exposed_s == pytest.approx(1.0 + IDLE)
 
 
+def test_in_nodes_of_two_a_ring_leaves_each_node_once():
+    """Four ranks on two nodes: of 6 hops 2 are between nodes, 6 alpha is 2 x 10 ms + 4 x 1 ms. Each link carries 1.5
+    times the 10 MB, and the node's is the slowest: 1.5 s. On one node the link inside is all there is."""
+    within = Link(1e-3, 1e-9, "1 GB/s", "nccl")
+    between = Link(10e-3, 1e-7, "10 MB/s", "nccl").with_inside(2, within)
+    assert engines.all_reduce_s(10 * MB, 4, between) == pytest.approx(0.024 + 1.5)
+    assert engines.gather_s(10 * MB, 4, between) == pytest.approx(0.012 + 0.75)
+    assert engines.all_reduce_s(10 * MB, 2, between) == engines.all_reduce_s(10 * MB, 2, within)
+    assert engines.broadcast_s(10 * MB, 4, between) == pytest.approx(0.011 + 1.0 + 0.01)
+    for mode in ENGINES:
+        alone = step(mode, ranks=4, link=Link(10e-3, 1e-7, "10 MB/s", "nccl"))
+        assert step(mode, ranks=2, link=within).seconds < step(mode, ranks=4, link=between).seconds <= alone.seconds
+
+
 def test_without_overlap_all_buckets_wait_for_the_end_of_backward():
     assert step("ddp", overlap=False, **SMALL_BUCKETS).seconds == pytest.approx(6.0 + 2 * IDLE)
 

@@ -70,6 +70,18 @@ def test_what_is_printed_says_that_it_is_predicted_and_nothing_is_written(tmp_pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_nodes_of_several_devices_have_a_link_inside_and_share_the_other(tmp_path, capsys):
+    run = made_up.record(tmp_path / "run", device="cuda")
+    alone, shared = [], ["--per-node=8", "--link-inside=1200gbit,4us"]
+    rows = []
+    for words in (alone, shared):
+        assert main(["forecast", str(run), "--devices=8,16", LINK, "--modes=ddp", *words]) == 0
+        said = capsys.readouterr().out
+        rows.append([line.split()[2] for line in said.splitlines() if line.split()[:1] == ["ddp"]])
+    assert "each node of 8 devices; inside 1200 Gbit/s" in " ".join(said.split())
+    assert float(rows[1][0]) < float(rows[0][0]) and float(rows[1][1]) == pytest.approx(float(rows[0][1]), rel=0.05)
+
+
 def test_a_measured_link_is_taken_from_what_bench_network_left(tmp_path, capsys):
     (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
     (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", ranks=4)))
@@ -112,6 +124,9 @@ def test_a_record_without_the_profile_of_one_device_is_refused_in_one_line(optio
     ([], "one of LINK=RATE,LATENCY"),
     ([LINK, "--network=."], "one of LINK=RATE,LATENCY"),
     (["--link=100mbit"], "LINK=100mbit is no link"),
+    ([LINK, "--per-node=8"], "need both PER_NODE and LINK_INSIDE"),
+    ([LINK, "--link-inside=1gbit,1us"], "need both PER_NODE and LINK_INSIDE"),
+    ([LINK, "--per-node=8", "--link-inside=1gbit"], "LINK_INSIDE=1gbit is no link"),
     (["--link=fast,1ms"], "LINK=fast,1ms is no link"),
     (["--network=/nowhere"], "NETWORK=/nowhere is not there"),
     ([LINK, "--devices=0"], "DEVICES=0: a whole number, at least 1"),
