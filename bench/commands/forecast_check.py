@@ -22,8 +22,8 @@ RECORD = "record: "
 
 
 def run(args) -> int:
-    """Emulate what is not in the file yet, and write file and picture after each setting. Exit code 1 where a setting
-    could not be emulated."""
+    """Emulate what is not in the file yet; the file is written after each setting, the picture at the end. Exit code 1
+    where a setting could not be emulated."""
     folder = Path(needed("FOLDER", args.folder)).expanduser()
     console, found, data = tables.terminal(), result.read_profiles(folder), result.read(folder)
     there = {row["name"] for row in data["rows"]}

@@ -3,8 +3,8 @@
 A row has the seconds that were emulated, and what the forecast says of them. The forecast can be computed again from
 the rows and the profiles beside them, without another emulation.
 
-Nothing is fitted. That a setting was one that the model was made with means that its error was looked at while terms
-were put into bench/formulas.py; the others were emulated for judging alone.
+Nothing is fitted: the terms in bench/formulas.py come from what Gloo's source does and from single collectives that
+were timed. The division says which settings' errors may decide on a term, and which are only for judging.
 """
 
 import itertools
@@ -81,7 +81,7 @@ def figures(off: list[float]) -> dict:
 
 
 def judged(data: dict, found: dict[str, Profile]) -> dict:
-    """The file's content: the rows with their predictions, the latency, the figures of both sets."""
+    """The file's content: the rows with their predictions, and the figures of both sets."""
     rows = [{name: row[name] for name in KEPT} for row in data["rows"]]
     for row, off in zip(rows, errors(rows, found), strict=True):
         row["emulated_s"] = statistics.fmean(row["steps_s"])
