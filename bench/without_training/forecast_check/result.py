@@ -3,8 +3,8 @@
 A row has the seconds that were emulated, and what the forecast says of them. The forecast can be computed again from
 the rows and the profiles beside them, without another emulation.
 
-Nothing is fitted: the terms in bench/formulas.py come from what Gloo's source does and from single collectives that
-were timed. The division says which settings' errors may decide on a term, and which are only for judging.
+Nothing is fitted: the terms in bench/formulas.py come from what Gloo's source does. The division says which
+settings' errors may decide on a term, and which are only for judging.
 """
 
 import itertools
