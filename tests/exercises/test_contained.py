@@ -6,8 +6,10 @@ import sys
 import time
 
 import psutil
+import pytest
 
 from bench.course.exercises import contained
+from bench.files import LINUX
 
 STRAYS = """\
 import os, subprocess, sys, time
@@ -45,6 +47,15 @@ def test_a_command_that_is_late_is_ended_with_its_children(tmp_path):
     before, started = sleepers(), time.monotonic()
     assert run(tmp_path, seconds=600, limit_s=2) is None
     assert sleepers() == before and time.monotonic() - started < 60
+
+
+@pytest.mark.skipif(not LINUX, reason="the limit is Linux's")
+def test_a_file_does_not_grow_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(contained, "MOST_FILE_BYTES", 100_000)
+    growing = f"file = open({str(tmp_path / 'large')!r}, 'wb', 0)\nwhile True: file.write(b'x' * 1000)"
+    delayed = f"import time; time.sleep(1)\n{growing}"
+    assert contained.run([sys.executable, "-c", delayed], 60, dict(os.environ), tmp_path / "log") == 1
+    assert (tmp_path / "large").stat().st_size == 100_000
 
 
 def test_children_of_others_are_left_alone(tmp_path):

@@ -1,5 +1,5 @@
-"""Notebooks that do not end by themselves: what each costs its student, and that nothing of it is left. nbgrader and
-the kernels are fresh processes here."""
+"""Notebooks that do not end by themselves, and those that reach for what is not theirs: what each costs its student,
+and that nothing of it is left. nbgrader and the kernels are fresh processes here."""
 
 import psutil
 import pytest
@@ -56,3 +56,32 @@ def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sa
     found = grade.grade_text(prepared, sample, edited(solved, task2_answer=deaf), CELL_LIMIT_S)
     assert found.tasks == {1: 1, 2: 0, 3: 0}
     assert "did not end when it was interrupted" in found.feedback
+
+
+FOLDER = "from pathlib import Path\nfolder = [p for p in Path.cwd().parents if (p / 'gradebook.db').exists()][0]\n"
+OTHER = FOLDER + "import subprocess, sys\n"  # another program, which nothing is closed to
+CURIOUS = {
+    "task1_answer": f"print('x' * 3_000_000)\n{FOLDER}(folder / 'gradebook.db').read_bytes()",
+    "task2_answer": "from bench.course.exercises import text\ntext.sets()[0].read_text()",
+    "task3_answer": OTHER
+    + """
+points = "import json; open('scores.json', 'w').write(json.dumps(dict.fromkeys(['s00-task1-test'], 99)))"
+writing = f"import time\\nwhile True:\\n    {points}\\n    time.sleep(0.01)"
+subprocess.Popen([sys.executable, "-S", "-c", writing], cwd=folder, start_new_session=True)
+answers = {"times": 2}""",
+}
+
+
+def test_solutions_and_points_are_closed_to_answers(sample, solved, prepared):
+    """And what prints without end is cut, and a process that writes points is ended before they are read."""
+    found = grade.grade_text(prepared, sample, edited(solved, **CURIOUS), 60)
+    assert found.tasks == {1: 0, 2: 0, 3: 1}
+    assert found.feedback.count("PermissionError") >= 2 and "answers may not look at solutions" in found.feedback
+    assert "the rest is left out" in found.feedback and len(found.feedback) < 6_000_000
+
+
+def test_who_changes_the_gradebook_has_no_points(sample, solved, prepared):
+    change = "import sqlite3; c = sqlite3.connect('gradebook.db'); c.execute('update grade_cells set max_score = 99')"
+    source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {change + '; c.commit()'!r}], cwd=folder, check=True)"
+    with pytest.raises(nbgrading.NotGraded, match="the answers have changed the gradebook"):
+        grade.grade_text(prepared, sample, edited(solved, task3_answer=source), 60)

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from bench.course.exercises import submissions
+from bench.course.exercises import submissions, text
 from bench.course.exercises.submissions import Unreadable
 from bench.errors import UserError
+from tests.exercises import judge
 from tests.exercises.conftest import edited
 
 NAMES = ["00_sample", "01_other"]
@@ -121,3 +122,36 @@ def test_a_cell_that_is_there_twice_counts_once(blank, tmp_path):
     merged = json.loads(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook))))["cells"]
     assert [c["source"] for c in merged if c["id"] == "s00-task1-answer"] == ["first = 1"]
     assert merged[-1]["source"] == "second = 2" and len({cell["id"] for cell in merged}) == len(merged)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("get_ipython().input_transformers_post.append(lambda lines: ['pass'])", "the notebook's own machinery"),
+        ("def answer(*_):\n    return right_in(In[-1])", "the notebook's own machinery"),
+        ("def answer():\n    pass\n!cat ../sets/00_sample.md", "a command of the shell"),
+        ("import subprocess", "other programs"),
+        ("import sys\nasked = sys._getframe(1)", "code or objects of others"),
+        ("import builtins\nbuiltins.all = lambda *_: True", "Python's own functions"),
+        ("class Right(int):\n    def __eq__(self, other):\n        return True", "objects that say what they equal"),
+        ("points = open('../../gradebook.db')", "the graders' files"),
+        ("import urllib.request", "the network"),
+    ],
+)
+def test_what_is_no_part_of_an_answer_is_noticed(blank, tmp_path, code, words):
+    answered = submissions.merged(blank, handed_in(tmp_path, edited(blank, task2_answer=code)))
+    assert submissions.noticed(answered) == [words]
+    notebook = json.loads(blank)
+    notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": code})
+    assert submissions.noticed(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook)))) == [words]
+    assert submissions.noticed(blank) == []
+
+
+def test_nothing_is_noticed_in_answers_that_are_given_in_earnest(blank):
+    """Right and wrong ones, and the solutions."""
+    for path in text.sets():
+        sources = [answer.source for answer in judge.answers_of(judge.ANSWERS / path.name)]
+        cells = [cell for cell in text.read(path).notebook.cells if cell.metadata.nbgrader.solution]
+        for source in [*sources, *(cell.source for cell in cells)]:
+            answered = edited(blank, task2_answer=source)
+            assert submissions.noticed(answered) == [], source

@@ -1,7 +1,7 @@
 """A command with a limit, of which no process is left: neither those it started, nor those that left its session.
 
-This ends what students' answers leave running by mistake. It is no wall: what a program may read, write or send is not
-limited here, so work of people who are not trusted is to be graded in a container.
+This ends what students' answers leave running by mistake, and files that grow without end. It is no wall: what a
+program may read or send is not limited here, so work of people who are not trusted is to be graded in a container.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from bench.files import LINUX
 from bench.process.ending import marked, signals_as_interrupt
 
 TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whatever its parent is
+MOST_FILE_BYTES = 2**30
 TRIES = 50  # a process may start another one while it is being ended
 SET_SUBREAPER, GET_SUBREAPER = 36, 37  # of prctl(2), Linux
 
@@ -35,12 +36,13 @@ def run(argv: list[str], limit_s: float, environment: dict, log: Path) -> int | 
             stderr=output,
             start_new_session=True,
         )
+        limit_files(process.pid)
         try:
             with signals_as_interrupt(), contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
             return process.returncode
         finally:
-            end_all(process, token, mine)
+            end_all(mine, process, token)
 
 
 @contextlib.contextmanager
@@ -64,20 +66,33 @@ def adopting_orphans() -> Iterator[set[int]]:
         prctl(SET_SUBREAPER, before.value, 0, 0, 0)
 
 
-def end_all(process: subprocess.Popen, token: str, mine: set[int]) -> None:
-    """End every process of a command, and those that these start meanwhile."""
+def limit_files(pid: int) -> None:
+    """No file that a process and its children write gets larger than MOST_FILE_BYTES (Linux)."""
+    import psutil
+
+    if LINUX:
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+
+
+def end_all(mine: set[int], process: subprocess.Popen | None = None, token: str | None = None) -> None:
+    """End every child of this process but ``mine``, and those that these start meanwhile.
+
+    process, token: of the command whose they are, which finds those that are no children where there is no Linux.
+    """
     import psutil
 
     for _ in range(TRIES):
         left = [p for p in psutil.Process().children(recursive=True) if p.pid not in mine]
-        if not LINUX:
+        if not LINUX and token:
             left += marked(TOKEN, token)
         if not left:
             return
         for one in left:
             with contextlib.suppress(psutil.Error):
                 one.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
+        if process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
         psutil.wait_procs(left, timeout=1)  # orphans are children now, and are taken note of
         time.sleep(0.02)

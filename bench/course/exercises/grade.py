@@ -1,7 +1,7 @@
 """`bench grade`: points and feedback of everything that was handed in.
 
 build/grades/
-    grades.csv              student, set, points, max, reason: a row per notebook
+    grades.csv              student, set, points, max, reason, look: a row per notebook
     tasks.csv               student, set, task, points, max
     STUDENT/NN_name.html    feedback: the notebook as it ran, with the points and the messages of the tests
 
@@ -14,7 +14,7 @@ import html
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import files
@@ -33,12 +33,14 @@ ERROR_PAGE = (
 
 @dataclass(frozen=True)
 class Grade:
-    """tasks: points by number of the task. reason: why there are none, when the notebook could not be graded."""
+    """tasks: points by number of the task. reason: why there are none, when the notebook could not be graded.
+    look: what a person should look at in the answers."""
 
     problem_set: text.ProblemSet
     tasks: dict[int, float]
     feedback: str
     reason: str = ""
+    look: tuple[str, ...] = ()
 
     @property
     def points(self) -> float:
@@ -85,7 +87,9 @@ def grade_one(prepared: Path, problem_set: text.ProblemSet, one: Submission, cel
     if one.problem:
         raise Unreadable(one.problem)
     release = nbgrading.released(prepared, problem_set.name)
-    return grade_text(prepared, problem_set, submissions.merged(release, submissions.cells_of(one.path)), cell_limit_s)
+    notebook = submissions.merged(release, submissions.cells_of(one.path))
+    look = tuple(submissions.noticed(notebook))
+    return replace(grade_text(prepared, problem_set, notebook, cell_limit_s), look=look)
 
 
 def grade_text(prepared: Path, problem_set: text.ProblemSet, notebook: str, cell_limit_s: float) -> Grade:
@@ -107,8 +111,9 @@ def line(one: Submission, grade: Grade, seconds: float) -> str:
     """A row of the table on the terminal."""
     tasks = " ".join(f"{number}:{points:g}/{task.points:g}" for task, (number, points)
                      in zip(grade.problem_set.tasks, grade.tasks.items(), strict=True))  # fmt: skip
+    look = f"; look at: {', '.join(grade.look)}" if grade.look else ""
     total = f"{grade.points:g} of {grade.problem_set.points:g}"
-    return f"{one.student:20} {one.name:28} {total:>10}  {seconds:5.0f} s  {grade.reason or tasks}"
+    return f"{one.student:20} {one.name:28} {total:>10}  {seconds:5.0f} s  {grade.reason or tasks}{look}"
 
 
 def write_feedback(to: Path, one: Submission, grade: Grade) -> None:
@@ -120,10 +125,11 @@ def write_feedback(to: Path, one: Submission, grade: Grade) -> None:
 
 def write_tables(to: Path, graded: list[tuple[Submission, Grade]]) -> None:
     """grades.csv and tasks.csv."""
-    rows = [["student", "set", "points", "max", "reason"]]
+    rows = [["student", "set", "points", "max", "reason", "look"]]
     by_task = [["student", "set", "task", "points", "max"]]
     for one, grade in graded:
-        rows.append([one.student, one.name, f"{grade.points:g}", f"{grade.problem_set.points:g}", grade.reason])
+        points, most = f"{grade.points:g}", f"{grade.problem_set.points:g}"
+        rows.append([one.student, one.name, points, most, grade.reason, "; ".join(grade.look)])
         for task in grade.problem_set.tasks:
             by_task.append([one.student, one.name, task.number, f"{grade.tasks[task.number]:g}", f"{task.points:g}"])
     for name, table in (("grades.csv", rows), ("tasks.csv", by_task)):

@@ -3,9 +3,17 @@
 A module of its own because it can be imported only where nbgrader is.
 """
 
+from pathlib import Path
+
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
+
+from bench.course.exercises import contained
+
+MOST_OUTPUT = 2_000_000  # characters that the cells of a notebook print together
+LEFT_OUT = "\n… the rest is left out: the cells print too much\n"
+MOST_ERROR = 20_000  # characters of a line of an error
 
 
 class Stuck(Exception):
@@ -13,16 +21,34 @@ class Stuck(Exception):
 
 
 class Execution(Execute):
-    """nbgrader's own, and three things more.
+    """nbgrader's own, and five things more.
 
     - After two cells in a row that were not back in time, the kernel is taken for stuck, and ended.
     - When it is stuck or has died, the cells that have not run count as failed, and those that have keep their points.
+    - When the cells have run, what they have left running is ended, before points are counted; ``changed`` says whether
+      they have changed the gradebook, which is then as before.
+    - What they print beyond MOST_OUTPUT is left out.
     - What a test prints as a warning is no failure, and what it shows as a value is no partial score.
     """
 
+    gradebook: Path
+    changed = False
+
     def preprocess(self, notebook, resources):
         """Run all cells; returns the notebook with outputs."""
-        self.late, self.reached = 0, 0
+        before = self.gradebook.read_bytes()
+        with contained.adopting_orphans() as mine:
+            try:
+                return self.run_cells(notebook, resources)
+            finally:
+                contained.end_all(mine)
+                if not self.gradebook.exists() or self.gradebook.read_bytes() != before:
+                    self.gradebook.write_bytes(before)
+                    Execution.changed = True
+
+    def run_cells(self, notebook, resources):
+        """As ``preprocess``, without what follows it."""
+        self.late, self.reached, self.printed = 0, 0, 0
         try:
             return super().preprocess(notebook, resources)
         except DeadKernelError:
@@ -36,6 +62,21 @@ class Execution(Execute):
                 error = f"this cell has not run to its end: {why}"
                 cell.outputs.append(new_output("error", ename="NotRun", evalue=error, traceback=[f"NotRun: {error}"]))
         return notebook, resources
+
+    def output(self, outs, msg, display_id, cell_index):
+        """Something that a cell shows."""
+        content = msg["content"]
+        if msg["msg_type"] == "error":
+            content["evalue"] = content["evalue"][:MOST_ERROR]
+            content["traceback"] = [line[:MOST_ERROR] for line in content["traceback"]]
+            return super().output(outs, msg, display_id, cell_index)
+        before = self.printed
+        self.printed += len(content.get("text", "")) + sum(map(len, map(str, content.get("data", {}).values())))
+        if self.printed <= MOST_OUTPUT:
+            return super().output(outs, msg, display_id, cell_index)
+        if before <= MOST_OUTPUT:
+            outs.append(new_output("stream", name="stdout", text=LEFT_OUT))
+        return None
 
     def on_cell_start(self, cell, cell_index, **_):
         """A cell begins."""

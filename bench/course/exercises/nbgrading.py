@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.course import chapters
-from bench.course.exercises import contained, text
+from bench.course.exercises import closed, contained, text
 from bench.course.shell import own_paths
 from bench.errors import BenchError, UserError
+from bench.files import PROJECT
 
 CELL_LIMIT_S = 60.0
 # A student's page in a teacher's browser runs no script and fetches nothing: what it needs is in it.
@@ -25,8 +26,10 @@ POLICY = (
     'img-src data:; font-src data:">'
 )
 NOTEBOOK_CELLS = 5  # the whole notebook may take as long as so many cells
+LOG_BYTES = 100_000  # of its end that are read
 START_S = 60.0  # and this more, for nbgrader and a kernel to start on a busy machine
 STUDENT = "student"
+CLOSED = "closed.json"  # in a course folder: what answers may not open
 
 
 class NotGraded(BenchError):
@@ -59,6 +62,9 @@ def make_release(problem_sets: list, course: Path) -> None:
         path = course / "source" / problem_set.name / f"{problem_set.name}.ipynb"
         path.parent.mkdir(parents=True)
         path.write_text(chapters.written(text.without_rubrics(problem_set.notebook)))
+    closed_paths = {text.SETS, PROJECT / "tests" / "exercises", course / "source", course / "gradebook.db"}
+    closed_paths |= {problem_set.path.parent for problem_set in problem_sets}
+    (course / CLOSED).write_text(json.dumps(sorted(str(path.resolve()) for path in closed_paths)))
     names = [problem_set.name for problem_set in problem_sets]
     call(course, START_S + 10 * len(names), "generate", *names)
 
@@ -72,7 +78,9 @@ def grade(prepared: Path, name: str, notebook: str, folder: Path, cell_limit_s: 
     path = folder / "submitted" / STUDENT / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(notebook)
-    call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s))
+    closed_paths = json.loads((prepared / CLOSED).read_text()) if (prepared / CLOSED).exists() else []
+    closed_paths.append(str(folder.resolve() / "gradebook.db"))
+    call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s), closed_paths=closed_paths)
     feedback = folder / "feedback" / STUDENT / name / f"{name}.html"
     return Graded(json.loads((folder / "scores.json").read_text()), guarded(feedback.read_text()))
 
@@ -92,18 +100,24 @@ def released(course: Path, name: str) -> str:
     return (course / "release" / name / f"{name}.ipynb").read_text()
 
 
-def call(folder: Path, limit_s: float, *arguments: str) -> None:
-    """Run this file as a program in a course folder, with a limit. Raises NotGraded when it does not end well."""
+def call(folder: Path, limit_s: float, *arguments: str, closed_paths: list[str] | None = None) -> None:
+    """Run this file as a program in a course folder, with a limit. closed_paths: what its kernel may not open. Raises
+    NotGraded when it does not end well."""
     folder = folder.resolve()
     (folder / "tmp").mkdir(exist_ok=True)
     spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True, exist_ok=True)
-    kernel = {"argv": chapters.kernel_command(), "display_name": "Python 3", "language": "python"}
-    spec.write_text(json.dumps(kernel))
     without = folder / "without"  # for alembic, too
     without.mkdir(exist_ok=True)
     (without / f"{chapters.ADDRESSES}.py").write_text("raise ImportError\n")
+    (folder / "guard").mkdir(exist_ok=True)
+    shutil.copy(closed.__file__, folder / "guard" / "sitecustomize.py")
     paths = own_paths()  # nbgrader calls alembic by its name
+    path = os.pathsep.join([str(without), paths["PYTHONPATH"]])
+    of_kernel = {"PYTHONPATH": f"{folder / 'guard'}{os.pathsep}{path}"}
+    of_kernel[closed.VARIABLE] = os.pathsep.join(closed_paths or [])
+    kernel = {"argv": chapters.kernel_command(), "display_name": "Python 3", "language": "python", "env": of_kernel}
+    spec.write_text(json.dumps(kernel))
     own = {f"JUPYTER_{kind}_DIR": str(folder / "jupyter" / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
     environment = {
         **os.environ,
@@ -111,7 +125,7 @@ def call(folder: Path, limit_s: float, *arguments: str) -> None:
         "JUPYTER_PATH": str(folder / "jupyter"),
         "IPYTHONDIR": str(folder / "jupyter" / "ipython"),
         **paths,
-        "PYTHONPATH": os.pathsep.join([str(without), paths["PYTHONPATH"]]),
+        "PYTHONPATH": path,
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "TMPDIR": str(folder / "tmp"),
     }
@@ -120,7 +134,9 @@ def call(folder: Path, limit_s: float, *arguments: str) -> None:
     if code is None:
         raise NotGraded(f"not finished within {limit_s:g} s, and stopped")
     if code:
-        lines = [line for line in (folder / "log.txt").read_text(errors="replace").splitlines() if line.strip()]
+        with (folder / "log.txt").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+            lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         raise NotGraded(f"nbgrader ended with code {code}: {lines[-1] if lines else 'it printed nothing'}")
 
 
@@ -157,12 +173,15 @@ def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
     from bench.course.exercises.nbgrader_execution import Execution
 
     steps = Autograde.autograde_preprocessors.default()[1:]  # after its own execution
+    Execution.gradebook = folder / "gradebook.db"
     nbgrader = api(
         folder,
         Autograde={"autograde_preprocessors": [Execution, *steps]},
         Execution={"timeout": int(float(cell_limit_s))},
     )
     succeed(nbgrader.autograde(name, STUDENT))
+    if Execution.changed:
+        sys.exit("the answers have changed the gradebook")
     with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
         grades = gradebook.find_submission_notebook(name, name, STUDENT).grades
         scores = {grade.name: grade.score for grade in grades}

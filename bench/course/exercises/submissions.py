@@ -13,6 +13,17 @@ from bench.errors import UserError
 
 STUDENT_NAME = re.compile(r"\w[\w .@+-]{0,99}")
 MOST_BYTES = 20e6  # a notebook with many pictures has a few
+# What is no part of an answer: a person should look at it. It costs no points, and who wants to hide it can.
+NOTICED = {
+    "the notebook's own machinery": r"\bget_ipython\b|\bIPython\b|\b_ih\b|\bIn\s*\[|\bOut\s*\[",
+    "a command of the shell": r"^\s*(?:!|%%?[a-z])",
+    "other programs": r"\bsubprocess\b|\bos\.(?:system|popen|fork|kill|exec\w*|spawn\w*)\b|\bctypes\b",
+    "code or objects of others": r"\b_getframe\b|\bimport (?:inspect|linecache|gc)\b|\bsettrace\b|\bsetprofile\b",
+    "Python's own functions": r"\b__builtins__\b|\bbuiltins\b|\b__main__\b|\bsys\.modules\b",
+    "objects that say what they equal": r"\b__eq__\b|\b__bool__\b",
+    "the graders' files": r"gradebook|nbgrader|tutorials|course\.exercises|HIDDEN TESTS|\bKEY\b",
+    "the network": r"\burllib\b|\brequests\b|\bimport socket\b|\bhttps?://",
+}
 NOT_FOUND = "# This answer was not found in the notebook that was handed in."
 
 
@@ -129,6 +140,13 @@ def merged(release: str, handed_in: list[dict]) -> str:
     first = [fresh(one, -number) for number, one in enumerate(added[None], 1)]
     notebook["cells"] = first + cells
     return json.dumps(notebook, indent=1, ensure_ascii=False)
+
+
+def noticed(notebook: str) -> list[str]:
+    """What a person should look at in the code of a student, in a notebook that ``merged`` has made."""
+    cells = [cell for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+    own = "\n".join("".join(cell["source"]) for cell in cells if is_answer(cell) or not cell["metadata"])
+    return [what for what, pattern in NOTICED.items() if re.search(pattern, own, re.MULTILINE)]
 
 
 def is_answer(cell: dict) -> bool:

@@ -111,6 +111,7 @@ class ProblemSet:
     name: str
     notebook: object
     tasks: list[Task]
+    path: Path
 
     @property
     def points(self) -> float:
@@ -168,7 +169,7 @@ def read(path: Path, key: int = 0) -> ProblemSet:
         if kind == "test":
             cell.metadata["nbgrader"]["points"] = tasks[-1].tests[cell.id] = float(points)
     check(path, tasks)
-    problem_set = ProblemSet(path.stem, required("nbformat").from_dict(notebook), tasks)
+    problem_set = ProblemSet(path.stem, required("nbformat").from_dict(notebook), tasks, path)
     if problem_set.minutes:
         problem_set.notebook.cells[1].source += TIME.format(minutes=problem_set.minutes)
     return problem_set
