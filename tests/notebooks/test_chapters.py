@@ -104,6 +104,16 @@ def test_there_are_three_exercises_and_a_problem_set(path):
 
 
 @each_chapter
+def test_each_exercise_unfolds_one_hint_and_one_answer(path):
+    """Below its number and indented, so that Markdown counts on after it; first the hint."""
+    exercises = re.split(r"^\d+\. ", section(path, "Exercises"), flags=re.MULTILINE)[1:]
+    for exercise in exercises:
+        found = re.findall(r"^   <details><summary>(.*?)</summary>(.*?)</details>$", exercise, re.MULTILINE | re.DOTALL)
+        assert [title for title, _ in found] == ["Hint", "Answer"], exercise
+        assert exercise.count("<details>") == 2 and all(text.strip() for _, text in found), exercise
+
+
+@each_chapter
 def test_the_summary_is_short(path):
     points = re.findall(r"^[-*] ", section(path, "Summary"), re.MULTILINE)
     assert not points or 3 <= len(points) <= 6
