@@ -69,10 +69,14 @@ def results(problem_set, most, tmp_path, forked_programs) -> list[dict]:
     return [json.loads(line) for line in lines.read_text().splitlines()]
 
 
-def test_the_figure_in_the_readme():
-    """Counted here, so that it is true."""
+def test_the_figures_in_the_readme():
+    """Counted here, so that they are true."""
     found = [answer for path in PATHS for answer in judge.answers_of(judge.ANSWERS / path.name)]
     tasks = sum(len(text.read(path).tasks) for path in PATHS)
     right = sum(answer.right for answer in found)
     line = f"{tasks} tasks, {right} right answers beside the solutions, {len(found) - right} wrong ones"
-    assert line in " ".join((text.SETS / "README.md").read_text().split())
+    readme = " ".join((text.SETS / "README.md").read_text().split())
+    assert line in readme
+    hidden = [part["inside"] for path in PATHS for part in text.HIDDEN.finditer(path.read_text())]
+    keyed = sum(bool(text.KEY.search(part)) for part in hidden)
+    assert f"{keyed} of the {len(hidden)} hidden parts use it" in readme
