@@ -35,7 +35,7 @@ def test_what_lies_there(handed_out):
 def test_rubrics_are_the_teachers_and_objectives_the_students(handed_out, sample):
     copy = (handed_out / "00_sample" / "00_sample.ipynb").read_text()
     assert sum("By hand:" in cell.source for cell in sample.notebook.cells) == 3
-    assert "By hand:" not in copy and "RUBRIC" not in copy
+    assert "By hand:" not in copy and "RUBRIC" not in copy and "KEY" not in copy
     assert copy.count("**Objective.** You can ") == 3 and "**Minutes:** 15." in copy
     leaking = json.loads(copy)
     leaking["cells"][0]["source"] = ["arguments; 0.5 for a number, not a tensor."]
