@@ -598,7 +598,8 @@ def ring_over_nodes(
     inside, between: (alpha s, beta s per byte) of the links within a node and of the one link that each node has. One
     ring goes through all ranks and leaves each of m nodes once. In 2 (n - 1) rounds of an all-reduce a part is sent
     over 2 (m - 1) links between nodes and 2 (n - m) within them; every link carries all rounds, so the slowest gives
-    the rate. So NCCL estimates its rings (src/graph/tuning.cc of 2.8: nInterSteps, speedInter).
+    the rate. So NCCL estimates its rings over more than two nodes (src/graph/tuning.cc at 01afd20: nInterSteps,
+    speedInter).
 
     Two nodes of four, 1 s inside and 15 s between: of 7 hops one is between, as seven of 3 s; then one node alone:
 

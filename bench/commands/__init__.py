@@ -119,13 +119,17 @@ LINES = [
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
     Command("forecast-check", "check", "the forecast held against emulation over a list of settings drawn by a seeded "
-            "rule; an hour", "FOLDER=folder [MOST=5]", "forecast_check", needs=HOROVOD, flags={
+            "rule, an hour; PUBLISHED=1: against published tables", "FOLDER=folder [MOST=5]", "forecast_check",
+            needs=HOROVOD, flags={
+                "--published": ON_OFF | {"metavar": "PUBLISHED", "help": "hold it against published tables of "
+                                         "throughput [those of results/published]"},
                 "--most": {"metavar": "MOST", "help": "emulate at most so many of the settings that are left [all]"},
                 "--only-judge": ON_OFF | {"metavar": "ONLY_JUDGE", "help": "emulate nothing: the forecast again, held "
                                           "against what is there"},
                 "--out": {"metavar": "OUT", "help": "folder of the emulations' records [results/runs]"}},
             positional={"folder": {"metavar": "FOLDER", "help": "with profile-MODEL.json of each model; the file and "
-                                   "the picture go there, and what is in the file is not emulated again"}},
+                                   "the picture go there, and what is in the file is not emulated again. "
+                                   "PUBLISHED=1: with the tables [results/published]"}},
             note="exit code 1 where a setting could not be emulated; it is tried again the next time"),
     Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
             options=True, needs=HOROVOD, flags=MODES_FLAG),

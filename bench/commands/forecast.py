@@ -52,7 +52,9 @@ def link_of(args, profile: profiles.Profile) -> links.Link:
     if (per_node > 1) != bool(args.link_inside):
         raise UserError("several devices per node need both PER_NODE and LINK_INSIDE, as in PER_NODE=8 "
                         "LINK_INSIDE=1200gbit,4us")  # fmt: skip
-    return link.with_inside(per_node, links.said_inside(args.link_inside, carrier)) if args.link_inside else link
+    if not args.link_inside:
+        return link
+    return link.with_inside(per_node, links.without_heads("LINK_INSIDE", args.link_inside, carrier))
 
 
 def modes_of(args) -> list[str]:

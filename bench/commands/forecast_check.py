@@ -1,4 +1,5 @@
-"""`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule."""
+"""`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule, and
+against published tables of throughput."""
 
 import contextlib
 import signal
@@ -12,7 +13,7 @@ from bench.errors import UserError
 from bench.measure.environment import collect_environment
 from bench.without_training.emulation import record as records
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import figure, result, settings
+from bench.without_training.forecast_check import figure, published, result, settings
 from bench.without_training.forecast_check.settings import Setting
 
 START_S = 120.0  # until the ranks have joined, on a busy machine
@@ -24,6 +25,8 @@ RECORD = "record: "
 def run(args) -> int:
     """Emulate what is not in the file yet; the file is written after each setting, the picture at the end. Exit code 1
     where a setting could not be emulated."""
+    if is_on("PUBLISHED", args.published):
+        return of_tables(args)
     folder = Path(needed("FOLDER", args.folder)).expanduser()
     console, found, data = tables.terminal(), result.read_profiles(folder), result.read(folder)
     there = {row["name"] for row in data["rows"]}
@@ -57,6 +60,22 @@ def run(args) -> int:
         console.print(line, highlight=False, markup=False)
     print(f"written: {folder / result.NAME}", flush=True)
     return 1 if failed else 0
+
+
+def of_tables(args) -> int:
+    """The published tables, without emulation: prints each row, and leaves the picture beside the tables."""
+    folder = Path(args.folder).expanduser() if args.folder else published.FOLDER
+    found = published.judged(published.read(folder), folder)
+    if not found:
+        raise UserError(f"{folder} has no table of published throughput (*.csv)")
+    figure.save_published(found, folder)
+    console = tables.terminal()
+    for grid in (published.grid(found), published.summary(found)):
+        console.print(grid.caption, highlight=False, markup=False)
+        tables.print_grid(console, grid)
+    for line in published.answer(found):
+        console.print(line, highlight=False, markup=False)
+    return 0
 
 
 def emulated(setting: Setting, profile: Profile, folder: Path, out: str | None) -> dict:

@@ -19,6 +19,7 @@ from bench.record.describe import how_quiet
 from bench.report import manual, reference_page
 from bench.studies.registry import study_of
 from bench.without_training.forecast_check import figure as forecast_check_figure
+from bench.without_training.forecast_check import published
 from bench.without_training.forecast_check import result as forecast_check
 from bench.without_training.network import figure as network_figure
 from bench.without_training.network.record import by_suite, place_of
@@ -84,6 +85,9 @@ def draw() -> Iterator[Path]:
     checked = forecast_check.read(manual.FORECAST_CHECK)
     before = {path: path.read_bytes() for path in (manual.FORECAST_CHECK / "pictures").glob("*")}
     drawn = forecast_check_figure.save(checked, manual.FORECAST_CHECK)
+    yield from (path for path in drawn if path.read_bytes() != before.get(path))
+    before = {path: path.read_bytes() for path in (published.FOLDER / "pictures").glob("*")}
+    drawn = forecast_check_figure.save_published(published.judged(published.read()), published.FOLDER)
     yield from (path for path in drawn if path.read_bytes() != before.get(path))
     yield from draw_chapters()
 

@@ -17,7 +17,7 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
-from bench.report import forecast_checked, markdown, predicted, reference_page, watched
+from bench.report import forecast_checked, forecast_published, markdown, predicted, reference_page, watched
 
 REFERENCE = PROJECT / "results" / "reference"
 MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
@@ -130,5 +130,8 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "memory-kinds": predicted.kinds,
     "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
     "forecast-check": lambda: forecast_checked.figures(FORECAST_CHECK),
+    "forecast-tables": forecast_published.sources,
+    "forecast-published": forecast_published.summary,
+    "forecast-published-rows": forecast_published.rows,
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

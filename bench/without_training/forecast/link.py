@@ -75,13 +75,14 @@ def said(text: str, carrier: str) -> Link:
     return Link(latency_s, BYTE / (rate * formulas.tcp_payload_share()), f"{words}, TCP over Ethernet", carrier)
 
 
-def said_inside(text: str, carrier: str) -> Link:
-    """LINK_INSIDE=RATE,LATENCY: between devices of one node, all of the rate to a program. Raises UserError.
+def without_heads(name: str, text: str, carrier: str) -> Link:
+    """RATE,LATENCY of a variable of this name where a program has all of the rate, as between devices of one node.
+    Raises UserError.
 
-    >>> said_inside("1200gbit,4us", "nccl").beta_s
-    6.666666666666666e-12
+    >>> round(1e-9 / without_heads("LINK_INSIDE", "1200gbit,4us", "nccl").beta_s, 6)
+    150.0
     """
-    rate, latency_s, words = parts_of("LINK_INSIDE", text)
+    rate, latency_s, words = parts_of(name, text)
     return Link(latency_s, BYTE / rate, words, carrier)
 
 

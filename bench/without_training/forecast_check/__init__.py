@@ -1,6 +1,7 @@
-"""The forecast held against emulation over a list of settings: what `bench forecast-check` does.
+"""The forecast held against emulation over a list of settings, and against published tables: `bench forecast-check`.
 
 settings   the list: drawn by a rule with a seed, and divided beforehand into made-with and judged-by
 result     the file that it leaves: what was emulated, what is predicted of it, and by how much they differ
-figure     predicted over emulated, drawn
+published  the forecast of published tables of throughput, from each table's row of one device
+figure     predicted over emulated, and over published, drawn
 """

@@ -1,14 +1,16 @@
-"""Predicted over emulated seconds of a step, drawn: both axes logarithmic, one mark for each setting."""
+"""Predicted over emulated seconds of a step, and predicted over published efficiency: one mark for each setting."""
 
 from pathlib import Path
 
 from bench.analysis import drawing, style
-from bench.without_training.forecast_check import result
+from bench.without_training.forecast_check import published, result
 
 BODY = 4.6  # inches
 TITLE = "A step: predicted over emulated"
 LOOKS = {"made with": (style.ORANGE, "s", style.WHITE), "judged by": (style.BLUE, "o", style.BLUE)}
+PUBLISHED = "Efficiency: published, predicted"
 BAND = 0.15
+BY_NODES = {"one node": (style.GREEN, "^", style.WHITE), "several nodes": (style.BLUE, "o", style.BLUE)}
 
 
 @style.styled
@@ -40,3 +42,29 @@ def draw(data: dict):
 def save(data: dict, folder: Path) -> list[Path]:
     """The picture in the folder, as SVG and PNG; their paths."""
     return drawing.save_all({"forecast-check": draw(data)}, folder)
+
+
+@style.styled
+def draw_published(found: list[published.Judged]):
+    """Every published row: throughput over that of as many devices alone, published and predicted."""
+    foot = ["Throughput over that of as many devices that need nothing of each other. Line: equal; grey: within "
+            f"{100 * BAND:g} %.", *published.answer(found)]  # fmt: skip
+    paper = style.canvas(None, PUBLISHED, BODY, None, tuple(foot))
+    (axes,) = style.axes_on(paper)
+    both = [value for each in found for value in (each.efficiency, each.efficiency * (1 + each.off))]
+    ends = [min(both) - 0.05, max(both) + 0.05]
+    axes.fill_between(ends, [end * (1 - BAND) for end in ends], [end * (1 + BAND) for end in ends], color=style.PALE)
+    axes.plot(ends, ends, color=style.GREY, linewidth=1)
+    for name, (colour, marker, face) in BY_NODES.items():
+        rows = [each for each in found if (each.row.nodes == 1) == (name == "one node")]
+        axes.plot([each.efficiency for each in rows], [each.efficiency * (1 + each.off) for each in rows], marker,
+                  color=colour, markerfacecolor=face, linestyle="none", label=f"{name} ({len(rows)})")  # fmt: skip
+    axes.set(xlim=ends, ylim=ends, xlabel="published", ylabel="predicted")
+    axes.set_aspect("equal")
+    style.legend_above(axes, 2)
+    return paper.figure
+
+
+def save_published(found: list[published.Judged], folder: Path) -> list[Path]:
+    """The picture beside the tables, as SVG and PNG; their paths."""
+    return drawing.save_all({published.PICTURE: draw_published(found)}, folder)
