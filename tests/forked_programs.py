@@ -78,8 +78,8 @@ class Programs:
             call = f"{first}; from {__name__} import serve; serve({list(self.modules)}, {self.owner})"
             command = [sys.executable, "-c", call]
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=door, start_new_session=True)
-        if self.owner != os.getpid():
-            self.process.wait()  # its child is there now
+        if self.owner != os.getpid() and self.process.wait(60):  # without an error, its child is there now
+            raise RuntimeError("the process of which tests run copies did not start")
         return self
 
     def __exit__(self, *_) -> None:

@@ -119,7 +119,7 @@ LINES = [
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
     Command("forecast-check", "check", "the forecast held against emulation over a list of settings drawn by a seeded "
-            "rule, an hour; PUBLISHED=1: against published tables", "FOLDER=folder [MOST=5]", "forecast_check",
+            "rule, one to two hours; PUBLISHED=1: against published tables", "FOLDER=folder [MOST=5]", "forecast_check",
             needs=HOROVOD, flags={
                 "--published": ON_OFF | {"metavar": "PUBLISHED", "help": "hold it against published tables of "
                                          "throughput [those of results/published]"},

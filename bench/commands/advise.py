@@ -152,12 +152,14 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
 
 def batches_of(programs: dict[str, RunConfig]) -> dict:
     """The largest batch of each program that trains, as fields of ``Facts``; why not where memory is not known."""
-    batches, limits, said = {}, {}, []
+    import bench.training.memory_plan  # noqa: F401 (torch, whose memory is measured below)
+
+    batches, said = {}, []
     for label, config in programs.items():
         if MODES[config.mode].baseline:
             continue
         try:
-            limit, told = limits.setdefault(config.num_processes, memory.limit_of(config, None))
+            limit, told = memory.limit_of(config, None)
             outputs, assumed = memory.outputs_of(config)
         except UserError as error:
             return {"batches_said": (str(error),)}

@@ -36,7 +36,7 @@ def run(args) -> int:
     for grid in [result.grid(found, profile.unit), *([result.explained(found)] if explain else [])]:
         console.print(grid.caption, highlight=False, markup=False)
         tables.print_grid(console, grid)
-    for line in result.limits(found, link):
+    for line in result.limits(len(profile.factors), link):
         console.print(f"note: {line}", highlight=False, markup=False)
     return 0
 

@@ -1,16 +1,15 @@
 """`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule, and
 against published tables of throughput."""
 
-import contextlib
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.base import is_on, needed, whole
-from bench.errors import UserError
+from bench.errors import RunFailed, UserError
 from bench.measure.environment import collect_environment
+from bench.process import ending
 from bench.without_training.emulation import record as records
 from bench.without_training.forecast.profile import Profile
 from bench.without_training.forecast_check import figure, published, result, settings
@@ -50,6 +49,8 @@ def run(args) -> int:
         off = data["rows"][-1]["off"]
         console.print(f"  emulated {data['rows'][-1]['emulated_s']:.3g} s, predicted {100 * off:+.1f} %",
                       highlight=False, markup=False)  # fmt: skip
+    if failed and not data["rows"]:
+        raise RunFailed(f"none of the {failed} settings could be emulated: the reasons are above")
     if not data["rows"]:
         raise UserError(f"{folder} has no emulated setting yet: leave out ONLY_JUDGE and MOST=0")
     data = result.judged(data, found)
@@ -83,12 +84,17 @@ def emulated(setting: Setting, profile: Profile, folder: Path, out: str | None) 
     UserError where it fails."""
     tries = []
     while not tries or (len(tries) < 2 and result.scatter(tries[0], profile) > result.SCATTER):
-        tries.append(result.row_of(setting, profile, emulate(setting, profile, folder, out)))
+        try:
+            tries.append(result.row_of(setting, profile, emulate(setting, profile, folder, out)))
+        except UserError:
+            if not tries:
+                raise
+            break
     return min(tries, key=lambda row: result.scatter(row, profile)) | {"emulated": len(tries)}
 
 
 def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -> records.EmulationRecord:
-    """One `bench emulate` as a process, within its limit. Raises UserError with its last words."""
+    """One `bench emulate` as a process, within its limit; SIGTERM ends it. Raises UserError with its last words."""
     words = {
         "mode": setting.engine.mode, **setting.engine.options, "compute": folder / f"profile-{setting.model}.json",
         "nodes": setting.nodes, "rate": f"{setting.rate_mbit}mbit", "dilate": setting.dilate(profile),
@@ -98,7 +104,8 @@ def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     limit = START_S + SLOWER * setting.clock_s(profile)
     try:
-        said, complaint = process.communicate(timeout=limit)
+        with ending.signals_as_interrupt():
+            said, complaint = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         raise UserError(f"{setting.name}: not within {limit:.0f} s") from None
     finally:
@@ -110,12 +117,9 @@ def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -
 
 
 def end(process: subprocess.Popen) -> None:
-    """See that it is gone: its cluster goes with it."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=GRACE_S)
+    """See that it is gone, and all that it has started."""
     if process.poll() is None:
-        process.kill()
-        process.communicate()
+        ending.end(ending.tree(process.pid), GRACE_S)
+        process.wait(GRACE_S)
+    for pipe in (process.stdout, process.stderr):
+        pipe.close()

@@ -43,16 +43,18 @@ def run(args) -> int:
     modes = modes_of(args.modes) if args.modes else [*COMPARED, *UPPER_BOUNDS]
     modes = [asked.mode] if args.mode is not None else modes
     configs = planned(asked, modes, None if here else gib_of(args.memory_gib))
-    limit, told = limit_of(configs[0], args.memory_gib)
     columns, batches, moments, misfits, said = [], [], [], [], []
     for config in configs:
+        limit, told = limit_of(config, args.memory_gib)
+        said.append(f"largest BATCH: {workload_of(config).batched} per device that {told}, and that the data have")
         outputs, note = outputs_of(config)
         besides, assumed = besides_of(config)
         said += [note, assumed]
         devices = of_devices(config, outputs)
         most = largest(config, outputs, int(limit - besides * GIB))
         if config.per_device_batch > most:
-            misfits.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'}")
+            misfits.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'} in "
+                           f"{limit / GIB:.1f} GiB")  # fmt: skip
         name = CONTEXT if config.device == "cuda" else PROGRAM
         for label, device in alike(config, devices):
             columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: besides}))
@@ -64,18 +66,12 @@ def run(args) -> int:
     console.print(f"{in_words(config)}\npredicted, not measured: what a step needs at its peak, by what it is for")
     tables.print_grid(console, tables.memory_grid(columns, more={"peak in": moments, "largest BATCH": batches},
                                                  examples=workload_of(config).batched))  # fmt: skip
-    notes = [
-        f"largest BATCH: {workload_of(config).batched} per device that {told}, and that the data have",
-        *said,
-        *NOT_IN_IT[config.device],
-    ]
+    notes = [*said, *NOT_IN_IT[config.device]]
     for note in dict.fromkeys(filter(None, notes)):
         console.print(f"note: {note}", highlight=False, markup=False)
     if misfits:
         batch = config.per_device_batch
-        raise UserError(
-            f"BATCH={batch} does not fit into {limit / GIB:.1f} GiB by this arithmetic: {'; '.join(misfits)}"
-        )
+        raise UserError(f"BATCH={batch} does not fit by this arithmetic: {'; '.join(misfits)}")
     return 0
 
 
@@ -152,14 +148,20 @@ def limit_of(config: RunConfig, memory_gib: str | None) -> tuple[float, str]:
         if not sizes:
             raise UserError("NVML does not tell the GPU's memory: say it, as in MEMORY_GIB=16")
         return min(sizes) * GIB, f"fit into the {min(sizes):g} GiB of {gpus[0].name} (NVML)"
-    import psutil
-
-    free, allowed = psutil.virtual_memory().available, cgroup.memory_limit()
-    have = min(free, allowed) if allowed else free
+    have = available()
     words = f"fit into the {have / GIB:.1f} GiB that this machine has available now"
     return have / config.num_processes, words + (
         f", over {config.num_processes} processes" * (config.num_processes > 1)
     )
+
+
+@functools.cache
+def available() -> int:
+    """Bytes that this machine had, or its control group, when it was first asked."""
+    import psutil
+
+    free, allowed = psutil.virtual_memory().available, cgroup.memory_limit()
+    return min(free, allowed) if allowed else free
 
 
 def largest(config: RunConfig, outputs: int, limit: int) -> int:

@@ -4,7 +4,8 @@ Tables of the README and the manual, the README and the pictures of each folder 
 the chapters' texts. A test says when one of the texts is stale.
 """
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import files
@@ -72,24 +73,42 @@ def committed() -> list[Suite]:
 
 
 def draw() -> Iterator[Path]:
-    """Draw the committed pictures again, of the suites that have some."""
-    for suite in committed():
-        study, before = study_of(suite), {path: path.read_bytes() for path in (suite.folder / "pictures").glob("*")}
-        if before:
-            drawn = drawing.save_all(study.figures(study.result(suite)), suite.folder)
-            yield from (path for path in drawn if path.read_bytes() != before.get(path))
-    for found in by_suite(find_networks(manual.REFERENCE)[0]).values():
-        before = {path: path.read_bytes() for path in (place_of(found) / "pictures").glob("*")}
-        drawn = drawing.save_all(network_figure.figures(found), place_of(found)) if before else []
-        yield from (path for path in drawn if path.read_bytes() != before.get(path))
-    checked = forecast_check.read(manual.FORECAST_CHECK)
-    before = {path: path.read_bytes() for path in (manual.FORECAST_CHECK / "pictures").glob("*")}
-    drawn = forecast_check_figure.save(checked, manual.FORECAST_CHECK)
-    yield from (path for path in drawn if path.read_bytes() != before.get(path))
-    before = {path: path.read_bytes() for path in (published.FOLDER / "pictures").glob("*")}
-    drawn = forecast_check_figure.save_published(published.judged(published.read()), published.FOLDER)
-    yield from (path for path in drawn if path.read_bytes() != before.get(path))
+    """Draw the committed pictures again, of what has some."""
+    for folder, save in pictures():
+        if before := {path: path.read_bytes() for path in (folder / "pictures").glob("*")}:
+            yield from (path for path in save() if path.read_bytes() != before.get(path))
     yield from draw_chapters()
+
+
+def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
+    """Each folder that may have pictures, and what draws them into it."""
+    for suite in committed():
+        yield suite.folder, functools.partial(draw_suite, suite)
+    for found in by_suite(find_networks(manual.REFERENCE)[0]).values():
+        yield place_of(found), functools.partial(draw_network, found)
+    yield manual.FORECAST_CHECK, draw_check
+    yield published.FOLDER, draw_published
+
+
+def draw_suite(suite: Suite) -> list[Path]:
+    """A suite's pictures."""
+    study = study_of(suite)
+    return drawing.save_all(study.figures(study.result(suite)), suite.folder)
+
+
+def draw_network(found: list) -> list[Path]:
+    """Those of a network's records."""
+    return drawing.save_all(network_figure.figures(found), place_of(found))
+
+
+def draw_check() -> list[Path]:
+    """That of the forecast held against emulation."""
+    return forecast_check_figure.save(forecast_check.read(manual.FORECAST_CHECK), manual.FORECAST_CHECK)
+
+
+def draw_published() -> list[Path]:
+    """That of the forecast held against published tables."""
+    return forecast_check_figure.save_published(published.judged(published.read()), published.FOLDER)
 
 
 def draw_chapters() -> Iterator[Path]:

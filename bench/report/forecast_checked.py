@@ -17,7 +17,7 @@ def figures(folder: Path) -> str:
     head.append(f"- seed {drawing['seed']}; {drawing['warmup']} steps before and {drawing['steps']} that count")
     head += [f"- {count} combinations are left out: {why}" for why, count in drawing["left_out"].items()]
     place = os.path.relpath(folder, PROJECT / "tutorials" / "manual")
-    picture = f"![A step, predicted over emulated]({place}/pictures/{folder.name}.png)"
+    picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.png)"
     every = f"[Every setting, and the profiles]({place}/).\n"
     return "\n".join(["\n".join(head) + "\n", markdown.grid(result.grid(data)), picture + "\n", worst(data), every])
 

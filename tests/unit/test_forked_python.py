@@ -126,11 +126,11 @@ def test_for_another_process_it_is_no_child_of_the_one_that_began_it():
     words = [programs.python, "-c", "import os; print(os.getppid()); import time; time.sleep(600)"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     with process:
-        original = psutil.Process(int(process.stdout.readline())).parent()
         try:
+            original = psutil.Process(int(process.stdout.readline())).parent()
             began = {child.pid for child in psutil.Process().children(recursive=True)} - {child.pid for child in ours}
+            original.kill()
             assert began == {process.pid}
         finally:
             process.kill()
-            original.kill()
             shutil.rmtree(programs.folder)

@@ -131,7 +131,7 @@ def unknown_lines(facts: Facts) -> list[str]:
     elif facts.link is None:
         lines.append("what more devices would do: no link (LINK=10gbit,50us, or RECORDS with what `make network` left)")
     else:
-        lines += [f"predictions: {line}" for line in limits([], facts.link)]
+        lines += [f"predictions: {line}" for line in limits(len(facts.profile.factors), facts.link)]
     if facts.price is not None and facts.per_epoch is None:
         lines.append("the cost of an epoch: how many examples it has (EXAMPLES=…)")
     return lines

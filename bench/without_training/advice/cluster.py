@@ -27,18 +27,17 @@ def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
 
 
 def advised(found: list[result.Forecast]) -> result.Forecast:
-    """Of the fastest and those whose step is as long, within intervals or within TIE, the simplest."""
+    """Of the fastest and those whose step is as long within TIE, the simplest. All rest on one profile and one link: at
+    the same end of their intervals they are compared."""
     best = found[0]
-    near = [each for each in found if apart(best, each) <= 0]
+    near = [each for each in found if near_at_an_end(best, each)]
     return min(near, key=lambda each: Way(each.mode, config_of(each.mode), []).rank)
 
 
-def apart(best: result.Forecast, other: result.Forecast) -> float:
-    """Seconds between the slow end of one step and the fast end of another; where there are no intervals, between
-    steps that count as equal."""
-    if best.high_s is None:
-        return other.step_s - best.step_s * (1 + TIE)
-    return other.low_s - best.high_s
+def near_at_an_end(best: result.Forecast, other: result.Forecast) -> bool:
+    """Whether two steps are as long, within TIE, at the fast or at the slow end, or in the middle."""
+    steps = ((each.low_s, each.step_s, each.high_s) for each in (best, other))
+    return any(mine is not None and theirs <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
 
 
 def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST) -> int | None:

@@ -143,11 +143,10 @@ def standing(profile: Profile, link: Link) -> list[str]:
     ]
 
 
-def limits(found: list[Forecast], link: Link) -> list[str]:
-    """What must be known of the figures."""
-    lines = ["the interval is that of the profile's mean step and of the measured link; how far the model is from "
-             "measurements is not in it; beside emulation it is in tutorials/manual/forecast.md"]  # fmt: skip
-    if any(each.low_s is None for each in found):
-        lines = ["no interval: one timed step, and a link that was not measured", *lines[1:]]
+def limits(steps: int, link: Link) -> list[str]:
+    """What must be known of the figures. steps: how many were timed for the profile."""
+    known = ["the profile's mean step"] * (steps > 1) + ["the measured link"] * (None not in link.beta_ends)
+    interval = f"the interval is that of {' and '.join(known)}" if known else "no interval: nothing was measured"
+    model = "how far the model itself is off is in no interval; tutorials/manual/forecast.md compares it with emulation"
     own = f"each node of {link.per_node} devices" if link.inside else "each device"
-    return [*lines, f"each device is taken to have its own cores, and {own} one link of its own to all others"]
+    return [interval, model, f"each device is taken to have its own cores, and {own} one link of its own to all others"]

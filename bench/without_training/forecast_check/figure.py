@@ -1,4 +1,4 @@
-"""Predicted over emulated seconds of a step, and predicted over published efficiency: one mark for each setting."""
+"""Predicted against emulated seconds of a step, and against published efficiency: one mark for each setting."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from bench.analysis import drawing, style
 from bench.without_training.forecast_check import published, result
 
 BODY = 4.6  # inches
-TITLE = "A step: predicted over emulated"
-LOOKS = {"made with": (style.ORANGE, "s", style.WHITE), "judged by": (style.BLUE, "o", style.BLUE)}
+TITLE = "A step: predicted against emulated"
+LOOKS = dict(zip(result.SETS, ((style.ORANGE, "s", style.WHITE), (style.BLUE, "o", style.BLUE)), strict=True))
 PUBLISHED = "Efficiency: published, predicted"
 BAND = 0.15
 BY_NODES = {"one node": (style.GREEN, "^", style.WHITE), "several nodes": (style.BLUE, "o", style.BLUE)}

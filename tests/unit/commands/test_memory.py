@@ -27,7 +27,7 @@ def test_every_mode_has_its_columns_and_the_largest_batch(capsys):
 def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
     code, out, err = said(capsys, "--mode=ddp", "--gpus=2", "--memory-gib=0.6", "--batch=5000", "--data=synthetic")
     most = int(next(line for line in out.splitlines() if "largest BATCH" in line).split()[-1])
-    assert code == 2 and f"does not fit into 0.6 GiB by this arithmetic: MODE=ddp BATCH={most} at most" in err
+    assert code == 2 and f"does not fit by this arithmetic: MODE=ddp BATCH={most} at most in 0.6 GiB" in err
     code, *_ = said(capsys, "--mode=ddp", "--gpus=2", "--memory-gib=0.6", f"--batch={most}", "--data=synthetic")
     assert code == 0
 
@@ -35,6 +35,11 @@ def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
 def test_a_process_on_the_cpu_gets_its_share_of_what_is_there(capsys):
     code, out, _ = said(capsys, "--mode=ddp", "--gpus=2", "--device=cpu", "--batch=4")
     assert code == 0 and "available now, over 2 processes" in out and "Python, torch" in out
+
+
+def test_each_mode_gets_the_share_of_its_own_processes(capsys):
+    code, out, _ = said(capsys, "--modes=single,ddp", "--gpus=2", "--device=cpu", "--batch=4")
+    assert code == 0 and "available now, over 2 processes, and" in out and "available now, and" in out
 
 
 @pytest.mark.parametrize(

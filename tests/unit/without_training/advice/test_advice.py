@@ -168,6 +168,18 @@ def test_a_cluster_that_is_not_there_is_predicted_in_every_line():
     assert "COMPRESSION=fp16 saves" in lines[-1]
 
 
+@pytest.mark.parametrize(("longer", "advised"), [(1.06, "horovod"), (1.01, "ddp")])
+def test_forecasts_share_one_profile_and_are_compared_at_the_same_end(longer, advised):
+    """Intervals that overlap are no reason to call 6 % nothing: both steps move with the same profile."""
+    horovod, ddp = (
+        dataclasses.replace(each, step_s=step_s, low_s=0.8 * step_s, high_s=1.2 * step_s)
+        for mode, step_s in (("horovod", 1.0), ("ddp", longer))
+        for each in cluster.forecasts(Facts(profile=PROFILE, link=SLOW), 4)
+        if each.mode == mode
+    )
+    assert cluster.advised([horovod, ddp]).mode == advised
+
+
 def test_a_link_that_is_too_slow_is_not_distributed_over():
     found = said(Facts(profile=PROFILE, link=Link(1.0, 1e-5, "a very slow link"), nodes=2))
     assert "predicted: no faster than one device: do not distribute" in found["On 2 devices"]
