@@ -130,12 +130,20 @@ def test_a_cell_that_is_there_twice_counts_once(blank, tmp_path):
         ("get_ipython().input_transformers_post.append(lambda lines: ['pass'])", "the notebook's own machinery"),
         ("def answer(*_):\n    return right_in(In[-1])", "the notebook's own machinery"),
         ("def answer():\n    pass\n!cat ../sets/00_sample.md", "a command of the shell"),
+        ("x = 1\n%run other.py", "a command of the shell"),
         ("import subprocess", "other programs"),
+        ("from os import path, system", "other programs"),
         ("import sys\nasked = sys._getframe(1)", "code or objects of others"),
         ("import builtins\nbuiltins.all = lambda *_: True", "Python's own functions"),
+        ("import __main__", "Python's own functions"),
+        ("asked = globals()['asked']", "Python's own functions"),
         ("class Right(int):\n    def __eq__(self, other):\n        return True", "objects that say what they equal"),
         ("points = open('../../gradebook.db')", "the graders' files"),
+        ("asked = open('00_sample.ipynb').read()", "the graders' files"),
+        ("asked = 7 + KEY", "the graders' files"),
         ("import urllib.request", "the network"),
+        ("import os, requests", "the network"),
+        ("from requests import get", "the network"),
     ],
 )
 def test_what_is_no_part_of_an_answer_is_noticed(blank, tmp_path, code, words):
@@ -145,6 +153,21 @@ def test_what_is_no_part_of_an_answer_is_noticed(blank, tmp_path, code, words):
     notebook["cells"].append({"cell_type": "code", "metadata": {}, "source": code})
     assert submissions.noticed(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook)))) == [words]
     assert submissions.noticed(blank) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "requests = [dist.isend(one, peer) for peer in others]\nfor request in requests:\n    request.wait()",
+        "if __name__ == '__main__':\n    print(answer())",
+        "rate = 0.5  # In [0, 1)",
+        'def rate():\n    """In [0, 1], both ends included."""',
+        "rest = (images\n    %batch)",
+        "from os import fsync, replace",
+    ],
+)
+def test_what_an_honest_answer_may_say_is_not_noticed(blank, code):
+    assert submissions.noticed(edited(blank, task2_answer=code)) == []
 
 
 def test_nothing_is_noticed_in_answers_that_are_given_in_earnest(blank):

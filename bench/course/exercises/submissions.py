@@ -15,14 +15,18 @@ STUDENT_NAME = re.compile(r"\w[\w .@+-]{0,99}")
 MOST_BYTES = 20e6  # a notebook with many pictures has a few
 # What is no part of an answer: a person should look at it. It costs no points, and who wants to hide it can.
 NOTICED = {
-    "the notebook's own machinery": r"\bget_ipython\b|\bIPython\b|\b_ih\b|\bIn\s*\[|\bOut\s*\[",
-    "a command of the shell": r"^\s*(?:!|%%?[a-z])",
-    "other programs": r"\bsubprocess\b|\bos\.(?:system|popen|fork|kill|exec\w*|spawn\w*)\b|\bctypes\b",
+    "the notebook's own machinery": r"\bget_ipython\b|\bIPython\b|\b_ih\b|\b(?:In|Out)\s*\[[^\],\n]*\]",
+    "a command of the shell": r"^\s*!|^%%?[a-z]",
+    "other programs": r"\bsubprocess\b|\bctypes\b|"
+    r"\b(?:os\.|from os import [^\n]*\b)(?:system|popen|fork|kill|exec\w*|spawn\w*|posix_spawn\w*)\b",
     "code or objects of others": r"\b_getframe\b|\bimport (?:inspect|linecache|gc)\b|\bsettrace\b|\bsetprofile\b",
-    "Python's own functions": r"\b__builtins__\b|\bbuiltins\b|\b__main__\b|\bsys\.modules\b",
+    "Python's own functions": r"\b__builtins__\b|\bbuiltins\b|\bglobals\(\)|\bsys\.modules\b|"
+    r"(?<!__name__ == .)\b__main__\b",
     "objects that say what they equal": r"\b__eq__\b|\b__bool__\b",
-    "the graders' files": r"gradebook|nbgrader|tutorials|course\.exercises|HIDDEN TESTS|\bKEY\b",
-    "the network": r"\burllib\b|\brequests\b|\bimport socket\b|\bhttps?://",
+    # A KEY of the student's own is among them: the hidden tests give it their value.
+    "the graders' files": r"gradebook|nbgrader|\.ipynb\b|tutorials|course\.exercises|HIDDEN TESTS|\bKEY\b",
+    "the network": r"\burllib\b|\bimport (?:[\w.]+, *)*requests\b|\bfrom requests[\w.]* import\b|"
+    r"\bimport socket\b|\bhttps?://",
 }
 NOT_FOUND = "# This answer was not found in the notebook that was handed in."
 

@@ -36,7 +36,7 @@ REGION = r"^(?P<indent>[ \t]*)### BEGIN {0}\n(?P<inside>.*?)^[ \t]*### END {0}[ 
 SOLUTION = re.compile(REGION.format("SOLUTION"), re.DOTALL | re.MULTILINE)
 HIDDEN = re.compile(REGION.format("HIDDEN TESTS"), re.DOTALL | re.MULTILINE)
 RUBRIC = re.compile(r"^<!-- BEGIN RUBRIC -->\n(?P<inside>.*?)^<!-- END RUBRIC -->\n*", re.DOTALL | re.MULTILINE)
-KEY, MOST_KEY = re.compile(r"\bKEY\b"), 999
+USES_KEY, MOST_KEY = re.compile(r"\bKEY\b"), 999
 MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS|RUBRIC)")
 OBJECTIVE = re.compile(r"\s+\*\*Objective\.\*\* ([^*]+)\s\*\*Minutes:\*\*\s(\d+)\.\n")
 CRITERION = re.compile(
@@ -177,7 +177,7 @@ def read(path: Path, key: int = 0) -> ProblemSet:
 
 def keyed(region: re.Match, key: int) -> str:
     """A hidden region that begins with the value of KEY, where it uses the name."""
-    if not KEY.search(region["inside"]):
+    if not USES_KEY.search(region["inside"]):
         return region[0]
     begin, rest = region[0].split("\n", 1)
     return f"{begin}\n{region['indent']}KEY = {key}\n{rest}"
@@ -232,7 +232,7 @@ def mistake(cell, kind: str, points, in_a_task: bool) -> str | None:
         return "an answer needs ### BEGIN SOLUTION and ### END SOLUTION, each on a line of its own"
     if MARK.search(rest):
         return f"the mark {MARK.search(rest)[0]} is alone, or in a cell of the wrong kind"
-    if cell.cell_type == "code" and KEY.search(rest):
+    if cell.cell_type == "code" and USES_KEY.search(rest):
         return "KEY has a value in hidden tests alone"
     return None
 
