@@ -24,6 +24,15 @@ if os.fork() == 0:                                     # one whose parent is gon
 time.sleep(float(sys.argv[1]))
 """
 
+GROWING = """\
+import resource, time
+while resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 100_000:  # it is set when this has begun
+    time.sleep(0.05)
+file = open({path!r}, "wb", 0)
+for _ in range(1000):
+    file.write(b"x" * 1000)
+"""
+
 
 def sleepers() -> list[int]:
     """The processes that STRAYS starts."""
@@ -52,9 +61,8 @@ def test_a_command_that_is_late_is_ended_with_its_children(tmp_path):
 @pytest.mark.skipif(not LINUX, reason="the limit is Linux's")
 def test_a_file_does_not_grow_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(contained, "MOST_FILE_BYTES", 100_000)
-    growing = f"file = open({str(tmp_path / 'large')!r}, 'wb', 0)\nwhile True: file.write(b'x' * 1000)"
-    delayed = f"import time; time.sleep(1)\n{growing}"
-    assert contained.run([sys.executable, "-c", delayed], 60, dict(os.environ), tmp_path / "log") == 1
+    program = GROWING.format(path=str(tmp_path / "large"))
+    assert contained.run([sys.executable, "-c", program], 60, dict(os.environ), tmp_path / "log") == 1
     assert (tmp_path / "large").stat().st_size == 100_000
 
 

@@ -67,7 +67,10 @@ def adopting_orphans() -> Iterator[set[int]]:
 
 
 def limit_files(pid: int) -> None:
-    """No file that a process and its children write gets larger than MOST_FILE_BYTES (Linux)."""
+    """No file that a process and its children write gets larger than MOST_FILE_BYTES (Linux).
+
+    It is set when the process has begun: what it starts before that, in its first milliseconds, has no limit.
+    """
     import psutil
 
     if LINUX:
