@@ -68,7 +68,13 @@ CURIOUS = {
 points = "import json; open('scores.json', 'w').write(json.dumps(dict.fromkeys(['s00-task1-test'], 99)))"
 writing = f"import time\\nwhile True:\\n    {points}\\n    time.sleep(0.01)"
 subprocess.Popen([sys.executable, "-S", "-c", writing], cwd=folder, start_new_session=True)
-answers = {"times": 2}""",
+refused = 0
+for path in Path("00_sample.ipynb"), folder / "gradebook.db-journal", folder / "gradebook.db-wal":
+    try:
+        path.open("a")
+    except PermissionError:
+        refused += 1
+answers = {"times": 2 if refused == 3 else None}""",
 }
 
 
@@ -77,11 +83,20 @@ def test_solutions_and_points_are_closed_to_answers(sample, solved, prepared):
     found = grade.grade_text(prepared, sample, edited(solved, **CURIOUS), 60)
     assert found.tasks == {1: 0, 2: 0, 3: 1}
     assert found.feedback.count("PermissionError") >= 2 and "answers may not look at solutions" in found.feedback
-    assert "the rest is left out" in found.feedback and len(found.feedback) < 6_000_000
+    assert "the rest is left out" in found.feedback
+    assert found.feedback.count("x" * 1000) <= 2_000
 
 
-def test_who_changes_the_gradebook_has_no_points(sample, solved, prepared):
-    change = "import sqlite3; c = sqlite3.connect('gradebook.db'); c.execute('update grade_cells set max_score = 99')"
-    source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {change + '; c.commit()'!r}], cwd=folder, check=True)"
+@pytest.mark.parametrize(
+    "change",
+    [
+        "import sqlite3; c = sqlite3.connect('gradebook.db'); c.execute('update grade_cells set max_score = 99'); "
+        "c.commit()",
+        "open('gradebook.db-journal', 'w').write('SQLite reads this first')",
+    ],
+    ids=["the file", "its journal"],
+)
+def test_who_changes_the_gradebook_has_no_points(change, sample, solved, prepared):
+    source = f"{OTHER}subprocess.run([sys.executable, '-S', '-c', {change!r}], cwd=folder, check=True)"
     with pytest.raises(nbgrading.NotGraded, match="the answers have changed the gradebook"):
         grade.grade_text(prepared, sample, edited(solved, task3_answer=source), 60)

@@ -1,4 +1,5 @@
-"""Files that answers may not open while they are graded: sets with their solutions, and the gradebook.
+"""Files that answers may not open while they are graded: sets with their solutions, the gradebook, and the notebook
+that is being graded, which has the hidden tests in it.
 
 Copied as ``sitecustomize.py`` to where the kernel and the Pythons that it starts find it, so it imports nothing of this
 project. It stops a look that is easy to take. It is no wall: another program that an answer starts is not watched.
@@ -10,6 +11,7 @@ import sys
 VARIABLE = "BENCH_CLOSED"  # in the environment: the paths, each of a file or a folder
 OPENING = {"open", "os.listdir", "os.scandir", "os.link", "os.symlink", "os.rename", "os.remove", "shutil.copyfile",
            "shutil.copytree", "shutil.move", "sqlite3.connect", "sqlite3.connect/handle"}  # fmt: skip
+JOURNALS = ("-journal", "-wal")  # at the end of a file's name: SQLite reads these files first
 STARTING = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"}
 
 

@@ -9,7 +9,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute
 
-from bench.course.exercises import contained
+from bench.course.exercises import closed, contained
 
 MOST_OUTPUT = 2_000_000  # characters that the cells of a notebook print together
 LEFT_OUT = "\n… the rest is left out: the cells print too much\n"
@@ -26,7 +26,7 @@ class Execution(Execute):
     - After two cells in a row that were not back in time, the kernel is taken for stuck, and ended.
     - When it is stuck or has died, the cells that have not run count as failed, and those that have keep their points.
     - When the cells have run, what they have left running is ended, before points are counted; ``changed`` says whether
-      they have changed the gradebook, which is then as before.
+      they have changed the gradebook, or left a journal of it, and it is then as before.
     - What they print beyond MOST_OUTPUT is left out.
     - What a test prints as a warning is no failure, and what it shows as a value is no partial score.
     """
@@ -42,7 +42,11 @@ class Execution(Execute):
                 return self.run_cells(notebook, resources)
             finally:
                 contained.end_all(mine)
-                if not self.gradebook.exists() or self.gradebook.read_bytes() != before:
+                journals = [self.gradebook.with_name(self.gradebook.name + end) for end in closed.JOURNALS]
+                journals = [path for path in journals if path.exists()]
+                if journals or not self.gradebook.exists() or self.gradebook.read_bytes() != before:
+                    for path in journals:
+                        path.unlink()
                     self.gradebook.write_bytes(before)
                     Execution.changed = True
 

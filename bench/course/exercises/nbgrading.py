@@ -79,7 +79,9 @@ def grade(prepared: Path, name: str, notebook: str, folder: Path, cell_limit_s: 
     path.parent.mkdir(parents=True)
     path.write_text(notebook)
     closed_paths = json.loads((prepared / CLOSED).read_text()) if (prepared / CLOSED).exists() else []
-    closed_paths.append(str(folder.resolve() / "gradebook.db"))
+    closed_paths += [str(folder.resolve() / f"gradebook.db{end}") for end in ("", *closed.JOURNALS)]
+    # The cells run where nbgrader has written them all, with the hidden tests.
+    closed_paths.append(str(folder.resolve() / "autograded" / STUDENT / name / f"{name}.ipynb"))
     call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s), closed_paths=closed_paths)
     feedback = folder / "feedback" / STUDENT / name / f"{name}.html"
     return Graded(json.loads((folder / "scores.json").read_text()), guarded(feedback.read_text()))
