@@ -95,7 +95,12 @@ class Kernel:
 
     def staying(self) -> list[psutil.Process]:
         """The processes that stay, of this kernel's own children: one, or none. Ranks have the same command line."""
-        return [p for p in psutil.Process(self.pid).children() if p.cmdline()[-2:] == ["-m", "bench.course.start"]]
+        found = []
+        for process in psutil.Process(self.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+                if process.cmdline()[-2:] == ["-m", "bench.course.start"]:
+                    found.append(process)
+        return found
 
     def left(self, within: float = 10.0) -> list[str]:
         """Processes and temporary files that are left, after a while. torch leaves a folder, with any optimizer."""
