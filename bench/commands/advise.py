@@ -10,7 +10,7 @@ from bench.analysis.suite import suites_of
 from bench.commands import memory
 from bench.commands.base import whole
 from bench.commands.studies import run_plan
-from bench.config.command_line import Default, from_arguments
+from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import variable_of
 from bench.config.modes import MODES, UPPER_BOUNDS
 from bench.config.options import FIELDS, RunConfig
@@ -105,8 +105,7 @@ def left_open(args) -> list[str]:
 
 def refuse_runs(args) -> None:
     """Raise UserError for an option that records have already."""
-    names = [variable_of(f) for name, f in FIELDS.items()
-             if (value := getattr(args, name, None)) is not None and not isinstance(value, Default)]  # fmt: skip
+    names = [variable_of(FIELDS[name]) for name in given_options(args)]
     names += [name.upper() for name in ("modes", "rounds") if getattr(args, name) is not None]
     if names:
         raise UserError(f"{names[0]} is of runs, and RECORDS={args.records} has made its own: leave one of them out")

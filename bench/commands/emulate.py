@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.base import needed
-from bench.config.command_line import Default, from_arguments
+from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import flag_of, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
@@ -51,8 +51,7 @@ def run(args) -> int:
         latency_ms=read_latency(args.latency) * dilate if args.latency else 0,
     )
     own = {"--compute": str(Path(args.compute).expanduser().resolve()), "--dilate": f"{dilate:g}"}
-    given = {flag_of(f): value for name, f in FIELDS.items()
-             if (value := getattr(args, name, None)) is not None and not isinstance(value, Default)}  # fmt: skip
+    given = {flag_of(FIELDS[name]): value for name, value in given_options(args).items()}
     words = [f"{flag}={value}" for flag, value in (given | own).items()]
     return run_in(cluster, shlex.join([sys.executable, "-m", "bench", "emulate", *words]))
 

@@ -9,7 +9,7 @@ from bench.config import hosts, rules
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
 from bench.config.fields import PARTS, base_type, flag_of, variable_of
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, names, when_not_given
+from bench.config.options import FIELDS, RunConfig, names, when_not_given
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 
@@ -18,6 +18,13 @@ ON_OFF = {"nargs": "?", "const": "1"}  # a switch, as argparse wants it: --quick
 
 class Default(str):
     """A command's own default of an option: no person has given it."""
+
+
+def given_options(args) -> dict[str, str]:
+    """The options that a person has given on a command line, with their values: neither those left open nor a command's
+    own defaults."""
+    values = {name: getattr(args, name, None) for name in FIELDS}
+    return {name: value for name, value in values.items() if value is not None and not isinstance(value, Default)}
 
 
 def parse_value(f: dataclasses.Field, text: str):

@@ -6,10 +6,8 @@ from typing import NamedTuple
 from bench import formulas
 from bench.analysis import stats, style
 from bench.without_training.advice import choice, cluster, step
-from bench.without_training.advice.facts import DATA_WAIT, EXPOSED, Facts, Way
+from bench.without_training.advice.facts import DATA_WAIT, EXPOSED, SECONDS, Facts, Way
 from bench.without_training.forecast.result import PREDICTED, limits
-
-SECONDS = 3600  # in an hour
 
 
 class Answer(NamedTuple):

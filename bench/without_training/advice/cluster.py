@@ -6,7 +6,7 @@ from bench.analysis import style
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.without_training.advice import step
-from bench.without_training.advice.facts import Facts, Way
+from bench.without_training.advice.facts import SECONDS, Facts, Way
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import ENGINES
 
@@ -111,7 +111,7 @@ def cost_line(facts: Facts) -> str:
     """An epoch on ``nodes`` devices, each of which makes ``units`` per step."""
     use = advised(forecasts(facts, facts.nodes))
     cost, low, high = (
-        None if step_s is None else facts.price * facts.per_epoch * step_s / use.units / 3600
+        None if step_s is None else facts.price * facts.per_epoch * step_s / use.units / SECONDS
         for step_s in (use.step_s, use.low_s, use.high_s)
     )
     interval = "" if low is None else f" [{style.number(low)} to {style.number(high)}]"

@@ -11,6 +11,7 @@ from bench.without_training.forecast.profile import Profile
 # What a step is for; the parts of one program add up to its step.
 DATA_WAIT, EXPOSED, IMBALANCE = "data wait", "exposed communication", "imbalance between ranks"
 COMPUTATION, REST = "computation", "computation, communication and the rest"  # the second where that is not known apart
+SECONDS = 3600  # in an hour, in which a device is paid
 
 
 @dataclass(frozen=True, eq=False)
