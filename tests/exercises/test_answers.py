@@ -14,6 +14,7 @@ from tests.runs import ROOT
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
 LIMIT_S = 500
+FEW = 1  # wrong answers of each function that are tried without -m wide
 # what an answer that is wrong by a slip of the pen raises: the tests have not judged it
 SLIP = re.compile(r"\b(NameError|SyntaxError|IndentationError|UnboundLocalError|ImportError|ModuleNotFoundError)\b")
 
@@ -27,18 +28,18 @@ def test_a_task_has_right_and_wrong_answers(path):
 
 
 @pytest.mark.parametrize(
-    ("most", "key"), [(2, 0), *(pytest.param(1000, key, marks=pytest.mark.wide) for key in (0, 432))]
+    ("most", "key"), [(FEW, 0), *(pytest.param(1000, key, marks=pytest.mark.wide) for key in (0, 432))]
 )
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_the_tests_tell_right_from_wrong(path, most, key, tmp_path, monkeypatch, forked_programs):
-    """All right answers, and the first wrong ones of each function; wide: all, and with another KEY."""
+    """All right answers, and the first wrong one of each function; wide: all, and with another KEY."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a process without threads is forked
     problem_set, answers = text.read(path, key), judge.answers_of(judge.ANSWERS / path.name)
     points = {test: worth for task in problem_set.tasks for test, worth in task.tests.items()}
     judged = {line["answer"]: line["errors"] for line in results(problem_set, most, tmp_path, forked_programs)}
     wrong = []
     for number, answer in enumerate(answers):
-        if number not in judged and most == 2 and not answer.right and not answer.by_key:
+        if number not in judged and most == FEW and not answer.right and not answer.by_key:
             continue
         errors = judged.get(number, {"": "not judged: it defines no function of the task, or the program ended"})
         said = "\n".join(error for error in errors.values() if error)

@@ -92,7 +92,9 @@ def test_solutions_and_points_are_closed_to_answers(sample, solved, prepared):
     [
         "import sqlite3; c = sqlite3.connect('gradebook.db'); c.execute('update grade_cells set max_score = 99'); "
         "c.commit()",
-        "open('gradebook.db-journal', 'w').write('SQLite reads this first')",
+        pytest.param(
+            "open('gradebook.db-journal', 'w').write('SQLite reads this first')", marks=pytest.mark.wide
+        ),  # answers themselves cannot open it: CURIOUS
     ],
     ids=["the file", "its journal"],
 )

@@ -53,8 +53,9 @@ WIDE = (
     "fsdp", "horovod x3",
 )  # fmt: skip
 
-# By copies of a process that has torch: how fresh ones of torchrun begin and end is looked at in the first row.
-COPIED = ("ddp x2, torchrun at a tcp address",)
+# By copies of a process that has torch: how fresh ones of torchrun begin and end is looked at in the first row, how
+# those of spawn do in test_faults.py.
+COPIED = ("ddp x2, torchrun at a tcp address", "ddp x2, spawn at a file, tuned, loader workers")
 
 # What changes the speed and not the update, and another number of threads in one process. They share processes
 # (several_runs.py): what a launch itself gives and leaves is looked at in the rows above.
