@@ -24,12 +24,11 @@ from bench.studies.compare.study import COMPARE
 from bench.studies.prepare import prepare, refuse
 from bench.studies.programs import in_mode
 from bench.without_training.advice.answers import advise, standing
-from bench.without_training.advice.facts import Facts
+from bench.without_training.advice.facts import ALONE, Facts
 from bench.without_training.forecast import link as links
 from bench.without_training.network.record import find as find_networks
 
 ROUNDS = 3
-ALONE = next(mode for mode, info in MODES.items() if info.max_devices == 1)
 NO_LATENCY = "0us"
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from bench.analysis import style
 from bench.config.modes import MODES
-from bench.config.options import RunConfig
+from bench.config.options import RunConfig, to_dict, unchecked
 from bench.without_training.advice import step
-from bench.without_training.advice.facts import SECONDS, Facts, Way
+from bench.without_training.advice.facts import ALONE, SECONDS, Facts, Way
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import ENGINES
 
@@ -20,24 +20,40 @@ def config_of(mode: str) -> RunConfig:
     return RunConfig(mode=mode, num_devices=2)
 
 
+def candidates() -> list[RunConfig]:
+    """What may be advised: each engine, and, where each device keeps all, its gradients as float16. What shards sends
+    more: it is for memory."""
+    plain = [config_of(mode) for mode in ENGINES]
+    halved = [config for config in plain if step.can_halve(way_of(config)) and not MODES[config.mode].shards]
+    return [*plain, *(unchecked(to_dict(config) | step.FP16) for config in halved)]
+
+
 def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
-    """The step of each mode that can be forecast, the fastest first."""
-    found = [result.forecast(facts.profile, config_of(mode), ranks, facts.link) for mode in ENGINES]
-    return sorted(found, key=lambda each: each.step_s)
+    """Each candidate on so many devices, and one device without a link: the one that does most per second first."""
+    found = [result.forecast(facts.profile, config, ranks, facts.link) for config in candidates()]
+    found.append(result.alone(facts.profile, RunConfig(mode=ALONE), facts.link))
+    return sorted(found, key=lambda each: -each.throughput)
 
 
 def advised(found: list[result.Forecast]) -> result.Forecast:
-    """Of the fastest and those whose step is as long within TIE, the simplest. All rest on one profile and one link: at
-    the same end of their intervals they are compared."""
-    best = found[0]
+    """Of the fastest and those that do as much within TIE, the simplest. All rest on one profile and one link: at the
+    same end of their intervals they are compared."""
+    best = max(found, key=lambda each: each.throughput)
     near = [each for each in found if near_at_an_end(best, each)]
-    return min(near, key=lambda each: Way(each.mode, config_of(each.mode), []).rank)
+    return min(near, key=lambda each: way_of(each.config).rank)
 
 
 def near_at_an_end(best: result.Forecast, other: result.Forecast) -> bool:
-    """Whether two steps are as long, within TIE, at the fast or at the slow end, or in the middle."""
+    """Whether two take as long for as much, within TIE, at the fast or at the slow end, or in the middle."""
     steps = ((each.low_s, each.step_s, each.high_s) for each in (best, other))
-    return any(mine is not None and theirs <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
+    more = best.ranks / other.ranks
+    return any(mine is not None and theirs * more <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
+
+
+def way_of(config: RunConfig) -> Way:
+    """A program that was not measured."""
+    rounded = config.compression != "none"
+    return Way(f"{config.mode} with COMPRESSION={config.compression}" if rounded else config.mode, config, [])
 
 
 def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST) -> int | None:
@@ -62,23 +78,33 @@ def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST
 
 
 def cluster_lines(facts: Facts) -> list[str]:
-    """The mode to use on ``nodes`` devices, what holds its step back, and what half the bytes would save."""
+    """The program to use on ``nodes`` devices, what each takes and what holds it back, what full precision costs."""
     found = forecasts(facts, facts.nodes)
     use, best = advised(found), found[0]
-    where = f"{facts.nodes} devices, {facts.link.words}"
-    lines = [f"predicted for {where}: use {use.mode}: {MODES[use.mode].summary}"]
-    if use is not best:
-        lines.append(f"predicted: no difference from the fastest, {best.mode}, can be told, and {use.mode} is simpler")
-    lines += [f"predicted: {each.mode}: {result.step_cell(each)} ms per step, × {each.ranks * each.efficiency:.2f} of "
-              f"one device, efficiency {100 * each.efficiency:.0f} %, exposed communication "
-              f"{100 * each.exposed_s / each.step_s:.1f} % of the step{waited(each)}" for each in found]  # fmt: skip
-    if use.ranks * use.efficiency <= 1:
-        lines.append("predicted: no faster than one device: do not distribute")
-    way = Way(use.mode, config_of(use.mode), [])
-    if use.exposed_s / use.step_s >= step.LEAST and step.can_halve(way):
-        gain = step.saved(facts.profile, way.config, facts.nodes, facts.link)
-        lines.append(f"predicted: {use.mode} with COMPRESSION=fp16 saves {100 * gain:.1f} % of its step")
+    name, where = way_of(use.config).label, f"{facts.nodes} devices, {facts.link.words}"
+    lines = [f"predicted for {where}: use {name}: {MODES[use.mode].summary}"]
+    if use.mode == ALONE:
+        why = "none is faster than one device" if use is best else "no gain over one device can be told"
+        lines.append(f"predicted: do not distribute: {why}")
+    elif use is not best:
+        lines.append(f"predicted: no difference from the fastest, {way_of(best.config).label}, can be told, and {name} "
+                     "is simpler")  # fmt: skip
+    lines += [f"predicted: {said(each)}" for each in found]
+    if use.config.compression != "none":
+        exact = advised([each for each in found if each.config.compression == "none"])
+        lines.append(f"predicted: float16 rounds gradients on their way; without it use {way_of(exact.config).label}, "
+                     f"which takes {use.throughput / exact.throughput:.2f} times as long for as many "
+                     f"{facts.profile.unit}")  # fmt: skip
     return lines
+
+
+def said(each: result.Forecast) -> str:
+    """What a program takes, and what holds it back."""
+    takes = f"{way_of(each.config).label}: {result.step_cell(each)} ms per step"
+    if each.mode == ALONE:
+        return f"{takes} on one device"
+    return (f"{takes}, × {each.ranks * each.efficiency:.2f} of one device, efficiency {100 * each.efficiency:.0f} %, "
+            f"exposed communication {100 * each.exposed_s / each.step_s:.1f} % of the step{waited(each)}")  # fmt: skip
 
 
 def waited(each: result.Forecast) -> str:
@@ -115,4 +141,5 @@ def cost_line(facts: Facts) -> str:
         for step_s in (use.step_s, use.low_s, use.high_s)
     )
     interval = "" if low is None else f" [{style.number(low)} to {style.number(high)}]"
-    return f"predicted: {use.mode} on {use.ranks} devices: {style.number(cost)}{interval}"
+    on = "one device" if use.ranks == 1 else f"{use.ranks} devices"
+    return f"predicted: {way_of(use.config).label} on {on}: {style.number(cost)}{interval}"

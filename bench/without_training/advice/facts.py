@@ -12,6 +12,7 @@ from bench.without_training.forecast.profile import Profile
 DATA_WAIT, EXPOSED, IMBALANCE = "data wait", "exposed communication", "imbalance between ranks"
 COMPUTATION, REST = "computation", "computation, communication and the rest"  # the second where that is not known apart
 SECONDS = 3600  # in an hour, in which a device is paid
+ALONE = next(mode for mode, info in MODES.items() if info.max_devices == 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +38,11 @@ class Way:
     @property
     def rank(self) -> tuple:
         """A key by which the simpler of two comes first: one device; one process per device, with what PyTorch alone
-        has; what needs a package more; one process on several devices, from which PyTorch advises against."""
-        info = self.info
+        has; what needs a package more; gradients that are rounded on their way; one process on several devices, from
+        which PyTorch advises against."""
+        info, compressed = self.info, self.config.compression != "none"
         place = list(MODES).index(self.config.mode)
-        return not self.alone, not self.alone and info.one_process, bool(info.needs), place, self.label
+        return not self.alone, not self.alone and info.one_process, compressed, bool(info.needs), place, self.label
 
     @property
     def paid(self) -> int:

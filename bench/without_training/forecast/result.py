@@ -4,6 +4,7 @@ A step ends when its slowest rank has ended. Each rank draws its length from the
 ranks the mean is over the slowest of N draws (``formulas.slowest_shares``).
 """
 
+import dataclasses
 import statistics
 from dataclasses import dataclass
 
@@ -23,10 +24,11 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Forecast:
-    """A mode on ranks devices. step_s: the mean step; low_s, high_s: with what is known of the profile's mean step and
-    of the link at the ends of their intervals, None where neither has one. terms: the step by what it is for."""
+    """A mode, as its config has it, on ranks devices. step_s: the mean step; low_s, high_s: with what is known of the
+    profile's mean step and of the link at the ends of their intervals, None where neither has one. terms: the step by
+    what it is for."""
 
-    mode: str
+    config: RunConfig
     ranks: int
     step_s: float
     low_s: float | None
@@ -34,6 +36,11 @@ class Forecast:
     terms: dict[str, float]
     units: int
     alone_s: float
+
+    @property
+    def mode(self) -> str:
+        """Its name."""
+        return self.config.mode
 
     @property
     def throughput(self) -> float:
@@ -60,7 +67,12 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     low, high = ends(profile, config, ranks, link)
     waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # what is less is rounding
     terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
-    return Forecast(config.mode, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s)
+    return Forecast(config, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s)
+
+
+def alone(profile: Profile, config: RunConfig, link: Link) -> Forecast:
+    """One device without a link to others, by a config of such a mode: DDP on one device, which sends nothing."""
+    return dataclasses.replace(forecast(profile, RunConfig(mode="ddp"), 1, link), config=config)
 
 
 def steps_of(profile: Profile, config: RunConfig, ranks: int, link: Link) -> list[Step]:

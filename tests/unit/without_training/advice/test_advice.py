@@ -163,9 +163,9 @@ def test_a_cluster_that_is_not_there_is_predicted_in_every_line():
     ways = (way("single", 100), way("ddp", 50))
     found = said(Facts(ways, profile=PROFILE, link=SLOW, nodes=8))
     lines = found["On 8 devices"].splitlines()
-    assert all(line.startswith("predicted") for line in lines) and ": use ddp" in lines[0]
+    assert all(line.startswith("predicted") for line in lines) and ": use ddp with COMPRESSION=fp16" in lines[0]
     assert "predict" not in found["Which mode"] + found["Distribute at all"] + found["What holds the step back"]
-    assert "COMPRESSION=fp16 saves" in lines[-1]
+    assert "without it use ddp, which takes 1." in lines[-1]
 
 
 @pytest.mark.parametrize(("longer", "advised"), [(1.06, "horovod"), (1.01, "ddp")])
@@ -175,14 +175,35 @@ def test_forecasts_share_one_profile_and_are_compared_at_the_same_end(longer, ad
         dataclasses.replace(each, step_s=step_s, low_s=0.8 * step_s, high_s=1.2 * step_s)
         for mode, step_s in (("horovod", 1.0), ("ddp", longer))
         for each in cluster.forecasts(Facts(profile=PROFILE, link=SLOW), 4)
-        if each.mode == mode
+        if (each.mode, each.config.compression) == (mode, "none")
     )
     assert cluster.advised([horovod, ddp]).mode == advised
 
 
 def test_a_link_that_is_too_slow_is_not_distributed_over():
-    found = said(Facts(profile=PROFILE, link=Link(1.0, 1e-5, "a very slow link"), nodes=2))
-    assert "predicted: no faster than one device: do not distribute" in found["On 2 devices"]
+    facts = Facts(profile=PROFILE, link=Link(1.0, 1e-5, "a very slow link"), nodes=2, price=3.6, examples=1000)
+    lines = (found := said(facts))["On 2 devices"].splitlines()
+    assert ": use single: one process, one device" in lines[0] and "2 devices" in lines[0]
+    assert lines[1] == "predicted: do not distribute: none is faster than one device"
+    assert "predicted: single on one device" in found["Cost of an epoch"]
+
+
+def test_one_device_that_does_as_much_as_many_is_advised():
+    """Two devices that take twice as long for a step do what one does."""
+    found = {
+        (each.mode, each.config.compression): each for each in cluster.forecasts(Facts(profile=PROFILE, link=SLOW), 2)
+    }
+    one, two = found["single", "none"], found["ddp", "none"]
+    as_much = dataclasses.replace(two, step_s=1.99 * one.step_s, low_s=None, high_s=None)
+    assert as_much.throughput > one.throughput and cluster.advised([as_much, one]) is one
+    assert cluster.advised([more := dataclasses.replace(as_much, step_s=1.9 * one.step_s), one]) is more
+
+
+@pytest.mark.parametrize(("beta_s", "label"), [(1e-7, "ddp with COMPRESSION=fp16"), (0.0, "ddp")])
+def test_half_the_bytes_are_advised_where_they_gain_and_full_precision_where_they_do_not(beta_s, label):
+    found = cluster.forecasts(Facts(profile=PROFILE, link=Link(0.0, beta_s, "a link")), 4)
+    found = [each for each in found if each.mode == "ddp"]
+    assert cluster.way_of(cluster.advised(found).config).label == label
 
 
 # --- cost, memory, what is not known --------------------------------------------------------------------------------
