@@ -9,8 +9,12 @@ from bench.analysis.suite import suites_of
 from bench.commands import advise as command
 from bench.errors import UserError
 from bench.record.read import find_records
+from bench.report import manual
 from bench.report.advice import facts_of
 from bench.studies.breakdown.result import step_ms
+from bench.studies.compare.study import COMPARE
+from bench.studies.registry import study_of
+from bench.without_training.advice import choice
 from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST
 from tests import networks, profiles, records
 
@@ -79,6 +83,23 @@ def test_a_network_record_of_another_network_is_no_link_of_these_devices():
     )
     assert of(compared(), network=[here]).own_link.alpha_s == pytest.approx(networks.ALPHA, rel=0.2)
     assert of(compared(), network=[elsewhere]).own_link is None
+
+
+def test_on_the_reference_machines_the_advice_is_what_compare_finds():
+    """By the verdicts of each committed comparison that has one process: nothing is faster than what is advised, and
+    on CPUs, whose cores the processes share, that is one process."""
+    folders = [folder for place in manual.reference_folders() for folder in place.glob(f"{COMPARE.name}-*")]
+    alone = [suite for suite in suites_of([record for folder in folders for record in find_records(folder)[0]])
+             if "single" in suite.programs]  # fmt: skip
+    assert {suite.folder.parent.name for suite in alone} == {path.name for path in manual.reference_folders()}
+    for suite in alone:
+        result, facts = study_of(suite).result(suite), facts_of([suite], [])
+        advised = choice.choose(facts.ways, facts.looks).advised.label
+        against = {way.label: result.pair(advised, way.label).comparison.verdict
+                   for way in facts.ways if way.label != advised}  # fmt: skip
+        assert against and "slower" in against.values() and "faster" not in against.values(), suite.id
+        assert (advised == "single") == (not choice.distribution(facts.ways, facts.looks).pays)
+        assert advised == "single" or suite.first.on_gpu, suite.id
 
 
 def test_without_anything_that_says_something_one_line_says_so():
