@@ -119,10 +119,12 @@ LINES = [
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
     Command("forecast-check", "check", "the forecast held against emulation over a list of settings drawn by a seeded "
-            "rule, one to two hours; PUBLISHED=1: against published tables", "FOLDER=folder [MOST=5]", "forecast_check",
-            needs=HOROVOD, flags={
+            "rule, one to two hours; ADVICE=1: the advice for made-up clusters; PUBLISHED=1: the forecast against "
+            "published tables", "FOLDER=folder [MOST=5 ADVICE=1]", "forecast_check", needs=HOROVOD, flags={
                 "--published": ON_OFF | {"metavar": "PUBLISHED", "help": "hold it against published tables of "
                                          "throughput [those of results/published]"},
+                "--advice": ON_OFF | {"metavar": "ADVICE", "help": "hold the first choice of bench advise against "
+                                      "emulation, on clusters that the rule draws"},
                 "--most": {"metavar": "MOST", "help": "emulate at most so many of the settings that are left [all]"},
                 "--only-judge": ON_OFF | {"metavar": "ONLY_JUDGE", "help": "emulate nothing: the forecast again, held "
                                           "against what is there"},

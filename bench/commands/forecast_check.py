@@ -1,5 +1,5 @@
-"""`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule, and
-against published tables of throughput."""
+"""`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule, the
+advice for made-up clusters likewise, and the forecast against published tables of throughput."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from bench.measure.environment import collect_environment
 from bench.process import ending
 from bench.without_training.emulation import record as records
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import figure, published, result, settings
+from bench.without_training.forecast_check import advice, figure, published, result, settings
 from bench.without_training.forecast_check.settings import Setting
 
 START_S = 120.0  # until the ranks have joined, on a busy machine
@@ -22,14 +22,18 @@ RECORD = "record: "
 
 
 def run(args) -> int:
-    """Emulate what is not in the file yet; the file is written after each setting, the picture at the end. Exit code 1
-    where a setting could not be emulated."""
+    """Emulate what is not in the file yet, nor in that of the other check; the file is written after each setting, the
+    picture at the end. Exit code 1 where a setting could not be emulated."""
+    of_advice = is_on("ADVICE", args.advice)
     if is_on("PUBLISHED", args.published):
+        if of_advice:
+            raise UserError("PUBLISHED and ADVICE are two checks: leave one of them out")
         return of_tables(args)
+    check, other = (advice, result) if of_advice else (result, advice)
     folder = Path(needed("FOLDER", args.folder)).expanduser()
-    console, found, data = tables.terminal(), result.read_profiles(folder), result.read(folder)
-    there = {row["name"] for row in data["rows"]}
-    left = [setting for setting in settings.drawn(found) if setting.name not in there]
+    console, found, data = tables.terminal(), result.read_profiles(folder), check.read(folder)
+    result.take(data, other.read(folder), check.left(found, result.names(data)))
+    left = check.left(found, result.names(data))
     most = len(left) if args.most is None else whole("MOST", args.most, 0)
     failed = 0
     for number, setting in enumerate([] if is_on("ONLY_JUDGE", args.only_judge) else left[:most], 1):
@@ -44,22 +48,22 @@ def run(args) -> int:
             continue
         data.setdefault("environment", collect_environment())
         data["rows"].append(row)
-        data = result.judged(data, found)
-        result.write(folder, data)
-        off = data["rows"][-1]["off"]
-        console.print(f"  emulated {data['rows'][-1]['emulated_s']:.3g} s, predicted {100 * off:+.1f} %",
-                      highlight=False, markup=False)  # fmt: skip
+        data = check.judged(data, found)
+        check.write(folder, data)
+        console.print(f"  {check.of_row(data['rows'][-1])}", highlight=False, markup=False)
     if failed and not data["rows"]:
         raise RunFailed(f"none of the {failed} settings could be emulated: the reasons are above")
     if not data["rows"]:
         raise UserError(f"{folder} has no emulated setting yet: leave out ONLY_JUDGE and MOST=0")
-    data = result.judged(data, found)
-    result.write(folder, data)
-    figure.save(data, folder)
-    tables.print_grid(console, result.grid(data))
-    for line in result.answer(data):
+    data = check.judged(data, found)
+    path = check.write(folder, data)
+    if check is result:
+        figure.save(data, folder)
+    for grid in check.grids(data):
+        tables.print_grid(console, grid)
+    for line in check.answer(data):
         console.print(line, highlight=False, markup=False)
-    print(f"written: {folder / result.NAME}", flush=True)
+    print(f"written: {path}", flush=True)
     return 1 if failed else 0
 
 

@@ -1,4 +1,5 @@
-"""The forecast against emulation in the manual: the figures of a committed file, its picture, every setting."""
+"""The forecast and the advice against emulation in the manual: the figures of the committed files, the picture, every
+setting."""
 
 import os
 from pathlib import Path
@@ -6,20 +7,32 @@ from pathlib import Path
 from bench.analysis import style
 from bench.files import PROJECT
 from bench.report import markdown
-from bench.without_training.forecast_check import result
+from bench.without_training.forecast_check import advice, result
 
 
 def figures(folder: Path) -> str:
     """Both sets' figures, the engines' table, the picture, and what was left out."""
     data = result.read(folder)
-    head = [f"- {line}" for line in result.answer(data)]
-    drawing = data["drawing"]
-    head.append(f"- seed {drawing['seed']}; {drawing['warmup']} steps before and {drawing['steps']} that count")
-    head += [f"- {count} combinations are left out: {why}" for why, count in drawing["left_out"].items()]
     place = os.path.relpath(folder, PROJECT / "tutorials" / "manual")
     picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.png)"
     every = f"[Every setting, and the profiles]({place}/).\n"
-    return "\n".join(["\n".join(head) + "\n", markdown.grid(result.grid(data)), picture + "\n", worst(data), every])
+    return "\n".join(
+        [standing(result.answer(data), data), markdown.grid(result.grid(data)), picture + "\n", worst(data), every]
+    )
+
+
+def standing(said: list[str], data: dict) -> str:
+    """What is said of a file, how its settings were drawn, and what was left out."""
+    drawing = data["drawing"]
+    drawn = f"seed {drawing['seed']}; {drawing['warmup']} steps before and {drawing['steps']} that count"
+    left_out = [f"{count} combinations are left out: {why}" for why, count in drawing["left_out"].items()]
+    return "".join(f"- {line}\n" for line in [*said, drawn, *left_out])
+
+
+def advised(folder: Path) -> str:
+    """How often the first choice was the best one, each program as the one answer for all, and each cluster."""
+    data = advice.read(folder)
+    return "\n".join([standing(advice.answer(data), data), *map(markdown.grid, advice.grids(data))])
 
 
 def worst(data: dict, most: int = 5) -> str:

@@ -130,6 +130,7 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "memory-kinds": predicted.kinds,
     "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
     "forecast-check": lambda: forecast_checked.figures(FORECAST_CHECK),
+    "advice-check": lambda: forecast_checked.advised(FORECAST_CHECK),
     "forecast-tables": forecast_published.sources,
     "forecast-published": forecast_published.summary,
     "forecast-published-rows": forecast_published.rows,

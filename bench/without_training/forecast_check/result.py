@@ -10,6 +10,8 @@ settings' errors may decide on a term, and which are only for judging.
 import itertools
 import json
 import statistics
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench import files
@@ -24,7 +26,7 @@ from bench.without_training.forecast.profile import Profile
 from bench.without_training.forecast_check import settings
 from bench.without_training.forecast_check.settings import Setting
 
-NAME, VERSION = "forecast-check.json", 1
+NAME, KEY = "forecast-check.json", "forecast_check_version"
 SCATTER = 0.1  # of the steps of a setting, beyond which it is emulated once more
 SETS = ("made with", "judged by")
 KEPT = ("name", "model", "engine", "nodes", "rate_mbit", "dilate", "made_with", "steps_s", "cpu_share", "emulated")
@@ -37,8 +39,31 @@ def read_profiles(folder: Path) -> dict[str, Profile]:
 
 def read(folder: Path) -> dict:
     """What is there already; a beginning where nothing is."""
-    path = Path(folder) / NAME
-    return json.loads(path.read_text()) if path.exists() else {"forecast_check_version": VERSION, "rows": []}
+    return read_file(Path(folder) / NAME, KEY)
+
+
+def read_file(path: Path, key: str) -> dict:
+    """A file's content; a beginning where there is none. key: of its version."""
+    return json.loads(path.read_text()) if path.exists() else {key: 1, "rows": []}
+
+
+def names(data: dict) -> set[str]:
+    """Of the settings that have been emulated."""
+    return {row["name"] for row in data["rows"]}
+
+
+def take(data: dict, other: dict, wanted: list[Setting]) -> None:
+    """Add the rows of the other check for what is wanted."""
+    missing = {setting.name: setting for setting in wanted}
+    taken = [row | {"made_with": missing[row["name"]].made_with} for row in other["rows"] if row["name"] in missing]
+    data["rows"] += taken
+    if taken:
+        data.setdefault("environment", other["environment"])
+
+
+def left(found: dict[str, Profile], there: Iterable[str] = ()) -> list[Setting]:
+    """What is to be emulated, the shortest first. there: the names of what has been."""
+    return [setting for setting in settings.drawn(found) if setting.name not in there]
 
 
 def row_of(setting: Setting, profile: Profile, record: EmulationRecord) -> dict:
@@ -61,17 +86,27 @@ def predicted_s(row: dict, profile: Profile) -> list[float]:
     engine = next(each for each in settings.ENGINES if each.name == row["engine"])
     config = RunConfig(mode=engine.mode, num_devices=2, **engine.options)
     over = link.said(f"{row['rate_mbit']}mbit,0us", "gloo")
-    draws = [factors_of(profile.factors, RunConfig().seed, rank) for rank in range(row["nodes"])]
-    slowest = [max(next(draw) for draw in draws) for _ in range(settings.WARMUP + len(row["steps_s"]))]
     forecast = engines.ENGINES[engine.mode]
-    return [forecast(profile.slower(factor), config, row["nodes"], over).seconds
-            for factor in slowest[settings.WARMUP :]]  # fmt: skip
+    return [forecast(profile.slower(max(drew)), config, row["nodes"], over).seconds
+            for drew in drawn_factors(row, profile)]  # fmt: skip
+
+
+def drawn_factors(row: dict, profile: Profile) -> list[list[float]]:
+    """By how much longer than the median each rank's computation is, in each timed step."""
+    draws = [factors_of(profile.factors, RunConfig().seed, rank) for rank in range(row["nodes"])]
+    steps = [[next(draw) for draw in draws] for _ in range(settings.WARMUP + len(row["steps_s"]))]
+    return steps[settings.WARMUP :]
 
 
 def errors(rows: list[dict], found: dict[str, Profile]) -> list[float]:
     """Of each row, predicted over emulated, less 1."""
     return [statistics.fmean(predicted_s(row, found[row["model"]])) / statistics.fmean(row["steps_s"]) - 1
             for row in rows]  # fmt: skip
+
+
+def counted(reasons: Iterable[str]) -> dict[str, int]:
+    """How many combinations are left out, by why."""
+    return dict(sorted(Counter(why for why in reasons if why).items()))
 
 
 def figures(off: list[float]) -> dict:
@@ -87,17 +122,22 @@ def judged(data: dict, found: dict[str, Profile]) -> dict:
         row["emulated_s"] = statistics.fmean(row["steps_s"])
         row["predicted_s"], row["off"] = row["emulated_s"] * (1 + off), off
     drawing = {
-        "seed": settings.SEED, "settings": len(settings.drawn(found)), "left_out": settings.left_out(found),
+        "seed": settings.SEED, "settings": len(settings.drawn(found)),
+        "left_out": counted(each.why_not(found[each.model]) for each in settings.everything()),
         "warmup": settings.WARMUP, "steps": settings.STEPS,
     }  # fmt: skip
     by_set = {name: figures([row["off"] for row in rows if row["made_with"] == (name == SETS[0])]) for name in SETS}
-    head = {name: data[name] for name in ("forecast_check_version", "environment") if name in data}
+    head = {name: data[name] for name in (KEY, "environment") if name in data}
     return head | {"drawing": drawing, "figures": by_set, "rows": rows}
 
 
 def write(folder: Path, data: dict) -> Path:
     """The file, whole or not at all."""
-    path = Path(folder) / NAME
+    return write_file(Path(folder) / NAME, data)
+
+
+def write_file(path: Path, data: dict) -> Path:
+    """A file, whole or not at all."""
     with files.written_whole(path) as temporary:
         temporary.write_text(json.dumps(data, indent=1) + "\n")
     return path
@@ -112,6 +152,16 @@ def grid(data: dict) -> Grid:
     names = [engine.name for engine in settings.ENGINES]
     rows = [[name, *cells(row for row in data["rows"] if row["engine"] == name)] for name in names]
     return Grid(head, [*rows, ["all", *cells(data["rows"])]], "predicted against emulated, how far off")
+
+
+def grids(data: dict) -> list[Grid]:
+    """What the command prints."""
+    return [grid(data)]
+
+
+def of_row(row: dict) -> str:
+    """What is said of a setting that has been emulated."""
+    return f"emulated {row['emulated_s']:.3g} s, predicted {100 * row['off']:+.1f} %"
 
 
 def cells(rows) -> list[str]:

@@ -84,6 +84,10 @@ class Setting:
         """Seconds of all its steps on this machine's clock, roughly."""
         return (WARMUP + STEPS) * self.dilate(profile) * self.step_s(profile)
 
+    def needs_s(self, profile: Profile) -> float:
+        """The same from its start, with that of its nodes."""
+        return self.clock_s(profile) + START_S * self.nodes
+
     def why_not(self, profile: Profile) -> str:
         """Why it is left out; "" where it is not."""
         if COPIES * self.nodes * profile.nbytes > MOST_BYTES:
@@ -107,10 +111,4 @@ def drawn(profiles: dict[str, Profile]) -> list[Setting]:
         found += draw.sample(there, min(count, len(there)))
     draw.shuffle(found)
     found = [dataclasses.replace(each, made_with=place % 3 == 0) for place, each in enumerate(found)]
-    return sorted(found, key=lambda each: each.clock_s(profiles[each.model]) + START_S * each.nodes)
-
-
-def left_out(profiles: dict[str, Profile]) -> dict[str, int]:
-    """How many combinations are left out, by why."""
-    reasons = [why for setting in everything() if (why := setting.why_not(profiles[setting.model]))]
-    return {why: reasons.count(why) for why in sorted(set(reasons))}
+    return sorted(found, key=lambda each: each.needs_s(profiles[each.model]))

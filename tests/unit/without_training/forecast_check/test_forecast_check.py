@@ -1,16 +1,19 @@
-"""The forecast held against emulation: the drawing of the settings, the figures, the command, what is committed."""
+"""The forecast and the advice held against emulation: the drawing of the settings, the figures, the command, what is
+committed."""
 
 import dataclasses
 import json
+import statistics
 import sys
 
 import pytest
 
 from bench.__main__ import main
 from bench.commands import forecast_check as command
+from bench.measure.environment import collect_environment
 from bench.report import manual
 from bench.without_training.emulation import record as records
-from bench.without_training.forecast_check import figure, result, settings
+from bench.without_training.forecast_check import advice, figure, result, settings
 from bench.without_training.forecast_check.settings import ENGINES, Setting
 from tests import emulations, profiles
 from tests.profiles import PROFILE
@@ -58,7 +61,7 @@ def test_what_would_take_too_long_or_too_much_memory_is_left_out_and_counted():
     assert "need more than 8 GB" in Setting("vgg16", DDP, 4, 1000).why_not(large)
     assert "would take more than 80 s" in Setting("resnet50", DDP, 2, 1000).why_not(slow)
     assert {each.model for each in settings.drawn(found)} <= {"resnet18", "gpt", "vgg16"}
-    assert sum(settings.left_out(found).values()) == sum(
+    assert sum(result.judged({"rows": []}, found)["drawing"]["left_out"].values()) == sum(
         bool(each.why_not(found[each.model])) for each in settings.everything())  # fmt: skip
 
 
@@ -162,6 +165,85 @@ def test_a_folder_without_profiles_is_refused_in_one_line(tmp_path, capsys):
     assert "profile-resnet18.json is no record" in error and error.count("\n") == 1
 
 
+# --- the advice -----------------------------------------------------------------------------------------------------
+
+
+def of_cluster(cluster, steps_s: dict[str, float]) -> dict:
+    """The file's content where each program of a cluster took so long, and 1 s where nothing is said."""
+    rows = [row([steps_s.get(each.engine.name, 1.0)] * 3, name=each.name, model=each.model, engine=each.engine.name,
+                nodes=each.nodes) for each in cluster.settings()]  # fmt: skip
+    return {"rows": rows, "environment": {}}
+
+
+def test_clusters_are_drawn_of_those_on_which_every_program_can_be_emulated():
+    large = dataclasses.replace(FAST, tensors=tuple(
+        dataclasses.replace(tensor, shape=(70, 10**6)) for tensor in FAST.tensors))  # fmt: skip
+    found = MADE_UP | {"vgg16": large}
+    drawn = advice.drawn(found)
+    assert drawn == advice.drawn(found) and len({each.name for each in drawn}) == len(drawn) == 20
+    assert not any(setting.why_not(found[setting.model]) for setting in advice.left(found))
+    assert all(len({setting.engine.name for setting in each.settings()}) == 6 for each in drawn)
+
+
+def test_the_advice_is_judged_by_the_best_program_that_was_emulated():
+    """The steps decide; one device counts as one, with the mean of what the ranks drew."""
+    cluster = advice.drawn(MADE_UP)[0]
+    profile = MADE_UP[cluster.model]
+    advised = cluster.advised(profile)
+    drew = [factor for step in result.drawn_factors(row([1.0] * 3, nodes=cluster.nodes), profile) for factor in step]
+    alone = statistics.fmean(drew) * profile.step_s
+    assert min(drew) < max(drew)
+    best = next(each.engine.name for each in cluster.settings() if each.engine.name != advised)
+    near = cluster.nodes * alone * 0.1
+    rows = dict.fromkeys((each.engine.name for each in cluster.settings()), 2 * near) | {best: near}
+    (found,) = advice.judged(of_cluster(cluster, rows), MADE_UP)["clusters"]
+    assert found["best"] == best and found["advised"] == advised
+    assert found["longer"] == {name: pytest.approx(seconds / near - 1) for name, seconds in rows.items()} | {
+        "single": pytest.approx(9.0)}  # fmt: skip
+    slow = dict.fromkeys(rows, 1.01 * cluster.nodes * alone)
+    (found,) = advice.judged(of_cluster(cluster, slow), MADE_UP)["clusters"]
+    assert found["best"] == "single" and found["longer"]["zero1"] == pytest.approx(0.01)
+
+
+def test_a_cluster_counts_when_all_of_its_programs_are_there_and_within_3_percent_is_as_good():
+    cluster = advice.drawn(MADE_UP)[0]
+    advised = cluster.advised(MADE_UP[cluster.model])
+    for factor, count in ((1.02, "in 1 of 1"), (1.04, "in 0 of 1")):
+        data = of_cluster(cluster, {advised: factor * 1e-3} | {
+            each.engine.name: 1e-3 for each in cluster.settings() if each.engine.name != advised})  # fmt: skip
+        assert count in text_of_answer(advice.judged(data, MADE_UP))
+    data["rows"].pop()
+    assert not advice.judged(data, MADE_UP)["clusters"]
+
+
+def text_of_answer(data) -> str:
+    """What is said, but for the machine."""
+    machine = {"machine": {"cpu_model": "none", "usable_cores": 2}, "versions": {}}
+    return " ".join(advice.answer(data | {"environment": machine}))
+
+
+@pytest.mark.parametrize(("first", "second", "words"), [
+    pytest.param(result, advice, ["--advice"], id="advice"), pytest.param(advice, result, [], id="forecast"),
+])  # fmt: skip
+def test_what_one_check_has_emulated_the_other_one_takes(first, second, words, tmp_path, emulator):
+    folder, (_, asked) = folder_of(tmp_path), emulator
+    found = result.read_profiles(folder)
+    wanted = {each.name: each for each in second.left(found)}
+    shared, apart = ([each for each in first.left(found) if (each.name in wanted) == there][:2] for there in (1, 0))
+    rows = [row([1.0] * 3, each.made_with, each.nodes, name=each.name, model=each.model, engine=each.engine.name)
+            for each in (*shared, *apart)]  # fmt: skip
+    first.write(folder, {first.KEY: 1, "environment": collect_environment(), "rows": rows})
+    assert main(["forecast-check", str(folder), "--most=1", *words]) == 0
+    taken = second.read(folder)["rows"]
+    assert [each["name"] for each in taken] == [*(each.name for each in shared), *asked] and len(asked) == 1
+    assert all(each.get("made_with", False) == wanted[each["name"]].made_with for each in taken)
+
+
+def test_two_checks_at_once_are_refused(tmp_path, capsys):
+    assert main(["forecast-check", str(tmp_path), "--advice", "--published"]) == 2
+    assert "PUBLISHED and ADVICE are two checks" in capsys.readouterr().err
+
+
 # --- what is committed ------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +256,18 @@ def test_the_committed_figures_are_those_of_the_forecast_as_it_is():
         assert computed == said | {name: pytest.approx(said[name]) for name in ("emulated_s", "predicted_s", "off")}
     drawn = {each.name: each.made_with for each in settings.drawn(found)}
     assert {each["name"]: each["made_with"] for each in data["rows"]}.items() <= drawn.items()
+
+
+def test_the_committed_judgement_of_the_advice_is_that_of_the_advice_as_it_is():
+    """From the committed profiles and seconds; and the clusters are those that are drawn."""
+    found, data = result.read_profiles(COMMITTED), advice.read(COMMITTED)
+    again = json.loads(json.dumps(advice.judged(data, found)))
+    assert again["drawing"] == data["drawing"] and again["rows"] == data["rows"]
+    for said, computed in zip(data["clusters"], again["clusters"], strict=True):
+        assert computed == said | {name: pytest.approx(said[name]) for name in ("speeds", "longer")}
+    assert {each["name"] for each in data["rows"]} <= {each.name for each in advice.left(found)}
+    emulated = {row["name"]: row["steps_s"] for row in result.read(COMMITTED)["rows"]}
+    assert all(emulated.get(row["name"], row["steps_s"]) == row["steps_s"] for row in data["rows"])
 
 
 def test_the_picture_says_what_it_is_of():
