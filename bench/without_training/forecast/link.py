@@ -21,9 +21,9 @@ WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in
 @dataclass(frozen=True)
 class Link:
     """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
-    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people. whole:
-    beta is of a measured all-reduce, and what that idles is in it. Where a node has per_node devices, this is the link
-    of the node, and inside the one between its devices."""
+    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people.
+    idle_in_beta: beta is of a measured all-reduce, and what that idles is in it. Where a node has per_node devices,
+    this is the link of the node, and inside the one between its devices."""
 
     alpha_s: float
     beta_s: float
@@ -31,7 +31,7 @@ class Link:
     carrier: str = "gloo"
     alpha_ends: tuple[float | None, float | None] = (None, None)
     beta_ends: tuple[float | None, float | None] = (None, None)
-    whole: bool = False
+    idle_in_beta: bool = False
     per_node: int = 1
     inside: "Link | None" = None
 
@@ -57,7 +57,7 @@ class Link:
             return self
         inside, between = (self.inside.alpha_s, self.inside.beta_s), (self.alpha_s, self.beta_s)
         alpha_s, beta_s = formulas.ring_over_nodes(ranks, self.per_node, inside, between)
-        return Link(alpha_s, beta_s, self.words, self.carrier, whole=self.whole)
+        return Link(alpha_s, beta_s, self.words, self.carrier, idle_in_beta=self.idle_in_beta)
 
     def with_inside(self, per_node: int, inside: "Link") -> "Link":
         """The link of a node that has so many devices, with what is between them."""
@@ -96,11 +96,11 @@ def parts_of(name: str, text: str) -> tuple[float, float, str]:
     return rate, latency / 1000, f"{rate_words(rate)} and {latency_text} one way"
 
 
-def rate_of(name: str, whole: str, text: str) -> float:
+def rate_of(name: str, given: str, text: str) -> float:
     """A rate in Mbit/s. Raises UserError, which names the variable and all that it was."""
     rate = quantity(text, UNITS_OF_RATE)
     if rate is None or not 0.001 <= rate <= FASTEST:
-        raise UserError(f"{name}={whole} is no {'rate' if name == 'RATE' else 'link'}: {WANTED}")
+        raise UserError(f"{name}={given} is no {'rate' if name == 'RATE' else 'link'}: {WANTED}")
     return rate
 
 
@@ -133,4 +133,4 @@ def of_series(series: Series) -> Link:
     (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
     words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
     return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),
-                whole=True)  # fmt: skip
+                idle_in_beta=True)  # fmt: skip

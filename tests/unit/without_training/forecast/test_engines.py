@@ -154,12 +154,23 @@ def test_fsdp_over_gloo_waits_for_each_gather_and_each_scatter():
 
 
 def test_what_a_measured_all_reduce_idles_is_not_counted_twice():
-    """It is in its beta. A gather, which was not measured, idles besides."""
-    measured = dataclasses.replace(SLOW, whole=True)
+    """It is in its beta, and so in a gather's: half of an all-reduce, which has half of that piece. A gather idles for
+    a larger one, which was not measured."""
+    measured = dataclasses.replace(SLOW, idle_in_beta=True)
     assert step("ddp", link=measured, **SMALL_BUCKETS).seconds == pytest.approx(5.0)
-    assert measured.at_end(0).whole
+    assert step("ddp", link=measured.at_end(0), **SMALL_BUCKETS).seconds == pytest.approx(5.0)
     found = step("fsdp", link=measured)
-    assert found.terms["weights gathered, not hidden"] == pytest.approx(4 * 0.75)
+    assert found.terms["weights gathered, not hidden"] == pytest.approx(4 * (0.75 - IDLE / 2))
+
+
+def test_a_gather_over_a_link_whose_all_reduces_were_timed_takes_what_it_takes_over_the_link_itself():
+    """Messages of up to 4 MiB between two ranks, which idle for a quarter of their bytes: all of that is in beta."""
+    small = 4 * 2**20
+    beta_s = engines.all_reduce_s(small, 2, SLOW) / small
+    measured = Link(0.0, beta_s, "by timing all-reduces", idle_in_beta=True)
+    assert beta_s == pytest.approx(1.25 * SLOW.beta_s)
+    assert engines.all_reduce_s(small, 2, measured) == pytest.approx(engines.all_reduce_s(small, 2, SLOW))
+    assert engines.gather_s(small, 2, measured) == pytest.approx(engines.gather_s(small, 2, SLOW), rel=0.05)
 
 
 def test_fsdp_over_nccl_hides_what_it_asks_for_early():
