@@ -10,18 +10,10 @@ The exposed communication is defined in result.py.
 import statistics
 
 from bench.analysis import style
-from bench.config.modes import Look
+from bench.analysis.lanes import PHASES
 from bench.studies.breakdown.result import bare_of, exposed_comm, exposed_words, phases_ms, step_ms
 
 ROW = 0.42  # inches
-PHASES = {
-    "data wait": Look(style.YELLOW, "..."),
-    "forward": Look(style.SKY, ""),
-    "backward": Look(style.BLUE, "///"),
-    "synchronize": Look(style.VERMILION, "xxx"),
-    "optimizer": Look(style.GREEN, "---"),
-    "other": Look(style.WHITE, ""),
-}
 
 
 @style.styled

@@ -4,33 +4,14 @@ Communication under computation is seen to coincide with it. That is no proof th
 the same cores. What communication really costs is the step less the same step without any exchange (``no_sync``).
 """
 
-import dataclasses
-
-from bench.analysis import style
-from bench.config.modes import MODES, Look
+from bench.analysis import lanes, style
+from bench.analysis.lanes import SHARDED, Lanes, Panel
+from bench.config.modes import MODES
 from bench.formulas import union
 from bench.record.view import Record
 from bench.studies.breakdown.result import latest, parts_ms, parts_words, timelines
-from bench.studies.breakdown.step_figure import PHASES
 
 MOST_RANKS = 4  # drawn of one mode; more would not be legible
-LANE = 0.23  # inches: one lane of a rank
-PANEL = 0.75  # inches of a panel besides its lanes: title and ticks
-LEGEND_LINE = 0.2  # inches
-COLUMNS = 5  # of the legend
-PARTS_LANE = "dp"  # a lane, not a mode: the parts of DataParallel's forward
-LANES = ("phase", PARTS_LANE, "compute", "communication")
-LABELS = {"phase": "phase", PARTS_LANE: "parts", "compute": "compute", "communication": "comm.",
-          "gather": "gather", "scatter": "scatter"}  # fmt: skip
-COMPUTE = Look(style.GREY)
-COMMUNICATION = (Look(style.VERMILION, "///"), Look(style.ORANGE, "..."))  # by turns
-SHARDED = ("gather", "scatter")  # FSDP's communication, in a lane each
-PARTS = {
-    "scatter": Look(style.PURPLE, "xxx"),
-    "replicate": Look(style.ORANGE, "///"),
-    "forward": Look(style.SKY),
-    "gather": Look(style.PALE, "\\\\\\"),
-}
 KEY = (
     "One step under a profiler, which slows it; each panel has its own scale. compute: operators, a row per thread "
     "(CPU), or work on the model's stream, a row per device (GPU). comm.: number and MiB of a bucket (DDP; from its "
@@ -48,144 +29,30 @@ def draw(result):
     suite, records = result.suite, latest(result.suite)
     if not records:
         return None
-    layouts = {label: layout(record) for label, record in records.items()}
-    heights = [LANE * sum(1 for _ in rows(ranks)) + PANEL for ranks in layouts.values()]
+    panels = {label: panel_of(label, record) for label, record in records.items()}
     more = list(KEY)
     for label, record in records.items():
         if len(timelines(record)) > MOST_RANKS:
             more.append(f"{label}: the first {MOST_RANKS} of {len(timelines(record))} ranks are drawn.")
-        missing = [lane for lane in ("phase", "compute") if not any(lane in lanes for lanes in layouts[label].values())]
+        ranks = panels[label].groups.values()
+        missing = [lane for lane in ("phase", "compute") if not any(lane in found for found in ranks)]
         if missing:
             more.append(f"{label}: {' and '.join(missing)} could not be recorded.")
-    handles = legend_of(layouts)
-    legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
-    paper = style.canvas(suite, "One step of each mode: what runs when", sum(heights) + 0.3 + legend,
-                        result.certificate, (*more,), "n = 1 step per mode")  # fmt: skip
-    bottom, top = paper.body
-    if handles:
-        paper.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, top), ncols=COLUMNS,
-                            handlelength=1.8, columnspacing=1.1, borderaxespad=0.2)  # fmt: skip
-    paper = dataclasses.replace(paper, body=(bottom, top - legend / paper.height))
-    panels = style.axes_on(paper, len(heights), height_ratios=heights)
-    for axes, (label, ranks) in zip(panels, layouts.items(), strict=True):
-        axes.set_xlim(0, 1000 * max(t["step_s"] for t in timelines(records[label]).values()))
-        draw_panel(axes, label, records[label], ranks)
-    panels[-1].set_xlabel("milliseconds from the start of the step on that rank")
-    return paper.figure
+    return lanes.draw(suite, "One step of each mode: what runs when", list(panels.values()),
+                      "milliseconds from the start of the step on that rank", result.certificate, tuple(more),
+                      "n = 1 step per mode")  # fmt: skip
 
 
-def layout(record: Record) -> dict[int, dict[str, list[list[dict]]]]:
-    """Rank -> lane -> tracks, each a list of spans that do not overlap; a track a thread or device in the compute lane.
-
-    A lane without a span is left out.
-    """
-    ranks = {}
-    for rank, timeline in list(timelines(record).items())[:MOST_RANKS]:
-        lanes = {}
-        for lane in LANES:
-            spans = [span for span in timeline["spans"] if span["lane"] == lane]
-            if spans:
-                by_name = {}
-                for span in spans:
-                    by_name.setdefault(span["name"] if lane == "compute" else lane_of(span), []).append(span)
-                for named, theirs in by_name.items():
-                    lanes.setdefault(lane if lane == "compute" else named, []).extend(tracks(theirs))
-        ranks[rank] = lanes
-    return ranks
-
-
-def lane_of(span: dict) -> str:
-    """The lane in which a span is drawn.
-
-    >>> [lane_of({"lane": "communication", "name": name}) for name in ("gather layer1.0", "bucket 0")]
-    ['gather', 'communication']
-    """
-    kind = span["name"].partition(" ")[0]
-    return kind if span["lane"] == "communication" and kind in SHARDED else span["lane"]
-
-
-def tracks(spans: list[dict]) -> list[list[dict]]:
-    """Spans on as few tracks as they need so that none covers another.
-
-    >>> [[s["name"] for s in track] for track in tracks([
-    ...     {"name": "a", "start_s": 0, "end_s": 3}, {"name": "b", "start_s": 1, "end_s": 2},
-    ...     {"name": "c", "start_s": 3, "end_s": 4}])]
-    [['a', 'c'], ['b']]
-    """
-    found = []
-    for span in sorted(spans, key=lambda s: s["start_s"]):
-        free = next((track for track in found if track[-1]["end_s"] <= span["start_s"]), None)
-        if free is None:
-            found.append([span])
-        else:
-            free.append(span)
-    return found
-
-
-def rows(ranks: dict):
-    """(rank, lane, track) from the top of a panel down."""
-    for rank, lanes in ranks.items():
-        for lane, lane_tracks in lanes.items():
-            for track in lane_tracks:
-                yield rank, lane, track
-
-
-def draw_panel(axes, label: str, record: Record, ranks: dict) -> None:
+def panel_of(label: str, record: Record) -> Panel:
     """One mode."""
-    labels, before = [], None
-    total = 0
-    for y, (rank, lane, track) in enumerate(rows(ranks)):
-        first = before is None or before[0] != rank
-        if first and y:
-            axes.axhline(y - 0.5, color=style.BLACK, linewidth=0.6)
-        name = "" if before == (rank, lane) else LABELS[lane]
-        labels.append(f"rank {rank}  {name}" if first else name)
-        before = (rank, lane)
-        for number, span in enumerate(track):
-            draw_span(axes, y, lane, span, number)
-        total = y + 1
-    axes.set_yticks(range(total), labels, size=style.SMALL)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(total - 0.45, -0.55)
-    lines = style.wrapped(f"{label}: {words(record)}", style.SMALL + 0.5, style.WIDTH - 1.3)
-    axes.set_title("\n".join(lines), loc="left", size=style.SMALL + 0.5, pad=3, linespacing=1.2)
-    style.vertical_grid(axes)
+    end_s = max(timeline["step_s"] for timeline in timelines(record).values())
+    return Panel(f"{label}: {words(record)}", {f"rank {rank}": found for rank, found in layout(record).items()}, end_s)
 
 
-def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
-    """One span, with its name where it is wide enough for it."""
-    start, width = 1000 * span["start_s"], 1000 * (span["end_s"] - span["start_s"])
-    look = look_of(lane, span, number)
-    edge = {"edgecolor": "none"} if lane == "compute" else {"edgecolor": style.BLACK, "linewidth": 0.5}
-    axes.barh(y, width, 0.78, start, facecolor=look.colour, hatch=look.hatch, **edge)
-    if lane in ("communication", *SHARDED):
-        shown = axes.get_xlim()[1]
-        inches = width / shown * (style.WIDTH - 1.5)
-        size = style.SMALL - 1.5
-        for text in (label_of(span), label_of(span).partition(":")[0]):
-            if len(text) * size * 0.6 / 72 + 0.04 <= inches:
-                axes.text(start + width / 2, y, text, ha="center", va="center", size=size, bbox={
-                    "facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6})  # fmt: skip
-                break
-
-
-def label_of(span: dict) -> str:
-    """What is written on a span of communication.
-
-    >>> label_of({"name": "bucket 1", "bytes": 26494976}), label_of({"name": "buffers", "bytes": None})
-    ('1: 25 MiB', 'buffers')
-    """
-    number = span["name"].rpartition(" ")[2]
-    return number if span["bytes"] is None else f"{number}: {span['bytes'] / 2**20:.2g} MiB"
-
-
-def look_of(lane: str, span: dict, number: int) -> Look:
-    """How a span is drawn."""
-    if lane == "phase":
-        return PHASES.get(span["name"], PHASES["other"])
-    if lane == PARTS_LANE or lane in SHARDED:
-        return PARTS.get(lane if lane in SHARDED else span["name"], COMPUTE)
-    return COMMUNICATION[number % 2] if lane == "communication" else COMPUTE
+def layout(record: Record) -> dict[int, Lanes]:
+    """Rank -> its lanes, of the ranks that are drawn."""
+    found = list(timelines(record).items())[:MOST_RANKS]
+    return {rank: lanes.lanes_of(timeline["spans"]) for rank, timeline in found}
 
 
 def words(record: Record) -> str:
@@ -239,20 +106,3 @@ def hidden_share(spans: list[dict]) -> float | None:
         return None
     both = sum(max(0, min(b, d) - max(a, c)) for a, b in sent for c, d in busy)
     return both / sum(end - start for start, end in sent)
-
-
-def legend_of(layouts: dict) -> list:
-    """Patches for the phases, parts and lanes that occur."""
-    from matplotlib.patches import Patch
-
-    spans = [span for ranks in layouts.values() for _, _, track in rows(ranks) for span in track]
-    seen = {(lane_of(span), lane_of(span) if lane_of(span) in SHARDED else span["name"]) for span in spans}
-    shown = {name: look for name, look in PHASES.items() if ("phase", name) in seen}
-    shown |= {name: look for name, look in PARTS.items()
-              if name not in shown and {(PARTS_LANE, name), (name, name)} & seen}  # fmt: skip
-    shown |= {"compute": COMPUTE} if any(lane == "compute" for lane, _ in seen) else {}
-    shown |= {"comm.": COMMUNICATION[0]} if any(lane == "communication" for lane, _ in seen) else {}
-    return [
-        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor=style.BLACK, linewidth=0.5, label=name)
-        for name, look in shown.items()
-    ]

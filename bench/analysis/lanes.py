@@ -1,0 +1,199 @@
+"""A step as it goes, drawn: panels of lanes over time, with what computes, and what is being sent meanwhile.
+
+A span is what a timeline has of it: lane, name, start_s, end_s, bytes.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.analysis import style
+from bench.config.modes import Look
+
+LANE = 0.23  # inches: one lane
+PANEL = 0.75  # inches of a panel besides its lanes: title and ticks
+LEGEND_LINE = 0.2  # inches
+COLUMNS = 5  # of the legend
+PARTS_LANE = "dp"  # a lane, not a mode: the parts of DataParallel's forward
+LANES = ("phase", PARTS_LANE, "compute", "communication")
+LABELS = {"phase": "phase", PARTS_LANE: "parts", "compute": "compute", "communication": "comm.",
+          "gather": "gather", "scatter": "scatter"}  # fmt: skip
+PHASES = {
+    "data wait": Look(style.YELLOW, "..."),
+    "forward": Look(style.SKY, ""),
+    "backward": Look(style.BLUE, "///"),
+    "synchronize": Look(style.VERMILION, "xxx"),
+    "optimizer": Look(style.GREEN, "---"),
+    "other": Look(style.WHITE, ""),
+}
+COMPUTE = Look(style.GREY)
+COMMUNICATION = (Look(style.VERMILION, "///"), Look(style.ORANGE, "..."))  # by turns
+SHARDED = ("gather", "scatter")  # FSDP's communication, in a lane each
+PARTS = {
+    "scatter": Look(style.PURPLE, "xxx"),
+    "replicate": Look(style.ORANGE, "///"),
+    "forward": Look(style.SKY),
+    "gather": Look(style.PALE, "\\\\\\"),
+}
+
+Lanes = dict[str, list[list[dict]]]  # lane -> tracks, each a list of spans that do not overlap
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Steps on one scale. title: what they are; groups: the name of each, as "rank 0", with its lanes; end_s: of the
+    longest."""
+
+    title: str
+    groups: dict[str, Lanes]
+    end_s: float
+
+
+def draw(suite, title: str, panels: list[Panel], xlabel: str, certificate=None, more: tuple = (), n: str | None = None):
+    """The panels one above the other, each on its own scale. suite, certificate, more, n: as ``style.canvas`` has
+    them."""
+    heights = [LANE * sum(1 for _ in rows(panel.groups)) + PANEL for panel in panels]
+    handles = legend_of(panels)
+    legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05
+    paper = style.canvas(suite, title, sum(heights) + 0.3 + legend, certificate, more, n)
+    bottom, top = paper.body
+    if handles:
+        paper.figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.0, top), ncols=COLUMNS,
+                            handlelength=1.8, columnspacing=1.1, borderaxespad=0.2)  # fmt: skip
+    paper = dataclasses.replace(paper, body=(bottom, top - legend / paper.height))
+    drawn = style.axes_on(paper, len(heights), height_ratios=heights)
+    for axes, panel in zip(drawn, panels, strict=True):
+        axes.set_xlim(0, 1000 * panel.end_s)
+        draw_panel(axes, panel)
+    drawn[-1].set_xlabel(xlabel)
+    return paper.figure
+
+
+def lanes_of(spans: list[dict]) -> Lanes:
+    """Spans by lane; in the compute lane a track is a thread or device. A lane without a span is left out."""
+    lanes = {}
+    for lane in LANES:
+        by_name = {}
+        for span in (span for span in spans if span["lane"] == lane):
+            by_name.setdefault(span["name"] if lane == "compute" else lane_of(span), []).append(span)
+        for named, theirs in by_name.items():
+            lanes.setdefault(lane if lane == "compute" else named, []).extend(tracks(theirs))
+    return lanes
+
+
+def lane_of(span: dict) -> str:
+    """The lane in which a span is drawn.
+
+    >>> [lane_of({"lane": "communication", "name": name}) for name in ("gather layer1.0", "bucket 0")]
+    ['gather', 'communication']
+    """
+    kind = span["name"].partition(" ")[0]
+    return kind if span["lane"] == "communication" and kind in SHARDED else span["lane"]
+
+
+def tracks(spans: list[dict]) -> list[list[dict]]:
+    """Spans on as few tracks as they need so that none covers another.
+
+    >>> [[s["name"] for s in track] for track in tracks([
+    ...     {"name": "a", "start_s": 0, "end_s": 3}, {"name": "b", "start_s": 1, "end_s": 2},
+    ...     {"name": "c", "start_s": 3, "end_s": 4}])]
+    [['a', 'c'], ['b']]
+    """
+    found = []
+    for span in sorted(spans, key=lambda s: s["start_s"]):
+        free = next((track for track in found if track[-1]["end_s"] <= span["start_s"]), None)
+        if free is None:
+            found.append([span])
+        else:
+            free.append(span)
+    return found
+
+
+def rows(groups: dict[str, Lanes]) -> Iterator[tuple[str, str, list[dict]]]:
+    """(group, lane, track) from the top of a panel down."""
+    for group, lanes in groups.items():
+        for lane, lane_tracks in lanes.items():
+            for track in lane_tracks:
+                yield group, lane, track
+
+
+def draw_panel(axes, panel: Panel) -> None:
+    """One panel."""
+    labels, before = [], None
+    total = 0
+    for y, (group, lane, track) in enumerate(rows(panel.groups)):
+        first = before is None or before[0] != group
+        if first and y:
+            axes.axhline(y - 0.5, color=style.BLACK, linewidth=0.6)
+        name = "" if before == (group, lane) else LABELS[lane]
+        labels.append(f"{group}  {name}" if first else name)
+        before = (group, lane)
+        for number, span in enumerate(track):
+            draw_span(axes, y, lane, span, number)
+        total = y + 1
+    axes.set_yticks(range(total), labels, size=style.SMALL)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(total - 0.45, -0.55)
+    lines = style.wrapped(panel.title, style.SMALL + 0.5, style.WIDTH - 1.3)
+    axes.set_title("\n".join(lines), loc="left", size=style.SMALL + 0.5, pad=3, linespacing=1.2)
+    style.vertical_grid(axes)
+
+
+def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
+    """One span, with its name where it is wide enough for it."""
+    start, width = 1000 * span["start_s"], 1000 * (span["end_s"] - span["start_s"])
+    look = look_of(lane, span, number)
+    edge = {"edgecolor": "none"} if lane == "compute" else {"edgecolor": style.BLACK, "linewidth": 0.5}
+    axes.barh(y, width, 0.78, start, facecolor=look.colour, hatch=look.hatch, **edge)
+    if lane in ("communication", *SHARDED):
+        shown = axes.get_xlim()[1]
+        inches = width / shown * (style.WIDTH - 1.5)
+        size = style.SMALL - 1.5
+        for text in (label_of(span), label_of(span).partition(":")[0]):
+            if len(text) * size * 0.6 / 72 + 0.04 <= inches:
+                axes.text(start + width / 2, y, text, ha="center", va="center", size=size, bbox={
+                    "facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6})  # fmt: skip
+                break
+
+
+def label_of(span: dict) -> str:
+    """What is written on a span of communication.
+
+    >>> label_of({"name": "bucket 1", "bytes": 26494976}), label_of({"name": "buffers", "bytes": None})
+    ('1: 25 MiB', 'buffers')
+    """
+    number = span["name"].rpartition(" ")[2]
+    return number if span["bytes"] is None else f"{number}: {span['bytes'] / 2**20:.2g} MiB"
+
+
+def look_of(lane: str, span: dict, number: int) -> Look:
+    """How a span is drawn."""
+    if lane == "phase":
+        return PHASES.get(span["name"], PHASES["other"])
+    if lane == PARTS_LANE or lane in SHARDED:
+        return PARTS.get(lane if lane in SHARDED else span["name"], COMPUTE)
+    return COMMUNICATION[number % 2] if lane == "communication" else COMPUTE
+
+
+def name_of(span: dict) -> str:
+    """What a span is in the legend: FSDP's communication is its lane, and a phase that is none of PHASES "other"."""
+    if lane_of(span) in SHARDED:
+        return lane_of(span)
+    return "other" if span["lane"] == "phase" and span["name"] not in PHASES else span["name"]
+
+
+def legend_of(panels: list[Panel]) -> list:
+    """Patches for the phases, parts and lanes that occur."""
+    from matplotlib.patches import Patch
+
+    spans = [span for panel in panels for _, _, track in rows(panel.groups) for span in track]
+    seen = {(lane_of(span), name_of(span)) for span in spans}
+    shown = {name: look for name, look in PHASES.items() if ("phase", name) in seen}
+    shown |= {name: look for name, look in PARTS.items()
+              if name not in shown and {(PARTS_LANE, name), (name, name)} & seen}  # fmt: skip
+    shown |= {"compute": COMPUTE} if any(lane == "compute" for lane, _ in seen) else {}
+    shown |= {"comm.": COMMUNICATION[0]} if any(lane == "communication" for lane, _ in seen) else {}
+    return [
+        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor=style.BLACK, linewidth=0.5, label=name)
+        for name, look in shown.items()
+    ]
