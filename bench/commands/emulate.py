@@ -30,7 +30,7 @@ from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast.engines import CYCLE_MS
 from bench.without_training.forecast.link import rate_of
 
-TAKES = ("mode", "warmup_steps", "timed_steps", "seed", "timeout", "out")
+TAKES = ("mode", "warmup_steps", "timed_steps", "seed", "timeout", "out", "profile")
 LEAST_MBIT, MOST_MBIT = 0.1, 10_000  # of the links that carry, as `bench cluster` has them
 MOST_DILATE = 100_000
 STEPS = {"warmup_steps": 2, "timed_steps": 10}  # in the first DDP finds its buckets, after two PowerSGD begins

@@ -158,12 +158,13 @@ class StepTimeline:
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
-    def record(self, run_step, barrier) -> None:
+    def record(self, run_step, barrier, profiled: bool = True) -> None:
         """Take PROFILED_STEPS steps by calling ``run_step``, and watch the last. ``barrier``: ranks begin it together.
+        profiled: whether the profiler is to see what computes; without it the caller says so (``add_busy``).
 
         Raises what ``run_step``, ``barrier`` or a marker raises, and nothing else.
         """
-        profiler = self.attempt("torch.profiler did not start", self.start_profiler)
+        profiler = self.attempt("torch.profiler did not start", self.start_profiler) if profiled else None
         for _ in range(PROFILED_STEPS - 1):
             run_step()
         self.mark_engine(BEGIN)
@@ -287,11 +288,14 @@ class StepTimeline:
         lanes = self.device_lanes(events, marks) if self.on_gpu else self.thread_lanes(events, marks[0].thread)
         for name, lane in lanes.items():
             busy = [(e.time_range.start / 1e6 + offset, e.time_range.end / 1e6 + offset) for e in lane]
-            busy = [(max(start, step[0]), min(end, step[1])) for start, end in busy]
-            busy = compact(busy, GAP_S, MOST_SPANS // len(lanes))
-            if not self.on_gpu:  # an operator of backward may hold a hook, and that a wait: a wait is no computation
-                busy = without(busy, self.waits)
-            self.spans += [("compute", name, start, end, None) for start, end in busy]
+            self.add_busy(name, [(max(start, step[0]), min(end, step[1])) for start, end in busy], len(lanes))
+
+    def add_busy(self, name: str, busy: list[tuple[float, float]], lanes: int = 1) -> None:
+        """The compute lane of a thread or device, one of so many, from when it was busy, in perf_counter's seconds."""
+        busy = compact(busy, GAP_S, MOST_SPANS // lanes)
+        if not self.on_gpu:  # an operator of backward may hold a hook, and that a wait: a wait is no computation
+            busy = without(busy, self.waits)
+        self.spans += [("compute", name, start, end, None) for start, end in busy]
 
     def thread_lanes(self, events: list, main: int) -> dict[str, list]:
         """Operators, and those of backward, by thread. A thread that is not ours serves communication."""

@@ -2,7 +2,8 @@
 and it takes steps; what it computes is a wait. Rank 0 leaves RUN_DIR/emulation.json.
 
 Each rank draws for each step one of the profile's timed steps, and takes as much longer or shorter as that was: so the
-slowest rank is as slow as on devices of their own.
+slowest rank is as slow as on devices of their own. With PROFILE=1 rank 0 keeps the timeline of one more step, for which
+every rank waits as long as the profile's median step took.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from pathlib import Path
 from bench.config.options import RunConfig
 from bench.process.heartbeat import StatusWriter
 from bench.without_training.emulation.plan import Plan, drawn, find
+from bench.without_training.forecast.engines import REST
 
 PHASES = ("forward", "backward", "synchronize", "optimizer")
 
@@ -22,8 +24,10 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     import torch
 
     from bench.measure.environment import collect_environment
+    from bench.measure.horovod_timeline import share_communication
     from bench.measure.load import Load
     from bench.measure.node import machine_of
+    from bench.measure.timeline import StepTimeline
     from bench.modes import load_mode
     from bench.without_training.emulation.record import write
     from bench.without_training.emulation.stand_in import StandIn, WaitingOptimizer
@@ -31,6 +35,9 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     torch.set_num_threads(config.threads_per_process)
     mode, plan = load_mode(config.mode)(config), find(config.probe)
     status.phase("building the model")
+    if config.profile:
+        mode.timeline = StepTimeline(mode.topology.device)
+        mode.timeline.watch_phases(status)
     model = mode.wrap_model(StandIn(plan.profile))
     per_byte = plan.profile.optimizer_s / plan.profile.nbytes
     optimizer = mode.wrap_optimizer(WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte), model)
@@ -52,12 +59,25 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "devices": [{}],
         "node": machine_of(mode),
     }
+    if mode.timeline:
+        watched = timeline_of(mode, lambda: take_step(mode, model, optimizer, plan, 1.0, status))
+        part |= {"timeline": watched} if mode.topology.rank == 0 else {}
     status.phase("collecting results")
     parts = mode.gather(part)
     if mode.topology.rank == 0:
+        share_communication(parts)
         write(run_dir, config, plan, mode.topology, collect_environment(), parts, mode.facts(optimizer))
     status.phase("done")
     mode.close()
+
+
+def timeline_of(mode, step) -> dict:
+    """What computes and what is sent in one more step: the stand-in's waits are its computation."""
+    from bench.without_training.emulation.stand_in import PACE
+
+    mode.timeline.record(step, mode.barrier, profiled=False)
+    mode.timeline.add_busy("main thread", PACE.waited)
+    return mode.timeline.result(mode.config.warmup_steps + mode.config.timed_steps + 1)
 
 
 def take_step(mode, model, optimizer, plan: Plan, factor: float, status: StatusWriter) -> dict[str, float]:
@@ -66,6 +86,8 @@ def take_step(mode, model, optimizer, plan: Plan, factor: float, status: StatusW
 
     from bench.without_training.emulation.stand_in import PACE
 
+    if mode.timeline:
+        mode.timeline.phase(REST)
     moments = [time.perf_counter()]
     PACE.step(plan.dilate * factor)
     PACE.wait(moments[0], plan.profile.other_s)

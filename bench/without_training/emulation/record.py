@@ -30,6 +30,8 @@ PROVENANCE = {
     "computation": "not done: a wait as long as the profile's step took, times the dilation and one of its timed steps "
     "over their median, drawn by each rank for each step",
     "communication": "done: by the mode's own engine, with gradients of the profile's sizes",
+    "timeline": "with PROFILE=1, of rank 0: one more step, for which no rank draws; seconds of this machine from the "
+    "step's beginning; compute is what is waited for, and a bucket is from its launch, so waiting for others is in it",
     "load": "the operating system's counters, from before the first timed step to after the last",
 }
 
@@ -37,7 +39,7 @@ PROVENANCE = {
 def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, parts: list[dict], facts: dict):
     """Rank 0: put the ranks' parts together. Raises BadRecord, OSError."""
     nodes, head = nodes_of(parts), frame(run_dir, dataclasses.replace(config, probe=None), "ok")
-    kept = ("rank", "step_time_s", "phase_time_s", "load")
+    kept = ("rank", "step_time_s", "phase_time_s", "load", "timeline")
     record = {
         "emulation_version": VERSION,
         "kind": label(plan.dilate),
@@ -47,7 +49,7 @@ def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: d
         "environment": environment,
         "nodes": nodes,
         "facts": {name: facts[name] for name in ("gradient", "compression") if name in facts},
-        "samples": [{name: part[name] for name in kept} for part in parts],
+        "samples": [{name: part[name] for name in kept if name in part} for part in parts],
         "provenance": PROVENANCE,
     }
     save(run_dir, record, NAME, schema.EMULATION_PATH)
@@ -102,6 +104,14 @@ class EmulationRecord(Record):
         """The mean of each phase on the rank that was slowest over all steps."""
         slowest = max(self.data["samples"], key=lambda part: sum(part["step_time_s"]))
         return {name: statistics.fmean(times) / self.plan.dilate for name, times in slowest["phase_time_s"].items()}
+
+    @property
+    def timeline(self) -> list[dict] | None:
+        """The spans of one step of rank 0, as a run's record has them; None without PROFILE=1."""
+        found = self.data["samples"][0].get("timeline")
+        return found and [
+            span | {name: span[name] / self.plan.dilate for name in ("start_s", "end_s")} for span in found["spans"]
+        ]
 
     @property
     def cpu_share(self) -> float:

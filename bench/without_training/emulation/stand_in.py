@@ -18,14 +18,15 @@ FILL = 1e-3  # of every gradient: a matrix of it has rank 1, which PowerSGD can 
 
 
 class Pace:
-    """The waits of this process. scale: seconds for each second of the profile."""
+    """The waits of this process. scale: seconds for each second of the profile. waited: (begin, end) of each wait of
+    this step."""
 
     def __init__(self):
-        self.scale, self.late = 1.0, 0.0
+        self.step(1.0)
 
     def step(self, scale: float) -> None:
         """A step begins."""
-        self.scale, self.late = scale, 0.0
+        self.scale, self.late, self.waited = scale, 0.0, []
 
     def wait(self, began: float, seconds: float) -> None:
         """Return when so many seconds of the profile have passed since ``began``; what earlier waits took too long is
@@ -33,7 +34,9 @@ class Pace:
         end = began + seconds * self.scale - self.late
         if (left := end - time.perf_counter()) > 0:
             time.sleep(left)
-        self.late = time.perf_counter() - end
+        now = time.perf_counter()
+        self.late = now - end
+        self.waited.append((began, now))
 
 
 PACE = Pace()  # of this process

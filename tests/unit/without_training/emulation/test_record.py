@@ -72,6 +72,7 @@ def test_nothing_that_compares_or_pools_runs_takes_it(tmp_path, capsys):
     (lambda data: data["plan"]["profile"]["tensors"][0].update(ready_s="soon"), "ready_s"),
     (lambda data: data["samples"].pop(), "samples"),
     (lambda data: data["samples"][0]["step_time_s"].pop(), "different lengths"),
+    (lambda data: data["samples"][0].update(timeline={"step": 1, "step_s": 1.0, "notes": []}), "timeline"),
     (lambda data: data["samples"][0].update(rank=1), "one of each rank"),
     (lambda data: data["config"].update(mode="single"), "mode"),
 ])  # fmt: skip

@@ -73,7 +73,7 @@ def test_a_wait_that_was_too_long_is_taken_off_the_next(monkeypatch):
     pace.wait(0.0, 5.0)
     assert now == [13.0]
     pace.wait(13.0, 5.0)  # until 20 + 3
-    assert now == [23.0]
+    assert now == [23.0] and pace.waited == [(0.0, 13.0), (13.0, 23.0)]
     pace.step(scale=1.0)
     began, now[0] = now[0], now[0] + 10.0
     pace.wait(began, 4.0)  # it is over already, by 6
