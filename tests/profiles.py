@@ -14,22 +14,26 @@ PROFILE = Profile("made-up", "made up", "no machine", "cpu", "images", 32, 1.0, 
 GPU = dataclasses.replace(PROFILE, device="cuda")
 
 
-def record(folder: Path, mode: str = "single", num_devices: int = 1, device: str = "cpu", profile: bool = True,
-           change=None, **options) -> Path:  # fmt: skip
-    """A run's folder with a record, which has a profile of three steps. change: done to its data before it is
-    written."""
+def data(mode: str = "single", num_devices: int = 1, device: str = "cpu", profile: bool = True, **options) -> dict:
+    """The content of a record, which has a profile of three steps."""
     made = records.record(mode, num_devices=num_devices, device=device, **options)
-    data = json.loads(json.dumps(made.data))
+    found = json.loads(json.dumps(made.data))
     if profile:
         rows = [
             {"name": tensor.name, "shape": list(tensor.shape), "dtype": "float32", "block": tensor.block,
              "needed_s": [tensor.needed_s] * 3, "ready_s": [tensor.ready_s] * 3}
             for tensor in TENSORS
         ]  # fmt: skip
-        data["samples"][0]["profile"] = {"forward_s": [1.0] * 3, "backward_s": [2.0] * 3, "parameters": rows,
-                                         "buffers": [{"dtype": "float32", "bytes": 400}]}  # fmt: skip
+        found["samples"][0]["profile"] = {"forward_s": [1.0] * 3, "backward_s": [2.0] * 3, "parameters": rows,
+                                          "buffers": [{"dtype": "float32", "bytes": 400}]}  # fmt: skip
+    return found
+
+
+def record(folder: Path, change=None, **options) -> Path:
+    """A run's folder with such a record. change: done to its data before it is written."""
+    found = data(**options)
     if change:
-        change(data)
+        change(found)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "record.json").write_text(json.dumps(data))
+    (folder / "record.json").write_text(json.dumps(found))
     return folder

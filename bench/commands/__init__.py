@@ -107,8 +107,9 @@ LINES = [
                 "--memory-gib": {"metavar": "GIB", "help": "the memory of one GPU, for one that is not here [NVML's; "
                                  "of a machine without GPUs what it has available]"}}),
     Command("forecast", "explain", "the step of each mode on more devices than there are, from a profile of one: "
-            "predicted", "RECORD=record DEVICES=2,4,8 LINK=10gbit,50us [MODES=ddp,horovod EXPLAIN=1]", "forecast",
-            options=True, note="nothing is started; options of the engines (BUCKET_CAP_MB, COMPRESSION, …) count",
+            "predicted", "RECORD=record DEVICES=2,4,8 LINK=10gbit,50us [MODES=ddp,horovod EXPLAIN=1 OUT=folder]",
+            "forecast", options=True, note="nothing is started; options of the engines (BUCKET_CAP_MB, COMPRESSION, …) "
+            "count; with OUT its pictures are drawn there",
             positional={"record": {"metavar": "RECORD", "help": "the record of one device with PROFILE=1"}}, flags={
                 "--devices": {"metavar": "DEVICES", "help": "numbers of devices [2,4,8]"},
                 "--link": {"metavar": "LINK", "help": "rate and latency, one way, of every device's link"},
@@ -116,6 +117,8 @@ LINES = [
                 "--per-node": {"metavar": "PER_NODE", "help": "devices of each node, which share its link [1]"},
                 "--link-inside": {"metavar": "LINK", "help": "rate and latency between devices of one node"},
                 "--modes": {"metavar": "MODES", "help": "of ddp, horovod, zero1, fsdp [all]"},
+                "--points": {"metavar": "POINTS", "help": "folders of runs and emulations, separated by commas: those "
+                             "that belong to the forecast are drawn beside it"},
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
     Command("forecast-check", "check", "the forecast held against emulation over a list of settings drawn by a seeded "

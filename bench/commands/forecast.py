@@ -1,9 +1,11 @@
-"""`bench forecast RECORD`: the step of each mode on more devices than there are, predicted from a profile of one."""
+"""`bench forecast RECORD`: the step of each mode on more devices than there are, predicted from a profile of one; with
+OUT its pictures."""
 
 import argparse
 import dataclasses
+from pathlib import Path
 
-from bench.analysis import tables
+from bench.analysis import drawing, tables
 from bench.commands.base import is_on, needed, whole
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
@@ -14,31 +16,65 @@ from bench.without_training.forecast import link as links
 from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import ENGINES
+from bench.without_training.forecast_pictures import points as records
+from bench.without_training.forecast_pictures.figures import figures
+from bench.without_training.forecast_pictures.points import Asked, Points
 
 DEVICES = "2,4,8"
 MOST_DEVICES = 100_000
 TAKES = ("bucket_cap_mb", "overlap", "broadcast_buffers", "compression", "fusion_mb", "cycle_time_ms", "reshard",
-         "prefetch")  # fmt: skip
+         "prefetch", "out")  # fmt: skip
 
 
 def run(args) -> int:
-    """Predict; tables, and what they rest on. Nothing is started, and no file is written."""
-    profile = profiles.read(needed("RECORD", args.record))
+    """Predict; tables, and what they rest on. Nothing is started, and without OUT no file is written."""
+    if args.points and not args.out:
+        raise UserError("POINTS are drawn, and OUT says where to: give OUT=folder")
+    explain, asked = is_on("EXPLAIN", args.explain), asked_of(args)
+    points = points_of(args, asked)
+    found, steps = forecasts(args, asked), len(asked.profile.factors)
+    console = tables.terminal()
+    for line in result.standing(asked.profile, asked.link):
+        console.print(line, highlight=False, markup=False)
+    for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if explain else [])]:
+        console.print(grid.caption, highlight=False, markup=False)
+        tables.print_grid(console, grid)
+    for line in [*result.limits(steps, asked.link), *points.notes()]:
+        console.print(f"note: {line}", highlight=False, markup=False)
+    for path in draw(args, asked, found, points) if args.out else []:
+        print(f"written: {path}", flush=True)
+    return 0
+
+
+def asked_of(args) -> Asked:
+    """What a forecast is made of. Raises UserError."""
+    record = profiles.record_at(needed("RECORD", args.record))
+    profile = profiles.profile_of(record, args.record)
+    return Asked(record, profile, link_of(args, profile), {mode: config_of(args, mode) for mode in modes_of(args)})
+
+
+def forecasts(args, asked: Asked) -> list[result.Forecast]:
+    """Of each mode on each of DEVICES. Raises UserError."""
     counts = [whole("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
     if max(counts) > MOST_DEVICES:
         raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")
-    explain, link = is_on("EXPLAIN", args.explain), link_of(args, profile)
-    configs = [config_of(args, mode) for mode in modes_of(args)]
-    found = [result.forecast(profile, config, ranks, link) for config in configs for ranks in counts]
-    console = tables.terminal()
-    for line in result.standing(profile, link):
-        console.print(line, highlight=False, markup=False)
-    for grid in [result.grid(found, profile.unit), *([result.explained(found)] if explain else [])]:
-        console.print(grid.caption, highlight=False, markup=False)
-        tables.print_grid(console, grid)
-    for line in result.limits(len(profile.factors), link):
-        console.print(f"note: {line}", highlight=False, markup=False)
-    return 0
+    return [result.forecast(asked.profile, config, ranks, asked.link)
+            for config in asked.configs.values() for ranks in counts]  # fmt: skip
+
+
+def points_of(args, asked: Asked) -> Points:
+    """What of POINTS belongs to the forecast. Raises UserError."""
+    return records.find(folders_of(args), asked) if args.points else Points()
+
+
+def folders_of(args) -> list[str]:
+    """Those that POINTS names."""
+    return [folder.strip() for folder in (args.points or "").split(",") if folder.strip()]
+
+
+def draw(args, asked: Asked, found: list[result.Forecast], points: Points) -> list[Path]:
+    """Draw into OUT; the pictures' paths."""
+    return drawing.save_all(figures(asked, found, points, folders_of(args)), Path(args.out).expanduser())
 
 
 def link_of(args, profile: profiles.Profile) -> links.Link:
@@ -74,7 +110,7 @@ def config_of(args, mode: str) -> RunConfig:
             continue
         if name not in TAKES:
             raise UserError(f"{variable_of(f)} changes nothing in a forecast: leave it out")
-        if not any(name in MODES[each].knobs for each in modes):
+        if name in KNOBS and not any(name in MODES[each].knobs for each in modes):
             raise UserError(f"{variable_of(f)} is no option of {' or '.join(modes)}: leave it out")
         if name in KNOBS and name not in MODES[mode].knobs:
             values[name] = None

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from bench.analysis import style
 from bench.analysis.suite import Program, Suite
 from bench.config.data_sets import info_of
-from bench.config.options import names
 from bench.errors import UserError
 from bench.record import describe
 from bench.record.view import Record
@@ -167,12 +166,11 @@ def mean_rank_ms(record: Record) -> float:
 
 def profile_for(suite: Suite, runs: list[Record]) -> Record | None:
     """The newest profile of one device of a suite's workload, with the batch of its devices, from a machine alike."""
-    wanted = [*names("model"), "data", "image_size", "context", "precision", "optimizer"]
     most = max((record.config for record in suite.records), key=lambda config: config.num_devices)
 
     def fits(record: Record) -> bool:
         config = record.config
-        same = all(getattr(config, name) == getattr(most, name) for name in [*wanted, "per_device_batch"])
+        same = all(getattr(config, name) == getattr(most, name) for name in profiles.SAME_STEP)
         return has_profile(record) and same and alike(record, suite.first)
 
     return newest(runs, fits)

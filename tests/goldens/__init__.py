@@ -12,8 +12,11 @@ from bench.analysis import drawing
 from bench.analysis.suite import Suite, suites_of
 from bench.report import pool_figure, pooling
 from bench.studies.registry import study_of
+from bench.without_training.forecast import result
+from bench.without_training.forecast_pictures import figures as forecast_figures
+from bench.without_training.forecast_pictures.points import Points
 from bench.without_training.network import figure
-from tests import networks, records
+from tests import forecasts, networks, records
 
 FOLDER = Path(__file__).parent
 VERSIONS = FOLDER / "versions.json"
@@ -77,7 +80,19 @@ def figures() -> Iterator[tuple]:
                "beta": 80e-9, "left_out": (2**26, 2**28)}  # fmt: skip
     for name, made in {"network": {"noise": 0.1}, "network-cluster": cluster}.items():
         yield name, figure.draw(networks.both(**made))
+    yield from of_forecast().items()
     yield "pool", pool_figure.draw(pooling.panels_of(records_of_two_machines()))
+
+
+def of_forecast() -> dict:
+    """A forecast's pictures, with two measured rounds and emulations, one with a timeline."""
+    asked = forecasts.asked()
+    found = [result.forecast(asked.profile, config, ranks, asked.link) for config in asked.configs.values()
+             for ranks in (2, 8)]  # fmt: skip
+    points = Points([forecasts.measured(throughput=each) for each in (120.0, 126.0)],
+                    [forecasts.emulated(asked.profile, ranks=8, step_s=0.52, watched=True),
+                     forecasts.emulated(asked.profile, "fsdp", dilate=7.0, step_s=0.8)])  # fmt: skip
+    return forecast_figures.figures(asked, found, points, [])
 
 
 def records_of_two_machines() -> list:

@@ -93,6 +93,16 @@ LABEL = re.compile(rf"{NUMBER} namespaces of one machine, links (?:without a lim
                    rf"(?:, {NUMBER} ms one way)?(?:, {NUMBER} % of the packets lost)?")  # fmt: skip
 
 
+def limit_of(label: str | None) -> float | None:
+    """The rate of a cluster's links in Mbit/s, from what ``Cluster.label`` says; None where none is said.
+
+    >>> limit_of(Cluster(rate_mbit=2500).label()), limit_of("InfiniBand"), limit_of(None)
+    (2500.0, None, None)
+    """
+    found = LABEL.fullmatch(label or "")
+    return float(found[2]) * (1000 if found[3] == "G" else 1) if found and found[2] else None
+
+
 def repeated(command: str, label: str | None, hosts: str | None) -> str:
     """A make command as it is typed outside of the cluster whose label a record has; unchanged where that is none of a
     cluster. hosts: the run's HOSTS.

@@ -12,6 +12,7 @@ bench/formulas.py; what is not there is not in a forecast: sums and copies of by
 cores that communication takes from computation.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -30,19 +31,26 @@ POWER_SGD_PARTS = 3  # all-reduces for a bucket: what is not compressed, and the
 REST, FORWARD, BACKWARD, OPTIMIZER = COMPUTED = ("rest of the step", "forward", "backward", "optimizer")
 BUFFERS, GRADIENTS = "buffers sent", "gradients exchanged, not hidden"
 WEIGHTS, GATHERED = "weights sent", "weights gathered, not hidden"
+SYNCHRONIZE = "synchronize"  # a phase between backward and optimizer, in which nothing is computed
 
 
 @dataclass
 class Step:
     """One step of one rank. terms: seconds by what they are for; they add up to the step. sent: (name, begin, end,
-    bytes of the gradients or weights in it) of each message."""
+    bytes of the gradients or weights in it) of each message. computed: (what for, begin, end) of what the device does
+    itself. waits_in: the phase in which gradients are waited for."""
 
     terms: dict[str, float] = field(default_factory=dict)
     sent: list[tuple[str, float, float, int]] = field(default_factory=list)
+    computed: list[tuple[str, float, float]] = field(default_factory=list)
+    waits_in: str = BACKWARD
 
     def add(self, name: str, seconds: float) -> None:
-        """So much more of the step was for this."""
+        """So much more of the step was for this, after what was added before."""
+        begin = self.seconds
         self.terms[name] = self.terms.get(name, 0.0) + seconds
+        if name in COMPUTED:
+            self.computed.append((name, begin, begin + seconds))
 
     @property
     def seconds(self) -> float:
@@ -140,6 +148,7 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
                 for number, (bucket, at) in enumerate(zip(buckets, ready, strict=True))]  # fmt: skip
     if config.overlap and config.compression == "powersgd" and link.carrier == "gloo":
         step.sent, late = in_turn(messages)  # its hook waits, and backward with it (bench/modes/ddp.py)
+        step.computed = [*step.computed[:-1], *between(step.sent, begin, step.seconds + late)]
         step.add(GRADIENTS, late)
     else:
         step.sent = carried(messages, link.at_once if config.overlap else 1)
@@ -192,6 +201,16 @@ def in_turn(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]
     return sent, late
 
 
+def between(sent: list[tuple[str, float, float, int]], begin: float, end: float) -> list[tuple[str, float, float]]:
+    """What a backward pass computes between messages for each of which it waits.
+
+    >>> between([("bucket 0", 2.0, 3.0, 1), ("bucket 1", 4.0, 5.0, 1)], 1.0, 5.0)
+    [('backward', 1.0, 2.0), ('backward', 3.0, 4.0), ('backward', 5.0, 5.0)]
+    """
+    ends = [begin, *(moment for _, *moments, _ in sent for moment in moments), end]
+    return [(BACKWARD, ends[i], ends[i + 1]) for i in range(0, len(ends), 2)]
+
+
 def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
     """Seconds of an all-reduce."""
     ring = link.of_ring(ranks)
@@ -231,7 +250,7 @@ def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
 def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     """One step under Horovod. Between CPUs its thread waits for a reduction before its next cycle; NCCL's are only
     issued, and the cycles go on."""
-    step = Step()
+    step = Step(waits_in=SYNCHRONIZE)
     for name, seconds in ((REST, profile.other_s), (FORWARD, profile.forward_s), (BACKWARD, profile.backward_s)):
         step.add(name, seconds)
     end = step.seconds
@@ -241,8 +260,10 @@ def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step
     agree_s = all_reduce_s(0, ranks, link)  # a bit for each tensor
     woken, free = begin, begin  # when the last cycle began, and when the link is free
     now = begin
+    each_s = max(cycle_s, agree_s)  # of a cycle that finds nothing
     while waiting:
-        now = woken = max(now, woken + cycle_s)
+        woken = max(now, woken + cycle_s)
+        now = woken = woken + each_s * max(0, math.ceil((waiting[0][0] - woken) / each_s))
         there = [tensor for ready_s, tensor in waiting if ready_s <= woken]
         waiting = [entry for entry in waiting if entry[0] > woken]
         now += agree_s
@@ -278,9 +299,11 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     from its owner to all."""
     step = ddp(profile, config, ranks, link)
     owned = owners(profile.tensors, ranks)
-    step.terms[OPTIMIZER] *= max(sum(tensor.nbytes for tensor in own) for own in owned) / profile.nbytes
+    step.computed.pop()
+    seconds = step.terms.pop(OPTIMIZER)
+    step.add(OPTIMIZER, seconds * max(sum(tensor.nbytes for tensor in own) for own in owned) / profile.nbytes)
     messages = [
-        Message(tensor.name, step.seconds, broadcast_s(0, ranks, link), broadcast_s(tensor.nbytes, ranks, link)
+        Message(WEIGHTS, step.seconds, broadcast_s(0, ranks, link), broadcast_s(tensor.nbytes, ranks, link)
                 - broadcast_s(0, ranks, link), tensor.nbytes)
         for own in owned for tensor in own
     ]  # fmt: skip
@@ -319,9 +342,9 @@ def fsdp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     if rest:
         line.gather("the rest", rest)
         line.wait("the rest")
-    line.computes(forward, sizes, gathers=True)
+    line.computes(FORWARD, forward, sizes, gathers=True)
     if backward:
-        line.computes(backward, sizes, gathers=config.reshard, scatters=True)
+        line.computes(BACKWARD, backward, sizes, gathers=config.reshard, scatters=True)
     if rest:
         line.scatter("the rest", rest)
     line.now = max(line.now, line.free)
@@ -329,6 +352,7 @@ def fsdp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     step.add(BACKWARD, profile.backward_s)
     step.add(GATHERED, line.waited)
     step.add(GRADIENTS, line.now - step.seconds)
+    step.computed = [*step.computed[:1], *line.computed]
     step.add(OPTIMIZER, profile.optimizer_s / ranks)
     step.sent = line.sent
     return step
@@ -370,7 +394,7 @@ class Line:
         self.link, self.ranks, self.ahead = link, ranks, ahead
         self.now = self.free = self.waited = 0.0  # the rank's time, when the link is free, what was waited for weights
         self.there = {}  # block -> when its weights are there
-        self.sent = []
+        self.sent, self.computed = [], []
 
     def collective(self, name: str, nbytes: int, seconds: float) -> float:
         """Send behind what is being sent; when it ends."""
@@ -396,8 +420,9 @@ class Line:
         if not self.ahead:
             self.now = end
 
-    def computes(self, passes: list[tuple[str, float]], sizes: dict, gathers: bool, scatters: bool = False) -> None:
-        """A pass over the blocks. A block's gradients leave after the last of its time."""
+    def computes(self, name: str, passes: list[tuple[str, float]], sizes: dict, gathers: bool,
+                 scatters: bool = False) -> None:  # fmt: skip
+        """A pass over the blocks, forward or backward. A block's gradients leave after the last of its time."""
         turns = list(dict.fromkeys(block for block, _ in passes if block))
         last = {block: place for place, (block, _) in enumerate(passes)}
         if gathers:
@@ -409,6 +434,7 @@ class Line:
                     if each not in self.there:
                         self.gather(each, sizes[each])
                 self.wait(block)
+            self.computed.append((name, self.now, self.now + seconds))
             self.now += seconds
             if scatters and block and last[block] == place:
                 self.scatter(block, sizes[block])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench import formulas
 from bench.errors import UserError
-from bench.launch.cluster.plan import UNITS_OF_TIME, quantity, rate_words
+from bench.launch.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
 from bench.without_training.network import record as network_record
 from bench.without_training.network.result import Series, series_of
 
@@ -22,6 +22,7 @@ WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in
 class Link:
     """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
     each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people.
+    rate_mbit: the rate that it was said to have, None where none was.
     idle_in_beta: beta is of a measured all-reduce, and what that idles is in it. Where a node has per_node devices,
     this is the link of the node, and inside the one between its devices."""
 
@@ -32,6 +33,7 @@ class Link:
     alpha_ends: tuple[float | None, float | None] = (None, None)
     beta_ends: tuple[float | None, float | None] = (None, None)
     idle_in_beta: bool = False
+    rate_mbit: float | None = None
     per_node: int = 1
     inside: "Link | None" = None
 
@@ -72,7 +74,8 @@ def said(text: str, carrier: str) -> Link:
     (0.001, 11.96)
     """
     rate, latency_s, words = parts_of("LINK", text)
-    return Link(latency_s, BYTE / (rate * formulas.tcp_payload_share()), f"{words}, TCP over Ethernet", carrier)
+    beta_s = BYTE / (rate * formulas.tcp_payload_share())
+    return Link(latency_s, beta_s, f"{words}, TCP over Ethernet", carrier, rate_mbit=rate)
 
 
 def without_heads(name: str, text: str, carrier: str) -> Link:
@@ -133,4 +136,4 @@ def of_series(series: Series) -> Link:
     (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
     words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
     return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),
-                idle_in_beta=True)  # fmt: skip
+                idle_in_beta=True, rate_mbit=limit_of(series.record.network))  # fmt: skip

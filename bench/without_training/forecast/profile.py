@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config.options import names
 from bench.errors import UserError
 from bench.record import describe
 from bench.record.read import load
@@ -13,6 +14,9 @@ from bench.record.view import Record
 
 ITEM = 4  # bytes of a float32
 PHASES = ("forward", "backward", "optimizer")  # of which a step must have been timed
+# The options that are the same where a device computes the same step.
+SAME_STEP = (*names("model"), "data", "image_size", "context", "per_device_batch", "accumulate", "precision",
+             "optimizer")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,11 +101,16 @@ def from_dict(values: dict) -> Profile:
 
 def read(path: str) -> Profile:
     """The profile in a record, named by its file or its folder. Raises UserError for a record that has none."""
+    return profile_of(record_at(path), path)
+
+
+def record_at(path: str) -> Record:
+    """A record, named by its file or its folder. Raises UserError."""
     place = Path(path).expanduser()
     place = place / "record.json" if place.is_dir() else place
     if not place.is_file():
         raise UserError(f"{path} is no record: name a record.json, or the folder of a run")
-    return profile_of(load(place), place)
+    return load(place)
 
 
 def profile_of(record: Record, place) -> Profile:

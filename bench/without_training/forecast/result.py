@@ -26,7 +26,7 @@ CONFIDENCE = 0.95
 class Forecast:
     """A mode, as its config has it, on ranks devices. step_s: the mean step; low_s, high_s: with what is known of the
     profile's mean step and of the link at the ends of their intervals, None where neither has one. terms: the step by
-    what it is for."""
+    what it is for. alone_s: one device's mean step; spread: half of its interval, over it."""
 
     config: RunConfig
     ranks: int
@@ -36,6 +36,7 @@ class Forecast:
     terms: dict[str, float]
     units: int
     alone_s: float
+    spread: float
 
     @property
     def mode(self) -> str:
@@ -53,6 +54,14 @@ class Forecast:
         return formulas.scaling_efficiency(self.throughput, self.units / self.alone_s, self.ranks)
 
     @property
+    def efficiency_ends(self) -> tuple[float, float] | None:
+        """The efficiency with all at the fast or all at the slow end, the lower one first; None without an interval."""
+        if self.low_s is None:
+            return None
+        low, high = sorted([(1 - self.spread) / self.low_s, (1 + self.spread) / self.high_s])
+        return self.alone_s * low, self.alone_s * high
+
+    @property
     def exposed_s(self) -> float:
         """By how much communication makes the step longer."""
         return sum(seconds for name, seconds in self.terms.items() if name not in (*COMPUTED, SLOWEST))
@@ -64,10 +73,11 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     usual = {name: statistics.fmean(step.terms.get(name, 0.0) for step in steps) for name in TERMS}
     alone = sum(usual.values())
     step_s = mean([step.seconds for step in steps], ranks)
-    low, high = ends(profile, config, ranks, link)
+    width = spread(profile)
+    low, high = ends(profile, config, ranks, link, width)
     waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # what is less is rounding
     terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
-    return Forecast(config, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s)
+    return Forecast(config, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s, width)
 
 
 def alone(profile: Profile, config: RunConfig, link: Link) -> Forecast:
@@ -92,15 +102,21 @@ def mean(values: list[float], ranks: int) -> float:
     return sum(share * value for share, value in zip(shares, values, strict=True))
 
 
-def ends(profile: Profile, config: RunConfig, ranks: int, link: Link) -> tuple[float | None, float | None]:
-    """The step with the mean of the profile's steps and the link at the fast and at the slow end of their intervals."""
-    count, known = len(profile.factors), None not in (*link.alpha_ends, *link.beta_ends)
-    if count < 2 and not known:
+def spread(profile: Profile) -> float:
+    """Half of the interval of the mean of a profile's steps, over it; 0 with one step, which has none."""
+    if (count := len(profile.factors)) < 2:
+        return 0.0
+    middle, low, _ = formulas.mean_interval(list(profile.factors), stats.t_quantile(count - 1, CONFIDENCE))
+    return (middle - low) / middle
+
+
+def ends(
+    profile: Profile, config: RunConfig, ranks: int, link: Link, width: float
+) -> tuple[float | None, float | None]:
+    """The step with the mean of the profile's steps, ``width`` off, and the link at the fast and at the slow end of
+    their intervals."""
+    if len(profile.factors) < 2 and None in (*link.alpha_ends, *link.beta_ends):
         return None, None
-    width = 0.0
-    if count > 1:
-        middle, low, _ = formulas.mean_interval(list(profile.factors), stats.t_quantile(count - 1, CONFIDENCE))
-        width = (middle - low) / middle
     found = []
     for end, factor in enumerate((max(0.0, 1 - width), 1 + width)):
         steps = [ENGINES[config.mode](profile.slower(each * factor), config, ranks, link.at_end(end)).seconds

@@ -196,6 +196,16 @@ def test_a_slower_link_and_more_ranks_never_make_a_step_shorter(mode):
     assert rises(by_ranks)
 
 
+@pytest.mark.parametrize(("mode", "options"), [*((mode, {}) for mode in ENGINES), ("ddp", {"compression": "powersgd"})])
+def test_what_a_rank_computes_is_in_order_and_as_long_as_in_the_terms(mode, options):
+    found = step(mode, ranks=4, **SMALL_BUCKETS if mode == "ddp" else {}, **options)
+    moments = [moment for _, *moments in found.computed for moment in moments]
+    assert moments == sorted(moments) and moments[0] >= 0 and moments[-1] <= found.seconds + 1e-9
+    for name in engines.COMPUTED:
+        took = sum(end - begin for what, begin, end in found.computed if what == name)
+        assert took == pytest.approx(found.terms[name]), name
+
+
 @pytest.mark.parametrize("mode", list(ENGINES))
 def test_no_message_leaves_before_it_is_there_and_none_is_lost(mode):
     found = step(mode, ranks=4)

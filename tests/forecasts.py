@@ -1,0 +1,51 @@
+"""Made-up forecasts with what was measured and emulated of them, for pictures: 20 MB of gradients over 1 Gbit/s."""
+
+from bench.config.options import RunConfig
+from bench.record.view import Record
+from bench.without_training.emulation.record import EmulationRecord
+from bench.without_training.forecast import profile as profiles
+from bench.without_training.forecast.engines import ENGINES
+from bench.without_training.forecast.link import Link, said
+from bench.without_training.forecast.profile import Profile
+from bench.without_training.forecast_pictures.points import Asked
+from tests import emulations, records
+from tests import profiles as made_up
+
+LINK = said("1gbit,50us", "gloo")
+LABEL = "2 namespaces of one machine, links limited to 1 Gbit/s"
+SPANS = (("phase", "forward", 0.0, 0.1, None), ("phase", "backward", 0.1, 0.5, None),
+         ("phase", "optimizer", 0.5, 0.52, None), ("compute", "main thread", 0.0, 0.3, None),
+         ("compute", "main thread", 0.5, 0.52, None), ("communication", "bucket 0", 0.2, 0.34, 10**7),
+         ("communication", "bucket 1", 0.3, 0.5, 10**7))  # fmt: skip
+
+
+def one_thread(data: dict) -> dict:
+    """Each process of a record has one thread, and so a core of its own on up to two."""
+    for part in data["samples"]:
+        part["threads"] = 1
+    return data
+
+
+def asked(modes=tuple(ENGINES), link: Link = LINK, **options) -> Asked:
+    """A forecast of a profile whose steps differ."""
+    record = Record(one_thread(made_up.data(**options)))
+    configs = {mode: RunConfig(mode=mode, num_devices=2) for mode in modes}
+    return Asked(record, profiles.profile_of(record, "made up"), link, configs)
+
+
+def measured(mode: str = "ddp", throughput: float = 120.0, label: str | None = LABEL, **options) -> Record:
+    """A run on two devices, a core and a namespace each."""
+    data = one_thread(records.record(mode, throughput, **options).data)
+    return Record(data | ({"network": {"label": label}} if label else {}))
+
+
+def emulated(profile: Profile, mode: str = "ddp", ranks: int = 2, dilate: float = 4.0, watched: bool = False,
+             **options) -> EmulationRecord:  # fmt: skip
+    """An emulation of that profile. watched: it has a timeline."""
+    data = emulations.data(ranks, dilate, mode=mode, profile=profile, **{"rate_mbit": 1000.0} | options)
+    if watched:
+        names = ("lane", "name", "start_s", "end_s", "bytes")
+        spans = [dict(zip(names, span, strict=True)) for span in SPANS]
+        spans = [span | {name: dilate * span[name] for name in names[2:4]} for span in spans]
+        data["samples"][0]["timeline"] = {"step": 9, "step_s": 0.52 * dilate, "spans": spans, "notes": []}
+    return EmulationRecord(data)
