@@ -131,6 +131,8 @@ LINES = [
                 "--most": {"metavar": "MOST", "help": "emulate at most so many of the settings that are left [all]"},
                 "--only-judge": ON_OFF | {"metavar": "ONLY_JUDGE", "help": "emulate nothing: the forecast again, held "
                                           "against what is there"},
+                "--measured": {"metavar": "MEASURED", "help": "folder of comparisons between namespaces, with the "
+                               "upper bound: real steps beside the forecast's"},
                 "--out": {"metavar": "OUT", "help": "folder of the emulations' records [results/runs]"}},
             positional={"folder": {"metavar": "FOLDER", "help": "with profile-MODEL.json of each model; the file and "
                                    "the picture go there, and what is in the file is not emulated again. "

@@ -12,7 +12,7 @@ from bench.measure.environment import collect_environment
 from bench.process import ending
 from bench.without_training.emulation import record as records
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import advice, figure, published, result, settings
+from bench.without_training.forecast_check import advice, figure, measured, published, result, settings
 from bench.without_training.forecast_check.settings import Setting
 
 START_S = 120.0  # until the ranks have joined, on a busy machine
@@ -32,6 +32,10 @@ def run(args) -> int:
     check, other = (advice, result) if of_advice else (result, advice)
     folder = Path(needed("FOLDER", args.folder)).expanduser()
     console, found, data = tables.terminal(), result.read_profiles(folder), check.read(folder)
+    if args.measured:
+        if of_advice:
+            raise UserError("MEASURED and ADVICE are two checks: leave one of them out")
+        data[measured.NAME] = real_runs(console, args.measured, folder)
     result.take(data, other.read(folder), check.left(found, result.names(data)))
     left = check.left(found, result.names(data))
     most = len(left) if args.most is None else whole("MOST", args.most, 0)
@@ -65,6 +69,14 @@ def run(args) -> int:
         console.print(line, highlight=False, markup=False)
     print(f"written: {path}", flush=True)
     return 1 if failed else 0
+
+
+def real_runs(console, runs: str, folder: Path) -> list[dict]:
+    """The rows of MEASURED; what does not belong is said."""
+    rows, left_out = measured.rows_of(runs, result.read_records(folder))
+    for why, count in left_out.items():
+        console.print(f"note: left out: {count} programs: {why}", highlight=False, markup=False)
+    return rows
 
 
 def of_tables(args) -> int:

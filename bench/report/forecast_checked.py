@@ -7,18 +7,18 @@ from pathlib import Path
 from bench.analysis import style
 from bench.files import PROJECT
 from bench.report import markdown
-from bench.without_training.forecast_check import advice, result
+from bench.without_training.forecast_check import advice, measured, result
 
 
 def figures(folder: Path) -> str:
-    """Both sets' figures, the engines' table, the picture, and what was left out."""
+    """Both sets' figures, the engines' table, the picture, what was left out, and real runs where there are some."""
     data = result.read(folder)
     place = os.path.relpath(folder, PROJECT / "tutorials" / "manual")
     picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.png)"
     every = f"[Every setting, and the profiles]({place}/).\n"
-    return "\n".join(
-        [standing(result.answer(data), data), markdown.grid(result.grid(data)), picture + "\n", worst(data), every]
-    )
+    runs = [markdown.grid(measured.grid(data[measured.NAME]))] if measured.NAME in data else []
+    return "\n".join([standing(result.answer(data), data), markdown.grid(result.grid(data)), picture + "\n", worst(data),
+                      *runs, every])  # fmt: skip
 
 
 def standing(said: list[str], data: dict) -> str:

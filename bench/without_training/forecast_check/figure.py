@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from bench.analysis import drawing, style
-from bench.without_training.forecast_check import published, result
+from bench.without_training.forecast_check import measured, published, result
 
 BODY = 4.6  # inches
 TITLE = "A step: predicted against emulated"
+MEASURED = ("measured, between namespaces", style.GREEN, "^")
 LOOKS = dict(zip(result.SETS, ((style.ORANGE, "s", style.WHITE), (style.BLUE, "o", style.BLUE)), strict=True))
 PUBLISHED = "Efficiency: published, predicted"
 BAND = 0.15
@@ -21,7 +22,9 @@ def draw(data: dict):
             *result.answer(data)]  # fmt: skip
     paper = style.canvas(None, TITLE, BODY, None, tuple(foot))
     (axes,) = style.axes_on(paper)
-    both = [row[name] for row in data["rows"] for name in ("emulated_s", "predicted_s")]
+    runs = data.get(measured.NAME, [])
+    both = [row[name] for row in [*data["rows"], *runs] for name in ("emulated_s", "measured_s", "predicted_s")
+            if name in row]  # fmt: skip
     ends = [0.8 * min(both), 1.25 * max(both)]
     axes.fill_between(ends, [end * (1 - BAND) for end in ends], [end * (1 + BAND) for end in ends], color=style.PALE)
     axes.plot(ends, ends, color=style.GREY, linewidth=1)
@@ -29,7 +32,12 @@ def draw(data: dict):
         rows = [row for row in data["rows"] if row["made_with"] == (name == result.SETS[0])]
         axes.plot([row["emulated_s"] for row in rows], [row["predicted_s"] for row in rows], marker, color=colour,
                   markerfacecolor=face, linestyle="none", label=f"{name} ({len(rows)})")  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="emulated, s", ylabel="predicted, s")
+    if runs:
+        label, colour, marker = MEASURED
+        axes.plot([row["measured_s"] for row in runs], [row["predicted_s"] for row in runs], marker, color=colour,
+                  markeredgecolor=style.BLACK, linestyle="none", label=f"{label} ({len(runs)})")  # fmt: skip
+    xlabel = "emulated or measured, s" if runs else "emulated, s"
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=xlabel, ylabel="predicted, s")
     ticks = [2.0**power for power in range(-10, 11) if ends[0] <= 2.0**power <= ends[1]]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -18,12 +18,13 @@ from bench import files
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.measure.environment import cores_in_words
+from bench.record.view import Record
 from bench.without_training.emulation.plan import drawn as factors_of
 from bench.without_training.emulation.record import EmulationRecord
 from bench.without_training.forecast import engines, link
 from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import settings
+from bench.without_training.forecast_check import measured, settings
 from bench.without_training.forecast_check.settings import Setting
 
 NAME, KEY = "forecast-check.json", "forecast_check_version"
@@ -32,9 +33,14 @@ SETS = ("made with", "judged by")
 KEPT = ("name", "model", "engine", "nodes", "rate_mbit", "dilate", "made_with", "steps_s", "cpu_share", "emulated")
 
 
+def read_records(folder: Path) -> dict[str, Record]:
+    """The record of each model's profile, from profile-MODEL.json in the folder. Raises UserError."""
+    return {model: profiles.record_at(str(folder / f"profile-{model}.json")) for model in settings.MODELS}
+
+
 def read_profiles(folder: Path) -> dict[str, Profile]:
-    """The profile of each model, from profile-MODEL.json in the folder. Raises UserError."""
-    return {model: profiles.read(str(folder / f"profile-{model}.json")) for model in settings.MODELS}
+    """The profile of each model, of these records. Raises UserError."""
+    return {model: profiles.profile_of(record, folder) for model, record in read_records(folder).items()}
 
 
 def read(folder: Path) -> dict:
@@ -128,7 +134,9 @@ def judged(data: dict, found: dict[str, Profile]) -> dict:
     }  # fmt: skip
     by_set = {name: figures([row["off"] for row in rows if row["made_with"] == (name == SETS[0])]) for name in SETS}
     head = {name: data[name] for name in (KEY, "environment") if name in data}
-    return head | {"drawing": drawing, "figures": by_set, "rows": rows}
+    runs = list(measured.judged(data.get(measured.NAME, ()), found))
+    more = {measured.NAME: runs} if runs else {}
+    return head | {"drawing": drawing, "figures": by_set, "rows": rows} | more
 
 
 def write(folder: Path, data: dict) -> Path:
@@ -156,7 +164,7 @@ def grid(data: dict) -> Grid:
 
 def grids(data: dict) -> list[Grid]:
     """What the command prints."""
-    return [grid(data)]
+    return [grid(data), *([measured.grid(data[measured.NAME])] if measured.NAME in data else [])]
 
 
 def of_row(row: dict) -> str:
@@ -187,7 +195,10 @@ def answer(data: dict) -> list[str]:
             f"{percent(each['worst'])} at worst" for name, each in data["figures"].items() if each["n"]]  # fmt: skip
     drawing, done = data["drawing"], len(data["rows"])
     missing = [f"{drawing['settings'] - done} of {drawing['settings']} settings are not emulated yet"]
-    return [*said, *(missing if done < drawing["settings"] else []), standing(data)]
+    runs = figures([row["off"] for row in data.get(measured.NAME, ())])
+    real = [f"measured: {runs['n']} programs of real trainings between namespaces, off by {percent(runs['median'])} at "
+            f"the median and {percent(runs['worst'])} at worst"] if runs["n"] else []  # fmt: skip
+    return [*said, *real, *(missing if done < drawing["settings"] else []), standing(data)]
 
 
 def standing(data: dict) -> str:
