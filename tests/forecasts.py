@@ -47,5 +47,6 @@ def emulated(profile: Profile, mode: str = "ddp", ranks: int = 2, dilate: float 
         names = ("lane", "name", "start_s", "end_s", "bytes")
         spans = [dict(zip(names, span, strict=True)) for span in SPANS]
         spans = [span | {name: dilate * span[name] for name in names[2:4]} for span in spans]
+        data["config"] |= {"profile": True}
         data["samples"][0]["timeline"] = {"step": 9, "step_s": 0.52 * dilate, "spans": spans, "notes": []}
     return EmulationRecord(data)

@@ -152,8 +152,9 @@ def over_another_link(record: Record, link: Link) -> str:
 
 
 def by_place(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
-    """(mode, devices) -> the records."""
+    """(mode, devices) -> the records; where there are some without PROFILE, these alone: Horovod's own timeline takes
+    a core of each step."""
     found = {}
     for record in records:
         found.setdefault((record.config.mode, record.num_devices), []).append(record)
-    return found
+    return {place: [each for each in same if not each.config.profile] or same for place, same in found.items()}

@@ -80,6 +80,12 @@ def test_a_measured_link_takes_runs_of_its_own_network():
     assert points.why_not(forecasts.measured(), asked) == "links of 1 Gbit/s"
 
 
+def test_steps_beside_which_horovods_timeline_ran_count_only_where_there_are_no_others():
+    bare, slowed = (forecasts.emulated(ASKED.profile, "horovod", watched=on) for on in (False, True))
+    assert points.by_place([slowed, bare]) == {("horovod", 2): [bare]}
+    assert points.by_place([slowed]) == {("horovod", 2): [slowed]}
+
+
 # --- efficiency -------------------------------------------------------------------------------------------------------
 
 
