@@ -1,8 +1,10 @@
 """Made-up forecasts with what was measured and emulated of them, for pictures: 20 MB of gradients over 1 Gbit/s."""
 
+from pathlib import Path
+
 from bench.config.options import RunConfig
 from bench.record.view import Record
-from bench.without_training.emulation.record import EmulationRecord
+from bench.without_training.emulation.record import EmulationRecord, checked
 from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast.engines import ENGINES
 from bench.without_training.forecast.link import Link, said
@@ -49,4 +51,4 @@ def emulated(profile: Profile, mode: str = "ddp", ranks: int = 2, dilate: float 
         spans = [span | {name: dilate * span[name] for name in names[2:4]} for span in spans]
         data["config"] |= {"profile": True}
         data["samples"][0]["timeline"] = {"step": 9, "step_s": 0.52 * dilate, "spans": spans, "notes": []}
-    return EmulationRecord(data)
+    return checked(data, Path("made-up/emulation.json"))

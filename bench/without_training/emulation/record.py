@@ -123,7 +123,11 @@ class EmulationRecord(Record):
 def load(path: Path) -> EmulationRecord:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
-    data = parsed(path)
+    return checked(parsed(path), path)
+
+
+def checked(data, path: Path) -> EmulationRecord:
+    """The record that JSON from a file is. Raises BadRecord."""
     schema.check_kind(
         data, path, schema.EMULATION_PATH, "emulation_version", VERSION, "version {} of an emulation's record"
     )

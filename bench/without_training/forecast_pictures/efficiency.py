@@ -8,6 +8,7 @@ import math
 from bench import formulas
 from bench.analysis import stats, style
 from bench.config.modes import MODES
+from bench.record.describe import disturbances_of
 from bench.without_training.forecast import result
 from bench.without_training.forecast.result import CONFIDENCE, PREDICTED, Forecast
 from bench.without_training.forecast_pictures.points import Asked, Points, by_place
@@ -102,20 +103,27 @@ def foot(asked: Asked, points: Points) -> list[str]:
     lines = ["Efficiency: throughput over that of as many devices that need nothing of each other, by the profile.",
              *asked.standing()]  # fmt: skip
     lines += [f"The {line.removeprefix('the ')}." for line in result.limits(len(asked.profile.factors), asked.link)[:1]]
-    lines += [f"Measured: {line}." for line in measured(points)]
+    if points.measured:
+        n = span([len(records) for records in by_place(points.measured).values()], "{:g}")
+        networks = sorted({record.network or "processes of one machine" for record in points.measured})
+        lines.append(f"Measured: n = {n} rounds, 95 % intervals; {'; '.join(networks)}{disturbed(points.measured)}.")
     if points.emulated:
-        slowed = sorted({record.plan.dilate for record in points.emulated})
-        times = f"×{slowed[0]:g}" if len(slowed) == 1 else f"×{slowed[0]:g} to ×{slowed[-1]:g}"
-        lines.append(f"Emulated: real engines, computation waited for; slowed {times} and divided back.")
+        slowed = span([record.plan.dilate for record in points.emulated], "×{:g}")
+        lines.append(f"Emulated: real engines, computation waited for, slowed {slowed} and divided back"
+                     f"{disturbed(points.emulated)}.")  # fmt: skip
     return lines
 
 
-def measured(points: Points) -> list[str]:
-    """Over which networks, and how often."""
-    places = by_place(points.measured)
-    if not places:
-        return []
-    counts = sorted({len(records) for records in places.values()})
-    n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    networks = sorted({record.network or "processes of one machine" for record in points.measured})
-    return [f"n = {n} rounds, 95 % intervals; {'; '.join(networks)}"]
+def span(values: list[float], form: str) -> str:
+    """The least and the largest of values.
+
+    >>> span([4, 7, 5], "×{:g}"), span([3, 3], "{:g}")
+    ('×4 to ×7', '3')
+    """
+    return " to ".join(form.format(value) for value in dict.fromkeys((min(values), max(values))))
+
+
+def disturbed(records: list) -> str:
+    """What other programs took of the CPU at most, where that is much."""
+    most = max(disturbances_of(record).get("others_cpu_share", 0.0) for record in records)
+    return f"; other programs took up to {100 * most:.0f} % of the CPU" if most else ""
