@@ -8,10 +8,9 @@ import math
 from bench import formulas
 from bench.analysis import stats, style
 from bench.config.modes import MODES
-from bench.record.describe import disturbances_of
 from bench.without_training.forecast import result
 from bench.without_training.forecast.result import CONFIDENCE, PREDICTED, Forecast
-from bench.without_training.forecast_pictures.points import Asked, Points, by_place
+from bench.without_training.forecast_pictures.points import Asked, Points, by_place, disturbed, how_emulated, span
 
 BODY = 3.9  # inches
 TITLE = "Efficiency over devices"
@@ -107,23 +106,4 @@ def foot(asked: Asked, points: Points) -> list[str]:
         n = span([len(records) for records in by_place(points.measured).values()], "{:g}")
         networks = sorted({record.network or "processes of one machine" for record in points.measured})
         lines.append(f"Measured: n = {n} rounds, 95 % intervals; {'; '.join(networks)}{disturbed(points.measured)}.")
-    if points.emulated:
-        slowed = span([record.plan.dilate for record in points.emulated], "×{:g}")
-        lines.append(f"Emulated: real engines, computation waited for, slowed {slowed} and divided back"
-                     f"{disturbed(points.emulated)}.")  # fmt: skip
-    return lines
-
-
-def span(values: list[float], form: str) -> str:
-    """The least and the largest of values.
-
-    >>> span([4, 7, 5], "×{:g}"), span([3, 3], "{:g}")
-    ('×4 to ×7', '3')
-    """
-    return " to ".join(form.format(value) for value in dict.fromkeys((min(values), max(values))))
-
-
-def disturbed(records: list) -> str:
-    """What other programs took of the CPU at most, where that is much."""
-    most = max(disturbances_of(record).get("others_cpu_share", 0.0) for record in records)
-    return f"; other programs took up to {100 * most:.0f} % of the CPU" if most else ""
+    return lines + how_emulated(points.emulated)

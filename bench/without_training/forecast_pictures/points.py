@@ -14,6 +14,7 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of, rate_words
+from bench.record.describe import disturbances_of
 from bench.record.read import find_records
 from bench.record.schema import BadRecord
 from bench.record.view import Record
@@ -25,6 +26,7 @@ from bench.without_training.forecast.alike import other_engine, other_work
 from bench.without_training.forecast.link import Link
 from bench.without_training.forecast.profile import Profile
 
+FASTER = 1.05  # efficiency that no exchange can reach
 NEAR_MS = 0.1  # of latency: what the links of namespaces have by themselves
 
 
@@ -118,6 +120,8 @@ def of_run(record: Record, asked: Asked) -> Iterator[str]:
     yield crowded(record)
     yield other_engine(record.config, asked.configs[record.config.mode])
     yield over_another_link(record, asked.link)
+    if (efficiency := asked.efficiency(record)) > FASTER:
+        yield f"{100 * efficiency:.0f} % of as many of the profile's device, which was slower: take one beside the runs"
 
 
 def crowded(record: Record) -> str:
@@ -158,3 +162,26 @@ def by_place(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
     for record in records:
         found.setdefault((record.config.mode, record.num_devices), []).append(record)
     return {place: [each for each in same if not each.config.profile] or same for place, same in found.items()}
+
+
+def how_emulated(records: list[EmulationRecord]) -> list[str]:
+    """What an emulated figure is, and by how much these were slowed; nothing without records."""
+    if not records:
+        return []
+    slowed = span([record.plan.dilate for record in records], "×{:g}")
+    return [f"Emulated: real engines, computation waited for, slowed {slowed} and divided back{disturbed(records)}."]
+
+
+def span(values: list[float], form: str) -> str:
+    """The least and the largest of values.
+
+    >>> span([4, 7, 5], "×{:g}"), span([3, 3], "{:g}")
+    ('×4 to ×7', '3')
+    """
+    return " to ".join(form.format(value) for value in dict.fromkeys((min(values), max(values))))
+
+
+def disturbed(records: list) -> str:
+    """What other programs took of the CPU at most, where that is much."""
+    most = max(disturbances_of(record).get("others_cpu_share", 0.0) for record in records)
+    return f"; other programs took up to {100 * most:.0f} % of the CPU" if most else ""

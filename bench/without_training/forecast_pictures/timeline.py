@@ -12,7 +12,7 @@ from bench.formulas import union
 from bench.without_training.emulation.record import EmulationRecord
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import BACKWARD, ENGINES, FORWARD, OPTIMIZER, REST, WEIGHTS, Step
-from bench.without_training.forecast_pictures.points import Asked, Points
+from bench.without_training.forecast_pictures.points import Asked, Points, how_emulated
 
 ROUNDING_S = 1e-9
 KEY = (
@@ -29,8 +29,8 @@ def draw(asked: Asked, most: int, points: Points):
     ranks = max((record.num_devices for record in with_one), default=most)
     beside = {record.config.mode: record for record in with_one if record.num_devices == ranks}
     panels = [panel_of(config, asked, ranks, beside.get(mode)) for mode, config in asked.configs.items()]
-    foot = [KEY, *asked.standing(), *unseen(beside.values())]
-    what = "predicted, and emulated" if beside else "predicted"
+    foot = [KEY, *asked.standing(), *how_emulated(list(beside.values())), *unseen(beside.values())]
+    what = "predicted, and emulated on rank 0" if beside else "predicted"
     return lanes.draw(None, f"One step on {ranks} devices: {what}", panels, "milliseconds from the start of the step",
                       more=tuple(foot))  # fmt: skip
 

@@ -55,6 +55,7 @@ OTHER = dataclasses.replace(ASKED.profile, source="another")
     (forecasts.measured(compression="fp16"), "ddp with COMPRESSION=fp16"),
     (forecasts.measured(sync=False), "ddp with SYNC=False"),
     (forecasts.measured("horovod", cycle_time_ms=5.0), "horovod with CYCLE_TIME_MS=5.0"),
+    (forecasts.measured(throughput=260.0), "which was slower: take one beside the runs"),
     (forecasts.measured(num_devices=4, label=FOUR), "4 threads share 2 cores"),
     (forecasts.emulated(OTHER), "emulated from another profile, another"),
     (forecasts.emulated(ASKED.profile, rate_mbit=250.0), "links of 250 Mbit/s"),
@@ -132,7 +133,9 @@ def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_sta
     emulated = forecasts.emulated(ASKED.profile, ranks=8, watched=True)
     figure = timeline.draw(ASKED, 64, Points(emulated=[emulated, forecasts.emulated(ASKED.profile, "fsdp")]))
     said_there = text_of(figure)
-    assert "One step on 8 devices: predicted, and emulated" in said_there and "520 ms emulated, ×4" in said_there
+    assert (
+        "One step on 8 devices: predicted, and emulated on rank 0" in said_there and "520 ms emulated, ×4" in said_there
+    )
     assert max(span["end_s"] for span in emulated.timeline) == pytest.approx(0.52)
     assert "One step on 64 devices: predicted" in text_of(timeline.draw(ASKED, 64, Points()))
 
