@@ -11,13 +11,13 @@ from pathlib import Path
 from bench import files
 from bench.analysis import drawing
 from bench.analysis.suite import Suite
-from bench.commands import LINES
+from bench.commands import COMMANDS, LINES, forecast
 from bench.commands.help import markdown
 from bench.commands.run_output import announce, print_run
 from bench.course import chapters, illustrations
 from bench.files import PROJECT
 from bench.record.describe import how_quiet
-from bench.report import manual, reference_page
+from bench.report import forecast_example, manual, reference_page
 from bench.studies.registry import study_of
 from bench.without_training.forecast_check import figure as forecast_check_figure
 from bench.without_training.forecast_check import published
@@ -87,6 +87,7 @@ def pictures() -> Iterator[tuple[Path, Callable[[], list[Path]]]]:
     for found in by_suite(find_networks(manual.REFERENCE)[0]).values():
         yield place_of(found), functools.partial(draw_network, found)
     yield manual.FORECAST_CHECK, draw_check
+    yield manual.FORECAST_CHECK, draw_forecast
     yield published.FOLDER, draw_published
 
 
@@ -104,6 +105,14 @@ def draw_network(found: list) -> list[Path]:
 def draw_check() -> list[Path]:
     """That of the forecast held against emulation."""
     return forecast_check_figure.save(forecast_check.read(manual.FORECAST_CHECK), manual.FORECAST_CHECK)
+
+
+def draw_forecast() -> list[Path]:
+    """Those of the manual's forecast."""
+    words = forecast_example.words(manual.FORECAST_CHECK)
+    args = COMMANDS["forecast"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
+    asked = forecast.asked_of(args)
+    return forecast.draw(args, asked, forecast.forecasts(args, asked), forecast.points_of(args, asked))
 
 
 def draw_published() -> list[Path]:

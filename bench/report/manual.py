@@ -17,7 +17,15 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
-from bench.report import forecast_checked, forecast_published, markdown, predicted, reference_page, watched
+from bench.report import (
+    forecast_checked,
+    forecast_example,
+    forecast_published,
+    markdown,
+    predicted,
+    reference_page,
+    watched,
+)
 
 REFERENCE = PROJECT / "results" / "reference"
 MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
@@ -131,6 +139,7 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
     "forecast-check": lambda: forecast_checked.figures(FORECAST_CHECK),
     "advice-check": lambda: forecast_checked.advised(FORECAST_CHECK),
+    "forecast-example": lambda: forecast_example.text(FORECAST_CHECK),
     "forecast-tables": forecast_published.sources,
     "forecast-published": forecast_published.summary,
     "forecast-published-rows": forecast_published.rows,

@@ -7,6 +7,8 @@ from bench.without_training.forecast_check import measured, published, result
 
 BODY = 4.6  # inches
 TITLE = "A step: predicted against emulated"
+OF_RUNS = ("Measured: real trainings between namespaces that share this machine's cores; their forecast has the "
+           "computation of the same processes without communication.")  # fmt: skip
 MEASURED = ("measured, between namespaces", style.GREEN, "^")
 LOOKS = dict(zip(result.SETS, ((style.ORANGE, "s", style.WHITE), (style.BLUE, "o", style.BLUE)), strict=True))
 PUBLISHED = "Efficiency: published, predicted"
@@ -17,12 +19,11 @@ BY_NODES = {"one node": (style.GREEN, "^", style.WHITE), "several nodes": (style
 @style.styled
 def draw(data: dict):
     """All settings. Hollow squares are those that the model was made with, discs those that only judge it."""
-    nodes = result.words(sorted({row["nodes"] for row in data["rows"]}))
+    nodes, runs = result.words(sorted({row["nodes"] for row in data["rows"]})), data.get(measured.NAME, [])
     foot = [f"Emulated and predicted, {nodes} namespaces of one machine. Line: equal; grey: within {100 * BAND:g} %.",
-            *result.answer(data)]  # fmt: skip
-    paper = style.canvas(None, TITLE, BODY, None, tuple(foot))
+            *([OF_RUNS] if runs else []), *result.answer(data)]  # fmt: skip
+    paper = style.canvas(None, TITLE + (" and measured" if runs else ""), BODY, None, tuple(foot))
     (axes,) = style.axes_on(paper)
-    runs = data.get(measured.NAME, [])
     both = [row[name] for row in [*data["rows"], *runs] for name in ("emulated_s", "measured_s", "predicted_s")
             if name in row]  # fmt: skip
     ends = [0.8 * min(both), 1.25 * max(both)]

@@ -13,7 +13,7 @@ from bench.commands import forecast_check as command
 from bench.measure.environment import collect_environment
 from bench.report import manual
 from bench.without_training.emulation import record as records
-from bench.without_training.forecast_check import advice, figure, result, settings
+from bench.without_training.forecast_check import advice, figure, measured, result, settings
 from bench.without_training.forecast_check.settings import ENGINES, Setting
 from tests import emulations, profiles
 from tests.profiles import PROFILE
@@ -254,6 +254,10 @@ def test_the_committed_figures_are_those_of_the_forecast_as_it_is():
     assert again["drawing"] == data["drawing"]
     for said, computed in zip(data["rows"], again["rows"], strict=True):
         assert computed == said | {name: pytest.approx(said[name]) for name in ("emulated_s", "predicted_s", "off")}
+    rows, left_out = measured.rows_of(str(COMMITTED / "measured"), result.read_records(COMMITTED))
+    assert not left_out and again["measured"] == [
+        {name: pytest.approx(value) for name, value in row.items()} for row in measured.judged(rows, found)
+    ]
     drawn = {each.name: each.made_with for each in settings.drawn(found)}
     assert {each["name"]: each["made_with"] for each in data["rows"]}.items() <= drawn.items()
 
