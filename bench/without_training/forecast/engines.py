@@ -314,8 +314,10 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
 
 
 def owners(tensors: Iterable[Tensor], ranks: int) -> list[list[Tensor]]:
-    """The parameters of each rank: the largest first, each to the rank that has least (``_partition_parameters`` of
-    torch/distributed/optim/zero_redundancy_optimizer.py)."""
+    """The parameters of each rank that has some: the largest first, each to the rank that has least
+    (``_partition_parameters`` of torch/distributed/optim/zero_redundancy_optimizer.py)."""
+    tensors = list(tensors)
+    ranks = min(ranks, len(tensors))
     owned, sizes = [[] for _ in range(ranks)], [0] * ranks
     for tensor in sorted(tensors, key=lambda tensor: tensor.nbytes, reverse=True):
         least = sizes.index(min(sizes))

@@ -26,7 +26,7 @@ def draw(asked: Asked, found: list[Forecast], points: Points):
     paper = style.canvas(None, f"{TITLE}: {', '.join(said)}", BODY, None, tuple(foot(asked, points)))
     (axes,) = style.axes_on(paper)
     lines = {}
-    for each in sorted(found, key=lambda each: each.ranks):
+    for each in sorted([*found, *between(asked, found)], key=lambda each: each.ranks):
         lines.setdefault(each.mode, []).append(each)
     for mode, line in lines.items():
         draw_line(axes, mode, line)
@@ -39,6 +39,15 @@ def draw(asked: Asked, found: list[Forecast], points: Points):
     style.horizontal_grid(axes)
     style.legend_above(axes, 4, [*mode_handles(found), *kind_handles(found, kinds)])
     return paper.figure
+
+
+def between(asked: Asked, found: list[Forecast]) -> list[Forecast]:
+    """The forecasts on each power of two of devices below the most, where there is none: a line is straight between
+    two of its points, and efficiency is not."""
+    there = {(each.mode, each.ranks) for each in found}
+    powers = [2**power for power in range(1, max(each.ranks for each in found).bit_length())]
+    return [result.forecast(asked.profile, config, ranks, asked.link) for mode, config in asked.configs.items()
+            for ranks in powers if (mode, ranks) not in there]  # fmt: skip
 
 
 def all_of(points: Points) -> list:

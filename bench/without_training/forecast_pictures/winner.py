@@ -234,7 +234,9 @@ def around(cells: list[list[str]], row: int, column: int) -> int:
 
 
 def draw_equal(axes, asked: Asked, ranks: int) -> None:
-    """Where an all-reduce of all gradients takes as long as the step of one device."""
+    """Where an all-reduce of all gradients takes as long as the step of one device; nowhere on one device."""
+    if ranks == 1:
+        return
     ends = []
     for rate in RATES:
         beta_s = at_rate(asked.link, 10**rate).of_ring(ranks).beta_s

@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import ENGINES
 from bench.without_training.forecast.link import Link, said
-from bench.without_training.forecast_pictures import efficiency, points, timeline, winner
+from bench.without_training.forecast_pictures import efficiency, figures, points, timeline, winner
 from bench.without_training.forecast_pictures.points import Points
 from tests import forecasts, records
 from tests.shown import text_of
@@ -101,6 +101,8 @@ def test_measured_and_emulated_marks_stand_at_their_efficiency_and_say_which_the
     assert [marks[name].get_xdata()[0] for name in "os"] == [1.0, 3.0]
     lines = [line for line in figure.axes[0].get_lines() if line.get_marker() == "None"]
     assert {round(line.get_ydata()[-1], 6) for line in lines} == {round(100 * each.efficiency, 6) for each in found}
+    four = result.forecast(ASKED.profile, ASKED.configs["ddp"], 4, ASKED.link)  # nobody asked: on the way to 8
+    assert any(100 * four.efficiency == pytest.approx(line.get_ydata()[2]) for line in lines)
     said_there = text_of(figure)
     assert all(word in said_there for word in ("predicted", "measured", "emulated", "×4", "Test(R) Processor"))
 
@@ -190,6 +192,13 @@ def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monk
     names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
     assert names == {f"forecast-{name}.{kind}" for name in ("efficiency", "timeline", "winner")
                      for kind in ("svg", "png")}  # fmt: skip
+
+
+def test_one_device_can_be_drawn_as_well(monkeypatch):
+    monkeypatch.setattr(winner, "CELLS", 4)
+    found = [result.forecast(ASKED.profile, ASKED.configs["ddp"], 1, ASKED.link)]
+    for figure in figures.figures(ASKED, found, Points(), []).values():
+        figure.draw_without_rendering()
 
 
 @pytest.mark.parametrize(("words", "why"), [
