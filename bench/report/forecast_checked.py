@@ -17,8 +17,8 @@ def figures(folder: Path) -> str:
     picture = f"![A step, predicted against emulated]({place}/pictures/{folder.name}.png)"
     every = f"[Every setting, and the profiles]({place}/).\n"
     runs = [markdown.grid(measured.grid(data[measured.NAME]))] if measured.NAME in data else []
-    return "\n".join([standing(result.answer(data), data), markdown.grid(result.grid(data)), picture + "\n", worst(data),
-                      *runs, every])  # fmt: skip
+    head = standing(result.answer(data), data)
+    return "\n".join([head, markdown.grid(result.grid(data)), picture + "\n", worst(data), *runs, every])
 
 
 def standing(said: list[str], data: dict) -> str:

@@ -20,10 +20,10 @@ def config_of(mode: str) -> RunConfig:
     return RunConfig(mode=mode, num_devices=2)
 
 
-def candidates() -> list[RunConfig]:
-    """What may be advised: each engine, and, where each device keeps all, its gradients as float16. What shards sends
-    more: it is for memory."""
-    plain = [config_of(mode) for mode in ENGINES]
+def candidates(plain: list[RunConfig] | None = None) -> list[RunConfig]:
+    """What may be advised: each engine, or these, and, where each device keeps all, its gradients as float16. What
+    shards sends more: it is for memory."""
+    plain = plain or [config_of(mode) for mode in ENGINES]
     halved = [config for config in plain if step.can_halve(way_of(config)) and not MODES[config.mode].shards]
     return [*plain, *(unchecked(to_dict(config) | step.FP16) for config in halved)]
 

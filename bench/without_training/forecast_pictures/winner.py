@@ -14,11 +14,11 @@ from pathlib import Path
 from bench import formulas
 from bench.analysis import style
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, to_dict, unchecked
+from bench.config.options import RunConfig
 from bench.launch.cluster.plan import rate_words
-from bench.without_training.advice.cluster import TIE
+from bench.without_training.advice.cluster import TIE, candidates
 from bench.without_training.advice.facts import Way
-from bench.without_training.advice.step import FP16, can_halve
+from bench.without_training.advice.step import FP16
 from bench.without_training.forecast.engines import ENGINES
 from bench.without_training.forecast.link import BYTE, Link
 from bench.without_training.forecast.profile import Profile
@@ -74,9 +74,7 @@ def at_rate(link: Link, mbit: float) -> Link:
 def ways_of(configs: dict[str, RunConfig]) -> list[Way]:
     """What may win, the simplest first: each mode, and, where each device keeps all, the same with gradients as
     float16."""
-    ways = [way_of(config) for config in configs.values()]
-    ways += [way_of(unchecked(to_dict(way.config) | FP16)) for way in ways if can_halve(way) and not way.info.shards]
-    return sorted(ways, key=lambda way: way.rank)
+    return sorted(map(way_of, candidates(list(configs.values()))), key=lambda way: way.rank)
 
 
 def way_of(config: RunConfig) -> Way:
