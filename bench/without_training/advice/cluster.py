@@ -83,7 +83,7 @@ def cluster_lines(facts: Facts) -> list[str]:
     use, best = advised(found), found[0]
     name, where = way_of(use.config).label, f"{facts.nodes} devices, {facts.link.words}"
     lines = [f"predicted for {where}: use {name}: {MODES[use.mode].summary}"]
-    if use.mode == ALONE:
+    if use.ranks == 1:
         why = "none is faster than one device" if use is best else "no gain over one device can be told"
         lines.append(f"predicted: do not distribute: {why}")
     elif use is not best:
@@ -101,7 +101,7 @@ def cluster_lines(facts: Facts) -> list[str]:
 def said(each: result.Forecast) -> str:
     """What a program takes, and what holds it back."""
     takes = f"{way_of(each.config).label}: {result.step_cell(each)} ms per step"
-    if each.mode == ALONE:
+    if each.ranks == 1:
         return f"{takes} on one device"
     return (f"{takes}, × {each.ranks * each.efficiency:.2f} of one device, efficiency {100 * each.efficiency:.0f} %, "
             f"exposed communication {100 * each.exposed_s / each.step_s:.1f} % of the step{waited(each)}")  # fmt: skip

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.analysis import style
 from bench.analysis.tables import Grid
+from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.without_training.advice import cluster as advice
 from bench.without_training.advice.facts import ALONE, Facts
@@ -67,7 +68,7 @@ def engine_of(config: RunConfig) -> Engine:
 
 def name_of(config: RunConfig) -> str:
     """Of a program, in the file and for people."""
-    return ALONE if config.mode == ALONE else engine_of(config).name
+    return ALONE if MODES[config.mode].max_devices == 1 else engine_of(config).name
 
 
 def everything() -> Iterator[Cluster]:
