@@ -195,6 +195,8 @@ def build_model(config: RunConfig, script, data: Data, status: StatusWriter, che
         mode.timeline.watch_phases(status)
     if config.norm == "sync":
         model = mode.sync_norms(model)
+    elif mode.statistics and any(name.endswith("running_mean") for name, _ in model.named_buffers()):
+        notes.append(f"batch norm's running statistics are no parameters: {mode.statistics}")
     last = config.channels_last and not mode.contiguous_weights
     if config.channels_last and not last:
         notes.append(f"images lie as N H W C, and weights as N C H W: {mode.contiguous_weights}")

@@ -81,6 +81,9 @@ def plan_of(folder: Path, named: str, classes: str | None) -> tuple[Plan, dict]:
     path = checkpoint.find(named).resolve()
     state = checkpoint.read(path)
     trained = state["config"]
+    if trained.get("data") and not trained.get("image_size"):
+        raise UserError(f"{path} was trained on DATA={trained['data']}, which has no images: name a checkpoint of a "
+                        "model that was trained on images")  # fmt: skip
     if missing := [name for name in (*OURS, "data") if not trained.get(name)]:
         raise UserError(f"{path} does not say its {missing[0]}: it cannot be predicted with")
     last = [value for value in weights_in(state["model"], path).values() if value.ndim == 1 or value.ndim == 2][-1]

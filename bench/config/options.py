@@ -47,8 +47,8 @@ class RunConfig:
 
     # model
     model: str | None = option(
-        "model", None, "torchvision classification model (cpu: resnet18, gpu: resnet50), timm:NAME, gpt, or your own "
-        f"as {own.FORM}",
+        "model", None, "torchvision classification model (cpu: resnet18, gpu: resnet50), timm:NAME, keras:NAME, gpt, "
+        f"or your own as {own.FORM}",
     )  # fmt: skip
     layers: int | None = option("model", None, "gpt: blocks (cpu: 2, gpu: 12)", minimum=1)
     width: int | None = option("model", None, "gpt: numbers per token (cpu: 64, gpu: 768)", minimum=1)

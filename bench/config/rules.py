@@ -129,6 +129,9 @@ def check_model(config) -> None:
     info = data_sets.info_of(config.data) if config.data else None
     sizes = [name for name in ("layers", "width", "heads") if getattr(config, name)]
     foreign = bool(own.named(config.model or ""))
+    if (config.model or "").endswith(".py"):
+        raise UserError(f"MODEL={config.model} names no function of that file: write MODEL={config.model}:build, where "
+                        "build is what it is called")  # fmt: skip
     if sizes and config.model != GPT and not (info and info.workload == "text" and config.model is None):
         raise UserError(f"{sizes[0].upper()} is of MODEL=gpt: leave it out, or use MODEL=gpt")
     if config.width and config.heads and config.width % config.heads:

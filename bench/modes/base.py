@@ -67,6 +67,7 @@ class Mode:
     kept = None  # with ELASTIC, what ``elastic`` has handed to the attempt
     timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
     contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
+    statistics = ""  # what becomes of batch norm's running statistics, where a reader of the run must be told
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
     period = 1  # steps from one exchange to the next
     collective_forward = False  # a forward pass needs every rank: none may take a pass more than another

@@ -53,6 +53,7 @@ class Mode(collectives.Mode):
     replicated = False
     collective_forward = True
     contiguous_weights = "FSDP shards contiguous tensors alone"
+    statistics = "each rank keeps its own; a validation and a checkpoint take rank 0's; NORM=sync makes them the same"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         for tensor in [*model.parameters(), *model.buffers()]:

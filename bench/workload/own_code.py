@@ -14,6 +14,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -29,6 +30,7 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.workload import batch
 
+NO_MEMORY = re.compile("allocate memory|enough memory|out of memory")
 NAME = "own_code_of_{}"  # of a module that was loaded from a file: its stem
 
 
@@ -95,7 +97,19 @@ def call(option: str, text: str, *arguments):
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{option}={text}: {said(error)}") from error
+        large = " is too large, this machine has no memory for it: use a smaller one" if no_memory(error) else ""
+        raise UserError(f"{option}={text}{large}: {said(error)}") from error
+
+
+def no_memory(error: BaseException) -> bool:
+    """Whether an error says that there is not the memory; torch's allocators raise RuntimeErrors of it.
+
+    >>> no_memory(MemoryError()), no_memory(RuntimeError("can't allocate memory: you tried to allocate 8 bytes"))
+    (True, True)
+    >>> no_memory(RuntimeError("unsupported memory format"))
+    False
+    """
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error))))
 
 
 def said(error: BaseException) -> str:
@@ -128,7 +142,8 @@ def attach(workload) -> None:
     if own_step := getattr(module, "step", None):
         if config.mistake != "none" and "loss" in mistakes.MISTAKES[config.mistake].overrides:
             raise UserError(
-                f"MISTAKE={config.mistake} is made in the loss, and {module.__file__} has a step of its own"
+                f"MISTAKE={config.mistake} is made in the loss, and {module.__file__} has a step of its own: take that "
+                "function out, or choose another mistake"
             )
         workload.step = lambda model, inputs, targets, loss: own_step(model, inputs, targets)
     if own_loss := getattr(module, "loss", None) if not own_score else None:

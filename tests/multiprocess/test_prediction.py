@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.runs import SMALL, TINY
@@ -87,6 +88,10 @@ def test_bad_input_is_one_line(ranks, trained, tmp_path):
     refused(of(*good, "--epochs=2"), "EPOCHS is of a training")
     refused(of(good[0], "--resume=nowhere", *good[2:]), "RESUME=nowhere is not there")
     (tmp_path / "names.txt").write_text("one\ntwo\n")
+    state = torch.load(run_dir / "latest.pt", weights_only=True)
+    state["config"] |= {"data": "mine.py:datasets", "image_size": None}
+    torch.save(state, tmp_path / "own.pt")
+    refused(of(good[0], f"--resume={tmp_path}/own.pt", *good[2:]), "DATA=mine.py:datasets, which has no images")
     refused(of(*good, f"--classes={tmp_path}/names.txt"), "2 names of classes")
     (tmp_path / "table.csv").write_text("mine")
     refused(of(*good), "is not overwritten")

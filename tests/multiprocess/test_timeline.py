@@ -105,6 +105,12 @@ def test_fsdp_gathers_a_block_before_it_computes_and_scatters_it_inside_backward
             assert max(backward["start_s"], *found["gather"]) < scattered < backward["end_s"], block
 
 
+def test_a_run_with_batch_norm_says_what_fsdp_does_with_its_running_statistics(profiled):
+    notes = {name: "\n".join(profiled(name).data["topology"]["notes"]) for name in ("fsdp", "ddp")}
+    assert "running statistics" in notes["fsdp"] and "each rank keeps its own" in notes["fsdp"]
+    assert "running statistics" not in notes["ddp"]
+
+
 def test_the_watched_step_of_local_is_one_that_averages(profiled):
     """Step 6 of 6. After three steps of the training and two for the profiler it would be step 5."""
     record = profiled("local")

@@ -32,10 +32,10 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
     try:
         model = architecture(config, num_outputs)
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):
+        if not own_code.no_memory(error):
             raise
-        raise UserError(f"MODEL={config.model} is too large: this machine has no memory for its weights "
-                        f"({str(error).splitlines()[0] if str(error) else 'MemoryError'})") from None  # fmt: skip
+        raise UserError(f"MODEL={config.model} is too large, this machine has no memory for its weights: use a smaller "
+                        f"one ({str(error).splitlines()[0] if str(error) else 'MemoryError'})") from None  # fmt: skip
     if config.norm in OTHER_NORMS:
         replace_norms(model, OTHER_NORMS[config.norm])
     if config.bn_momentum:

@@ -75,6 +75,8 @@ def test_what_an_option_names():
         UserError, match=r"unknown DATA=imagefoldr:flowers: choose one of .* your own as FILE.py:FUNCTION"
     ):
         RunConfig(data="imagefoldr:flowers")
+    with pytest.raises(UserError, match=r"MODEL=net\.py names no function of that file: write MODEL=net\.py:build"):
+        RunConfig(model="net.py")
     config = without_names(RunConfig(model="/home/jane/thesis/net.py:build", data="/home/jane/thesis/net.py:sets"))
     assert (config.model, config.data) == ("net.py:build", "net.py:sets")
 
@@ -176,6 +178,7 @@ def test_tuples_of_tensors_and_iterables(own):
         (("import torch\n", "import trch\n"), "there is no module trch here"),
         (("def build(outputs):", "def build(outputs)"), r"SyntaxError: .*\(mine\d+\.py, line \d+\)"),
         (("nn.Linear(3, outputs)", "nn.Linear(outputs)"), r"TypeError: .*out_features.* \(mine\d+\.py, line 5\)"),
+        (("nn.Linear(3, outputs)", "nn.Linear(2**24, 2**24)"), "is too large, .* no memory for it: use a smaller one"),
         (("nn.Linear(3, outputs)", "outputs"), "returned a int, and no torch.nn.Module"),
         (("nn.Linear(3, outputs)", "nn.ReLU()"), "without parameters"),
         (("nn.Linear(3, outputs)", "nn.LazyLinear(outputs)"), "returned lazy layers"),
