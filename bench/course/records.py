@@ -3,6 +3,7 @@
 import functools
 
 from bench.analysis.suite import CHOSEN, Suite, suites_of
+from bench.config.modes import MODES
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.record.describe import how_quiet, machine_line
@@ -34,7 +35,14 @@ def references(study: str, device: str = "cpu", networks: bool = False) -> list[
     found = [suite for suite in found if how_quiet(suite.records)[0]]
     if networks:
         return [suite for suite in found if suite.first.network]
-    return [suite for suite in found if not suite.first.network and suite.first.config.variant != CHOSEN]
+    return [suite for suite in found if not suite.first.network and not chosen(suite)]
+
+
+def chosen(suite: Suite) -> bool:
+    """Whether a person chose the programs: with settings of their own, or with a mode that is there where it is named
+    alone."""
+    on_request = any(MODES[record.config.mode].on_request for record in suite.records)
+    return on_request or suite.first.config.variant == CHOSEN
 
 
 def compared(suite: Suite):

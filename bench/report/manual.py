@@ -133,6 +133,7 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "data-sets": data_sets,
     "mistakes": mistakes,
     "claim": claim,
+    "local-cost": lambda: reference_page.finding(REFERENCE / "cpu-2-cores-epyc", "accuracy", "local", "accuracy"),
     "watched": lambda: watched.scripts(REFERENCE / MACHINE / "watched.json"),
     "watch-cost": lambda: watched.cost(REFERENCE / MACHINE / "watched-cost.json"),
     "memory-kinds": predicted.kinds,

@@ -138,6 +138,23 @@ def claim(folder: Path, study: str, picture: str) -> str:
     return "\n".join([*lines, f"![{found.heading}: {picture}]({path})"]) + "\n"
 
 
+def finding(folder: Path, study: str, mode: str, picture: str) -> str:
+    """For a page of the manual: what the newest suite of a study of trainings with this mode in it says, where it was
+    taken, and one of its pictures. What is learnt does not depend on time, so a disturbed one counts, and that is said.
+    Raises UserError where there is none."""
+    suites = [suite for suite in read(folder)[0] if suite.study == study
+              and any(record.config.mode == mode for record in suite.records)]  # fmt: skip
+    if not suites:
+        raise UserError(f"{folder} holds no {study} suite with {mode}: run `make {study} MODES=single,{mode}`")
+    suite = max(suites, key=lambda suite: suite.id)
+    found, (quiet, said) = study_of(suite), how_quiet(suite.records)
+    lines = [f"- {line}" for line in found.answer(found.result(suite))]
+    lines += [] if quiet else [f"- {said} Their seconds count nowhere; what was learnt does not depend on them."]
+    place = os.path.relpath(suite.folder, PROJECT / "tutorials" / "manual")
+    lines += ["", f"{'; '.join(standing(suite))}. [Records]({place}/). `{found.repeat(suite)}`", ""]
+    return "\n".join([*lines, f"![{found.heading}: {picture}]({place}/pictures/{picture}.png)"]) + "\n"
+
+
 def is_claim(suite: Suite, study: str) -> bool:
     """Whether a suite answers the study's general question: of all modes, and not over a network that is named."""
     return suite.study == study and not study_of(suite).about(suite) and not suite.first.network

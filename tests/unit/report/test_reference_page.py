@@ -57,6 +57,14 @@ def test_the_readme_quotes_the_newest_suite_that_was_not_disturbed(folder):
     assert "/a/pictures/ratios.png" in reference_page.claim(folder.path, "compare", "ratios")
 
 
+def test_the_manual_quotes_a_suite_with_a_mode_and_says_that_it_was_disturbed(folder):
+    folder("a", suite_records(1, 0.5))
+    text = reference_page.finding(folder.path, "compare", "ddp", "ratios")
+    assert "/a/pictures/ratios.png" in text and "15 of 15 runs were disturbed" in text
+    with pytest.raises(UserError, match="no compare suite with local"):
+        reference_page.finding(folder.path, "compare", "local", "ratios")
+
+
 def test_a_suite_over_a_network_is_labelled_and_quoted_by_nobody(folder, monkeypatch):
     """The newest comparison there is, of programs that were chosen, on namespaces of the same machine."""
     network = "2 namespaces of one machine, links limited to 100 Mbit/s"
@@ -146,9 +154,12 @@ def test_renew_names_what_is_no_reference(folder, monkeypatch, capsys):
     assert "compare-20260102-030405-0001: disturbed: not a reference. 15 of 15 runs were disturbed" in said
 
 
-def test_chapters_show_no_disturbed_suite_and_pooling_counts_them(folder, monkeypatch):
+def test_chapters_show_no_suite_that_was_disturbed_or_has_modes_on_request_and_pooling_counts_them(folder, monkeypatch):
     some = suites_of(suite_records(1, 0.5) + suite_records(2, 0.0))
     monkeypatch.setattr(course_records, "suites_named", lambda study: some)
+    assert [suite.id[-4:] for suite in course_records.references("compare")] == ["0002"]
+    on_request = records.suite_records("compare", {name: {"mode": name} for name in ("ddp", "local")}, name="0003")
+    some += suites_of(on_request)
     assert [suite.id[-4:] for suite in course_records.references("compare")] == ["0002"]
     folder("a", suite_records(1, 0.5))
     good, said = pool(folder.path)
