@@ -26,8 +26,10 @@ LIMIT_S = 600
 
 INDEX = "# The course\n\nTutorial chapters on data-parallel training.\n"
 EXERCISES = "# Problem sets\n\nOne for each chapter.\n"
-LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
-CODE = re.compile(r"(^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+CODE, TARGET = r"`[^`\n]+`", r"\((?P<target>[^()\s]+)\)"  # code within a line: no link begins in it
+LINK = re.compile(rf"{CODE}|(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]{TARGET}")
+PICTURE = re.compile(rf"{CODE}|!\[(?P<text>[^\]]*)\]{TARGET}")
+FENCE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*?$", re.MULTILINE | re.DOTALL)
 
 
 def build(quick: bool = False, tutorials: Path = TUTORIALS, notebooks: Path = BUILD, to: Path = SITE) -> Path:
@@ -86,7 +88,7 @@ def assemble(shown: dict[Path, Path], tutorials: Path, source: Path) -> None:
     for path in [*others, *sets, *manual]:
         place = str(path.relative_to(tutorials))
         text = without_solutions(path.read_text()) if path in sets else path.read_text()
-        write(source / place, inside(text, place, pages))
+        write(source / place, with_pictures(inside(text, place, pages), path, source / place, source))
     exercises = inside(read(tutorials / "exercises" / "README.md", EXERCISES), "exercises/README.md", pages)
     write(source / "exercises" / "index.md", exercises + contents("", [path.stem for path in sets]))
     index = inside(read(tutorials / "README.md", INDEX), "README.md", pages)
@@ -118,12 +120,14 @@ def inside(text: str, page: str, pages: dict[str, str]) -> str:
     page: the text's path below ``tutorials``. pages: such place -> place on the site.
 
     >>> pages = {"03_a.md": "03_a.ipynb"}
-    >>> inside("[a](03_a.md#x), [b](../Makefile), `[c](d.md)`, [e](https://e.org)", "README.md", pages)
-    '[a](03_a.ipynb#x), b, `[c](d.md)`, [e](https://e.org)'
+    >>> inside("[a](03_a.md#x), [`b`](../Makefile), `[c](d.md)`, [e](https://e.org)", "README.md", pages)
+    '[a](03_a.ipynb#x), `b`, `[c](d.md)`, [e](https://e.org)'
     """
     here = posixpath.dirname(page)
 
     def led(match: re.Match) -> str:
+        if match["target"] is None:
+            return match[0]
         target, hash_sign, anchor = match["target"].partition("#")
         if re.match(r"[a-z]+:", target) or not target:
             return match[0]
@@ -135,10 +139,28 @@ def inside(text: str, page: str, pages: dict[str, str]) -> str:
     return "".join(piece if is_code else LINK.sub(led, piece) for is_code, piece in split_code(text))
 
 
+def with_pictures(text: str, path: Path, page: Path, source: Path) -> str:
+    """A Markdown text whose pictures lie in the site: files of the repository are copied to ``source/pictures``.
+
+    path: the text's own file, from which its pictures are named. page: the file that it becomes.
+    """
+
+    def copied(match: re.Match) -> str:
+        if match["target"] is None or re.match(r"[a-z]+:", match["target"]):
+            return match[0]
+        file = (path.parent / match["target"]).resolve()
+        copy = source / "pictures" / "-".join(file.parts[-3:])  # two folders may have a file of one name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+        return f"![{match['text']}]({os.path.relpath(copy, page.parent)})"
+
+    return "".join(piece if is_code else PICTURE.sub(copied, piece) for is_code, piece in split_code(text))
+
+
 def split_code(text: str) -> list[tuple[bool, str]]:
-    """A Markdown text in pieces: (whether it is code, piece)."""
+    """A Markdown text in pieces: (whether it is a fence of code, piece)."""
     pieces, end = [], 0
-    for match in CODE.finditer(text):
+    for match in FENCE.finditer(text):
         pieces += [(False, text[end : match.start()]), (True, match[0])]
         end = match.end()
     return [*pieces, (False, text[end:])]

@@ -1,6 +1,7 @@
 """The site, of small chapters: made, read, and opened in a browser at two widths."""
 
 import json
+import re
 
 import pytest
 
@@ -49,6 +50,12 @@ A formula, $a_1$, and one for itself:
 
 $$\\left(1 - \\frac{a \\cdot b}{2\\,|a|^2}\\right) a$$
 """
+GUIDE = """# The guide
+
+Back to [the start](README.md), by the [`Makefile`](../Makefile).
+
+![A dot](../results/dot.svg)
+"""
 SET = """# Problem set 1: First
 
 ## Task 1 (2 points)
@@ -79,9 +86,11 @@ assert the_hidden_one
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tutorials")
     (folder / "exercises").mkdir()
+    (folder.parent / "results").mkdir()
+    (folder.parent / "results" / "dot.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>')
     for name, text in {
         "README.md": README, "01_first.md": FIRST, "02_second.md": SECOND, "exercises/01_first.md": SET,
-        "guide.md": "# The guide\n\nBack to [the start](README.md).\n",
+        "guide.md": GUIDE,
     }.items():  # fmt: skip
         (folder / name).write_text(text)
     return folder
@@ -102,6 +111,26 @@ def test_every_page_is_there_and_linked(made):
     assert "worker.py" not in index and "the code is here" in index
     first = (made / "01_first.html").read_text()
     assert 'href="02_second.html#summary"' in first and 'href="exercises/01_first.html"' in first
+
+
+def test_a_picture_of_the_repository_comes_along_and_a_file_that_is_no_page_is_no_link(made):
+    guide = (made / "guide.html").read_text()
+    (shown,) = re.findall(r'<img alt="A dot" src="([^"]+)"', guide)
+    assert (made / shown).read_text().startswith("<svg") and 'Makefile"' not in guide and "Makefile</span>" in guide
+
+
+def test_links_and_pictures_of_the_real_texts_lead_to_pages(tmp_path, monkeypatch):
+    """What Sphinx, for which the whole course takes too long here, would find fault with."""
+    monkeypatch.setattr(chapters, "shown", lambda path, *_: path.with_suffix(".ipynb"))
+    monkeypatch.setattr(site, "render", lambda *_: None)
+    site.build(to=tmp_path / "site")
+    pages = [path for path in (tmp_path / "site-source").rglob("*") if path.suffix == ".md"]
+    assert len(pages) > 40
+    for page in pages:
+        text = "".join(piece for is_code, piece in site.split_code(page.read_text()) if not is_code)
+        targets = [found["target"] for form in (site.LINK, site.PICTURE) for found in form.finditer(text)]
+        files = [target.partition("#")[0] for target in targets if target and not re.match(r"[a-z]+:|#", target)]
+        assert not [file for file in files if not (page.parent / file).exists()], page.name
 
 
 def test_a_chapter_shows_its_outputs_and_where_they_are_from(made):
