@@ -142,8 +142,8 @@ def finding(folder: Path, study: str, mode: str, picture: str) -> str:
     """For a page of the manual: what the newest suite of a study of trainings with this mode in it says, where it was
     taken, and one of its pictures. What is learnt does not depend on time, so a disturbed one counts, and that is said.
     Raises UserError where there is none."""
-    suites = [suite for suite in read(folder)[0] if suite.study == study
-              and any(record.config.mode == mode for record in suite.records)]  # fmt: skip
+    suites = [suite for suite in read(folder)[0]
+              if suite.study == study and mode in {record.config.mode for record in suite.records}]  # fmt: skip
     if not suites:
         raise UserError(f"{folder} holds no {study} suite with {mode}: run `make {study} MODES=single,{mode}`")
     suite = max(suites, key=lambda suite: suite.id)

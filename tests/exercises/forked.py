@@ -23,8 +23,13 @@ FORK = multiprocessing.get_context("fork")
 
 
 def run_on_ranks(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> list:
-    """The results by rank."""
-    return forked(function, num_ranks, arguments, engine, options.get("timeout", 60.0))
+    """The results by rank. A port that was free may be somebody else's by the time it is listened at: then others."""
+    for left in (2, 1, 0):
+        try:
+            return forked(function, num_ranks, arguments, engine, options.get("timeout", 60.0))
+        except RunFailed as failure:
+            if not left or "EADDRINUSE" not in str(failure):
+                raise
 
 
 def alone(function: Callable, num_ranks: int = 2, *arguments, engine: str = "torch", **options) -> None:
