@@ -103,9 +103,10 @@ def test_a_wait_for_data_calls_for_workers_first():
     assert trial.gain == pytest.approx(0.5) and "now 2 in all" in trial.words and "50.0 % [" in trial.words
 
 
-def test_half_of_what_is_exposed_is_the_most_that_compression_can_gain():
+def test_what_is_exposed_is_the_most_that_compression_can_gain():
+    """As much as before is hidden, so half the bytes may save more than half of it."""
     (trial,) = step.fewer_bytes(way("ddp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}), Facts())
-    assert trial.gain == pytest.approx(0.2) and "predict" not in trial.words
+    assert trial.gain == pytest.approx(0.4) and "predict" not in trial.words
     assert not step.fewer_bytes(way("fsdp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}), Facts())  # has none
     done = way("ddp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}, compression="fp16")
     assert not step.fewer_bytes(done, Facts())
@@ -117,8 +118,8 @@ def test_the_forecast_says_the_gain_of_compression_where_the_link_was_measured_h
     (here,) = step.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW, own_link=MEASURED))
     (elsewhere,) = step.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW))
     gain = step.saved(PROFILE, found.config, 2, MEASURED)
-    assert 0 < gain < 0.4 and here.gain == pytest.approx(gain) and f"predicts {100 * gain:.1f} %" in here.words
-    assert elsewhere.gain == pytest.approx(0.4) and "predict" not in elsewhere.words
+    assert 0 < gain < 0.8 and here.gain == pytest.approx(gain) and f"predicts {100 * gain:.1f} %" in here.words
+    assert elsewhere.gain == pytest.approx(0.8) and "predict" not in elsewhere.words
 
 
 def test_ranks_that_are_not_alike_and_what_is_not_hidden():
