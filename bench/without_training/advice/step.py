@@ -41,8 +41,8 @@ def workers(way: Way) -> list[Trial]:
 
 def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:
     """Gradients sent as float16, where their exchange is not hidden. The gain is the forecast's where the link between
-    these devices was measured; else at most all that is exposed: as much of the exchange as before stays hidden, so half
-    the bytes may save more than half of the rest."""
+    these devices was measured; else at most all that is exposed: as much of the exchange as before stays hidden, so
+    half the bytes may save more than half of the rest."""
     share = way.mean_share(EXPOSED)
     if share < LEAST:
         return []
