@@ -37,6 +37,7 @@ from bench.course.warm import Call
 from bench.files import LINUX
 from bench.measure.nvml import visible_gpus
 from bench.process.guard import alive
+from bench.without_training.emulation.horovod_waits import leave_cores
 from tests import forked_python
 from tests.meeting import Meeting
 from tests.runs import ROOT
@@ -156,7 +157,7 @@ def serve(modules: list[str], owner: int) -> None:
     preload(modules)
     gc.freeze()  # no copy looks for garbage among what was imported here, nor gets pages of its own by that
     gc.enable()
-    leave_cores()
+    leave_cores()  # tests share their cores
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while alive(owner):
         if select.select([door], [], [], 1.0)[0]:
@@ -166,21 +167,6 @@ def serve(modules: list[str], owner: int) -> None:
                 answer(caller)
             caller.close()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def leave_cores() -> None:
-    """A rank of Horovod that waits for another one asks again and again, without a pause, which takes a core. In a copy
-    of this process it sleeps for a moment in between: tests share their cores."""
-    if (library := sys.modules.get("horovod.torch.mpi_lib_v2")) is None:
-        return
-    wait = library.horovod_torch_wait_and_clear
-
-    def wait_asleep(handle: int) -> None:
-        while not library.horovod_torch_poll(handle):
-            time.sleep(0.0005)
-        wait(handle)
-
-    library.horovod_torch_wait_and_clear = wait_asleep
 
 
 def answer(caller: socket.socket) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.config.options import RunConfig
 from bench.process.heartbeat import StatusWriter
+from bench.without_training.emulation.horovod_waits import leave_cores
 from bench.without_training.emulation.plan import Plan, drawn, find
 from bench.without_training.forecast.engines import REST
 
@@ -34,6 +35,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
     torch.set_num_threads(config.threads_per_process)
     mode, plan = load_mode(config.mode)(config), find(config.probe)
+    leave_cores()
     status.phase("building the model")
     if config.profile:
         mode.timeline = StepTimeline(mode.topology.device)

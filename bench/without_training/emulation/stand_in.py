@@ -4,7 +4,8 @@ The model is a chain with a link for each parameter, in the reverse of the order
 forward waits until the next one was needed; its backward waits until its gradient was ready, and gives one that is full
 of a constant. To DDP, Horovod and FSDP it is a module like any other: what they hook in, gather and reduce is real.
 
-Waiting is sleep, so many ranks fit on a core. A sleep that was too long shortens the next one.
+Waiting is sleep, so many ranks fit on a core. A sleep that was too long shortens the next one. What an engine waits for
+is slept for, too, where the engine itself would keep a core busy (horovod_waits.py).
 """
 
 import time
