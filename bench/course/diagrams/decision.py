@@ -6,7 +6,7 @@ from bench.course.diagrams import shapes
 
 TOO_LARGE = "The model does not fit on one device,\neven with a batch of one?"
 QUESTIONS = (
-    (TOO_LARGE, "fsdp: each device holds\na part of it", MODES["fsdp"].look.colour),
+    (TOO_LARGE, "fsdp, on two or more:\neach device holds a part", MODES["fsdp"].look.colour),
     ("One device is enough,\nor there is no GPU?", "single", MODES["single"].look.colour),
     ("There is Horovod code that runs?", "horovod, or ddp:\nthe same update", MODES["horovod"].look.colour),
     ("Several machines?", "ddp: torchrun or Slurm\n(or horovod)", MODES["ddp"].look.colour),

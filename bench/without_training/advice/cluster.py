@@ -125,7 +125,7 @@ def efficiency_lines(facts: Facts) -> list[str]:
         )
         at = f"not up to {MOST} devices" if found is None else f"from {found} devices on"
         lines.append(f"predicted: {mode}: {at}" + (f" [{' to '.join(map(number, ends))}]" if ends else ""))
-    return lines if measured else [*lines, "no interval: the link is given, not measured"]
+    return lines if measured else [*lines, "predicted: no interval of these, for the link is given, not measured"]
 
 
 def number(devices: int | None) -> str:

@@ -1,8 +1,8 @@
 """A map: which mode wins over the rate of the links and the computation per byte of gradients.
 
 The profile's computation is scaled along one axis, the rate of the links along the other; the number of devices, the
-gradients and the latency stay as they are. Of steps that are as long within 2 % the simplest mode's counts, as in the
-advice; where none is faster than one device, that one does.
+gradients and the latency stay as they are. Of programs that are as fast within 2 %, by the median step, the simplest
+counts, and one device alone is the simplest.
 """
 
 import dataclasses
