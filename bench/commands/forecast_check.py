@@ -16,7 +16,7 @@ from bench.without_training.forecast_check import advice, figure, measured, publ
 from bench.without_training.forecast_check.settings import Setting
 
 START_S = 120.0  # until the ranks have joined, on a busy machine
-SLOWER = 4  # times the expected length: the limit of a setting
+SLOWER = 3  # times the expected length: the limit of a setting
 GRACE_S = 40.0  # for an emulation that was told to end
 RECORD = "record: "
 
@@ -118,7 +118,7 @@ def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -
     }  # fmt: skip
     command = [sys.executable, "-m", "bench", "emulate", *(f"--{name}={value}" for name, value in words.items())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    limit = START_S + SLOWER * setting.clock_s(profile)
+    limit = START_S + SLOWER * (setting.before_s(profile) + setting.clock_s(profile))
     try:
         with ending.signals_as_interrupt():
             said, complaint = process.communicate(timeout=limit)

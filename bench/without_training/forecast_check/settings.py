@@ -84,6 +84,12 @@ class Setting:
         """Seconds of all its steps on this machine's clock, roughly."""
         return (WARMUP + STEPS) * self.dilate(profile) * self.step_s(profile)
 
+    def before_s(self, profile: Profile) -> float:
+        """Seconds before the steps, roughly: weights from rank 0 to all, down a tree. In the first two steps PowerSGD
+        sends whole gradients."""
+        sent = math.ceil(math.log2(self.nodes)) + (WARMUP * 2 if self.engine.own_s else 0)
+        return sent * 8 * profile.nbytes / (1e6 * self.rate_mbit / self.dilate(profile))
+
     def needs_s(self, profile: Profile) -> float:
         """The same from its start, with that of its nodes."""
         return self.clock_s(profile) + START_S * self.nodes

@@ -72,6 +72,14 @@ def test_more_nodes_and_faster_links_are_slowed_more():
     assert Setting("gpt", power, 8, 250).dilate(FAST) > Setting("gpt", DDP, 8, 250).dilate(FAST)
 
 
+def test_weights_and_whole_gradients_before_powersgd_begins_have_their_time():
+    power = next(engine for engine in ENGINES if engine.own_s)
+    plain, slowed = (Setting("gpt", engine, 4, 250) for engine in (DDP, power))
+    wire_s = 8 * FAST.nbytes / 250e6  # of all bytes once
+    assert plain.before_s(FAST) == pytest.approx(2 * wire_s * plain.dilate(FAST))  # down a tree of four
+    assert slowed.before_s(FAST) >= (2 + 2 * 1.5) * wire_s * slowed.dilate(FAST)  # and two rings
+
+
 # --- the figures ----------------------------------------------------------------------------------------------------
 
 
