@@ -71,7 +71,7 @@ def said(text: str, carrier: str) -> Link:
     """LINK=RATE,LATENCY: of the rate, what TCP in Ethernet leaves to a program. Raises UserError.
 
     >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
-    (0.001, 11.96)
+    (0.001, 11.7)
     """
     rate, latency_s, words = parts_of("LINK", text)
     beta_s = BYTE / (rate * formulas.tcp_payload_share())

@@ -156,7 +156,7 @@ def test_the_80_percent_point_of_a_profile_is_that_of_its_forecast():
     number = int(line.split("from ")[1].split()[0])
     at = {n: cluster.result.forecast(PROFILE, RunConfig(mode="ddp"), n, SLOW).efficiency for n in (number - 1, number)}
     assert at[number] < 0.8 <= at[number - 1]
-    assert "no interval: the link is given" in found
+    assert "no interval of these, for the link is given" in found
     assert "no interval" not in said(Facts(profile=PROFILE, link=MEASURED))["How far it scales"]
 
 
