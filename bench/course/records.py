@@ -28,20 +28,21 @@ def reference(study: str, device: str = "cpu", which: int = -1, about: str | Non
 def references(study: str, device: str = "cpu", networks: bool = False) -> list[Suite]:
     """All committed suites of a study on a device that were not disturbed, oldest first, but for those of programs that
     a person chose. networks: instead those that were measured over a network that has a name, as the cluster's of one
-    machine, with settings that a person chose, but not with other modes. Raises UserError for a study that there is
-    not."""
+    machine. Raises UserError for a study that there is not."""
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
     found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]
-    found = [suite for suite in found if how_quiet(suite.records)[0] and not on_request(suite)]
+    found = [suite for suite in found if how_quiet(suite.records)[0]]
     if networks:
         return [suite for suite in found if suite.first.network]
-    return [suite for suite in found if not suite.first.network and suite.first.config.variant != CHOSEN]
+    return [suite for suite in found if not suite.first.network and not chosen(suite)]
 
 
-def on_request(suite: Suite) -> bool:
-    """Whether it has a mode that is there where it is named alone."""
-    return any(MODES[record.config.mode].on_request for record in suite.records)
+def chosen(suite: Suite) -> bool:
+    """Whether a person chose the programs: with settings of their own, or with a mode that is there where it is named
+    alone."""
+    on_request = any(MODES[record.config.mode].on_request for record in suite.records)
+    return on_request or suite.first.config.variant == CHOSEN
 
 
 def compared(suite: Suite):

@@ -262,8 +262,8 @@ def test_the_committed_figures_are_those_of_the_forecast_as_it_is():
     assert again["drawing"] == data["drawing"]
     for said, computed in zip(data["rows"], again["rows"], strict=True):
         assert computed == said | {name: pytest.approx(said[name]) for name in ("emulated_s", "predicted_s", "off")}
-    rows, _ = measured.rows_of(str(COMMITTED.parent), result.read_records(COMMITTED))
-    assert again["measured"] == [
+    rows, left_out = measured.rows_of(str(COMMITTED / "measured"), result.read_records(COMMITTED))
+    assert not left_out and again["measured"] == [
         {name: pytest.approx(value) for name, value in row.items()} for row in measured.judged(rows, found)
     ]
     drawn = {each.name: each.made_with for each in settings.drawn(found)}
