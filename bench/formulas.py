@@ -646,15 +646,15 @@ def tree_broadcast_s(nbytes: float, ranks: int, alpha_s: float, beta_s: float) -
 
 def tcp_payload_share(mtu: int = 1500) -> float:
     """Of the bytes that a link carries in one direction, the share that are a program's, where as much goes in the
-    other one, as in a ring. Ethernet's head takes 14 of each packet, those of IPv4 and TCP with its time stamp 52
-    (RFC 894, 791, 9293, 7323). For every second packet that comes an acknowledgement leaves, heads alone (RFC 5681,
+    other one, as in a ring. Ethernet's header takes 14 of each packet, those of IPv4 and TCP with its time stamp 52
+    (RFC 894, 791, 9293, 7323). For every second packet that comes an acknowledgement leaves, headers alone (RFC 5681,
     section 4.2); a card that puts packets together sends fewer, and then the share is up to 2 % larger.
 
     >>> round(tcp_payload_share(), 4)
     0.936
     """
-    ethernet, heads = 14, 20 + 20 + 12
-    return (mtu - heads) / (mtu + ethernet + (ethernet + heads) / 2)
+    ethernet, headers = 14, 20 + 20 + 12
+    return (mtu - headers) / (mtu + ethernet + (ethernet + headers) / 2)
 
 
 def power_sgd_bytes(shape: tuple[int, ...], rank: int = 1) -> int:

@@ -8,7 +8,7 @@ from tests.predicted_memory import ALIKE, ROWS, compared, off_by
 from tests.runs import needs_horovod
 
 WITHIN = 0.02
-TRIES = 3  # where cores are busy, a block that FSDP has gathered may be freed later than it can be: the peak has both
+TRIES = {"fsdp": 3}  # where cores are busy, a block that it has gathered may be freed later: the peak has both
 
 
 def named(row: dict):
@@ -18,7 +18,7 @@ def named(row: dict):
 
 @pytest.mark.parametrize("row", [named(row) for row in ROWS[:6]])
 def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
-    for number in range(TRIES):
+    for number in range(TRIES.get(row["mode"], 1)):
         (tmp_path / str(number)).mkdir()
         result = ranks.run(tmp_path / str(number), **ALIKE | row)
         assert result.code == 0, result.stderr
