@@ -4,7 +4,9 @@ Comes in: a step, taken once after the timed ones, and what is known of some ten
 memory was filled with at the peak, as `memory_parts.py` divides it. What is timed is not touched.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -67,8 +69,8 @@ class ProfileOfHost:
     source, devices = HOST, [torch.device("cpu")]
 
     def start(self) -> None:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        self.profiler = torch.profiler.profile(activities=activities, profile_memory=True)
+        self.profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True,
+                                               record_shapes=True)  # fmt: skip
         self.profiler.__enter__()
 
     def stop(self) -> None:
@@ -77,7 +79,7 @@ class ProfileOfHost:
     def parts(self, device: torch.device, known: dict, noted: list[Note], buckets: list[int]) -> dict:
         after = {address: tensor.untyped_storage().nbytes() for address, (_, tensor) in known.items()}
         kinds = {address: kind for address, (kind, _) in known.items()}
-        events = self.events()
+        events = self.events(set(after))
         tensors, whole = (
             at_peak(with_sizes(in_places(some, after, kinds, noted), "buckets", buckets, complete=False))[0]
             for some in ([event for event in events if not event.workspace], events)
@@ -85,17 +87,23 @@ class ProfileOfHost:
         tensors[WORKSPACE] = sum(whole.values()) - sum(tensors.values())
         return {"gib": in_gib(tensors), "source": self.source, "notes": []}
 
-    def events(self) -> list[Event]:
-        """In their order. What comes in a collective may go in a thread of Gloo's, unseen: it counts as gone when the
-        collective ends."""
+    def events(self, staying: set[int]) -> list[Event]:
+        """In their order. Gloo's threads, whose operations are seen, free memory unseen: that a collective takes for
+        itself, and, where such a thread is the last to let go, what was gathered or sent. The first counts as gone
+        when the collective ends, the second after the last operation on it. staying: addresses of what is known to be
+        there after the step."""
         from torch._C._profiler import _EventType
 
-        found, nodes = [], list(self.profiler.profiler.kineto_results.experimental_event_tree())
+        found, used = [], defaultdict(list)
+        nodes = list(self.profiler.profiler.kineto_results.experimental_event_tree())
         while nodes:
             node = nodes.pop()
             nodes += node.children
             if node.tag == _EventType.Allocation and node.extra_fields.device.type == "cpu":
                 found.append(node)
+            elif node.tag == _EventType.TorchOp:
+                for address in storages(node.extra_fields.inputs):
+                    used[address].append(node)
         found.sort(key=lambda node: (node.start_time_ns, node.id))
         events, next_at = [], {}  # address -> which of the events happens there next
         for node in reversed(found):
@@ -104,12 +112,32 @@ class ProfileOfHost:
             goes = later is not None and events[later].size < 0
             if event.size > 0 and goes and events[later].moment <= end_of(node, OPERATIONS):
                 events[later], event = (each._replace(workspace=True) for each in (events[later], event))
-            elif event.size > 0 and not goes and (end := end_of(node, COLLECTIVES)):
-                events.append(Event(event.address, -event.size, end))
+            elif event.size > 0 and not goes:
+                until = math.inf if later is None else events[later].moment
+                stays = later is None and event.address in staying
+                on_it = [each for each in used[event.address] if event.moment <= each.start_time_ns < until]
+                end = end_of(node, COLLECTIVES) or (0 if stays else end_after_collective(on_it))
+                if end:
+                    events.append(Event(event.address, -event.size, min(end, until)))
             next_at[event.address] = len(events)
             events.append(event)
         events.reverse()
         return sorted(events, key=lambda event: event.moment)
+
+
+def storages(inputs: Iterable) -> Iterator[int]:
+    """Where the memory begins of each tensor among an operation's inputs, as torch's profiler notes them."""
+    for each in inputs:
+        if isinstance(each, list):
+            yield from storages(each)
+        elif address := getattr(each, "storage_data_ptr", None):
+            yield address
+
+
+def end_after_collective(operations: list) -> int:
+    """When the last of the operations on some memory ended, where a collective is among them; else 0."""
+    used = any(node.name.startswith(COLLECTIVES) for node in operations)
+    return max(node.end_time_ns for node in operations) if used else 0
 
 
 def end_of(node, names: tuple[str, ...]) -> int:

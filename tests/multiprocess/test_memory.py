@@ -8,7 +8,6 @@ from tests.predicted_memory import ALIKE, ROWS, compared, off_by
 from tests.runs import needs_horovod
 
 WITHIN = 0.02
-TRIES = {"fsdp": 3}  # where cores are busy, a block that it has gathered may be freed later: the peak has both
 
 
 def named(row: dict):
@@ -18,13 +17,9 @@ def named(row: dict):
 
 @pytest.mark.parametrize("row", [named(row) for row in ROWS[:6]])
 def test_the_prediction_is_what_is_measured(ranks, tmp_path, row):
-    for number in range(TRIES.get(row["mode"], 1)):
-        (tmp_path / str(number)).mkdir()
-        result = ranks.run(tmp_path / str(number), **ALIKE | row)
-        assert result.code == 0, result.stderr
-        pairs = compared(result.loaded)
-        if max(map(off_by, pairs)) < WITHIN:
-            break
+    result = ranks.run(tmp_path, **ALIKE | row)
+    assert result.code == 0, result.stderr
+    pairs = compared(result.loaded)
     assert len(pairs) == (1 if row["mode"] in ("single", "dp") else 2)
     for predicted, measured in pairs:
         assert off_by((predicted, measured)) < WITHIN
