@@ -1,5 +1,6 @@
 """Records from files: read, migrated, and checked against their schema and their own samples."""
 
+import contextlib
 import json
 import math
 import re
@@ -88,6 +89,22 @@ def find_records(folder: Path, needed: bool = True) -> tuple[list[Record], list[
     if needed and not records and not refused:
         raise UserError(f"no record.json below {folder}: run `make bench` first")
     return sorted(records, key=lambda record: record.started_at), refused
+
+
+def find_runs(folder: Path) -> list[Record]:
+    """The record of every run below a folder, by whatever name its file has, oldest first: a run that is no reference
+    is stored among reference records under another name than record.json.
+
+    Raises UserError when the folder does not exist, BadRecord for a record.json that is no good record.
+    """
+    found, refused = find_records(folder, needed=False)
+    if refused:
+        raise BadRecord(refused[0])
+    for path in sorted(Path(folder).rglob("*.json")):
+        if not path.with_name("record.json").exists():
+            with contextlib.suppress(BadRecord):
+                found.append(load(path))
+    return sorted(found, key=lambda record: record.started_at)
 
 
 def check_config(record: dict, where) -> None:

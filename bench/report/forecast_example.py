@@ -7,7 +7,7 @@ from bench.files import PROJECT
 
 DEVICES, LINK = "2,4,8,16,32,64", "1gbit,0us"
 PICTURES = {
-    "efficiency": "Efficiency over devices, predicted and emulated",
+    "efficiency": "Efficiency over devices, predicted, measured and emulated",
     "timeline": "One step, predicted and emulated",
     "winner": "Which mode wins over link and computation",
 }

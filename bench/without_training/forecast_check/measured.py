@@ -16,8 +16,7 @@ from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of
-from bench.record.read import load
-from bench.record.schema import BadRecord
+from bench.record.read import find_runs
 from bench.record.view import Record
 from bench.without_training.forecast import link
 from bench.without_training.forecast import profile as profiles
@@ -26,15 +25,18 @@ from bench.without_training.forecast.engines import ENGINES
 from bench.without_training.forecast.profile import Profile
 from bench.without_training.forecast.result import forecast
 
-NAME, RECORD = "measured", "record.json"  # in forecast-check.json; a run's file
+NAME = "measured"  # in forecast-check.json
 KEPT = ("model", "mode", "nodes", "rate_mbit", "computation", "measured_s", "rounds")
 
 
 def rows_of(folder: str, known: dict[str, Record]) -> tuple[list[dict], Counter]:
     """A row for each mode of each comparison below a folder that belongs to a profile, without its prediction; why
-    others do not, and how many. known: model -> the profile's record. Raises UserError where none belongs."""
+    others do not, and how many. known: model -> the profile's record. Raises UserError where none belongs, and
+    BadRecord."""
+    if not (place := Path(folder).expanduser()).is_dir():
+        raise UserError(f"MEASURED={folder} is no folder")
     rows, left_out = [], Counter()
-    for suite in suites_of(records_in(Path(folder).expanduser())):
+    for suite in suites_of(find_runs(place)):
         ways = [program for program in suite.programs.values() if program.config.mode in ENGINES]
         for program in ways:
             if why := why_not(suite, program, known):
@@ -46,21 +48,6 @@ def rows_of(folder: str, known: dict[str, Record]) -> tuple[list[dict], Counter]
         raise UserError(f"MEASURED={folder} has no comparison between namespaces that belongs to a profile"
                         f"{f': {said}' if said else ''}")  # fmt: skip
     return rows, left_out
-
-
-def records_in(folder: Path) -> list[Record]:
-    """Every run below a folder, by whatever name it is stored: runs that were disturbed are no reference, and are not
-    named record.json among those that are. Raises UserError, BadRecord."""
-    if not folder.is_dir():
-        raise UserError(f"MEASURED={folder} is no folder")
-    found = []
-    for path in sorted(folder.rglob("*.json")):
-        try:
-            found.append(load(path))
-        except BadRecord:
-            if path.name == RECORD:
-                raise
-    return found
 
 
 def why_not(suite: Suite, program: Program, known: dict[str, Record]) -> str:

@@ -15,7 +15,7 @@ from bench.without_training.forecast_pictures.points import Asked, Points, by_pl
 BODY = 3.9  # inches
 TITLE = "Efficiency over devices"
 FILLED, HOLLOW = "o", "s"  # marks: measured, emulated
-DODGE = 0.07  # of a doubling: marks of one number of devices beside each other
+DODGE = 0.1  # of a doubling: marks of one number of devices beside each other
 
 
 @style.styled
@@ -67,10 +67,9 @@ def draw_line(axes, mode: str, found: list[Forecast]) -> None:
 
 def draw_points(axes, asked: Asked, records: list, marker: str, hollow: bool) -> None:
     """A mark for each mode and number of devices: the mean of the records, with its interval where there are more."""
-    places = by_place(records)
-    for (mode, ranks), same in places.items():
-        there = [name for name, count in places if count == ranks]
-        x = math.log2(ranks) + DODGE * (there.index(mode) - (len(there) - 1) / 2)
+    modes = list(asked.configs)
+    for (mode, ranks), same in by_place(records).items():
+        x = math.log2(ranks) + DODGE * (modes.index(mode) - (len(modes) - 1) / 2)
         colour, edge = MODES[mode].look.colour, {"markeredgecolor": style.BLACK, "markeredgewidth": 0.8}
         values = [100 * asked.efficiency(record) for record in same]
         middle = sum(values) / len(values)
@@ -78,8 +77,8 @@ def draw_points(axes, asked: Asked, records: list, marker: str, hollow: bool) ->
             _, low, high = formulas.mean_interval(values, stats.t_quantile(len(values) - 1, CONFIDENCE))
             axes.plot([x, x], [low, high], color=style.BLACK, linewidth=1)
         if hollow:
-            colour, edge = style.WHITE, {"markeredgecolor": colour, "markeredgewidth": 1.8}
-        axes.plot(x, middle, marker, markerfacecolor=colour, zorder=3, **edge)
+            colour, edge = "none", {"markeredgecolor": colour, "markeredgewidth": 1.8}
+        axes.plot(x, middle, marker, markerfacecolor=colour, markersize=8 if hollow else 5, zorder=3, **edge)
 
 
 def mode_handles(found: list[Forecast]) -> list:

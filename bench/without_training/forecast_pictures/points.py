@@ -15,8 +15,7 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of, rate_words
 from bench.record.describe import disturbances_of
-from bench.record.read import find_records
-from bench.record.schema import BadRecord
+from bench.record.read import find_runs
 from bench.record.view import Record
 from bench.without_training.emulation import record as emulations
 from bench.without_training.emulation.plan import NAME as EMULATION
@@ -90,10 +89,7 @@ def read(folders: list[str]) -> Iterator[Record]:
     """Runs that were timed on several devices, and emulations. Raises UserError, BadRecord."""
     for folder in folders:
         place = Path(folder).expanduser()
-        runs, refused = find_records(place, needed=False)
-        if refused:
-            raise BadRecord(refused[0])
-        yield from (record for record in runs if record.ok and record.num_devices > 1)
+        yield from (record for record in find_runs(place) if record.ok and record.num_devices > 1)
         yield from map(emulations.load, sorted(place.rglob(EMULATION)))
 
 

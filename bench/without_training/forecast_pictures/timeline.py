@@ -30,7 +30,7 @@ def draw(asked: Asked, most: int, points: Points):
     beside = {record.config.mode: record for record in with_one if record.num_devices == ranks}
     panels = [panel_of(config, asked, ranks, beside.get(mode)) for mode, config in asked.configs.items()]
     foot = [KEY, *asked.standing(), *how_emulated(list(beside.values())), *unseen(beside.values())]
-    what = "predicted, and emulated on rank 0" if beside else "predicted"
+    what = "predicted, emulated (rank 0)" if beside else "predicted"
     return lanes.draw(None, f"One step on {ranks} devices: {what}", panels, "milliseconds from the start of the step",
                       more=tuple(foot))  # fmt: skip
 

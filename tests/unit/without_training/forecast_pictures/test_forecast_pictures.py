@@ -11,6 +11,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.errors import UserError
+from bench.record.schema import BadRecord
 from bench.without_training.forecast import result
 from bench.without_training.forecast.engines import ENGINES
 from bench.without_training.forecast.link import Link, said
@@ -40,6 +41,18 @@ def test_runs_and_emulations_of_the_same_work_over_the_same_link_belong(tmp_path
     found = points.find([str(tmp_path)], ASKED)
     assert [record.config.mode for record in found.measured] == ["ddp"] and not found.left_out
     assert [record.config.mode for record in found.emulated] == ["fsdp"]
+
+
+def test_a_run_belongs_by_whatever_name_it_is_stored_and_other_files_do_not(tmp_path):
+    folder = put(tmp_path, forecasts.measured(), "record.json")
+    put(tmp_path / "others", forecasts.measured("horovod"), "disturbed.json")
+    (folder / "copy.json").write_text((folder / "record.json").read_text())
+    (tmp_path / "notes.json").write_text("{}")
+    found = points.find([str(tmp_path)], ASKED)
+    assert sorted(record.config.mode for record in found.measured) == ["ddp", "horovod"]
+    (folder / "record.json").write_text("{")
+    with pytest.raises(BadRecord, match="not a readable record"):
+        points.find([str(tmp_path)], ASKED)
 
 
 OTHER = dataclasses.replace(ASKED.profile, source="another")
@@ -98,7 +111,7 @@ def test_measured_and_emulated_marks_stand_at_their_efficiency_and_say_which_the
     marks = {line.get_marker(): line for line in figure.axes[0].get_lines() if line.get_marker() in ("o", "s")}
     assert marks["o"].get_ydata()[0] == pytest.approx(100 * 120.0 / (2 * one))
     assert marks["s"].get_ydata()[0] == pytest.approx(100 * (8 * 32 / 0.6) / (8 * one))
-    assert [marks[name].get_xdata()[0] for name in "os"] == [1.0, 3.0]
+    assert [round(marks[name].get_xdata()[0]) for name in "os"] == [1, 3]
     lines = [line for line in figure.axes[0].get_lines() if line.get_marker() == "None"]
     assert {round(line.get_ydata()[-1], 6) for line in lines} == {round(100 * each.efficiency, 6) for each in found}
     four = result.forecast(ASKED.profile, ASKED.configs["ddp"], 4, ASKED.link)  # nobody asked: on the way to 8
@@ -135,9 +148,7 @@ def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_sta
     emulated = forecasts.emulated(ASKED.profile, ranks=8, watched=True)
     figure = timeline.draw(ASKED, 64, Points(emulated=[emulated, forecasts.emulated(ASKED.profile, "fsdp")]))
     said_there = text_of(figure)
-    assert (
-        "One step on 8 devices: predicted, and emulated on rank 0" in said_there and "520 ms emulated, ×4" in said_there
-    )
+    assert "One step on 8 devices: predicted, emulated (rank 0)" in said_there and "520 ms emulated, ×4" in said_there
     assert max(span["end_s"] for span in emulated.timeline) == pytest.approx(0.52)
     assert "One step on 64 devices: predicted" in text_of(timeline.draw(ASKED, 64, Points()))
 
