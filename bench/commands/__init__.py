@@ -122,7 +122,7 @@ LINES = [
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
     Command("forecast-check", "check", "the forecast held against emulation over a list of settings drawn by a seeded "
-            "rule, one to two hours; ADVICE=1: the advice for made-up clusters; PUBLISHED=1: the forecast against "
+            "rule, two to three hours; ADVICE=1: the advice for made-up clusters; PUBLISHED=1: the forecast against "
             "published tables", "FOLDER=folder [MOST=5 ADVICE=1]", "forecast_check", needs=HOROVOD, flags={
                 "--published": ON_OFF | {"metavar": "PUBLISHED", "help": "hold it against published tables of "
                                          "throughput [those of results/published]"},

@@ -42,8 +42,8 @@ def run(args) -> int:
     failed = 0
     for number, setting in enumerate([] if is_on("ONLY_JUDGE", args.only_judge) else left[:most], 1):
         profile = found[setting.model]
-        console.print(f"{number} of {min(most, len(left))}: {setting.name}, about {setting.clock_s(profile):.0f} s of "
-                      "steps", highlight=False, markup=False)  # fmt: skip
+        console.print(f"{number} of {min(most, len(left))}: {setting.name}, about {setting.needs_s(profile):.0f} s",
+                      highlight=False, markup=False)  # fmt: skip
         try:
             row = emulated(setting, profile, folder, args.out)
         except UserError as error:
@@ -96,8 +96,12 @@ def of_tables(args) -> int:
 
 
 def emulated(setting: Setting, profile: Profile, folder: Path, out: str | None) -> dict:
-    """A setting's row; emulated once more where its steps scatter, of which the steadier one counts. Raises
-    UserError where it fails."""
+    """A setting's row: the mean of as many emulations as its engine needs. Raises UserError where one fails."""
+    return result.mean_of([steady(setting, profile, folder, out) for _ in range(setting.engine.emulations)])
+
+
+def steady(setting: Setting, profile: Profile, folder: Path, out: str | None) -> dict:
+    """The row of one emulation; of two, the steadier one's, where steps scatter. Raises UserError where it fails."""
     tries = []
     while not tries or (len(tries) < 2 and result.scatter(tries[0], profile) > result.SCATTER):
         try:

@@ -20,7 +20,8 @@ BY_NODES = {"one node": (style.GREEN, "^", style.WHITE), "several nodes": (style
 def draw(data: dict):
     """All settings. Hollow squares are those that the model was made with, discs those that only judge it."""
     nodes, runs = result.words(sorted({row["nodes"] for row in data["rows"]})), data.get(measured.NAME, [])
-    foot = [f"Emulated and predicted, {nodes} namespaces of one machine. Line: equal; grey: within {100 * BAND:g} %.",
+    foot = [f"Emulated and predicted, {nodes} namespaces of one machine. Line: equal; grey: within {100 * BAND:g} %. "
+            "Across a mark: from the shortest to the longest run of one setting.",
             *([OF_RUNS] if runs else []), *result.answer(data)]  # fmt: skip
     paper = style.canvas(None, TITLE + (" and measured" if runs else ""), BODY, None, tuple(foot))
     (axes,) = style.axes_on(paper)
@@ -33,6 +34,8 @@ def draw(data: dict):
         rows = [row for row in data["rows"] if row["made_with"] == (name == result.SETS[0])]
         axes.plot([row["emulated_s"] for row in rows], [row["predicted_s"] for row in rows], marker, color=colour,
                   markerfacecolor=face, linestyle="none", label=f"{name} ({len(rows)})")  # fmt: skip
+        axes.hlines([row["predicted_s"] for row in rows], [min(row["runs_s"]) for row in rows],
+                    [max(row["runs_s"]) for row in rows], color=colour, linewidth=1)  # fmt: skip
     if runs:
         label, colour, marker = MEASURED
         axes.plot([row["measured_s"] for row in runs], [row["predicted_s"] for row in runs], marker, color=colour,

@@ -28,9 +28,10 @@ from bench.without_training.forecast_check import measured, settings
 from bench.without_training.forecast_check.settings import Setting
 
 NAME, KEY = "forecast-check.json", "forecast_check_version"
-SCATTER = 0.1  # of the steps of a setting, beyond which it is emulated once more
+SCATTER = 0.1  # of the steps of an emulation, beyond which there is one more in its place
 SETS = ("made with", "judged by")
-KEPT = ("name", "model", "engine", "nodes", "rate_mbit", "dilate", "made_with", "steps_s", "cpu_share", "emulated")
+KEPT = ("name", "model", "engine", "nodes", "rate_mbit", "dilate", "made_with", "steps_s", "runs_s", "cpu_share",
+        "emulated")  # fmt: skip
 
 
 def read_records(folder: Path) -> dict[str, Record]:
@@ -73,12 +74,24 @@ def left(found: dict[str, Profile], there: Iterable[str] = ()) -> list[Setting]:
 
 
 def row_of(setting: Setting, profile: Profile, record: EmulationRecord) -> dict:
-    """A setting's row, without the prediction."""
+    """A setting's row from one emulation, without the prediction. steps_s: of each timed step; runs_s: the mean step of
+    each emulation; cpu_share: of the CPU, what was in use; emulated: how many emulations there were."""
     return {
         "name": setting.name, "model": setting.model, "engine": setting.engine.name, "nodes": setting.nodes,
         "rate_mbit": setting.rate_mbit, "dilate": setting.dilate(profile), "made_with": setting.made_with,
-        "steps_s": record.steps_s, "cpu_share": record.cpu_share, "emulated": 1,
+        "steps_s": record.steps_s, "runs_s": [statistics.fmean(record.steps_s)], "cpu_share": record.cpu_share,
+        "emulated": 1,
     }  # fmt: skip
+
+
+def mean_of(rows: list[dict]) -> dict:
+    """A setting's row from those of its emulations, in which the ranks drew the same: the mean of each timed step."""
+    return rows[0] | {
+        "steps_s": [statistics.fmean(steps) for steps in zip(*(row["steps_s"] for row in rows), strict=True)],
+        "runs_s": list(itertools.chain.from_iterable(row["runs_s"] for row in rows)),
+        "cpu_share": statistics.fmean(row["cpu_share"] for row in rows),
+        "emulated": sum(row["emulated"] for row in rows),
+    }
 
 
 def scatter(row: dict, profile: Profile) -> float:
@@ -196,9 +209,13 @@ def answer(data: dict) -> list[str]:
     drawing, done = data["drawing"], len(data["rows"])
     missing = [f"{drawing['settings'] - done} of {drawing['settings']} settings are not emulated yet"]
     runs = figures([row["off"] for row in data.get(measured.NAME, ())])
+    spread = figures([(max(row["runs_s"]) - min(row["runs_s"])) / row["emulated_s"] for row in data["rows"]
+                      if len(row["runs_s"]) > 1])  # fmt: skip
+    apart = [f"{spread['n']} settings were emulated several times: runs of one are {percent(spread['median'])} apart "
+             f"at the median and {percent(spread['worst'])} at worst"] if spread["n"] else []  # fmt: skip
     real = [f"measured: {runs['n']} programs of real trainings between namespaces, off by {percent(runs['median'])} at "
             f"the median and {percent(runs['worst'])} at worst"] if runs["n"] else []  # fmt: skip
-    return [*said, *real, *(missing if done < drawing["settings"] else []), standing(data)]
+    return [*said, *apart, *real, *(missing if done < drawing["settings"] else []), standing(data)]
 
 
 def standing(data: dict) -> str:

@@ -29,7 +29,8 @@ DDP = ENGINES[0]
 def row(steps_s, made_with=False, nodes=2, **other) -> dict:
     """A row of a setting: 20 MB over 100 Mbit/s."""
     return {"name": "a", "model": "gpt", "engine": DDP.name, "nodes": nodes, "rate_mbit": 100, "dilate": 4,
-            "made_with": made_with, "steps_s": steps_s, "cpu_share": 0.1, "emulated": 1} | other  # fmt: skip
+            "made_with": made_with, "steps_s": steps_s, "runs_s": [1.0], "cpu_share": 0.1,
+            "emulated": 1} | other  # fmt: skip
 
 
 def folder_of(tmp_path):
@@ -147,6 +148,16 @@ def test_a_setting_whose_steps_scatter_is_emulated_once_more_and_the_steadier_co
     assert main(["forecast-check", str(folder), "--most=1"]) == 0
     (found,) = json.loads((folder / result.NAME).read_text())["rows"]
     assert len(asked) == 2 and found["emulated"] == 2 and found["steps_s"] == [1.0, 2.0, 1.0]
+    assert found["runs_s"] == [pytest.approx(4 / 3)]
+
+
+def test_of_an_engine_whose_runs_differ_by_chance_the_mean_of_several_emulations_counts(tmp_path, emulator):
+    told, asked = emulator
+    told += [[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [1.0, 9.0, 1.0], [3.0, 3.0, 3.0]]  # the third one scatters
+    setting = Setting("gpt", next(engine for engine in ENGINES if engine.emulations == 3), 2, 500)
+    found = command.emulated(setting, FAST, tmp_path, None)
+    assert len(asked) == found["emulated"] == 4
+    assert found["steps_s"] == [2.0, 2.0, 2.0] and found["runs_s"] == [1.0, 2.0, 3.0]
 
 
 BROKEN, DEAF = "#!/bin/sh\necho broken >&2\nexit 3\n", "#!/bin/sh\ntrap '' TERM\nsleep 60 &\nsleep 60\n"

@@ -32,7 +32,7 @@ def checked(folder) -> str:
     setting = settings.drawn(profiles)[0]
     row = {"name": setting.name, "model": setting.model, "engine": setting.engine.name, "nodes": setting.nodes,
            "rate_mbit": setting.rate_mbit, "dilate": 4, "made_with": setting.made_with, "steps_s": [1.0] * 3,
-           "cpu_share": 0.1, "emulated": 1}  # fmt: skip
+           "runs_s": [1.0], "cpu_share": 0.1, "emulated": 1}  # fmt: skip
     environment = forecasts.asked().record.environment
     data = result.judged({"rows": [row], "environment": environment}, profiles)
     result.write(folder, data)
