@@ -6,7 +6,7 @@ memory was filled with at the peak, as `memory_parts.py` divides it. What is tim
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 
@@ -87,7 +87,7 @@ class ProfileOfHost:
         tensors[WORKSPACE] = sum(whole.values()) - sum(tensors.values())
         return {"gib": in_gib(tensors), "source": self.source, "notes": []}
 
-    def events(self, staying: set[int]) -> list[Event]:
+    def events(self, staying: Collection[int] = ()) -> list[Event]:
         """In their order. Gloo's threads, whose operations are seen, free memory unseen: that a collective takes for
         itself, and, where such a thread is the last to let go, what was gathered or sent. The first counts as gone
         when the collective ends, the second after the last operation on it. staying: addresses of what is known to be
