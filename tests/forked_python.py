@@ -8,6 +8,7 @@ namespace, which is the parent of all that lose theirs, and what is another user
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -56,6 +57,20 @@ def ask(caller: socket.socket, door: str, argv: list[str]) -> None:
         os.dup2(null, number) if number <= 2 else os.close(number)
 
 
+def pass_on_signals(caller: socket.socket, pid: int) -> None:
+    """Send the copy every signal that comes, until it is said how the copy has ended. A signal writes a byte, for which
+    this waits as well: a handler of Python's would not run where one comes just before a system call that waits."""
+    came, tell = os.pipe()
+    os.set_blocking(tell, False)
+    signal.set_wakeup_fd(tell)
+    for number in PASSED_ON:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    while caller not in (ready := select.select([caller, came], [], [])[0]):
+        for number in os.read(ready[0], 100):
+            os.kill(pid, number)
+
+
 def main(real: str, door: str, around: str, argv: list[str]) -> None:
     """around: the namespace of users that copies are in. Never returns."""
     if not program_of(argv) or os.getpid() == 1 or users() != around:
@@ -65,9 +80,7 @@ def main(real: str, door: str, around: str, argv: list[str]) -> None:
         ask(caller, door, argv)
         said = caller.makefile("r")
         pid = int(said.readline())
-        for number in PASSED_ON:
-            signal.signal(number, lambda number, _: os.kill(pid, number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+        pass_on_signals(caller, pid)
         code = int(said.readline() or -signal.SIGKILL)
     if code < 0:
         if -code != signal.SIGKILL:

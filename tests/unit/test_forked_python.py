@@ -112,10 +112,13 @@ def test_it_ends_by_a_signal_with_its_copy(number, code, copies):
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     process = subprocess.Popen([copies.python, "-c", program], stdout=subprocess.PIPE, text=True)
     with process:
-        pid = int(process.stdout.readline())
-        assert pid != process.pid and psutil.pid_exists(pid)
-        process.send_signal(number)
-        assert process.wait(60) == code
+        try:
+            pid = int(process.stdout.readline())
+            assert pid != process.pid and psutil.pid_exists(pid)
+            process.send_signal(number)
+            assert process.wait(60) == code
+        finally:
+            process.kill()
         wait_for(lambda: not psutil.pid_exists(pid), "the end of the copy", within=60)
 
 
