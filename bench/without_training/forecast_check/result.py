@@ -28,7 +28,7 @@ from bench.without_training.forecast_check import measured, settings
 from bench.without_training.forecast_check.settings import Setting
 
 NAME, KEY = "forecast-check.json", "forecast_check_version"
-SCATTER = 0.1  # of the steps of an emulation, beyond which there is one more in its place
+SCATTER = 0.1  # of the steps of an emulation, beyond which there is one more, and the steadier counts
 SETS = ("made with", "judged by")
 KEPT = ("name", "model", "engine", "nodes", "rate_mbit", "dilate", "made_with", "steps_s", "runs_s", "cpu_share",
         "emulated")  # fmt: skip
