@@ -126,7 +126,7 @@ def options_of(mode: str, name: str, folder) -> dict:
             return STEPS | {"batch": 3, "accumulate": 3, "clip_norm": 0.01, "snapshots": "1,4",
                             "precision": name.split()[0], "allow_slow": 1}  # fmt: skip
         case ["fp16"]:
-            # One thread: two that wait for each other at each of fp16's many small pieces take twice as long on a CPU.
+            # One thread: with two, the four modes took two to three times as long on two cores.
             return {"batch": 12, "steps": 12, "precision": "fp16", "allow_slow": 1, "threads": 1}
         case ["guarded"]:
             return {"batch": 96, "epochs": 1, "lr": 1e4, "momentum": 0.0, "loss_guard": 2}
