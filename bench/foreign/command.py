@@ -26,7 +26,7 @@ from bench.foreign.hook import ASKED
 from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
 from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
-from bench.process.ending import end_marked, signals_as_interrupt
+from bench.process.ending import GRACE_S, end_marked, signals_as_interrupt, wait
 from bench.record.privacy import nameless, without_paths
 from bench.record.schema import FOREIGN_PATH
 from bench.record.write import save
@@ -130,10 +130,9 @@ def supervise(
     try:
         with signals_as_interrupt():
             while True:
-                try:
-                    return process.wait(TICK_S)
-                except subprocess.TimeoutExpired:
-                    now = time.monotonic()
+                if (code := wait(process, TICK_S)) is not None:
+                    return code
+                now = time.monotonic()
                 left = left or (now if complete() else None)
                 if left and now - left > END_S:
                     print(f"bench: the command has not ended {END_S:g} s after its last step: ended", file=sys.stderr)
@@ -142,7 +141,7 @@ def supervise(
                     raise RunFailed(f"{Path(words[0]).name} has not ended after {limit_s:g} s (LIMIT): ended")
     finally:
         end_marked(MARK, mark)
-        process.wait()
+        wait(process, GRACE_S)
 
 
 def complete(parts: Path) -> bool:

@@ -50,9 +50,7 @@ class Node:
 
     def wait(self, seconds: float) -> int | None:
         """The command's exit code as soon as it has ended; None after ``seconds``."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.process.wait(seconds)
-        return None
+        return ending.wait(self.process, seconds)
 
     def lost(self) -> str:
         """Why this machine can be asked no more; "" while it can, as this one always can."""
@@ -99,7 +97,7 @@ class Node:
         """End the command, and all that it has started and is still there: ranks, and the workers of their loaders."""
         running = ending.tree(self.process.pid) if self.process.poll() is None else []
         ending.end_marked(MARK, self.mark, running)
-        self.process.wait()
+        ending.wait(self.process, ending.GRACE_S)
 
     def close(self) -> None:
         """Nothing is asked any more."""

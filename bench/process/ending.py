@@ -7,21 +7,24 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LOOKS = 10  # a process may start another one while it is being ended
+LOOK_S = 0.02  # between two looks at a process that is waited for
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @contextlib.contextmanager
 def handled(handler: Callable, *numbers: int) -> Iterator[None]:
-    """These signals call ``handler(number, frame)`` for a while. Outside the main thread they cannot be set, and stay
-    as they are."""
+    """These signals call ``handler(number, frame)`` for a while. One that is ignored stays so, as nohup wants it.
+    Outside the main thread they cannot be set, and stay as they are."""
     previous = {}
     with contextlib.suppress(ValueError):
         for number in numbers:
-            previous[number] = signal.signal(number, handler)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, handler)
     try:
         yield
     finally:
@@ -42,13 +45,16 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait until this is done, and are a KeyboardInterrupt then: a second one must not cost
-    the record, or leave processes."""
+    """Ctrl-C, SIGTERM and SIGHUP wait until this is done, and are a KeyboardInterrupt then, or what the handler around
+    this makes of them: a second one must not cost the record, or leave processes."""
     came = []
     with handled(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-    if came:
-        raise KeyboardInterrupt
+    for number in came:
+        handler = signal.getsignal(number)
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(number, None)
 
 
 def with_parent() -> None:
@@ -108,7 +114,22 @@ def end_session(process: subprocess.Popen, grace_s: float = GRACE_S) -> None:
     """Terminate a command that was started in a session of its own, with all that is still in that session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
+        wait(process, grace_s)
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    wait(process, GRACE_S)
+
+
+def wait(process: subprocess.Popen, seconds: float) -> int | None:
+    """A process's exit code as soon as it has ended; None after ``seconds``.
+
+    Ctrl-C is a KeyboardInterrupt between two looks. One inside of ``Popen.wait`` may come where its lock is taken and
+    not yet sure to be given back: no later wait would see the end.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        with uninterrupted():
+            code = process.poll()
+        left = until - time.monotonic()
+        if code is not None or left <= 0:
+            return code
+        time.sleep(min(left, LOOK_S))

@@ -167,17 +167,14 @@ def run_child(folder: str, log: Path, limit_s: float) -> int | None:
             env=os.environ | {MARK: mark, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
         )  # fmt: skip
     try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
+        return ending.wait(process, limit_s)
     finally:
         with ending.uninterrupted():
             if process.poll() is None:
                 process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(GRACE_S)
+                ending.wait(process, GRACE_S)
             ending.end_marked(MARK, mark)
-            process.wait()
+            ending.wait(process, GRACE_S)
 
 
 def answer_in(folder: Path) -> dict | None:

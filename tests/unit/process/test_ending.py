@@ -129,6 +129,56 @@ def test_being_told_to_end_is_an_interrupt_and_only_for_so_long():
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
 
 
+def test_an_ignored_signal_stays_ignored_so_that_nohup_holds():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending.signals_as_interrupt(), ending.uninterrupted():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_waits_for_the_end_of_all_that_must_not_be_interrupted():
+    done = []
+    with pytest.raises(KeyboardInterrupt), ending.uninterrupted():
+        with ending.uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("inner")
+        done.append("outer")
+    assert done == ["inner", "outer"]
+
+
+class InterruptedOnceTaken:
+    """A lock at whose taking Ctrl-C comes: taken, and nobody in a ``try`` yet that gives it back."""
+
+    def __init__(self, lock):
+        self.lock, self.release = lock, lock.release
+
+    def acquire(self, blocking: bool = True) -> bool:
+        taken = self.lock.acquire(blocking)
+        signal.raise_signal(signal.SIGINT)
+        return taken
+
+
+def test_an_interrupt_in_the_worst_moment_does_not_hide_the_end(started):
+    process, _ = started("print(flush=True)")
+    lock = process._waitpid_lock
+    process._waitpid_lock = InterruptedOnceTaken(lock)
+    with pytest.raises(KeyboardInterrupt):
+        ending.wait(process, 10)
+    process._waitpid_lock = lock
+    assert ending.wait(process, 10) == 0
+
+
+def test_a_wait_has_a_limit(started):
+    process, _ = started(SLEEP.replace(";", "; print(flush=True);"))
+    began = time.monotonic()
+    assert ending.wait(process, 0.3) is None and 0.3 <= time.monotonic() - began < 5
+    process.kill()
+    assert ending.wait(process, 10) == -signal.SIGKILL
+
+
 def test_in_another_thread_signals_stay_as_they_are():
     seen = []
 
