@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
             provide(args)
         return command.run(args)
     except BenchError as error:
-        if error.exit_code == INTERRUPTED:
+        if error.exit_code == INTERRUPTED and argv is None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
         print(f"bench: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -53,7 +53,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if argv is None:  # with others, this process goes on
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("bench: interrupted", file=sys.stderr)
         return INTERRUPTED
 

@@ -1,6 +1,7 @@
 """`bench unpack-imagenet` on small archives made here: what it makes, what it refuses, and that it goes on."""
 
 import io
+import signal
 import tarfile
 import time
 
@@ -100,6 +101,7 @@ def test_what_was_stopped_goes_on(archives, monkeypatch):
 
     monkeypatch.setattr(unpack.shutil, "copyfileobj", stopping)
     assert unpacked(archives) == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # of this process, which goes on
     assert not (archives / "made" / "train").exists()
     assert unpacked(archives) == 0 and len(written) == 4 + 3 + 2
     assert tree(archives / "made") == WHOLE and not list((archives / "made").rglob(".*.JPEG.part"))
