@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -101,7 +102,7 @@ def start(*arguments, env: dict | None = None, module: str = "bench", copies=Non
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
     return subprocess.Popen(
-        [sys.executable, *program, module, *map(str, arguments)],
+        [sys.executable, "-X", "faulthandler", *program, module, *map(str, arguments)],
         cwd=ROOT,
         env=clean | PATIENT | (env or {}),
         stdin=subprocess.DEVNULL,
@@ -112,9 +113,16 @@ def start(*arguments, env: dict | None = None, module: str = "bench", copies=Non
 
 
 def finish(process: subprocess.Popen, out: Path | None = None, timeout: float = 240) -> Result:
-    """Wait for a command that ``start`` started."""
+    """Wait for a command that ``start`` started. Where it hangs, the error says where each of its threads is."""
     try:
         stdout, stderr = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        state = psutil.Process(process.pid).status()
+        process.send_signal(signal.SIGABRT)  # faulthandler writes the stacks
+        process.send_signal(signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            error.add_note(f"{process.args} was {state}:\n{process.communicate(timeout=10)[1]}")
+        raise
     finally:
         process.kill()
     return Result(process.returncode, stdout, stderr, process.pid, out)

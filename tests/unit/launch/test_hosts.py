@@ -150,7 +150,8 @@ def test_the_agent_ends_what_it_has_started_when_nobody_asks_any_more(tmp_path, 
     there = Path(argv[argv.index("--log-dir") + 1]).parent
     program = f"echo it runs; echo '\"rank 1\"' > {there}/rank1.log; exec sleep 1000"
     channel.ask("start", argv=["sh", "-c", program], environment=environment)
-    runs.wait_for(lambda: (tmp_path / "rank1.log").exists() and (tmp_path / "launcher1.log").exists(), "the logs come")
+    logs = [tmp_path / name for name in ("rank1.log", "launcher1.log")]
+    runs.wait_for(lambda: all(log.exists() and log.read_text() for log in logs), "the logs come")
     assert (tmp_path / "rank1.log").read_text() == '"rank 1"\n'
     assert (tmp_path / "launcher1.log").read_text() == "it runs\n"
     assert environment["BENCH_NODE"] == "127.0.0.1" and environment["GLOO_SOCKET_IFNAME"] == "lo"
