@@ -35,8 +35,10 @@ LONG = (
 )  # fmt: skip
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a job in the background: children inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Of a job in the background, and under nohup: children inherit it.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 def pytest_configure(config) -> None:
