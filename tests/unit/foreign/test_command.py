@@ -10,6 +10,7 @@ from bench.commands.timed import limit_of, words_of
 from bench.errors import RunFailed, UserError
 from bench.foreign import command
 from bench.foreign.command import Asked
+from bench.process.guard import alive
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -38,6 +39,15 @@ def test_a_command_that_leaves_no_times_leaves_no_record(script, limit_s, error,
     with pytest.raises(error, match=said):
         command.run([sys.executable, "-c", script], Asked(), tmp_path, limit_s=limit_s)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_has_cleared_its_environment_is_ended_too(tmp_path):
+    """It is not found by its mark."""
+    pid_file = tmp_path / "pid"
+    code = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(RunFailed, match="has not ended after 3 s"):
+        command.run(["env", "-i", sys.executable, "-c", code], Asked(), tmp_path / "out", limit_s=3.0)
+    assert not alive(int(pid_file.read_text()))
 
 
 def test_the_commands_own_sitecustomize_and_path_are_kept(tmp_path):
