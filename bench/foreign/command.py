@@ -26,7 +26,7 @@ from bench.foreign.hook import ASKED
 from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
 from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
-from bench.process.ending import GRACE_S, end_marked, signals_as_interrupt, tree, wait
+from bench.process.ending import end_command, signals_as_interrupt, wait
 from bench.record.privacy import nameless, without_paths
 from bench.record.schema import FOREIGN_PATH
 from bench.record.write import save
@@ -140,9 +140,7 @@ def supervise(
                 if limit_s and now - began > limit_s:
                     raise RunFailed(f"{Path(words[0]).name} has not ended after {limit_s:g} s (LIMIT): ended")
     finally:
-        running = tree(process.pid) if process.poll() is None else []  # they may have cleared their environment
-        end_marked(MARK, mark, running)
-        wait(process, GRACE_S)
+        end_command(process, MARK, mark)
 
 
 def complete(parts: Path) -> bool:

@@ -95,9 +95,7 @@ class Node:
 
     def end(self) -> None:
         """End the command, and all that it has started and is still there: ranks, and the workers of their loaders."""
-        running = ending.tree(self.process.pid) if self.process.poll() is None else []
-        ending.end_marked(MARK, self.mark, running)
-        ending.wait(self.process, ending.GRACE_S)
+        ending.end_command(self.process, MARK, self.mark)
 
     def close(self) -> None:
         """Nothing is asked any more."""

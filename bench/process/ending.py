@@ -110,6 +110,14 @@ def end_marked(variable: str, value: str, known: list = (), grace_s: float = GRA
         processes = marked(variable, value)
 
 
+def end_command(process: subprocess.Popen, variable: str, value: str) -> None:
+    """End a command and all that it has started: those that have this word in this variable, and its descendants, which
+    may have cleared their environment."""
+    running = tree(process.pid) if process.poll() is None else []
+    end_marked(variable, value, running)
+    wait(process, GRACE_S)
+
+
 def end_session(process: subprocess.Popen, grace_s: float = GRACE_S) -> None:
     """Terminate a command that was started in a session of its own, with all that is still in that session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -173,8 +173,7 @@ def run_child(folder: str, log: Path, limit_s: float) -> int | None:
             if process.poll() is None:
                 process.terminate()
                 ending.wait(process, GRACE_S)
-            ending.end_marked(MARK, mark)
-            ending.wait(process, GRACE_S)
+            ending.end_command(process, MARK, mark)
 
 
 def answer_in(folder: Path) -> dict | None:
