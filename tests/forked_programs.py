@@ -8,6 +8,7 @@ folder and the arguments of its call, and has started no thread before.
 import atexit
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import io
@@ -289,6 +290,8 @@ def python(call: dict) -> None:
     sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
     sys.stdout = sys.__stdout__ = standard(1, unbuffered)
     sys.stderr = sys.__stderr__ = standard(2, unbuffered)
+    if forked_python.STACKS in flags:
+        faulthandler.enable()
     first = os.path.dirname(os.path.abspath(which)) if kind == "file" else os.getcwd() if kind == "m" else ""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [first, *filter(None, paths), *(path for path in sys.path if path)]

@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 
-FLAGS = ("-u", "-B")  # that a copy knows
-PASSED_ON = [getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "USR1", "USR2", "CONT")]
+STACKS = "-Xfaulthandler"
+FLAGS = ("-u", "-B", STACKS)  # that a copy knows
+PASSED_ON = [getattr(signal, f"SIG{name}") for name in ("INT", "TERM", "HUP", "USR1", "USR2", "CONT", "ABRT")]
 
 
 def program_of(argv: list[str]) -> tuple[str, str, list[str], list[str]] | None:

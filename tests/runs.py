@@ -19,6 +19,7 @@ from bench.launch.engines import mpirun
 from bench.process.guard import LAUNCHER_PID
 from bench.record.read import load
 from bench.record.view import Record
+from tests import forked_python
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")
@@ -102,7 +103,7 @@ def start(*arguments, env: dict | None = None, module: str = "bench", copies=Non
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_PREFIXES)}
     program = ["-c", WITH_PYTHON.format(copies.python)] if copies else ["-m"]
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", *program, module, *map(str, arguments)],
+        [sys.executable, forked_python.STACKS, *program, module, *map(str, arguments)],
         cwd=ROOT,
         env=clean | PATIENT | (env or {}),
         stdin=subprocess.DEVNULL,

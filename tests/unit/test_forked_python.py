@@ -50,6 +50,7 @@ def copies():
         ["-c", "import os; print(sorted(os.environ)); print(os.getcwd())"],
         ["-m", "json.tool", "--compact"],
         ["-B", "-c", "import sys; print(sys.dont_write_bytecode)"],
+        ["-Xfaulthandler", "-c", "import faulthandler; print(faulthandler.is_enabled())"],
         ["-S", "-c", "import sys; print(sys.flags.no_site)"],
         ["program.py", "a"],
     ],
