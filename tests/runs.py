@@ -31,8 +31,8 @@ PATIENT = {"OMP_WAIT_POLICY": "passive"}
 # The smallest run that is one: an 8-pixel ResNet-18 on CPU workers, two steps, no baselines.
 SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0,
          "timeout": 200}  # fmt: skip
-# A quicker network, for what needs no ResNet: of that most of a short run would be arithmetic.
-TINY = {"model": "shufflenet_v2_x0_5"}
+# A quicker network, for what needs no large one: of that most of a short run would be arithmetic.
+TINY = {"model": f"{ROOT / 'tests' / 'small_resnet.py'}:build"}
 
 # With CI=true a missing Horovod is not skipped over: the test runs, and fails.
 needs_horovod = pytest.mark.skipif(

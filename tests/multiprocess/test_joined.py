@@ -125,12 +125,15 @@ def test_two_nodes_of_a_cluster(tmp_path, cluster):
     terminal: its bar is gone before the table comes, and what it prints for its log is not on it."""
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=node1",
              "--master-port=29500"]  # fmt: skip
-    both = [shlex.join([*agent, f"--node-rank={rank}", *words(tmp_path, timeout=200)]) for rank in range(2)]
+    both = [
+        shlex.join([*agent, f"--node-rank={rank}", *words(tmp_path, timeout=200, model="resnet18")])
+        for rank in range(2)
+    ]
     at_a_terminal = shlex.join([sys.executable, "-c", AT_A_TERMINAL, both[0]])
     command = f"{on('node2', 'sh', '-c', both[1])} & {at_a_terminal} && wait"
     result = cluster(command, out=tmp_path, rate="100mbit", env={"COLUMNS": "200"})
     assert result.code == 0, result.stderr
-    assert "building the model" in result.stdout  # the bar
+    assert "building the model" in result.stdout  # the bar; a smaller one is built sooner than it is drawn
     assert result.stdout.splitlines()[-1] == f"record: {result.run_dir / 'record.json'}"
     record = result.loaded
     assert [(node.name, node.interface) for node in record.nodes] == [("node1", "eth0"), ("node2", "eth0")]

@@ -170,7 +170,7 @@ def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path,
 
 @pytest.mark.wide
 def test_verify_over_two_machines(cluster):  # noqa: F811
-    words = ["--device=cpu", "--image-size=8", "--model=shufflenet_v2_x0_5", "--batch=4"]
+    words = runs.flags(device="cpu", image_size=8, batch=4, **runs.TINY)
     result = cluster(bench("verify", *words), timeout=900)
     assert result.code == 0, result.stderr
     assert "verify: ok" in result.stdout and "not compared: dp is one process" in result.stdout

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torchvision
 from torch import nn
 
+from tests import small_resnet
 from tests.runs import TINY, needs_horovod, run
 
 # Six steps an epoch of 1437 digits; a checkpoint in the middle of each. The kill comes after the one at step 8.
@@ -112,7 +112,7 @@ def options_of(mode: str, name: str, folder) -> dict:
             before = "one epoch" if epochs == "2" else "gone on without norms saved by fsdp saved by 2"
             return WITHOUT_NORMS | {"epochs": int(epochs), "resume": folder(saver, before)}
         case ["frozen", saver]:
-            return EPOCHS | {"epochs": 1, "checkpoint_steps": None, "train_only": "fc*,stage4.3.*",
+            return EPOCHS | {"epochs": 1, "checkpoint_steps": None, "train_only": "fc*,layer2.*",
                              "track": "tensorboard", "pretrained": folder(saver, "whole") / "best.pt"}  # fmt: skip
         case ["norms"]:
             return {"batch": 12, "accumulate": 2, "norm": "sync", "channels_last": 1, "steps": 1, "optimizer": "adamw"}
@@ -225,7 +225,7 @@ def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(runs):
 def test_norms_over_all_ranks_in_channels_last_and_in_passes(runs, name):
     result = runs(name, "norms")
     parts = result.record["samples"]
-    norms = [part for part in torchvision.models.get_model(TINY["model"]).modules() if isinstance(part, nn.BatchNorm2d)]
+    norms = [part for part in small_resnet.build(10).modules() if isinstance(part, nn.BatchNorm2d)]
     assert {part["facts"]["norm"] for part in parts} == {f"ReducedBatchNorm2d × {len(norms)}"}
     assert all(part["facts"]["memory_format"].startswith("channels_last") for part in parts)
     assert len({part["final_weights_sha256"] for part in parts}) == 1
@@ -278,7 +278,7 @@ def test_another_world_size_may_go_on_and_what_changes_is_said(runs, trained):
     [
         ({"epochs": 2}, "has done 2 epochs, and EPOCHS=2 counts all of them"),
         ({"epochs": 3, "optimizer": "adamw"}, "OPTIMIZER=sgd, and its state is of no use to adamw"),
-        ({"epochs": 3, "model": "resnet18"}, "does not fit this model: missing conv1.weight"),
+        ({"epochs": 3, "model": "resnet18"}, "does not fit this model: missing layer1.0.conv1.weight"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_resumed_is_refused_in_one_line(tmp_path, ranks, trained, options, words):
@@ -502,8 +502,8 @@ def test_frozen_parameters_and_their_statistics_stay(runs, name):
     before, result = runs("single", "whole"), runs(name, "frozen saved by single")
     old, new = checkpoint(before, "best.pt")["model"], checkpoint(result)["model"]
     moved = {key for key in old if not torch.equal(old[key], new[key])}
-    assert moved and all(key.startswith(("fc.", "stage4.3.")) for key in moved)
-    assert "stage4.3.branch2.1.running_mean" in moved and "fc.weight" in moved
+    assert moved and all(key.startswith(("fc.", "layer2.")) for key in moved)
+    assert "layer2.bn1.running_mean" in moved and "fc.weight" in moved
     assert any("are frozen" in note for note in result.record["topology"]["notes"])
 
 

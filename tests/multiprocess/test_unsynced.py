@@ -5,9 +5,9 @@ import pytest
 from bench.formulas import replica_distance_factors
 from bench.record.read import find_records
 from bench.record.view import Record
-from tests.runs import flags, needs_horovod
+from tests.runs import TINY, flags, needs_horovod
 
-SIZE = {"device": "cpu", "model": "shufflenet_v2_x0_5", "image_size": 8, "epochs": 1}
+SIZE = TINY | {"device": "cpu", "image_size": 8, "epochs": 1}
 ALIKE = ("ddp", "horovod")
 APART = ("ddp unsynced", "ddp unsynced own buffers", "horovod unsynced")
 
@@ -43,7 +43,7 @@ def test_replicas_made_equal_stay_equal_and_the_others_keep_their_distance(suite
         seen = replicas(records[program])
         assert seen["steps"] == list(range(7)) and seen["theory"] == [1.0] * 7
         assert seen["distance"] == pytest.approx([seen["distance"][0]] * 7, rel=1e-4), program
-        assert list(seen["by_layer"]) == ["conv1", "stage2", "stage3", "stage4", "conv5", "fc"]
+        assert list(seen["by_layer"]) == ["conv1", "bn1", "layer1", "layer2", "fc"]
     assert replicas(records["dp"])["distance"] == [] and len(replicas(records["dp"])["ranks_top1"][-1]) == 1
 
 
