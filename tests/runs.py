@@ -33,6 +33,8 @@ SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "war
          "timeout": 200}  # fmt: skip
 # A quicker network, for what needs no large one: of that most of a short run would be arithmetic.
 TINY = {"model": f"{ROOT / 'tests' / 'small_resnet.py'}:build"}
+# The smallest whose steps last long enough to be seen from outside, and whose gradients fill several buckets.
+LASTING = {"model": "shufflenet_v2_x0_5"}
 
 # With CI=true a missing Horovod is not skipped over: the test runs, and fails.
 needs_horovod = pytest.mark.skipif(

@@ -4,10 +4,10 @@ test_several_machines.py.)"""
 import pytest
 
 from bench.launch.engines.horovod_elastic import FIRST_WAIT_S
-from tests.runs import left_behind, needs_horovod, run
+from tests.runs import LASTING, left_behind, needs_horovod, run
 
 # 12 steps of 120 of 1437 images. They take so long that the training goes on when a rank's end is seen.
-TRAINING = {"model": "shufflenet_v2_x0_5", "gpus": 2, "batch": 60, "epochs": 1, "checkpoint_steps": 3}
+TRAINING = LASTING | {"gpus": 2, "batch": 60, "epochs": 1, "checkpoint_steps": 3}
 EVERY_IMAGE = {"epoch": 1, "once": 1437, "more": 0, "never": 0}
 FILES = {"best.pt", "latest.pt", "launcher.log", "rank0.log", "rank1.log", "record.json"}
 

@@ -7,10 +7,9 @@ import pytest
 
 from tests.multiprocess.broken import ENDLESS, ENGINES, failure_of
 from tests.multiprocess.test_faults import stepping
-from tests.runs import bench, finish, needs_horovod, start_run, wait_for
+from tests.runs import LASTING, bench, finish, needs_horovod, start_run, wait_for
 
-# Six steps an epoch, which take long enough to be seen.
-EPOCHS = {"model": "shufflenet_v2_x0_5", "gpus": 2, "batch": 120, "image_size": 8, "epochs": 2, "print_every": 2}
+EPOCHS = LASTING | {"gpus": 2, "batch": 120, "image_size": 8, "epochs": 2, "print_every": 2}  # six steps per epoch
 RANK_LINE = re.compile(
     r"step (\d+) of 12, epoch (\d), [\d.e+]+ images/s(, loss [\d.]+)?, waiting for data \d+ %, lr [\d.e-]+, [\d.]+ GiB"
 )

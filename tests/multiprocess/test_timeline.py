@@ -8,7 +8,7 @@ import pytest
 from bench.record.view import Record
 from bench.studies.breakdown.timeline_figure import hidden_share, words
 from bench.without_training.forecast import profile as profiles
-from tests.runs import needs_horovod
+from tests.runs import LASTING, needs_horovod
 
 RUNS = {
     "single": {"mode": "single", "gpus": 1},
@@ -22,7 +22,6 @@ RUNS = {
     "fsdp": {"mode": "fsdp", "gpus": 2},
     "local": {"mode": "local", "gpus": 2, "local_steps": 3},
 }
-MODEL = "shufflenet_v2_x0_5"  # several buckets
 PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
 
 
@@ -34,7 +33,7 @@ def profiled(tmp_path_factory, ranks):
 
     def get(name: str) -> Record:
         if name not in done:
-            result = ranks.run(tmp_path_factory.mktemp("run"), profile=1, image_size=16, model=MODEL, **RUNS[name])
+            result = ranks.run(tmp_path_factory.mktemp("run"), profile=1, image_size=16, **LASTING | RUNS[name])
             assert result.code == 0, result.stderr
             assert not [path.name for path in result.run_dir.glob(".*")]  # nothing is left beside the record
             done[name] = result.loaded
