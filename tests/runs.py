@@ -28,13 +28,16 @@ ENGINE_PREFIXES = ("BENCH_", "HOROVOD_", "OMP_", "MKL_", "STUB_NVML_")
 # tests at once on two cores would spend most of their time waiting for spinning threads.
 PATIENT = {"OMP_WAIT_POLICY": "passive"}
 
-# The smallest run that is one: an 8-pixel ResNet-18 on CPU workers, two steps, no baselines.
-SMALL = {"device": "cpu", "model": "resnet18", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0,
-         "timeout": 200}  # fmt: skip
-# A quicker network, for what needs no large one: of that most of a short run would be arithmetic.
-TINY = {"model": f"{ROOT / 'tests' / 'small_resnet.py'}:build"}
-# The smallest whose steps last long enough to be seen from outside, and whose gradients fill several buckets.
-LASTING = {"model": "shufflenet_v2_x0_5"}
+# Networks of tests (small_resnets.py). Of torchvision's, most of a short run would be arithmetic.
+TINY, DROPOUT, NARROW, SMOOTH = (
+    {"model": f"{ROOT / 'tests' / 'small_resnets.py'}:{function}"}
+    for function in ("two_blocks", "with_dropout", "narrow", "smooth")
+)
+
+# The smallest run that is one: a small network and images of 8 pixels on CPU workers, two steps, no baselines.
+SMALL = TINY | {"device": "cpu", "image_size": 8, "batch": 6, "warmup": 1, "steps": 2, "baselines": 0, "timeout": 200}
+# Its steps last long enough to be seen from outside: each waits for its images.
+LASTING = {"storage_ms": 1}
 
 # With CI=true a missing Horovod is not skipped over: the test runs, and fails.
 needs_horovod = pytest.mark.skipif(

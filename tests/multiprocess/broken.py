@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.runs import TINY, left_behind, needs_horovod, needs_mpi
+from tests.runs import left_behind, needs_horovod, needs_mpi
 
 ENGINES = {
-    "ddp by torchrun": TINY | {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
-    "ddp by spawn": TINY | {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
-    "horovod": TINY | {"mode": "horovod", "gpus": 2},
-    "horovod by mpirun": TINY | {"mode": "horovod", "gpus": 2, "launcher": "mpirun"},
-    "dp": TINY | {"mode": "dp", "gpus": 2},
+    "ddp by torchrun": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
+    "ddp by spawn": {"mode": "ddp", "gpus": 2, "launcher": "spawn"},
+    "horovod": {"mode": "horovod", "gpus": 2},
+    "horovod by mpirun": {"mode": "horovod", "gpus": 2, "launcher": "mpirun"},
+    "dp": {"mode": "dp", "gpus": 2},
 }
 # A run that goes on until somebody ends it, and leaves the cores to other tests: its steps wait for their images.
 ENDLESS = {"steps": 100_000, "storage_ms": 10}

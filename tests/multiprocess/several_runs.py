@@ -36,7 +36,7 @@ from bench.process.guard import LAUNCHER_PID, Guard, error_path
 from bench.process.heartbeat import StatusWriter
 from tests import forked_programs
 from tests.meeting import Meeting
-from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, SMALL, TINY, Result, flags
+from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, SMALL, Result, flags
 
 TICK_S = 0.02
 MOST_BYTES = 2 * 2**30  # of a rank's memory, which grows with each run: then others take its place
@@ -50,8 +50,8 @@ class Ranks:
         self.processes, self.place, self.lives, self.orders = [], None, 0, 0
 
     def run(self, out: Path, **options) -> Result:
-        """``bench run`` with SMALL's and TINY's options and these, from start to end: as `tests.runs.run`."""
-        return self.bench("run", *flags(**SMALL | TINY | options), "--out", out, out=out)
+        """``bench run`` with SMALL's options and these, from start to end: as `tests.runs.run`."""
+        return self.bench("run", *flags(**SMALL | options), "--out", out, out=out)
 
     def bench(self, *arguments, out: Path | None = None) -> Result:
         """One command of `bench`, in this process; what it launches is run by these ranks."""

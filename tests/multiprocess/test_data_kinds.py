@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from bench.record.view import Record
-from tests.runs import TINY, needs_horovod, run
+from tests.runs import needs_horovod, run
 from tests.s3 import needs_s3
 
-SMALL = TINY | {"image_size": 16, "batch": 4, "gpus": 2, "warmup": 1, "epochs": 1, "lr": 0.01}
+SMALL = {"image_size": 16, "batch": 4, "gpus": 2, "warmup": 1, "epochs": 1, "lr": 0.01}
 ALONE = {"mode": "single", "gpus": 1}
 CLASSES = ("daisies", "roses", "tulips")
 

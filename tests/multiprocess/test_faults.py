@@ -12,7 +12,7 @@ from bench.process.heartbeat import read_status
 from bench.record.read import load
 from tests import runs
 from tests.multiprocess.broken import ENDLESS, ENGINES, EVERY_ENGINE, GONE_WITHIN, bad_rank, engine, failure_of
-from tests.runs import TINY, finish, left_behind, needs_horovod, needs_mpi, run, start_run
+from tests.runs import finish, left_behind, needs_horovod, needs_mpi, run, start_run
 
 WIDE = pytest.mark.wide
 
@@ -50,7 +50,7 @@ def test_a_rank_that_is_killed(name, tmp_path):
 def test_what_a_broken_run_leaves_is_copied_back(tmp_path, ranks):
     """Logs, the checkpoint so far and the failed record; the exit code stays the failure's."""
     there = tmp_path / "there"
-    options = TINY | {"mode": "single", "batch": 240, "epochs": 1, "checkpoint_steps": 2, "copy_to": f"file://{there}"}
+    options = {"mode": "single", "batch": 240, "epochs": 1, "checkpoint_steps": 2, "copy_to": f"file://{there}"}
     result = ranks.run(tmp_path / "out", **options, fault="raise:0:3")
     assert result.code == 1 and "broken on purpose" in result.last_error_line, result.stderr
     assert f"copied to: file://{there}" in result.stdout and result.stderr.count("\n") == 1

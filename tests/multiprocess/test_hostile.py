@@ -14,13 +14,13 @@ from bench.process.heartbeat import read_status
 from tests import runs
 from tests.multiprocess.broken import ENDLESS, ENGINES, GONE_WITHIN, failure_of
 from tests.multiprocess.test_faults import stepping
-from tests.runs import ROOT, TINY, finish, left_behind, run, start_run
+from tests.runs import ROOT, finish, left_behind, run, start_run
 
 
 def test_inside_of_somebody_elses_launcher(tmp_path, copied_python):
     """A command of many runs does not join it: each process says one line, and none starts a benchmark."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "bench"]
-    options = runs.flags(**runs.SMALL | TINY | {"gpus": 2} | {"baselines": None})
+    options = runs.flags(**runs.SMALL | {"gpus": 2} | {"baselines": None})
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, "compare", *options, "--out", str(tmp_path)], cwd=ROOT, env=environment, text=True,
                           capture_output=True, timeout=240)  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_models_name_makes_no_folder_elsewhere(tmp_path, forked_programs):
 
 
 def test_a_terminal_that_is_not_utf_8(tmp_path):
-    result = run(tmp_path, env={"PYTHONIOENCODING": "ascii"}, mode="single", model=TINY["model"])
+    result = run(tmp_path, env={"PYTHONIOENCODING": "ascii"}, mode="single")
     assert result.code == 0 and result.stdout.splitlines()[-1].startswith("record: "), result.stderr
 
 

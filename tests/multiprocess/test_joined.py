@@ -18,7 +18,7 @@ from tests.cluster import on
 from tests.multiprocess.broken import ENDLESS
 from tests.multiprocess.test_data_kinds import images
 from tests.multiprocess.test_faults import stepping
-from tests.runs import SMALL, TINY, Result, finish, flags, needs_horovod
+from tests.runs import SMALL, Result, finish, flags, needs_horovod
 from tests.s3 import needs_s3
 
 WITHIN = 120.0  # seconds in which every process of a broken run must have ended, on a busy machine
@@ -29,7 +29,7 @@ AT_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spa
 
 def words(out: Path, **options) -> list[str]:
     """The command line of a process that joins. SMALL's options but for those that a launcher settles."""
-    return ["-m", "bench", "run", *flags(**SMALL | TINY | {"mode": "ddp", "timeout": 100} | options), "--out", str(out)]
+    return ["-m", "bench", "run", *flags(**SMALL | {"mode": "ddp", "timeout": 100} | options), "--out", str(out)]
 
 
 def as_tasks(out: Path, second: dict | None = None, **options) -> list[subprocess.Popen]:

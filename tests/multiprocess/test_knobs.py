@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.runs import needs_horovod
+from tests.runs import NARROW, needs_horovod
 
 # A ResNet, without a norm: compression is seen where weights move (test_modes.py). PowerSGD begins at the third step.
-COMMON = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "gpus": 2,
-          "snapshots": "4"}  # fmt: skip
+COMMON = NARROW | {"norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "gpus": 2, "snapshots": "4"}
 DDP, HOROVOD = {"mode": "ddp"}, {"mode": "horovod"}
 PLANS = {
     "ddp": {

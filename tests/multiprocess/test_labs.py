@@ -9,10 +9,10 @@ from bench.mistakes import MISTAKES, find
 from bench.record.view import Record
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import GONE_WITHIN
-from tests.runs import TINY, finish, left_behind, needs_horovod, start_run
+from tests.runs import finish, left_behind, needs_horovod, start_run
 
-RIGHT = TINY | {"data": "digits", "batch": 240, "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": 1, "watch": 1,
-                "timeout": 60, "threads": 2, "gpus": 2}  # fmt: skip
+RIGHT = {"data": "digits", "batch": 240, "epochs": 2, "lr": 0.002, "lr_batch": 48, "augment": 1, "watch": 1,
+         "timeout": 60, "threads": 2, "gpus": 2}  # fmt: skip
 OF_HOROVOD = ("gradient-sum", "many-writers", "unsynced-init")
 
 
@@ -23,7 +23,7 @@ ALONE_TIMEOUT = 60  # longer than any phase of the run takes on a busy machine; 
 def alone(tmp_path_factory, forked_programs):
     """A run whose rank 0 enters a collective alone, started with the module and looked at by its last test."""
     out = tmp_path_factory.mktemp("alone")
-    options = TINY | {"mode": "ddp", "gpus": 2, "batch": 240, "epochs": 1, "timeout": ALONE_TIMEOUT}
+    options = {"mode": "ddp", "gpus": 2, "batch": 240, "epochs": 1, "timeout": ALONE_TIMEOUT}
     options |= {"mistake": "rank0-collective"}
     process = start_run(out, module=hangs.__name__, copies=forked_programs, **options)
     yield out, process

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from bench.record.read import load
-from tests import smooth_resnet
-from tests.runs import needs_horovod, needs_mpi, run
+from tests.runs import SMOOTH, needs_horovod, needs_mpi, run
 
 GLOBAL_BATCH = 12
 STEPS = 5  # 1 of warm-up and 4 timed
 # Without a norm, every weight of a ResNet moves in so few steps at 8 pixels; of smaller networks whole layers do not.
-COMMON = {
-    "model": f"{smooth_resnet.__file__}:build", "norm": "none", "warmup": 1, "steps": STEPS - 1,
-    "snapshots": f"1,{STEPS}", "seed": 3, "threads": 2, "lr": 0.05,
+COMMON = SMOOTH | {
+    "norm": "none", "warmup": 1, "steps": STEPS - 1, "snapshots": f"1,{STEPS}", "seed": 3, "threads": 2, "lr": 0.05,
 }  # fmt: skip
 
 # Float32 sums in another order differ by some 1e-8 here, and the network is smooth. So each tensor must agree to a

@@ -18,7 +18,7 @@ from tests.multiprocess import adasum_step
 from tests.multiprocess.broken import ENDLESS
 from tests.multiprocess.test_faults import stepping
 from tests.multiprocess.test_joined import WITHIN, words
-from tests.runs import TINY, finish, left_behind, needs_mpi, run
+from tests.runs import finish, left_behind, needs_mpi, run
 
 pytestmark = needs_mpi
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -44,7 +44,7 @@ def test_one_step_of_horovods_adasum_is_the_formulas(ranks):
 
 def test_a_training_with_adasum(tmp_path):
     """Replicas stay equal, and the record says what was done. Watched: it is no mean, and nothing is wrong."""
-    result = run(tmp_path, **TINY, mode="horovod", gpus=2, adasum=1, watch=1, momentum=0.9, accumulate=2)
+    result = run(tmp_path, mode="horovod", gpus=2, adasum=1, watch=1, momentum=0.9, accumulate=2)
     assert result.code == 0, result.stderr
     record = result.loaded
     assert record.config.launcher == "mpirun" and record.config.adasum

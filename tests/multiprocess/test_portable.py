@@ -9,7 +9,7 @@ import pytest
 
 from bench.process.guard import alive
 from tests.multiprocess.broken import GONE_WITHIN
-from tests.runs import TINY, left_behind, run
+from tests.runs import left_behind, run
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def no_linux(tmp_path):
 
 
 def test_a_run_measures_what_can_be_measured(no_linux, tmp_path):
-    result = run(tmp_path / "out", env=no_linux, mode="single", **TINY)
+    result = run(tmp_path / "out", env=no_linux, mode="single")
     assert result.code == 0, result.stderr
     record = result.loaded
     assert all(0.05 < peak["uss"] < peak["rss_hwm"] < 50 and "pss" not in peak for peak in record.peak_memory)
@@ -31,7 +31,7 @@ def test_a_run_measures_what_can_be_measured(no_linux, tmp_path):
 
 
 def test_a_killed_rank_is_found(no_linux, tmp_path):
-    result = run(tmp_path / "out", env=no_linux, mode="ddp", gpus=2, fault="kill:1:1", **TINY)
+    result = run(tmp_path / "out", env=no_linux, mode="ddp", gpus=2, fault="kill:1:1")
     assert result.code == 1 and "rank 1 was killed" in result.last_error_line, result.stderr
     assert left_behind(result.pid, within=GONE_WITHIN) == []
 

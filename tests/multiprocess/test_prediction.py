@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.runs import SMALL, TINY
+from tests.runs import SMALL
 
 COLOURS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 30, 20)}
 
@@ -27,7 +27,7 @@ def trained(tmp_path_factory, ranks):
         for number, (name, colour) in enumerate(COLOURS.items()):
             for i in range(count):
                 picture(place / "data" / part / name / f"{i}.png", colour, 10 * i + number)
-    options = SMALL | TINY | {"mode": "ddp", "gpus": 2, "epochs": 1, "workers": 0, "batch": 6}
+    options = SMALL | {"mode": "ddp", "gpus": 2, "epochs": 1, "workers": 0, "batch": 6}
     options |= {"data": f"imagefolder:{place}/data", "data_dir": place / "cache", "image_size": 16, "warmup": 1}
     result = ranks.run(place / "runs", **options)
     assert result.code == 0, result.stderr

@@ -21,8 +21,7 @@ from tests.cluster import bench, cluster, on, start  # noqa: F401 (a fixture)
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import ENDLESS
 
-ALL = runs.SMALL | runs.TINY
-LONG = ALL | ENDLESS | {"timeout": 25}
+LONG = runs.SMALL | ENDLESS | {"timeout": 25}
 WAITING = {"link_down": {}, "untouched": {"fault": "hang:1:2", "steps": 5, "timeout": 20}}
 # DDP's ranks in every test, Horovod's with -m wide.
 BOTH = pytest.mark.parametrize("mode", ["ddp", pytest.param("horovod", marks=[runs.needs_horovod, pytest.mark.wide])])
@@ -88,7 +87,7 @@ def is_of_two_machines(record: dict, folder: Path) -> None:
 
 def test_compare_over_two_machines_leaves_out_what_one_process_cannot_have(cluster, tmp_path, copied_python):  # noqa: F811
     """As a person runs it, without Horovod, of which the run above tells."""
-    size = {name: value for name, value in ALL.items() if name != "baselines"}
+    size = {name: value for name, value in runs.SMALL.items() if name != "baselines"}
     size |= {"rounds": 1, "modes": "single,dp,ddp,independent"}
     result = cluster(bench("compare", *runs.flags(**size), f"--out={tmp_path}"), timeout=400)
     assert result.code == 0, result.stderr
@@ -160,7 +159,7 @@ def test_nothing_is_left_on_any_machine_when_the_first_is_killed(mode, scene):
 
 
 def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path, copied_python):  # noqa: F811
-    result = cluster(bench("run", *runs.flags(**ALL | {"iface": "lo"}), f"--out={tmp_path}"))
+    result = cluster(bench("run", *runs.flags(**runs.SMALL | {"iface": "lo"}), f"--out={tmp_path}"))
     assert result.code == 1
     assert "host node1 (rank 0): does not reach node2 at 127.0.0.1" in result.last_error_line
     assert "name another interface as IFACE (this is lo)" in result.last_error_line
@@ -178,7 +177,7 @@ def test_verify_over_two_machines(cluster):  # noqa: F811
 
 @pytest.mark.wide
 def test_scaling_over_machines_and_the_devices_of_the_first(cluster, tmp_path):  # noqa: F811
-    size = {name: value for name, value in ALL.items() if name not in ("baselines", "batch")}
+    size = {name: value for name, value in runs.SMALL.items() if name not in ("baselines", "batch")}
     words = runs.flags(**size | {"rounds": 1, "batch": 4, "max_gpus": 4})
     result = cluster(bench("scaling", *words, f"--out={tmp_path}"), per_node=2, timeout=1200)
     assert result.code == 0, result.stderr

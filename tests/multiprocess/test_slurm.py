@@ -42,7 +42,7 @@ def test_templates(cluster, tmp_path):
     slurm.require_slurm()
     (tmp_path / "slurm").mkdir()
     log, out = tmp_path / "log", tmp_path / "out"
-    small = runs.SMALL | runs.TINY | {"mode": "ddp", "out": out}
+    small = runs.SMALL | {"mode": "ddp", "out": out}
     words = shlex.join(f"{name.upper()}={value}" for name, value in small.items())
     flags = shlex.join(runs.flags(**small))
     result = cluster(f"""

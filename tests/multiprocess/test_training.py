@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests import small_resnet
-from tests.runs import TINY, needs_horovod, run
+from tests import small_resnets
+from tests.runs import DROPOUT, NARROW, needs_horovod, run
 
 # Six steps an epoch of 1437 digits; a checkpoint in the middle of each. The kill comes after the one at step 8.
-EPOCHS = TINY | {"epochs": 2, "checkpoint_steps": 4, "image_size": 8, "warmup": 1, "lr": 0.02, "schedule": "cosine",
-                 "lr_warmup_steps": 2, "weight_decay": 1e-4, "seed": 3, "track": "none", "target": 0.05}  # fmt: skip
+EPOCHS = {"epochs": 2, "checkpoint_steps": 4, "image_size": 8, "warmup": 1, "lr": 0.02, "schedule": "cosine",
+          "lr_warmup_steps": 2, "weight_decay": 1e-4, "seed": 3, "track": "none", "target": 0.05}  # fmt: skip
 MODES = {
     "single": {"mode": "single", "gpus": 1, "batch": 240},
     "dp": {"mode": "dp", "gpus": 2, "batch": 120},
@@ -32,10 +32,10 @@ MODES = {
 # mode -> devices where it reads what others have saved
 LOADING = {"single": 1, "dp": 3, "ddp": 3, "horovod": 2, "zero1": 3, "fsdp": 3, "local": 3}
 # A ResNet: of a smaller network without norms whole layers stand still in so few steps.
-STEPS = {"model": "resnet18", "norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0,
-         "lr": 0.05}  # fmt: skip
+STEPS = NARROW | {"norm": "none", "warmup": 1, "steps": 3, "seed": 3, "threads": 2, "momentum": 0,
+                  "lr": 0.05}  # fmt: skip
 WITHOUT_NORMS = EPOCHS | {"norm": "none", "checkpoint_steps": None, "schedule": "constant", "lr_warmup_steps": 0}
-DROPOUT = {"model": "squeezenet1_1", "image_size": 24, "seed": 3, "lr": 0.01}
+DROPPING = DROPOUT | {"image_size": 8, "seed": 3, "lr": 0.01}
 ASTRAY = {"epochs": 1, "lr": 1e30, "norm": "none"}
 AVERAGED = {"image_size": 8, "lr": 0.02, "seed": 3, "ema": 0.8, "swa": 2, "warmup": 1,
             "snapshots": ",".join(map(str, range(1, 10)))}  # fmt: skip
@@ -135,9 +135,9 @@ def options_of(mode: str, name: str, folder) -> dict:
         case ["astray, guarded"]:
             return ASTRAY | {"loss_guard": 3}
         case ["kept"]:
-            return DROPOUT | {"batch": 480, "epochs": 3, "keep": 2, "checkpoint_steps": 2}
+            return DROPPING | {"batch": 480, "epochs": 3, "keep": 2, "checkpoint_steps": 2}
         case ["gone back"]:
-            return DROPOUT | {"batch": 480, "epochs": 3, "resume": folder(mode, "kept") / "epoch2.pt"}
+            return DROPPING | {"batch": 480, "epochs": 3, "resume": folder(mode, "kept") / "epoch2.pt"}
         case ["averaged"]:
             return AVERAGED | {"epochs": 3, "batch": 480 // gpus, "keep": 2}
         case ["averaged, resumed"]:  # after the second epoch, which is the first of SWA's
@@ -146,13 +146,13 @@ def options_of(mode: str, name: str, folder) -> dict:
             return {"gpus": LOADING[mode], "val_batch": 7, "threads": 3, "evaluate": 1,
                     "resume": folder("single", "averaged")}  # fmt: skip
         case ["dropout"]:
-            return DROPOUT | {"batch": 480, "epochs": 2}
+            return DROPPING | {"batch": 480, "epochs": 2}
         case ["dropout, averaged"]:
-            return DROPOUT | {"batch": 480, "epochs": 2, "ema": 0.9, "swa": 1}
+            return DROPPING | {"batch": 480, "epochs": 2, "ema": 0.9, "swa": 1}
         case ["dropout, half"]:
-            return DROPOUT | {"batch": 480, "epochs": 1}
+            return DROPPING | {"batch": 480, "epochs": 1}
         case ["dropout, resumed"]:
-            return DROPOUT | {"batch": 480, "epochs": 2, "resume": folder(mode, "dropout, half")}
+            return DROPPING | {"batch": 480, "epochs": 2, "resume": folder(mode, "dropout, half")}
     raise ValueError(name)
 
 
@@ -225,7 +225,7 @@ def test_the_best_of_the_run_before_is_kept_until_there_is_a_better_one(runs):
 def test_norms_over_all_ranks_in_channels_last_and_in_passes(runs, name):
     result = runs(name, "norms")
     parts = result.record["samples"]
-    norms = [part for part in small_resnet.build(10).modules() if isinstance(part, nn.BatchNorm2d)]
+    norms = [part for part in small_resnets.two_blocks(10).modules() if isinstance(part, nn.BatchNorm2d)]
     assert {part["facts"]["norm"] for part in parts} == {f"ReducedBatchNorm2d × {len(norms)}"}
     assert all(part["facts"]["memory_format"].startswith("channels_last") for part in parts)
     assert len({part["final_weights_sha256"] for part in parts}) == 1
@@ -351,7 +351,7 @@ def test_what_one_mode_saved_another_validates_exactly(runs, trained, saved, loa
 
 def test_a_run_that_only_evaluates(tmp_path, trained, copied_python):
     """As a person asks for it, with a launch of its own."""
-    result = run(tmp_path, mode="dp", gpus=3, batch=7, model=TINY["model"], evaluate=1, resume=trained("ddp").run_dir)
+    result = run(tmp_path, mode="dp", gpus=3, batch=7, evaluate=1, resume=trained("ddp").run_dir)
     assert result.code == 0, result.stderr
     same_accuracy(result.record, trained("ddp").record)
 
@@ -416,9 +416,8 @@ def test_an_evaluation_judges_the_averages_of_its_checkpoint(runs, name):
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_whole(small_disk, copied_python):
-    out = small_disk(pages=1100)  # one checkpoint of 3 MB and its record, and not a second one beside it
-    options = {"mode": "single", "model": "shufflenet_v2_x0_5", "image_size": 24, "batch": 480, "epochs": 3}
-    result = run(out, **options)
+    out = small_disk(pages=2100)  # one checkpoint of 5.6 MB and its record, and not a second one beside it
+    result = run(out, **NARROW, mode="single", batch=480, epochs=3)
     assert result.code == 1 and "cannot save" in result.last_error_line, result.stderr
     assert "No space left on device" in result.last_error_line and "latest.pt" in result.last_error_line
     assert "earlier one there is whole" in result.last_error_line

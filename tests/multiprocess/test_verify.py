@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench.commands import verify
-from tests.runs import needs_horovod
+from tests.runs import NARROW, flags, needs_horovod
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,9 @@ def verified(ranks):
     """One verification on the smallest workload, of fewer steps than a person's; sharded modes, which it has too, are
     compared with one process in test_modes.py."""
     with mock.patch.object(verify, "STEPS", (1, 4)):
-        return ranks.bench("verify", "--device=cpu", "--image-size=8", "--batch=4", "--modes=single,dp,ddp,horovod")
+        return ranks.bench(
+            "verify", "--device=cpu", "--image-size=8", "--batch=4", *flags(**NARROW), "--modes=single,dp,ddp,horovod"
+        )
 
 
 @needs_horovod

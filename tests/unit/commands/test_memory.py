@@ -3,9 +3,10 @@
 import pytest
 
 from bench import __main__ as cli
+from tests.runs import TINY, flags
 
 pytestmark = pytest.mark.slow
-SMALL = ("memory", "--model=shufflenet_v2_x0_5", "--data=digits", "--image-size=32")
+SMALL = ("memory", *flags(**TINY), "--data=digits", "--image-size=32")
 
 
 def said(capsys, *arguments) -> tuple[int, str, str]:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bench.measure import steady
-from tests.runs import ROOT, TINY, run
+from tests.runs import ROOT, run
 
 # In the place of a person who sets the clock: it is another day each time that somebody looks.
 JUMPY = """
@@ -43,7 +43,7 @@ def test_nothing_else_looks_at_the_wall_clock():
 @pytest.mark.slow
 def test_a_run_while_the_clock_is_set_back_and_forward(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(JUMPY)
-    options = TINY | {"mode": "ddp", "gpus": 2, "launcher": "spawn"}
+    options = {"mode": "ddp", "gpus": 2, "launcher": "spawn"}
     result = run(tmp_path / "out", env={"PYTHONPATH": str(tmp_path)}, **options)
     assert result.code == 0, result.stderr
     record = result.loaded

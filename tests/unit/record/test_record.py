@@ -71,7 +71,7 @@ def test_the_summary_follows_from_the_samples(good):
 
 def test_a_real_record_names_what_made_it(real_run, good):
     assert good["run_id"] == real_run.run_dir.name
-    assert good["config"]["model"] == "resnet18" and good["config"]["threads"] >= 1
+    assert good["config"]["model"].endswith("small_resnets.py:two_blocks") and good["config"]["threads"] >= 1
     assert good["workload"] == WORKLOADS["images"].to_dict() and good["nodes"] == [{"ranks": [0]}]
     assert good["command"].startswith("make bench MODE=single ")
     assert {"machine", "versions"} <= set(good["environment"])
