@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from bench.record.schema import SCHEMA_VERSION
-from tests.runs import PATIENT, ROOT
+from tests.runs import PATIENT, ROOT, TINY, flags
 
 pytestmark = pytest.mark.slow
 
@@ -296,7 +296,7 @@ def test_a_mistake_is_made_found_and_listed(copy, trained):
 
 def test_a_study_with_its_picture_and_a_data_set(copy):
     said = copy.run("shards", "--rounds=1", "--data=squares", "--batch=4", "--steps=2", "--warmup=1", "--image-size=16",
-                    "--out=suites", *SMALL)  # fmt: skip
+                    *flags(**TINY), "--out=suites", *SMALL)  # fmt: skip
     page = said.strip().splitlines()[-1].removeprefix("report: ")
     (suite,) = (copy.folder / "suites").iterdir()
     assert (suite / "pictures" / "shards.svg").exists()
