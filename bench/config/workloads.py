@@ -39,6 +39,11 @@ class Metric:
         return f"{self.label} %" if self.percent else self.label
 
     @property
+    def heading(self) -> str:
+        """The first word of a table's caption: ``Top-1``."""
+        return self.label[:1].upper() + self.label[1:]
+
+    @property
     def points(self) -> str:
         """What a difference is counted in."""
         return f"percentage points of {self.label}" if self.percent else self.label

@@ -119,16 +119,11 @@ def row_of(program: Program, base: Program) -> Row:
 def summary(result: AccuracyResult) -> list[Grid]:
     """The one table: no throughput is in it."""
     flag = style.flag(result.certificate)
-    caption = f"{METRIC_NAMES.get(result.metric.key, result.metric.label)}, paired by seed" + (
-        f": {flag}" if flag else ""
-    )
+    caption = f"{result.metric.heading}, paired by seed" + (f": {flag}" if flag else "")
     return [Grid(heads(result), [cells(result, row) for row in result.rows], caption)]
 
 
 grids = summary
-
-
-METRIC_NAMES = {"top1": "Top-1 accuracy", "bits_per_byte": "Bits per byte", "score": "Score"}
 
 
 def target_words(metric: Metric, target: float) -> str:

@@ -19,7 +19,6 @@ from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.workloads import Metric
 from bench.record.view import Record
-from bench.studies.accuracy.result import METRIC_NAMES
 from bench.studies.unsynced.study import MAIN, RULES, ranks_of, replicas_of
 
 AVERAGES = {"averaged_buffers": "average, buffers averaged", "estimated_statistics": "average, statistics anew"}
@@ -278,8 +277,7 @@ def apart_cells(apart: DivergenceCurve) -> list[str]:
 def summary(result: UnsyncedResult) -> list[Grid]:
     """Every model that the runs leave behind, and how far apart the replicas were."""
     flag = style.flag(result.certificate)
-    name = METRIC_NAMES.get(result.metric.key, result.metric.label)
-    caption = f"{name} of each model, paired by seed" + (f": {flag}" if flag else "")
+    caption = f"{result.metric.heading} of each model, paired by seed" + (f": {flag}" if flag else "")
     return [
         Grid(heads(result.metric), [cells(result, model) for model in result.models], caption),
         Grid(APART_HEADS, [apart_cells(curve) for curve in result.apart],
