@@ -22,6 +22,7 @@ from bench.course.output import RankOutput
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.launch import supervise
+from bench.launch.command import thread_variables
 from bench.launch.engines import horovodrun
 from bench.launch.node import Node, Placement
 from bench.launch.ports import free_port
@@ -178,10 +179,8 @@ PRELOADED = {"horovod": ("horovod.torch",)}
 
 def common_variables(num_ranks: int) -> dict[str, str]:
     """What every rank gets: its share of the threads, and where this code is."""
-    threads = str(max(1, usable_cores() // num_ranks))
     return {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        **thread_variables(max(1, usable_cores() // num_ranks)),
         "PYTHONUNBUFFERED": "1",
         "BENCH_STARTED_AT": str(steady.now()),
         **steady.variables(),

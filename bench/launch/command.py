@@ -9,7 +9,7 @@ from bench.files import PROJECT
 from bench.launch.devices import device_variables
 from bench.launch.engines import ENGINES
 from bench.launch.placement import Placement
-from bench.measure import steady
+from bench.measure import steady, waiting
 
 # What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
 OF_ENGINES = re.compile(
@@ -29,9 +29,9 @@ def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: 
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The number of OpenMP threads of a process, set for all modes in one place: a launcher's own default (torchrun
-    sets 1, horovodrun none) would give one mode more threads than another."""
-    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    """The number of OpenMP threads of a process and how long they spin while they wait, set for all modes in one place:
+    a launcher's own default (torchrun sets 1, horovodrun none) would give one mode more threads than another."""
+    return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **waiting.variables(os.environ)}
 
 
 def common_variables(started: float) -> dict[str, str]:

@@ -27,7 +27,7 @@ from bench.launch import supervise
 from bench.launch.devices import weakest_of
 from bench.launch.launcher import make_run_dir
 from bench.launch.seat import Seat
-from bench.measure import node
+from bench.measure import node, waiting
 from bench.measure.environment import cpu_quota, package_versions, source_hash
 from bench.process.heartbeat import Heartbeat, Window
 
@@ -100,9 +100,9 @@ def meet(seat: Seat, limit_s: float) -> Meeting:
     The ranks of torchrun and srun meet at MASTER_ADDR, those of horovodrun through its own server, those of mpirun
     through MPI. The process can be interrupted meanwhile.
     """
+    os.environ.update(waiting.variables(os.environ) | seat.variables())  # OpenMP reads them when torch is imported
     import torch.distributed as dist
 
-    os.environ.update(seat.variables())
     limit = datetime.timedelta(seconds=limit_s)
     ours = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a handler of Python's would wait for torch
     try:

@@ -30,7 +30,7 @@ PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", 
 OF_MODELS = ("keras", "timm")  # recorded where a model is theirs: where they are loaded
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")  # they decide which kernels run
 VARIABLES = (
-    *("OMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
+    *("OMP_", "GOMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "CUDA_", "TORCH_", "PYTORCH_", "MALLOC_"),
     *("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_hwloc_", "OMPI_MCA_mpi_", "OMPI_MCA_pml"),  # not where it was started
     "LD_PRELOAD",
 )

@@ -9,6 +9,8 @@ from collections import Counter
 import torch
 from torch import nn
 
+from bench.measure import waiting
+
 
 def collect_facts(config, mode, trainer) -> dict:
     """One flat, JSON-able dict, of what the loop uses. ``lr`` is the schedule's highest."""
@@ -22,6 +24,7 @@ def collect_facts(config, mode, trainer) -> dict:
         "autocast": str(autocast.fast_dtype).removeprefix("torch.") if autocast._enabled else "off",
         "loss_scaling": trainer.scaler.is_enabled(),
         "memory_format": memory_format(plain, bool(config.channels_last)),
+        "waiting_threads": waiting.in_this_process(),
         "compiled": plain._compiled_call_impl is not None,
         "tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn_benchmark": torch.backends.cudnn.benchmark,

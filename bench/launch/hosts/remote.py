@@ -28,7 +28,7 @@ from bench.launch.command import OF_ENGINES
 from bench.launch.devices import weakest_of
 from bench.launch.node import Node
 from bench.launch.placement import Placement
-from bench.measure import steady
+from bench.measure import steady, waiting
 from bench.process import ending
 
 ANSWER_S = 60.0  # for an answer, and for any sign of life
@@ -37,7 +37,7 @@ WORD_S = 1.0  # between two words to an agent, which ends when it hears none
 CHUNK = 2**18  # bytes of a file in one question
 SAME = ("Python", "torch", "code of bench")  # on all machines
 # Variables of this machine's environment that the other machines' ranks get, too: how an engine is to behave.
-FORWARDED = ("BENCH_", "OMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "TORCH_", "PYTORCH_", "MALLOC_")
+FORWARDED = ("BENCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "TORCH_", "PYTORCH_", "MALLOC_")
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # where they are set here, they count on all machines
 REMEDY = {
     "Python": "use the same Python there, at the same path",
@@ -191,6 +191,8 @@ class Remote(Node):
                                              since_s=steady.now() - started)  # fmt: skip
         ours = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
         own = {name: value for name, value in ours.items() if name in INTERFACES and not config.iface}
+        if not waiting.variables(ours):  # the user's own policy counts on all machines
+            environment = {name: value for name, value in environment.items() if name not in waiting.BOUNDED}
         if config.elastic and (self.run_dir / LATEST).exists() and not self.channel.here:
             self.bring(LATEST)
         return argv, {name: value for name, value in ours.items() if not OF_ENGINES.fullmatch(name)} | environment | own

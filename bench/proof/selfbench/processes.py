@@ -18,6 +18,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import RunFailed
 from bench.files import PROJECT
+from bench.launch.command import thread_variables
 from bench.measure import steady
 from bench.process.ending import GRACE_S, end_session
 from bench.record.read import load
@@ -83,7 +84,7 @@ def messages(config: RunConfig, nbytes: int, pairs: int) -> Program:
 def batches(images: Path, image_size: int, pairs: int) -> Program:
     """The harness's batches of photographs and those of torchvision's recipe in turns, in the same loader worker."""
     script = ["-m", "bench.proof.selfbench.input_pipeline", str(images), str(image_size), str(pairs), "OUT"]
-    return Program([sys.executable, *script], dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"), read_blocks)
+    return Program([sys.executable, *script], thread_variables(1), read_blocks)
 
 
 def progress(pairs: int) -> Program:
@@ -122,8 +123,8 @@ STARTERS = {
 
 
 def threads(config: RunConfig) -> dict[str, str]:
-    """As many CPU threads per process as the harness gives."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(config.threads_per_process))
+    """As many CPU threads per process as the harness gives, which wait as long."""
+    return thread_variables(config.threads_per_process)
 
 
 def changes(config: RunConfig) -> dict:

@@ -1,0 +1,60 @@
+"""How long OpenMP threads that wait for each other spin before they give up their core.
+
+An operation of torch's is shared among the threads of a process, and between two operations they wait. By default they
+spin for milliseconds (libgomp) or 200 ms (Intel's and LLVM's OpenMP). On a machine that also does something else, a
+spinning thread keeps the core from the thread that it waits for: one process with several threads then loses a multiple
+of what processes with one thread lose, and a comparison of the two is false. So every process of every mode spins for a
+bounded time. `python -m tests.validation.wait_policy` measures what that costs and gains.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bench.files import PROC
+
+# libgomp counts iterations of its loop. The others count milliseconds; older ones know no smaller unit.
+BOUNDED = {"GOMP_SPINCOUNT": "30000", "KMP_BLOCKTIME": "1"}
+READ_BY = {
+    "libgomp": ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"),
+    "libiomp": ("KMP_LIBRARY", "KMP_BLOCKTIME", "OMP_WAIT_POLICY"),
+    "libomp": ("KMP_LIBRARY", "KMP_BLOCKTIME", "OMP_WAIT_POLICY"),
+}
+DEFAULT = "default of the OpenMP runtime"
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What to add to the environment of a process that imports torch; nothing where the user has set a policy."""
+    known = {name for names in READ_BY.values() for name in names}
+    return {} if known & set(environment) else dict(BOUNDED)
+
+
+def policy(environment: Mapping[str, str], runtimes: Iterable[str]) -> str:
+    """How long threads wait in a process that has these OpenMP runtimes loaded.
+
+    >>> policy(BOUNDED, ["libgomp"]), policy({"OMP_WAIT_POLICY": "active"}, ["libgomp"]), policy({}, ["libiomp"])
+    ('libgomp GOMP_SPINCOUNT=30000', 'libgomp OMP_WAIT_POLICY=active', 'libiomp default of the OpenMP runtime')
+    """
+    said = []
+    for runtime in runtimes:
+        found = [f"{name}={environment[name]}" for name in READ_BY[runtime] if name in environment]
+        said.append(f"{runtime} {' '.join(found) or DEFAULT}")
+    return ", ".join(said) or "no OpenMP runtime"
+
+
+def bounded(said: str) -> bool:
+    """Whether a ``policy`` is the one that is set for every mode.
+
+    >>> bounded(policy(BOUNDED, ["libgomp", "libiomp"])), bounded(policy({"GOMP_SPINCOUNT": "1"}, ["libgomp"]))
+    (True, False)
+    """
+    return said == policy(BOUNDED, [name for name in READ_BY if name in said.split()])
+
+
+def in_this_process() -> str:
+    """``policy`` of this process."""
+    mapped = PROC / "self" / "maps"
+    libraries = {Path(line.split()[-1]).name for line in mapped.read_text().splitlines()} if mapped.exists() else ()
+    loaded = [name for name in READ_BY if any(re.match(rf"{name}\d*[-.]", library) for library in libraries)]
+    return policy(os.environ, loaded)
