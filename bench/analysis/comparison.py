@@ -50,13 +50,11 @@ class Result:
     outliers: dict[str, list[int]]
 
     def pair(self, a: str, b: str) -> Pair:
-        """The pair of two programs, either way round. Raises KeyError when it was not compared."""
+        """The pair of two programs: in the one direction in which it is stated everywhere, whichever is asked for.
+        Raises KeyError when it was not compared."""
         for pair in self.pairs:
-            if (pair.a, pair.b) == (a, b):
+            if {pair.a, pair.b} == {a, b}:
                 return pair
-            if (pair.a, pair.b) == (b, a):
-                found = compare(self.suite.programs[a], self.suite.programs[b])
-                return Pair(a, b, found, pair.certificate, pair.settled)
         raise KeyError((a, b))
 
     def holding(self) -> list[bool]:
@@ -91,9 +89,9 @@ class Result:
         return sorted(ways, key=lambda label: -ratio[label])
 
     def answer(self) -> list[str]:
-        """The answer in words: the fastest first, then its lead over each other, then what communication costs."""
+        """The answer in words: the fastest against each other, then what communication costs."""
         best, *others = self.ranking()
-        lines = [self.pair(other, best).sentence() for other in others]
+        lines = [self.pair(best, other).sentence() for other in others]
         bounds = [program.label for program in self.suite.programs.values() if program.is_bound]
         lines += [self.pair(bound, way).sentence() for bound in bounds for way in self.ranking() if way != self.base]
         return lines or [f"{best} alone was run: nothing to compare"]
@@ -120,13 +118,17 @@ def compare_suite(
     )
 
 
-def compare(a: Program, b: Program) -> stats.Comparison:
-    """Program b against program a, round by round."""
-    return stats.compare_rounds(a.throughputs, b.throughputs, looks=len(b.first.looks) or 1)
+def compare(suite: Suite, a: str, b: str) -> stats.Comparison:
+    """Program b against program a, by their labels, round by round."""
+    one, other = suite.programs[a], suite.programs[b]
+    looks = len(other.first.looks) or 1
+    return stats.compare_rounds(one.throughputs, other.throughputs, looks=looks, disturbed=suite.disturbed)
 
 
 def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
     """The look from which on a pair has a verdict; the last one is after the last round. None where it has none."""
+    if found.verdict == "disturbed":
+        return None
     rounds, looks, since = found.n, b.first.looks, None
     level = formulas.confidence_per_look(found.confidence, len(looks) or 1)
     for n in [*(n for n in looks if n < rounds), rounds]:
@@ -144,7 +146,7 @@ def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
         facts = [of_bound(fact) if fact.name in OF_BOUND and fact.status == "differs" else fact
                  for fact in certificate.facts]  # fmt: skip
         certificate = Certificate(facts)
-    found = compare(one, other)
+    found = compare(suite, a, b)
     return Pair(a, b, found, certificate, settled(one, other, found) if suite.looks else None)
 
 

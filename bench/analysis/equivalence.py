@@ -1,5 +1,7 @@
 """Do programs learn the same? A margin fixed in advance, differences paired by seed, and the verdict in words."""
 
+import statistics
+
 from bench import formulas
 from bench.analysis import stats
 from bench.config.workloads import WORKLOADS, Metric
@@ -21,9 +23,9 @@ def margin_words(metric: Metric = TOP1) -> str:
 
 
 def mean_of(values: list[float]) -> tuple[float, float | None, float | None]:
-    """The mean over seeds with Student's 95 % interval, which one seed has not."""
-    if len(values) == 1:
-        return values[0], None, None
+    """The mean over seeds with Student's 95 % interval; None for its ends with fewer than FEWEST_ROUNDS."""
+    if len(values) < stats.FEWEST_ROUNDS:
+        return statistics.fmean(values), None, None
     return formulas.mean_interval(values, stats.t_quantile(len(values) - 1, 0.95))
 
 
@@ -31,11 +33,11 @@ def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TO
     """The verdict on a paired difference, with its numbers."""
     mean = f"{points(found.mean_difference, metric)} {unit_of(metric)}"
     if found.low is None:
-        return f"{name} against {base}: {mean} with one seed: no interval"
+        return f"{name} vs {base}: {mean} (n = {found.n}): a preview, no interval"
     ends = (found.low95, found.high95), (found.low, found.high)
     wide, narrow = (f"{points(a, metric)} to {points(b, metric)}" for a, b in ends)
     difference = f"{mean}, 95 % interval {wide}, 90 % {narrow}, n = {found.n} seeds"
-    return f"{name} against {base}: {verdict_of(found, metric)} ({difference})"
+    return f"{name} vs {base}: {verdict_of(found, metric)} ({difference})"
 
 
 def unit_of(metric: Metric) -> str:

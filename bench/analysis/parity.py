@@ -7,6 +7,7 @@ the hash of its source.
 
 import hashlib
 
+from bench.record import describe
 from bench.record.view import Record
 
 UNKNOWN = "not recorded"
@@ -94,6 +95,12 @@ def memory_format(record: Record) -> str:
     return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
 
 
+def waiting_threads(record: Record) -> str:
+    """How long OpenMP threads spin while they wait."""
+    found = describe.wait_policies(record)
+    return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
+
+
 def revision(record: Record) -> str | None:
     """The code that ran: the hash of its source where it was recorded, else the git revision of an unchanged tree."""
     source, git = record.environment.get("source_sha256"), record.environment.get("git")
@@ -156,6 +163,7 @@ FACTS = {
     "loader workers in total": loader_workers,
     "storage": of_facts("storage_ms"),
     "threads in total": threads,
+    "waiting threads": waiting_threads,
     "warm-up and timed steps": steps,
     "machine": machine,
     "code": revision,

@@ -4,6 +4,7 @@ A dot is one round's ratio; rounds that are far from the rest have a ring and co
 """
 
 from bench.analysis import style
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.formulas import confidence_per_look
 
 SENTENCE = 0.17  # inches, a line of a row's sentence
@@ -20,7 +21,7 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
     key = (
         "Each dot is a round"
         + (", ringed where that round was an outlier (it counts all the same)" if any(result.outliers.values()) else "")
-        + (bar if suite.n > 1 else ". ")
+        + (bar if suite.n >= FEWEST_ROUNDS else ". ")
         + f"Grey band: a tie, within ±{100 * margin:g} %."
     )
     sentences = [style.wrapped(words_of(pair), SENTENCE_SIZE, SENTENCE_WIDTH) for pair in pairs]
@@ -93,8 +94,6 @@ def ring(axes, points: list[tuple], size: float) -> None:
 
 
 def words_of(pair) -> str:
-    """A pair's sentence, with its flag; with one round it must be told whose it is."""
+    """A pair's sentence, with its flag."""
     flag = " [not a fair comparison]" if pair.flagged else ""
-    if pair.comparison.low is None:
-        return f"{pair.b} against {pair.a}: ×{pair.comparison.ratio:.2f} in one round, no interval{flag}"
     return pair.comparison.sentence(pair.a, pair.b) + flag

@@ -20,6 +20,10 @@ LARGE_DF = 200  # for planning, t stays as it is from here on: 1.972, on its way
 NORMAL_MAD = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 OUTLIER_DEVIATIONS = 3
 VERDICTS = ("faster", "slower", "tie")
+FEWEST_ROUNDS = 3  # for an interval; fewer are a preview: of two rounds it would be 9 standard deviations to each side
+NO_DIFFERENCE = 0.10  # "no difference found" where the interval holds 1 and lies within ±10 %
+LARGE_RATIO = 10.0  # from here on a ratio is said as "×12", not in per cent
+MOST_ROUNDS = 100  # named as needed; above, the number means nothing
 
 # The same for every comparison of n rounds.
 t_quantile = functools.cache(formulas.t_quantile)
@@ -40,16 +44,14 @@ class Comparison:
     p: float  # two-sided sign-flip permutation test of "no difference"
     p_difference: float  # Student's two-sided test of "no difference": below 5 % where the 95 % interval excludes 1
     p_tie: float  # of "as large as the margin", both sides: below 5 % where the 95 % interval is inside the margin
-    verdict: str  # faster | slower | tie | too noisy | no interval
-    rounds_needed: int | None  # only when too noisy
+    verdict: str  # faster | slower | tie | no difference | inconclusive | preview | disturbed
+    rounds_needed: int | None  # only when inconclusive
     tie_margin: float
     confidence: float  # over all looks, where the rounds went on until there was a verdict
 
     def sentence(self, name_a: str, name_b: str) -> str:
         """The verdict in words, with its numbers."""
-        if self.verdict == "no interval":
-            return f"{name_b} against {name_a}: × {self.ratio:.2f} in one round: no interval"
-        return verdict_words(self, name_a, name_b, f"n = {self.n}", self.tie_margin, f"{self.rounds_needed} rounds")
+        return verdict_words(self, name_a, name_b, f"n = {self.n}", self.tie_margin, self.rounds_needed, "rounds")
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,13 @@ class Equivalence:
 
     n: int
     mean_difference: float  # mean of b - a
-    low: float | None  # 90 % t interval, which decides on equivalence; None for one pair
+    low: float | None  # 90 % t interval, which decides on equivalence; None for a preview
     high: float | None
     low95: float | None  # 95 % t interval of the mean difference, the one to publish
     high95: float | None
     p: float | None  # the larger of the two one-sided p values
     margin: float
-    verdict: str  # equivalent within ±margin | different | not shown
+    verdict: str  # equivalent within ±margin | different | not shown | preview
 
     @property
     def equivalent(self) -> bool:
@@ -73,15 +75,17 @@ class Equivalence:
 
 
 def compare_rounds(
-    a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95, looks: int = 1
-) -> Comparison:
+    a: list[float], b: list[float], tie_margin: float = 0.02, confidence: float = 0.95, looks: int = 1,
+    disturbed: bool = False,
+) -> Comparison:  # fmt: skip
     """Compare mode b with mode a: throughputs of the same rounds in the same order, in any one unit.
 
     The interval is Student's t on d; the signed-rank interval and the sign-flip p are given with it as checks that need
     no normal noise, only noise symmetric about its centre. looks: how often the verdict may have been looked at, by a
     plan, before the rounds were ended by what was seen; intervals and p values are then such that they hold over all
-    looks (``formulas.confidence_per_look``). Raises ValueError on unequal lengths, no round at all, a
-    value that is not positive and finite, tie_margin <= 0, or a confidence outside (0, 1).
+    looks (``formulas.confidence_per_look``). disturbed: a run of the suite was, so there is no verdict. Raises
+    ValueError on unequal lengths, no round at all, a value that is not positive and finite, tie_margin <= 0, or a
+    confidence outside (0, 1).
     """
     check(a, b, tie_margin, confidence)
     n, d = len(a), [math.log(y / x) for x, y in zip(a, b, strict=True)]
@@ -89,18 +93,18 @@ def compare_rounds(
     ratio, low, high = interval(a, b, level)
     depth, _ = signed_rank_depth(n, level)
     hl = [None if x is None else math.exp(x) for x in formulas.hodges_lehmann(d, depth)]
-    word = verdict(low, high, tie_margin)
+    word = "disturbed" if disturbed else verdict(low, high, tie_margin)
     p = [min(1.0, looks * x) for x in (sign_flip_p(d), *student_p(d, tie_margin))]
     return Comparison(
         n, ratio, low, high, *hl, *p, word,
-        rounds_needed(d, tie_margin, level) if word == "too noisy" else None, tie_margin, confidence,
+        rounds_needed(d, tie_margin, level) if word == "inconclusive" else None, tie_margin, confidence,
     )  # fmt: skip
 
 
 def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, float | None, float | None]:
-    """The ratio b/a over paired rounds with Student's interval; one round has none."""
-    if len(a) == 1:
-        return b[0] / a[0], None, None
+    """The ratio b/a over paired rounds with Student's interval; None for both ends of fewer than FEWEST_ROUNDS."""
+    if len(a) < FEWEST_ROUNDS:
+        return statistics.geometric_mean(y / x for x, y in zip(a, b, strict=True)), None, None
     return formulas.log_ratio_interval(a, b, t_quantile(len(a) - 1, confidence))
 
 
@@ -123,28 +127,58 @@ def verdict(low: float | None, high: float | None, tie_margin: float) -> str:
     else. (As a test of equivalence, a 95 % interval inside the margin is TOST at 2.5 %, stricter than the usual 5 %.)
 
     >>> verdict(1.005, 1.015, 0.02), verdict(1.005, 1.03, 0.02), verdict(0.95, 0.97, 0.02), verdict(0.97, 1.01, 0.02)
-    ('tie', 'faster', 'slower', 'too noisy')
+    ('tie', 'faster', 'slower', 'no difference')
+    >>> verdict(0.8, 1.3, 0.02), verdict(None, None, 0.02)
+    ('inconclusive', 'preview')
     """
     if low is None:
-        return "no interval"
+        return "preview"
     if 1 / (1 + tie_margin) <= low and high <= 1 + tie_margin:
         return "tie"
     if low > 1:
         return "faster"
-    return "slower" if high < 1 else "too noisy"
+    if high < 1:
+        return "slower"
+    return "no difference" if low >= 1 / (1 + NO_DIFFERENCE) and high <= 1 + NO_DIFFERENCE else "inconclusive"
 
 
-def verdict_words(found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: str) -> str:
-    """A verdict with an interval in words. found: has verdict, low and high; counted: its n; needed: what more would
-    give a verdict, as in "about 20 rounds"."""
+def verdict_words(
+    found, name_a: str, name_b: str, counted: str, tie_margin: float, needed: int | None, unit: str
+) -> str:  # fmt: skip
+    """A verdict in words. found: has verdict, ratio, low and high; counted: its n; needed: how many more would give a
+    verdict; unit: of what, as in "rounds"."""
+    how = f"(95 % CI, {counted})"
+    if found.low is None:
+        what = "disturbed" if found.verdict == "disturbed" else "preview"
+        return f"{what}, no verdict: {name_b} / {name_a} = {times(found.ratio)} ({counted})"
     if found.verdict == "faster":
-        return f"{name_b} is faster than {name_a} by {percent_range(found.low - 1, found.high - 1)} ({counted})"
+        lead = (
+            f"{times(found.low)} to {times(found.high)} as fast as {name_a}"
+            if found.high > LARGE_RATIO
+            else f"{percent_range(found.low - 1, found.high - 1)} faster than {name_a}"
+        )
+        return f"{name_b} is {lead} {how}"
     if found.verdict == "slower":
-        return f"{name_b} is slower than {name_a} by {percent_range(1 - found.high, 1 - found.low)} ({counted})"
-    span = f"{name_b} against {name_a}: {signed(found.low - 1)} to {signed(found.high - 1)} %, {counted}"
+        return f"{name_b} is {percent_range(1 - found.high, 1 - found.low)} slower than {name_a} {how}"
+    span = f"{name_b} vs {name_a}: {signed(found.low - 1)} to {signed(found.high - 1)} % {how}"
     if found.verdict == "tie":
-        return f"tie: within ±{100 * tie_margin:g} % ({span})"
-    return f"too noisy to say ({span}; about {needed} would be needed)"
+        return f"no difference within ±{100 * tie_margin:g} %: {span}"
+    if found.verdict == "no difference":
+        return f"no difference found: {span}"
+    if found.verdict == "disturbed":
+        return f"disturbed, no verdict: {span}"
+    rounds = f"more than {MOST_ROUNDS}" if needed > MOST_ROUNDS else f"about {needed}"
+    return f"inconclusive: {span}; {rounds} {unit} would be needed"
+
+
+def times(ratio: float) -> str:
+    """
+    >>> times(1.2345), times(12.3), times(723.4)
+    ('×1.23', '×12', 'over ×100')
+    """
+    if ratio > 100:
+        return "over ×100"
+    return f"×{ratio:.2f}" if ratio < LARGE_RATIO else f"×{ratio:.0f}"
 
 
 def rounds_needed(d: list[float], tie_margin: float, confidence: float) -> int:
@@ -254,7 +288,9 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     - "equivalent within ±margin", first, as a tie goes first in ``verdict``: there may be a difference, shown to be
       smaller than what matters;
     - else "different", where the 95 % interval excludes 0: the difference exists, however large it is;
-    - else "not shown": neither, from this many pairs. One pair shows nothing.
+    - else "not shown": neither, from this many pairs.
+
+    Fewer than FEWEST_ROUNDS pairs are a "preview", without interval and verdict.
 
     Raises ValueError on no difference at all, one that is not finite, or margin <= 0.
 
@@ -266,8 +302,8 @@ def equivalence(differences: list[float], margin: float) -> Equivalence:
     if not differences or not all(map(math.isfinite, differences)) or not margin > 0:
         raise ValueError(f"need finite differences and margin > 0, got {len(differences)} and margin {margin}")
     n, mean = len(differences), statistics.fmean(differences)
-    if n == 1:
-        return Equivalence(n, mean, None, None, None, None, None, margin, "not shown")
+    if n < FEWEST_ROUNDS:
+        return Equivalence(n, mean, None, None, None, None, None, margin, "preview")
     error = statistics.stdev(differences) / math.sqrt(n)
     half, half95 = (t_quantile(n - 1, confidence) * error for confidence in (1 - 2 * EQUIVALENCE_LEVEL, 0.95))
     word = "not shown"

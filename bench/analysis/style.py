@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 
 from bench.analysis import words
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.config.modes import Look
 from bench.record.describe import machine_line, stand_in, workload
 
@@ -86,14 +87,15 @@ def canvas(
 ) -> Canvas:
     """An empty picture of ``body_height`` inches for axes, with a header and a footer.
 
-    The header is the title and, where ``certificate`` is not fair, the flag; the footer says where and on what the
-    records were taken, and ``more``, one sentence a line. suite: None where records of many machines are drawn; then
-    ``more`` names them.
+    The header is the title, the flag where ``certificate`` is not fair, and what disturbed the suite; the footer says
+    where and on what the records were taken, and ``more``, one sentence a line. suite: None where records of many
+    machines are drawn; then ``more`` names them.
     """
     from matplotlib.figure import Figure
 
     head = [(line, TITLE, BLACK, "bold") for line in wrapped(title, TITLE, weight="bold")]
     head += [(line, TEXT, RED, "bold") for line in wrapped(flag(certificate), TEXT, weight="bold")]
+    head += [(line, TEXT, GREY, "bold") for line in wrapped(disturbed(suite), TEXT, weight="bold")]
     foot = [line for sentence in (*more, *standing(suite, n)) for line in wrapped(sentence, SMALL)]
     head_height = sum(size for _, size, _, _ in head) * LINE / 72 + MARGIN
     foot_height = len(foot) * SMALL * LINE / 72 + MARGIN
@@ -145,6 +147,26 @@ def flag(certificate) -> str:
     return f"NOT A FAIR COMPARISON: {', '.join(fact.name for fact in certificate.differences)}"
 
 
+def disturbed(suite) -> str:
+    """What a picture of times says across its head when a run was disturbed; "" otherwise."""
+    return f"DISTURBED, no verdict: {suite.disturbance}" if suite and suite.disturbed else ""
+
+
+def to_grey(figure) -> None:
+    """Take the colours of a picture away: as bright as before, and grey."""
+    from matplotlib.colors import to_rgba
+
+    for artist in figure.findobj():
+        for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            colour = getattr(artist, f"get_{part}", lambda: None)()
+            try:
+                red, green, blue, alpha = to_rgba(colour)
+            except (TypeError, ValueError):  # none, "auto", or one for each of many
+                continue
+            level = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601
+            getattr(artist, f"set_{part}")((level, level, level, alpha))
+
+
 def standing(suite, n: str | None = None) -> list[str]:
     """What every picture says of itself: machine and versions, what takes the place of a device, n (the suite's
     rounds).
@@ -156,7 +178,9 @@ def standing(suite, n: str | None = None) -> list[str]:
     if not suite.records:
         return [f"{suite.id}: no record that ended well"]
     if n is None:
-        n = "n = 1 round: no interval" if suite.n == 1 else f"n = {suite.n} interleaved rounds"
+        n = f"n = {suite.n} interleaved rounds"
+        if suite.n < FEWEST_ROUNDS:
+            n = f"n = {suite.n} round{'' if suite.n == 1 else 's'}: a preview, no interval"
         n += ", each with its own seed" if suite.seeded and suite.n > 1 else ""
         n += f" ({words.sequence(suite.looks, suite.first.config.limit_minutes)})" if suite.looks else ""
     most = max(suite.records, key=lambda record: record.config.num_devices)

@@ -10,6 +10,7 @@ from bench.config.fields import PROGRAM, WORK
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, names
 from bench.record.describe import machine_line
+from bench.record.disturbance import in_words, worst
 from bench.record.view import Record
 
 CHOSEN = "chosen"  # a program that a person has named (MODES=)
@@ -55,7 +56,7 @@ class Suite:
 
     study: what it is a suite of. programs: label -> program, the base first; of each only the records of ``rounds``,
     those in which every program ended well, so that rounds pair. extra: good records outside of the rounds (profiled
-    runs). failed: the others. left_out: good records that are in no figure: of rounds that are not whole, or repeated.
+    runs). failed: the others. left_out: good records that do not count: of incomplete rounds, or of earlier attempts.
     """
 
     id: str
@@ -90,6 +91,18 @@ class Suite:
     def device(self) -> str:
         """ "cpu" or "cuda"."""
         return self.first.config.device
+
+    @cached_property
+    def disturbance(self) -> str:
+        """By what the runs that count were disturbed, in words: their times give no verdict. "" where none was, and for
+        trainings by epoch, whose verdicts are about accuracy."""
+        records = [record for program in self.programs.values() for record in program.records]
+        return "" if not records or records[0].config.epochs else in_words(worst(records))
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether any run that counts was disturbed: then there is no verdict."""
+        return bool(self.disturbance)
 
     @property
     def looks(self) -> list[int]:
@@ -128,19 +141,16 @@ def suites_of(records: list[Record]) -> list[Suite]:
 
 
 def suite_of(name: str, records: list[Record]) -> Suite:
-    """One suite from its records in any order. Of two records of one program and round the later one counts, and the
-    earlier one is left out."""
+    """One suite from its records in any order. Of a round that was repeated the last complete attempt counts."""
     good = [record for record in sorted(records, key=lambda r: r.started_at) if record.ok]
-    table: dict[str, dict[int, Record]] = {}
-    repeated = []
+    table: dict[str, dict[int, list[Record]]] = {}
     for record in good:
         if not record.config.profile:
-            by_round, number = table.setdefault(record.program, {}), record.config.round or 0
-            repeated += [by_round[number]] if number in by_round else []
-            by_round[number] = record
-    whole = set.intersection(*(set(by_round) for by_round in table.values())) if table else set()
-    rounds = sorted(whole)
-    programs = [Program(label, [by_round[n] for n in rounds]) for label, by_round in table.items()] if rounds else []
+            table.setdefault(record.program, {}).setdefault(record.config.round or 0, []).append(record)
+    rounds = sorted(set.intersection(*(set(by_round) for by_round in table.values()))) if table else []
+    last = {n: min(len(by_round[n]) for by_round in table.values()) - 1 for n in rounds}
+    programs = [Program(label, [by_round[n][last[n]] for n in rounds]) for label, by_round in table.items() if rounds]
+    counted = {id(record) for program in programs for record in program.records}
     return Suite(
         name,
         records[0].config.study or "",
@@ -148,7 +158,7 @@ def suite_of(name: str, records: list[Record]) -> Suite:
         rounds,
         [record for record in good if record.config.profile],
         [record for record in records if record.status == "failed"],
-        [r for by_round in table.values() for n, r in by_round.items() if n not in whole] + repeated,
+        [record for record in good if not record.config.profile and id(record) not in counted],
     )
 
 

@@ -12,6 +12,7 @@ from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
 from bench.measure.memory_parts import BESIDES, TENSORS
 from bench.record import describe
+from bench.record.disturbance import disturbances_of
 from bench.record.view import Record
 
 STATUS_ORDER = {"differs": 0, "not recorded": 1, "inherent": 2}
@@ -19,11 +20,13 @@ STATUS_ORDER = {"differs": 0, "not recorded": 1, "inherent": 2}
 
 @dataclass(frozen=True)
 class Grid:
-    """A table. head: (name, whether its cells are numbers). caption: what it shows."""
+    """A table. head: (name, whether its cells are numbers). caption: what it shows. grey: indices of the rows of
+    disturbed runs."""
 
     head: list[tuple[str, bool]]
     rows: list[list[str]]
     caption: str = ""
+    grey: frozenset[int] = frozenset()
 
 
 def terminal(stream=None) -> Console:
@@ -33,17 +36,18 @@ def terminal(stream=None) -> Console:
     return console if console.is_terminal else Console(file=stream, highlight=False, width=120, soft_wrap=True)
 
 
-def print_grid(console: Console, grid: Grid) -> None:
-    """A grid as a table of a terminal. Numbers stay in one line, but for the memory of many devices; headings and words
-    are broken where the terminal is narrow, and nothing is cut off: a table that needs more has longer lines."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def print_grid(console: Console, grid: Grid, style: str = "") -> None:
+    """A grid as a table of a terminal, in rich's ``style``; the rows of ``grid.grey`` are dim. Numbers stay in one
+    line, but for the memory of many devices; headings and words are broken where the terminal is narrow, and nothing is
+    cut off: a table that needs more has longer lines."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, style=style)
     for column, (name, number) in enumerate(grid.head):
         cells, whole = [row[column] for row in grid.rows], number and "memory" not in name
         pieces = [piece for cell in cells for piece in ([cell] if whole else cell.split())]
         least = max(map(len, [*pieces, *name.split()]), default=0)
         table.add_column(escape(name), justify="right" if number else "left", min_width=least)
-    for row in grid.rows:
-        table.add_row(*map(escape, row))
+    for number, row in enumerate(grid.rows):
+        table.add_row(*map(escape, row), style="dim" if number in grid.grey else style)
     print_table(console, table)
 
 
@@ -67,10 +71,16 @@ def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     head = [("mode", False), ("devices", True), ("processes\n× threads", True), ("global\nbatch", True),
             (f"{units}/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True),
             ("peak memory\nGiB per device", True)]  # fmt: skip
+    grey = disturbed_rows(records)
     if base is None:
-        return Grid(head, [describe.row(record) for record in records])
+        return Grid(head, [describe.row(record) for record in records], grey=grey)
     rows = [[*describe.row(record), describe.ratio(record, base)] for record in records]
-    return Grid([*head, ("× this\nrun by\nmedian", True)], rows)
+    return Grid([*head, ("× this\nrun by\nmedian", True)], rows, grey=grey)
+
+
+def disturbed_rows(records: list[Record]) -> frozenset[int]:
+    """The indices of the disturbed ones."""
+    return frozenset(place for place, record in enumerate(records) if record.ok and disturbances_of(record))
 
 
 def programs_grid(suite, caption: str) -> Grid:

@@ -12,6 +12,26 @@ def span(low: float | None, high: float | None, form: str = ".3f") -> str:
     return "no interval" if low is None else f"{low:{form}} to {high:{form}}"
 
 
+def too_wide(value: float, low: float | None, high: float | None) -> bool:
+    """Whether an interval is wider than the value that it is around: noise, which is not printed as a finding."""
+    return low is not None and high - low > abs(value)
+
+
+def measured(
+    value: float, low: float | None, high: float | None, form: str = ".3f", before: str = "", after: str = ""
+) -> str:
+    """A measured quantity with its interval and its unit, or that it could not be shown.
+
+    >>> measured(64.0, 50.0, 78.0, ".0f", after=" %"), measured(1.25, None, None, ".2f", "×")
+    ('64 [50 to 78] %', '×1.25')
+    >>> measured(-131.0, -500.0, 238.0, ".0f")
+    'not shown (interval wider than the value)'
+    """
+    if too_wide(value, low, high):
+        return "not shown (interval wider than the value)"
+    return f"{before}{with_span(value, low, high, form)}{after}"
+
+
 def with_span(value: float | None, low: float | None, high: float | None, form: str = ".3f") -> str:
     """A value with its interval, as far as there are any.
 

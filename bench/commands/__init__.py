@@ -18,7 +18,7 @@ from bench.without_training.network.plan import SIZES
 HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)
 FOLDER = {"out": {"metavar": "FOLDER", "help": "folder of records [results/runs]"}}
 FOLDER_FLAG = {f"--{name}": flag for name, flag in FOLDER.items()}
-QUICK = {"--quick": ON_OFF | {"metavar": "QUICK", "help": "2 rounds: a look, not a result"}}
+QUICK = {"--quick": ON_OFF | {"metavar": "QUICK", "help": "2 rounds: a preview, without interval and verdict"}}
 NAME = {"--name": {"metavar": "NAME", "help": "only those whose name begins so: 03, or 03,07"}}
 SETS = NAME | {"--sets": {"metavar": "FOLDER", "help": "the sets' texts [tutorials/exercises]"}}
 KEY = {"--key": {"metavar": "KEY", "default": "0", "help": "a number of your own, which changes what hidden tests draw "
@@ -186,9 +186,9 @@ LINES = [
                 "a": {"metavar": "A", "help": "folder of the first set, or one record.json"},
                 "b": {"metavar": "B", "help": "folder of the second set: each ratio is B over A"}}, flags={
                 "--bound": {"metavar": "PERCENT", "help": "exit 3 when the whole 95 %% interval of a program is slower "
-                            "by more than this; one record on a side has no interval and is not judged"},
+                            "by more than this; disturbed records, and fewer than 3 on a side, are not judged"},
                 "--strict": ON_OFF | {"metavar": "STRICT", "help": "exit 3 unless the whole interval of every program "
-                                      "of A is shown to be within BOUND; one record on a side fails"}},
+                                      "of A is shown to be within BOUND; what cannot be judged fails"}},
             note="exit codes: 0 no regression shown; 3 a regression beyond BOUND, never without it; 2 not comparable"),
     Command("pool", "look at results", "records of many machines: checked, one table, one picture, a new folder",
             "FOLDER=folder", "pool", flags=place("results/pool"), positional={

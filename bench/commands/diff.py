@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 from bench.analysis import tables
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.commands.base import is_on, needed
 from bench.errors import UserError
 from bench.foreign.record import ForeignRecord
@@ -50,8 +51,8 @@ def run(args) -> int:
     for sentence in regressions:
         print(f"regression: {sentence}")
     if bound is not None and not regressions:
-        unjudged = sum(d.low is None for result in results for d in result.differences)
-        more = f"; {unjudged} without an interval, not judged" if unjudged else ""
+        unjudged = sum(d.against(bound) == "unknown" for result in results for d in result.differences)
+        more = f"; {unjudged} not judged (disturbed, or fewer than {FEWEST_ROUNDS} records a side)" if unjudged else ""
         print(f"no regression beyond {bound:g} % is shown{more}")
     return REGRESSION if regressions else 0
 
@@ -92,7 +93,9 @@ def show(result: Result, a: list[Record], b: list[Record], said: list[str]) -> N
         console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
     tables.print_grid(console, grid(result, units_of(a + b)))
     for d in result.differences:
-        console.print(f"{d.name}: {d.sentence()}", markup=False)
+        console.print(f"{d.name}: {d.sentence()}", markup=False, style="dim" if d.disturbance else None)
+        if d.disturbance:
+            console.print(f"  disturbed: {d.disturbance}", markup=False)
         if d.outliers:
             console.print(f"  outliers, kept: {', '.join(d.outliers)}", markup=False)
     for name, keys in (("A", result.only_a), ("B", result.only_b)):

@@ -16,7 +16,7 @@ from bench.launch.gpu_fit import require_fit
 from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import others_now
 from bench.measure.nvml import visible_gpus, why_no_gpu, why_not_meant
-from bench.record.describe import OTHERS
+from bench.record.disturbance import THRESHOLDS
 
 TORCH_PROBE = """
 import json, torch, torch.distributed as dist
@@ -43,7 +43,7 @@ def run(args) -> int:
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(status())}")
     problems = find_problems(gpus, torch) + shared_memory()
-    if others > OTHERS:
+    if others > THRESHOLDS["others_cpu_share"].above:
         problems.append(f"other processes take {100 * others:.0f} % of the CPU: what is measured now is theirs, too")
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)

@@ -12,6 +12,7 @@ from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, RunConfig
 from bench.errors import UserError
+from bench.record.disturbance import disturbed
 from bench.without_training.forecast import link as links
 from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast import result
@@ -39,7 +40,7 @@ def run(args) -> int:
     for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if explain else [])]:
         console.print(grid.caption, highlight=False, markup=False)
         tables.print_grid(console, grid)
-    for line in [*result.limits(steps, asked.link), *points.notes()]:
+    for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
         console.print(f"note: {line}", highlight=False, markup=False)
     for path in draw(args, asked, found, points) if args.out else []:
         print(f"written: {path}", flush=True)

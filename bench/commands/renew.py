@@ -16,7 +16,7 @@ from bench.commands.help import markdown
 from bench.commands.run_output import announce, print_run
 from bench.course import chapters, illustrations
 from bench.files import PROJECT
-from bench.record.describe import how_quiet
+from bench.record.disturbance import undisturbed
 from bench.report import forecast_example, manual, reference_page
 from bench.studies.registry import study_of
 from bench.without_training.forecast_check import figure as forecast_check_figure
@@ -33,7 +33,7 @@ def run(args) -> int:
     for path in changed:
         print(path.relative_to(PROJECT))
     for suite in committed():
-        quiet, said = how_quiet(suite.records)
+        quiet, said = undisturbed(suite.records)
         if not quiet:
             print(f"{suite.id}: {reference_page.NO_REFERENCE}. {said}")
     print(f"{len(changed)} files changed")

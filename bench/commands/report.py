@@ -1,11 +1,10 @@
 """`bench report`: a table of the records below a folder, and with --html one self-contained page."""
 
 import sys
-from collections import Counter
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.analysis.suite import suites_of
+from bench.analysis.suite import suite_of, suites_of
 from bench.commands.base import folder_of
 from bench.foreign import result as foreign_result
 from bench.foreign.record import find as find_foreign
@@ -61,6 +60,11 @@ def print_records(console, records: list[Record]) -> None:
         tables.print_grid(console, tables.runs_grid(single[-MOST_RUNS:]))
     if len(single) > MOST_RUNS:
         console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench table` has all")
-    counts = Counter(record.config.suite for record in records if record.config.suite)
-    for suite, count in counts.items():
-        console.print(f"suite {suite}: {count} records")
+    suites = {}
+    for record in records:
+        if record.config.suite:
+            suites.setdefault(record.config.suite, []).append(record)
+    for name, found in suites.items():
+        why = suite_of(name, found).disturbance
+        more = f", disturbed: {why}" if why else ""
+        console.print(f"suite {name}: {len(found)} records{more}", style="dim" if why else None)

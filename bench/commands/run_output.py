@@ -14,7 +14,7 @@ from bench.config.hosts import where
 from bench.config.options import AVERAGES, RunConfig
 from bench.config.workloads import work, workload_of
 from bench.errors import BenchError
-from bench.record.describe import disturbances, flops_sentence, machine_line, memory_sentences
+from bench.record.describe import cautions_of_single_runs, flops_sentence, machine_line, memory_sentences
 from bench.record.read import load
 from bench.record.view import Record
 from bench.storage import stage
@@ -103,7 +103,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
             f"bound, without communication. × this run is by the median steps, {record.workload.units}/s is over all "
             "steps. One run each, no interval."
         )
-    for sentence in disturbances(record, others):
+    for sentence in cautions_of_single_runs(record, others):
         console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)
     print_accuracy(console, record)
 

@@ -9,15 +9,17 @@ import math
 from pathlib import Path
 
 from bench.analysis import tables, words
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Suite, suite_of
 from bench.commands.base import is_on, whole
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
-from bench.record.describe import disturbed, misfits
+from bench.record.describe import cautions, misfits
+from bench.record.disturbance import worst
 from bench.record.read import find_records
 from bench.studies.base import QUICK_ROUNDS, Flags, Plan, Study
 from bench.studies.registry import STUDIES, study_of
-from bench.studies.rounds import run_rounds
+from bench.studies.rounds import repeats_of, run_rounds
 from bench.studies.sequential import LOOKS, MAX_MINUTES, Sequence, labelled
 
 
@@ -66,8 +68,10 @@ def minutes_of(study: Study, args) -> float | None:
 def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
     """Run one suite; its folder. With STRICT=1 it ends after the first round when something differs."""
     rounds = flags.rounds or (QUICK_ROUNDS if flags.quick else plan.study.rounds)
-    if flags.quick:
-        console.print(f"[bold]QUICK: {rounds} rounds. Intervals will be wide; do not quote them.[/]")
+    if rounds < FEWEST_ROUNDS:
+        console.print(
+            f"[bold]preview: fewer than {FEWEST_ROUNDS} rounds give no interval, no verdict and no recommendation[/]"
+        )
 
     def judge(records):
         return plan.study.result(suite_of(records[0].config.suite, records))
@@ -77,14 +81,19 @@ def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
         plan, rounds = labelled(plan, flags.minutes), LOOKS[-1]
         sequence = Sequence(judge, flags.minutes, functools.partial(console.print, highlight=False))
         said = words.sequence(list(LOOKS), flags.minutes)
+    if repeats_of(plan, rounds):
+        said += f"; up to {repeats_of(plan, rounds)} disturbed rounds are repeated"
     console.print(f"{plan.study.name}: {len(plan.programs)} programs, {said}", highlight=False)
 
     def after_round(done: int, records) -> bool:
         if flags.strict and done == 1:
             refuse_unfair(console, judge(records), records[0].config.out)
+        if sequence and worst(records):
+            console.print(f"round {done} stays disturbed: no verdict can follow, so the suite ends here")
+            return True
         return bool(sequence and sequence.enough(done, records))
 
-    return run_rounds(console, plan, rounds, out, after_round)
+    return run_rounds(console, plan, rounds, out, after_round, sequence.has_time if sequence else None)
 
 
 def refuse_unfair(console, result, folder) -> None:
@@ -125,16 +134,21 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
     """What a person sees after a suite: where it ran, what was equal, the tables, the answer in words."""
     console.print(f"[bold]{suite.machine}[/]")
     tables.print_certificate(console, result.certificate)
+    grey = suite.disturbed or suite.n < FEWEST_ROUNDS
+    if suite.disturbed:
+        console.print(f"DISTURBED: {suite.disturbance}. No verdict and no recommendation: repeat it on an idle machine")
+    elif grey:
+        console.print(f"preview: n = {suite.n}, no interval, no verdict and no recommendation")
     for grid in study.summary(result):
-        tables.print_grid(console, grid)
+        tables.print_grid(console, grid, style="dim" if grey else "")
     for said in (getattr(result, name, str)() for name in ("together", "rounds_needed")):
         if said:
             console.print(said, highlight=False)
     for label, rounds in getattr(result, "outliers", {}).items():
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
-        console.print(f"left out: {record.run_id}, repeated or of a round that is not whole")
-    for line in [*misfits(suite.failed), *disturbed(suite.records)]:
+        console.print(f"does not count: {record.run_id}, of a repeated or incomplete round")
+    for line in [*misfits(suite.failed), *cautions(suite.records)]:
         console.print(f"[bold]warning[/]: {line}", highlight=False)
     for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, style="dim" if grey else None)

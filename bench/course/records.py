@@ -6,7 +6,8 @@ from bench.analysis.suite import CHOSEN, Suite, suites_of
 from bench.config.modes import MODES
 from bench.errors import UserError
 from bench.files import PROJECT
-from bench.record.describe import how_quiet, machine_line
+from bench.record.describe import machine_line
+from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.studies.registry import STUDIES, study_of
@@ -32,7 +33,7 @@ def references(study: str, device: str = "cpu", networks: bool = False) -> list[
     if study not in STUDIES or device not in ("cpu", "cuda"):
         raise UserError(f"no suite is called {study!r} on {device!r}: choose one of {', '.join(STUDIES)}; cpu or cuda")
     found = [suite for suite in suites_named(study) if suite.study == study and suite.device == device]
-    found = [suite for suite in found if how_quiet(suite.records)[0]]
+    found = [suite for suite in found if undisturbed(suite.records)[0]]
     if networks:
         return [suite for suite in found if suite.first.network]
     return [suite for suite in found if not suite.first.network and not chosen(suite)]

@@ -1,8 +1,9 @@
 """The figures of foreign scripts in tables and in words."""
 
-from bench.analysis.tables import Grid
+from bench.analysis.tables import Grid, disturbed_rows
 from bench.foreign.record import KIND, ForeignRecord
 from bench.record import describe
+from bench.record.disturbance import disturbances_of, in_words
 
 WATCHED = 0.02  # of the steps' time, from where on it is said that the Watch took it
 
@@ -12,7 +13,8 @@ def grid(records: list[ForeignRecord]) -> Grid:
     head = [(KIND, False), ("processes\n× threads", True), ("global\nbatch", True), ("examples/s", True),
             ("steps/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True), ("waits for\ndata", True),
             ("peak memory\nGiB per device", True)]  # fmt: skip
-    return Grid(head, [row(record) for record in records], "Foreign scripts, timed as they are: no runs of this bench")
+    rows, grey = [row(record) for record in records], disturbed_rows(records)
+    return Grid(head, rows, "Foreign scripts, timed as they are: no runs of this bench", grey)
 
 
 def row(record: ForeignRecord) -> list[str]:
@@ -51,8 +53,8 @@ def lines(record: ForeignRecord) -> list[str]:
 def notes(record: ForeignRecord) -> list[str]:
     """What moved its figures."""
     said = []
-    if found := describe.disturbances_of(record):
-        said.append(f"{record.program} was disturbed: {describe.in_words(found)} while it was timed")
+    if found := disturbances_of(record):
+        said.append(f"{record.program} was disturbed: {in_words(found)} while it was timed")
     if record.watch_share > WATCHED:
         said.append(
             f"{record.program}: the Watch took {100 * record.watch_share:.0f} % of the timed steps: WATCH=0 times "

@@ -7,24 +7,18 @@ from collections import Counter
 from bench import formulas
 from bench.config.options import RunConfig
 from bench.config.peak_flops import peak_of
+from bench.measure import waiting
 from bench.measure.environment import cores_in_words
 from bench.measure.memory_parts import surplus
+from bench.record.disturbance import LABEL, disturbances_of, disturbed
 from bench.record.view import Record
 
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # what computes, and talks
-OTHERS = 0.1  # of the CPU: what an idle desktop takes is 1 to 3 %
-# What disturbs a run: a figure of its summary, from where on it does, and what is said of it.
-DISTURBING = {
-    "others_cpu_share": (OTHERS, "other processes took {:.0%} of the CPU"),
-    "steal_share": (0.05, "the machine's host gave {:.0%} of the CPU to others (steal)"),
-    "foreign_gpu_processes": (0, "{:.0f} processes of others were on a GPU"),
-    "gpu_slowed_share": (0.1, "a GPU's clock was held down by heat or power supply in {:.0%} of the samples"),
-}
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
 # As torch, NCCL and cuDNN say it of a device.
 NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")
-DISTURBED = 1.1  # mean step over median step: 95 % of the committed records lie below
+UNEVEN = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
 def machine_line(record: Record) -> str:
@@ -34,7 +28,22 @@ def machine_line(record: Record) -> str:
     parts = [f"{on}: {record.machine['cpu_model']}, {cores_in_words(record.machine['usable_cores'])}"]
     versions = record.versions
     parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
-    return "; ".join([*parts, *filter(None, [where(record)])])
+    return "; ".join([*parts, *filter(None, [where(record), other_policy(record)])])
+
+
+def wait_policies(record: Record) -> list[str]:
+    """How long the OpenMP threads of a run's ranks spin while they wait, each policy once. Records from before this was
+    set do not contain it: the user's OMP_WAIT_POLICY applied, or else the runtime's default."""
+    given = (record.environment.get("variables") or {}).get("OMP_WAIT_POLICY")
+    before = f"OMP_WAIT_POLICY={given}" if given else waiting.DEFAULT
+    return sorted({(part.facts or {}).get("waiting_threads", before) for part in record.samples})
+
+
+def other_policy(record: Record) -> str:
+    """The policy of a run on CPUs whose waiting threads do not spin for the bounded time that is set today; else ""."""
+    found = [] if record.on_gpu else wait_policies(record)
+    other = [policy for policy in found if not waiting.bounded(policy)]
+    return f"waiting threads: {' and '.join(other)}" if other else ""
 
 
 def where(record: Record) -> str:
@@ -150,7 +159,7 @@ def row(record: Record) -> list[str]:
         return [name, str(config.num_devices), "", "", f"evaluated: {record.top1:.4f}", "", "", ""]
     step = record.step_time
     return [
-        name,
+        f"{name}, {LABEL}" if disturbances_of(record) else name,
         str(record.num_devices),
         f"{record.world_size} × {record.samples[0].threads}",
         str(record.global_batch),
@@ -243,17 +252,6 @@ def contradiction(record: Record, base: Record) -> str:
     )
 
 
-def disturbed(records: list[Record]) -> list[str]:
-    """Which programs were disturbed, and by what: a sentence each, with the largest share of its records."""
-    worst = {}
-    for record in records:
-        for figure, share in disturbances_of(record).items():
-            found = worst.setdefault(record.program, {})
-            found[figure] = max(share, found.get(figure, 0.0))
-    said = [f"{name} was disturbed: {in_words(found)} during its timed steps" for name, found in worst.items()]
-    return said + clocks_apart(records)
-
-
 def clocks_apart(records: list[Record]) -> list[str]:
     """A sentence where the machine's clock was not the same in all runs, as far as it could be read."""
     found = [mhz for record in records if record.ok and (mhz := clock_mhz(record))]
@@ -272,49 +270,23 @@ def clock_mhz(record: Record) -> float | None:
     return max(((part.load or {}).get("cpu_mhz") or 0.0 for part in record.samples), default=0.0) or None
 
 
-def disturbances_of(record: Record) -> dict[str, float]:
-    """The figures of a record that say that it was disturbed; none where it was not, or where nothing was measured."""
-    figures = {name: record["summary"].get(name) or 0.0 for name in DISTURBING}
-    return {name: value for name, value in figures.items() if value > DISTURBING[name][0]}
+def cautions(records: list[Record]) -> list[str]:
+    """What must be known before the throughputs of runs are compared: which programs were disturbed, and clocks that
+    differ between the runs."""
+    return disturbed(records) + clocks_apart(records)
 
 
-def in_words(found: dict[str, float]) -> str:
-    """What disturbed a run.
-
-    >>> in_words({"others_cpu_share": 0.41, "steal_share": 0.1})
-    "other processes took 41 % of the CPU and the machine's host gave 10 % of the CPU to others (steal)"
-    """
-    return " and ".join(DISTURBING[name][1].format(value).replace("%", " %") for name, value in found.items())
-
-
-def how_quiet(records: list[Record]) -> tuple[bool, str]:
-    """Whether records may be shown as a reference, and a sentence: how many were disturbed and at most how much, or
-    that nothing was; and of how many it is not known, which were taken before it was measured."""
-    worst, count = {}, 0
-    for record in records:
-        found = disturbances_of(record)
-        count += bool(found)
-        worst |= {name: max(value, worst.get(name, 0.0)) for name, value in found.items()}
-    known = sum("others_cpu_share" in record["summary"] for record in records)
-    if not known:
-        return True, "Whether other processes disturbed it was not measured."
-    unknown = f"; {len(records) - known} runs are of before that was measured" if known < len(records) else ""
-    if worst:
-        return False, f"{count} of {len(records)} runs were disturbed: in the worst {in_words(worst)}{unknown}."
-    return True, f"None of {known} runs was disturbed by other processes{unknown}."
-
-
-def disturbances(record: Record, others: list[Record]) -> list[str]:
-    """What must be known before the figures of single runs are compared: whose mean was moved by a few long steps, and
-    whose order the medians turn round."""
-    found = disturbed([record, *others]) + differing_nodes(record)
+def cautions_of_single_runs(record: Record, others: list[Record]) -> list[str]:
+    """The same of single runs, with machines that differ, steps of very different length, and an order that means and
+    medians do not agree about."""
+    found = cautions([record, *others]) + differing_nodes(record)
     for each in filter(lambda each: each.ok, [record, *others]):
         mean_over_median = each.median_throughput / each.throughput
-        if mean_over_median > DISTURBED:
+        if mean_over_median > UNEVEN:
             longest = max(max(part.step_time_s) for part in each.samples)
             found.append(
-                f"{each.config.mode} was disturbed: its mean step is {mean_over_median:.2f} × its median step (the "
-                f"longest took {longest:.2f} s), and {each.workload.units}/s is of the mean: run it again before you "
+                f"{each.config.mode} had uneven steps: the mean is {mean_over_median:.2f} × the median (longest: "
+                f"{longest:.2f} s), and {each.workload.units}/s is computed from the mean: repeat the run before you "
                 "compare"
             )
     said = [contradiction(other, record) for other in others if record.ok and other.ok]

@@ -7,6 +7,7 @@ from bench import formulas
 from bench.config.modes import MODES
 from bench.config.workloads import Metric
 from bench.measure.nvml import SLOWED
+from bench.record.disturbance import thresholds
 
 
 def summarise(mode: str, units: int, parts: list[dict]) -> dict:
@@ -44,7 +45,8 @@ def disturbance(parts: list[dict]) -> dict:
 
     others_cpu_share: of the CPU, other processes on the machine where that is largest. steal_share: of the CPU, what
     the host of a virtual machine gave to others. foreign_gpu_processes: seen on one GPU, and no rank of the run.
-    gpu_slowed_share: of the samples of one GPU, those in which its clock was held down.
+    gpu_slowed_share: of the samples of one GPU, those in which its clock was held down. disturbed_above: the
+    thresholds for these.
     """
     loads = [part["load"] for part in parts if "load" in part]
     steal = [load["steal_s"] / (load["cores"] * load["wall_s"]) for load in loads if load.get("steal_s") is not None]
@@ -52,6 +54,7 @@ def disturbance(parts: list[dict]) -> dict:
         **({"others_cpu_share": others_cpu_share(parts)} if len(loads) == len(parts) else {}),
         **({"steal_share": max(steal)} if steal else {}),
         **gpu_disturbance(parts),
+        "disturbed_above": thresholds(),
     }
 
 

@@ -41,6 +41,7 @@ PROVENANCE = {
     "known where NVML has other process numbers than the run",
     "gpu_slowed_share": "share of the samples during the timed steps in which NVML said that heat or power supply held "
     "the clock down, on the device where it is largest",
+    "disturbed_above": "the thresholds of bench/record/disturbance.py when this run was recorded",
     "metric": "over the validation set, each example once, by the plain model with rank 0's batch-norm statistics",
     "replicas": "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of "
     "ranks, after the steps named, sums in float64; theory: the distance over that before the first step, by "
@@ -247,6 +248,7 @@ def provenance_of(config: RunConfig) -> dict:
         "data_wait_s": PROVENANCE["data_wait_s"],
         "others_cpu_share": PROVENANCE["others_cpu_share"],
         "steal_share": PROVENANCE["steal_share"],
+        "disturbed_above": PROVENANCE["disturbed_above"],
         **(
             {name: PROVENANCE[name] for name in ("foreign_gpu_processes", "gpu_slowed_share")} if kind == "cuda" else {}
         ),

@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Iterable
 
 from bench.analysis import style
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Program, Suite
 from bench.config.data_sets import info_of
 from bench.errors import UserError
 from bench.record import describe
+from bench.record.disturbance import disturbances_of, in_words
 from bench.record.view import Record
 from bench.report.pooling import machine_of
-from bench.studies.base import MIN_ROUNDS
 from bench.studies.breakdown import result as breakdown
 from bench.studies.breakdown.study import BREAKDOWN
 from bench.studies.compare.study import COMPARE
@@ -36,11 +37,15 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     first = suite.first if suite else profiled
     found = in_suite(suite, suites) if suite else of_run(profiled)
     profile, unknown = None, others_of(suite, suites) if suite else []
+    if profiled and (why := in_words(disturbances_of(profiled))):
+        unknown.append(f"what more devices would do: the profile {profiled.run_id} was disturbed: {why}")
+        profiled = None
     try:
         profile = profiles.profile_of(profiled, profiled.run_id) if profiled else None
     except UserError as error:
         unknown.append(f"what more devices would do: {error}")
-    link = links.of_records([each for each in networks if alike(each, first)], carrier(first))
+    near = [each for each in networks if alike(each, first) and not disturbances_of(each)]
+    link = links.of_records(near, carrier(first))
     return Facts(
         **found,
         what=f"{describe.workload(first)}, {first.config.optimizer}",
@@ -67,9 +72,9 @@ def carrier(record: Record) -> str:
 
 
 def newest(records: list[Record], wanted) -> Record | None:
-    """The newest good record that is wanted."""
+    """The newest good record that is wanted; a disturbed one only where there is no other."""
     found = [record for record in records if record.ok and wanted(record)]
-    return max(found, key=lambda record: record.started_at, default=None)
+    return max(found, key=lambda record: (not disturbances_of(record), record.started_at), default=None)
 
 
 def has_profile(record: Record) -> bool:
@@ -84,8 +89,10 @@ def alike(a: Record, b: Record) -> bool:
 
 
 def chosen(suites: list[Suite]) -> Suite | None:
-    """The newest comparison that has enough rounds, or the newest with any; a breakdown where there is none."""
-    found = [(suite.study == COMPARE.name, min(suite.n, MIN_ROUNDS), place) for place, suite in enumerate(suites)
+    """The newest comparison that has enough rounds and was not disturbed; else the newest with enough rounds, or with
+    any; a breakdown where there is none."""
+    found = [(suite.study == COMPARE.name, min(suite.n, FEWEST_ROUNDS), not suite.disturbed, place)
+             for place, suite in enumerate(suites)
              if suite.study in (COMPARE.name, BREAKDOWN.name) and suite.n]  # fmt: skip
     return suites[max(found)[-1]] if found else None
 
@@ -93,24 +100,36 @@ def chosen(suites: list[Suite]) -> Suite | None:
 def in_suite(suite: Suite, suites: list[Suite]) -> dict:
     """What a suite says of its programs. suites: among them a breakdown may be, which knows more of their steps. Raises
     UserError when it compares different workloads."""
-    more = [each for each in suites if each.study == BREAKDOWN.name and each.n and alike(each.first, suite.first)]
-    few = [f"n = {suite.n}: a look, not a result"] if suite.n < MIN_ROUNDS else []
+    more = [each for each in suites if each.study == BREAKDOWN.name and each.n >= FEWEST_ROUNDS and not each.disturbed]
+    more = [each for each in more if alike(each.first, suite.first)]
     return {
+        "disturbed": suite.disturbed,
+        "withheld": withheld(suite.disturbance, suite.n),
         "ways": tuple(way_of(program, [(suite, program), *same_in(more, program)])
                       for program in suite.programs.values() if not program.is_bound and program.config.sync),
         "looks": len(suite.looks) or 1,
         "source": f"measured: {suite.id}, n = {suite.n}; {suite.machine}",
         "unfair": style.flag(study_of(suite).result(suite).certificate),
-        "said": (*few, *describe.misfits(suite.failed), *describe.disturbed(suite.records)),
+        "said": (*describe.misfits(suite.failed), *describe.cautions(suite.records)),
     }  # fmt: skip
+
+
+def withheld(disturbance: str, rounds: int = FEWEST_ROUNDS) -> str:
+    """Why measurements recommend nothing: what disturbed them, or too few rounds; "" where they recommend something."""
+    if disturbance:
+        return f"the runs were disturbed: {disturbance}. Repeat them on an idle machine"
+    if rounds < FEWEST_ROUNDS:
+        return f"n = {rounds} rounds are a preview: a recommendation needs ROUNDS={FEWEST_ROUNDS} or more"
+    return ""
 
 
 def of_run(record: Record) -> dict:
     """What a run of one device says."""
     return {
+        "withheld": withheld(in_words(disturbances_of(record))),
         "ways": (Way(record.program, record.config, [record.throughput], parts_of(Program("", [record]), None)),),
         "source": f"measured: {record.run_id}, n = 1; {describe.machine_line(record)}",
-        "said": tuple(describe.disturbed([record])),
+        "said": tuple(describe.cautions([record])),
     }
 
 

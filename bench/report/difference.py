@@ -21,6 +21,7 @@ from bench import formulas
 from bench.analysis import stats, words
 from bench.analysis.certificate import certify
 from bench.analysis.parity import UNKNOWN
+from bench.analysis.suite import suites_of
 from bench.analysis.tables import Grid
 from bench.config.fields import PROGRAM, WORK
 from bench.config.options import UNSET, names
@@ -28,6 +29,7 @@ from bench.errors import UserError
 from bench.foreign import result as foreign
 from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
+from bench.record.disturbance import in_words, worst
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
 from bench.record.view import Record
@@ -57,9 +59,10 @@ class Difference:
     hl_low: float | None
     hl_high: float | None
     verdict: str  # as in stats.Comparison
-    needed: int | None  # records a side, only when too noisy
+    needed: int | None  # records a side, only when inconclusive
     outliers: list[str]  # run_ids of either side: shown, kept
     unlike: list[str]  # what the runs did otherwise although the same was asked for
+    disturbance: str = ""  # by what any of the runs was disturbed: then there is no verdict
 
     @property
     def numbers(self) -> str:
@@ -77,14 +80,12 @@ class Difference:
 
     def verdict_words(self) -> str:
         """The verdict in words, with its numbers."""
-        if self.verdict == "no interval":
-            return f"one record on a side: no interval ({self.numbers})"
-        return stats.verdict_words(self, "A", "B", self.numbers, TIE_MARGIN, f"{self.needed} records a side")
+        return stats.verdict_words(self, "A", "B", self.numbers, TIE_MARGIN, self.needed, "records a side")
 
     def against(self, bound: float) -> str:
         """The interval's position relative to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
         limit = 1 - bound / 100
-        if self.low is None:
+        if self.low is None or self.disturbance:
             return "unknown"
         if self.high < limit:
             return "beyond"
@@ -103,14 +104,14 @@ class Result:
     def regressions(self, bound: float, strict: bool) -> list[str]:
         """One sentence for each program that fails the bound.
 
-        Plainly, a program fails when its whole interval is slower than the bound; one without an interval is not
-        judged. Strictly, it fails unless its whole interval is shown to be within the bound, so that one record a side
-        fails, and so does a program of A that B has no good record of.
+        Plainly, a program fails when its whole interval is slower than the bound; one without a verdict is not judged.
+        Strictly, it fails unless its whole interval is shown to be within the bound, so that a program of A that B has
+        no good record of fails, too.
         """
         text = {
             "beyond": "the whole interval is slower by more than",
             "across": "the interval reaches beyond",
-            "unknown": "one record on a side shows nothing about",
+            "unknown": "not judged, because runs were disturbed or are fewer than three a side:",
         }
         failing = tuple(text) if strict else ("beyond",)
         judged = [(d, d.against(bound)) for d in self.differences]
@@ -158,8 +159,11 @@ def compare_foreign(a: list[ForeignRecord], b: list[ForeignRecord]) -> Result:
 
 
 def usable(records: list[Record]) -> list[Record]:
-    """The records whose throughput is a result: ended well, not interrupted, and not slowed by the profiler."""
-    return [record for record in records if record.ok and not record.config.profile and not record.interruptions]
+    """The records whose throughput is a result: ended well, not interrupted, not slowed by the profiler, and not of an
+    earlier attempt at a round."""
+    earlier = {record.run_id for suite in suites_of(records) for record in suite.left_out if suite.n}
+    good = [record for record in records if record.ok and not record.config.profile and not record.interruptions]
+    return [record for record in good if record.run_id not in earlier]
 
 
 def of_program(name: str) -> bool:
@@ -252,14 +256,16 @@ def difference(name: str, a: list[Record], b: list[Record], apart: list[str]) ->
     means = [statistics.geometric_mean(side) for side in (xs, ys)]
     ratio, low, high = means[1] / means[0], None, None
     confidence = confidence_of([*a, *b])
-    if min(len(xs), len(ys)) > 1:
+    if min(len(xs), len(ys)) >= stats.FEWEST_ROUNDS:
         ratio, low, high = formulas.unpaired_log_ratio_interval(xs, ys, confidence)
-    word = stats.verdict(low, high, TIE_MARGIN)
+    why = in_words(worst([*a, *b]))
+    word = "disturbed" if why else stats.verdict(low, high, TIE_MARGIN)
     wild = [side[i].run_id for side, values in ((a, xs), (b, ys)) for i in stats.outliers(values)]
-    needed = records_needed(xs, ys, confidence) if word == "too noisy" else None
+    needed = records_needed(xs, ys, confidence) if word == "inconclusive" else None
     return Difference(
-        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, apart
-    )
+        name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, apart,
+        why,
+    )  # fmt: skip
 
 
 def confidence_of(records: list[Record]) -> float:
@@ -269,7 +275,7 @@ def confidence_of(records: list[Record]) -> float:
 
 def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | None, float | None, float | None]:
     """The Hodges–Lehmann ratio b/a with its exact rank-sum interval; None where too many or too few for it."""
-    if max(len(a), len(b)) > EXACT_RECORDS:
+    if max(len(a), len(b)) > EXACT_RECORDS or min(len(a), len(b)) < stats.FEWEST_ROUNDS:
         return None, None, None
     logs = [[math.log(x) for x in side] for side in (a, b)]
     found = formulas.hodges_lehmann_shift(*logs, rank_sum_depth(len(a), len(b), confidence)[0])
@@ -375,4 +381,4 @@ def grid(result: Result, units: str) -> Grid:
          words.with_span(d.ratio, d.low, d.high), words.with_span(d.hl_ratio, d.hl_low, d.hl_high), d.verdict + d.mark]
         for d in result.differences
     ]  # fmt: skip
-    return Grid(head, rows)
+    return Grid(head, rows, grey=frozenset(i for i, d in enumerate(result.differences) if d.disturbance))

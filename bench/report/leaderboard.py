@@ -4,8 +4,8 @@ In: a folder with a folder per student, with the records of the student's `make 
 ratio of throughput to ``single`` of the same comparison, so another machine is no head start; comparisons of other
 work, another kind of device or another number of them are tables of their own. A program counts where the certificate
 of it and ``single`` has nothing that differs: with compressed gradients or a mistake another update is computed. The
-place is an interval, too: two programs whose intervals overlap are not told apart. A record is a file that can be
-edited: run the first places again.
+place is an interval, too: two programs whose intervals overlap are not told apart. A comparison with a disturbed run is
+shown in grey and has no place. A record is a file that can be edited: run the first places again.
 """
 
 import collections
@@ -20,7 +20,7 @@ from bench.analysis.suite import Program, Suite, suites_of
 from bench.analysis.tables import Grid
 from bench.errors import UserError
 from bench.measure.environment import source_hash
-from bench.record.describe import how_quiet
+from bench.record.disturbance import LABEL
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report.pooling import workload_of
@@ -39,6 +39,7 @@ class Entry:
     code: str
     machine: str
     comparison: stats.Comparison
+    disturbed: bool
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -71,9 +72,9 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
 
 
 def best_of(found: list[Entry]) -> list[Entry]:
-    """The highest ratio on each work."""
+    """The highest ratio on each work, of those that were not disturbed where there are such."""
     best = {}
-    for entry in sorted(found, key=lambda entry: entry.comparison.ratio):
+    for entry in sorted(found, key=lambda entry: (not entry.disturbed, entry.comparison.ratio)):
         best[entry.work] = entry
     return list(best.values())
 
@@ -95,7 +96,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
             said.append(f"{student}: {program.label} of {suite.id} does not count: {pair.certificate.sentence()}")
             continue
         work, code = work_of(program.first), code_of(program.first)
-        found.append(Entry(student, program.label, work, code, suite.machine, pair.comparison))
+        found.append(Entry(student, program.label, work, code, suite.machine, pair.comparison, suite.disturbed))
     return found
 
 
@@ -109,8 +110,7 @@ def hindrance(suite: Suite, base: Program | None) -> str:
         require_one_workload(suite, NOTHING_VARIES)
     except UserError as error:
         return str(error)
-    quiet, said = how_quiet(suite.records)
-    return "" if quiet else said
+    return ""
 
 
 def work_of(record: Record) -> str:
@@ -124,15 +124,15 @@ def code_of(record: Record) -> str:
 
 
 def places(found: list[Entry]) -> dict[str, tuple[int, int]]:
-    """Student -> first and last place that the interval leaves open, among entries of one work.
+    """Student -> first and last place that the interval leaves open, among entries of one work that were not disturbed.
 
     Ahead of an entry for sure is whose whole interval lies above its own; behind it whose whole interval lies below.
     """
-    sure = {}
-    for entry in found:
-        ahead = sum(other.interval[0] > entry.interval[1] for other in found)
-        behind = sum(other.interval[1] < entry.interval[0] for other in found)
-        sure[entry.student] = (1 + ahead, len(found) - behind)
+    sure, placed = {}, [entry for entry in found if not entry.disturbed]
+    for entry in placed:
+        ahead = sum(other.interval[0] > entry.interval[1] for other in placed)
+        behind = sum(other.interval[1] < entry.interval[0] for other in placed)
+        sure[entry.student] = (1 + ahead, len(placed) - behind)
     return sure
 
 
@@ -142,12 +142,13 @@ def grids(found: list[Entry]) -> list[Grid]:
             ("code", False), ("machine", False)]  # fmt: skip
     tables = []
     for work in sorted({entry.work for entry in found}):
-        same = sorted((e for e in found if e.work == work), key=lambda e: -e.comparison.ratio)
+        same = sorted((e for e in found if e.work == work), key=lambda e: (e.disturbed, -e.comparison.ratio))
         open_to = places(same)
         rows = [
-            ["–".join(map(str, dict.fromkeys(open_to[e.student]))), e.student, e.program, f"{e.comparison.ratio:.3f}",
+            [LABEL if e.disturbed else "–".join(map(str, dict.fromkeys(open_to[e.student]))), e.student, e.program,
+             f"{e.comparison.ratio:.3f}",
              words.span(*e.interval, ".3f"), str(e.comparison.n), e.code, e.machine]
             for e in same
         ]  # fmt: skip
-        tables.append(Grid(head, rows, work))
+        tables.append(Grid(head, rows, work, frozenset(i for i, e in enumerate(same) if e.disturbed)))
     return tables

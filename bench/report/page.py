@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bench import files
 from bench.analysis import drawing, style, tables
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.errors import UserError
@@ -23,7 +24,6 @@ from bench.record import describe
 from bench.record.view import Record
 from bench.report.advice import facts_of
 from bench.report.pooling import machine_of
-from bench.studies.base import MIN_ROUNDS
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import STUDIES, study_of
 from bench.without_training.advice.answers import of_measured, standing
@@ -120,7 +120,12 @@ def advice_section(suites: list[Suite]) -> dict | None:
         facts = facts_of(suites, [])
     except UserError:  # the suite's own section says why
         return None
-    return {"flag": facts.unfair, "answers": of_measured(facts), "standing": standing(facts)}
+    return {
+        "flag": facts.unfair,
+        "withheld": facts.withheld,
+        "answers": of_measured(facts),
+        "standing": standing(facts),
+    }
 
 
 def place_of(key: Subject) -> tuple:
@@ -140,10 +145,12 @@ def subject(suite: Suite) -> Subject:
 
 
 def completeness(suite: Suite) -> int:
-    """2 for a suite with the rounds that it should have, 1 for one with fewer, 0 for one with none. One that went on
-    until there were verdicts should have those of its first look."""
+    """3 for a suite with the rounds that it should have, 2 with enough for an interval, 1 with fewer or disturbed, 0
+    with none. One that went on until there were verdicts should have those of its first look."""
     enough = suite.looks[0] if suite.looks else study_of(suite).enough
-    return 2 if suite.n >= enough else min(1, suite.n)
+    if suite.n < min(enough, FEWEST_ROUNDS) or suite.disturbed:
+        return min(1, suite.n)
+    return 3 if suite.n >= enough else 2
 
 
 def section(suite: Suite, twin: bool = False) -> dict:
@@ -159,6 +166,8 @@ def section(suite: Suite, twin: bool = False) -> dict:
         "warning": study.warning(suite),
         "said": study.said(suite),
         "standing": style.standing(suite),
+        "disturbance": suite.disturbance,
+        "preview": suite.n < FEWEST_ROUNDS,
         "notes": notes(suite),
         "command": study.repeat(suite),
         "commands": commands(suite),
@@ -168,10 +177,10 @@ def section(suite: Suite, twin: bool = False) -> dict:
         result = study.result(suite)
     except UserError as error:
         return found | {"refusal": str(error)}
-    few = [f"quick: n = {suite.n}, a look, not a result"] if suite.n < MIN_ROUNDS else []
+    preview = [f"preview: n = {suite.n}, no interval and no verdict"] if suite.n < FEWEST_ROUNDS else []
     return found | {
         "refusal": None,
-        "answers": few + study.answer(result),
+        "answers": preview + study.answer(result),
         "flag": style.flag(result.certificate),
         "fair": result.certificate.sentence(),
         "pictures": [
@@ -226,14 +235,14 @@ def where(suite: Suite) -> str:
 
 def notes(suite: Suite) -> list[str]:
     """What a reader must know of a suite's rounds."""
-    found = ["One round: no interval, and nothing can be said of its noise."] if suite.n == 1 else []
+    found = []
     if suite.left_out:
-        found.append(f"{len(suite.left_out)} runs of rounds that are not whole are left out of every figure.")
+        found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds do not count.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
         found += [f"{len(failed)} runs failed: see below.", *describe.misfits(failed)]
     return [
         *found,
-        *describe.disturbed(suite.records),
+        *describe.cautions(suite.records),
         *study_of(suite).notes(suite),
         *dict.fromkeys(suite.first.notes),
     ]
@@ -266,7 +275,7 @@ def runs_grid(records: list[Record]) -> Grid:
             ("peak memory, GiB per device", True), ("machine", False), ("command", False)]  # fmt: skip
     newest = sorted(records, key=lambda r: r.started_at, reverse=True)
     rows = [[when(r), *describe.row(r), describe.machine_line(r), r.command] for r in newest]
-    return Grid(head, rows, "One run each: no interval, no verdict")
+    return Grid(head, rows, "One run each: no interval, no verdict", tables.disturbed_rows(newest))
 
 
 def failed_grid(records: list[Record]) -> Grid:
@@ -305,7 +314,8 @@ def line_of(suite: Suite) -> str:
     """A suite that is not shown, in a line."""
     profiled = ", ".join(record.program for record in suite.extra)
     programs = ", ".join(suite.programs) or f"no whole round, profiled {profiled}"
-    return f"{suite.id}: {programs}; n = {suite.n}; {suite.machine}"
+    disturbed = "; disturbed" if suite.disturbed else ""
+    return f"{suite.id}: {programs}; n = {suite.n}{disturbed}; {suite.machine}"
 
 
 def failed_lines(records: list[Record]) -> list[str]:

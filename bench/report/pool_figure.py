@@ -30,8 +30,9 @@ def draw(panels: list):
     groups = [group for _, some in shown for group in some]
     machines = sorted({group.machine for group in groups})
     left = sum(len(panel.groups) for panel in panels) - len(groups)
-    foot = ["Mark: geometric mean; bar: its 95 % interval (Student's t on logarithms), where n is above 1."]
+    foot = ["Mark: geometric mean; bar: its 95 % interval (Student's t on logarithms), where n is 3 or more."]
     foot += [f"Not drawn, in the table: {plural(left, 'more row')}."] if left else []
+    foot += ["Grey: some of its runs were disturbed."] if any(group.disturbed for group in groups) else []
     foot += [f"{names[machine]}: {machine.line()}" for machine in machines]
     title = f"Throughput on {plural(len(machines), 'machine')}, n = {plural(sum(g.n for g in groups), 'record')}"
     heights = [PANEL + ROW * len(some) * max(row_name(g, names).count("\n") + 1 for g in some) for _, some in shown]
@@ -53,8 +54,9 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
     for y, group in enumerate(groups):
         look = group.first.mode.look
         low, high = group.interval or (group.mean, group.mean)
-        axes.plot([low, high], [y, y], color=look.colour, linewidth=3, solid_capstyle="butt")
-        axes.plot(group.mean, y, look.marker, color=look.colour, markeredgecolor=style.BLACK, markeredgewidth=0.7)
+        colour = style.GREY if group.disturbed else look.colour
+        axes.plot([low, high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
+        axes.plot(group.mean, y, look.marker, color=colour, markeredgecolor=style.BLACK, markeredgewidth=0.7)
         axes.annotate(
             f"{group.mean:.3g}" if group.mean < 100 else f"{group.mean:.0f}", (high, y), (8, 0),
             textcoords="offset points", va="center", size=style.SMALL,
@@ -72,7 +74,7 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
 def row_name(group, names: dict) -> str:
     """Machine, program (with its threads where two programs differ in nothing else) and n, in lines that leave room for
     the axis."""
-    count = f"(n = {group.n})".replace(" ", "\u00a0")  # stays in one line
+    count = f"(n = {group.n}{', disturbed' if group.disturbed else ''})".replace(" ", "\u00a0")  # stays in one line
     return "\n".join(textwrap.wrap(f"{names[group.machine]} {group.title} {count}", NAME))
 
 

@@ -21,7 +21,7 @@ from bench.config.fields import WORK
 from bench.config.options import PLAIN, UNSET, names, to_dict
 from bench.errors import UserError
 from bench.measure.environment import cores_in_words
-from bench.record.describe import disturbances_of
+from bench.record.disturbance import LABEL, disturbances_of, worst
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report.difference import confidence_of, label, of_place, threads_of, usable
@@ -91,6 +91,11 @@ class Group:
         return len(self.records)
 
     @property
+    def disturbed(self) -> bool:
+        """Whether any of its records was disturbed."""
+        return bool(worst(self.records))
+
+    @property
     def plain(self) -> bool:
         """A mode as it comes, without an engine option or a part of the step taken away. What is chosen by the GPU is
         no option of an engine."""
@@ -104,8 +109,8 @@ class Group:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's 95 % interval of that mean; None for one record."""
-        if self.n < 2:
+        """Student's 95 % interval of that mean; None for fewer than FEWEST_ROUNDS records."""
+        if self.n < stats.FEWEST_ROUNDS:
             return None
         quantile = stats.t_quantile(self.n - 1, confidence_of(self.records))
         _, low, high = formulas.log_ratio_interval([1.0] * self.n, self.throughputs, quantile)
@@ -231,9 +236,7 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
     left = len(records) - len(good)
     said += [f"note: {left} failed, profiled or interrupted runs are left out"] if left else []
     disturbed = sum(bool(disturbances_of(record)) for record in good)
-    said += (
-        [f"note: {disturbed} of {len(good)} runs were disturbed by others, and count all the same"] if disturbed else []
-    )
+    said += [f"note: {disturbed} of {len(good)} runs were disturbed: their rows are grey"] if disturbed else []
     if not good:
         raise UserError("; ".join([f"no record below {folder} can be pooled", *said]))
     return good, said
@@ -262,9 +265,11 @@ def grid(panel: Panel, names: dict[Machine, str]) -> Grid:
     head = [("machine", False), ("mode", False), ("threads", True), (f"{panel.units}/s", True), ("95 %", True),
             ("n", True)]  # fmt: skip
     rows = [
-        [names[g.machine], g.name, str(g.threads or "unknown"), f"{g.mean:.1f}",
-         words.span(*g.interval, ".1f") if g.interval else "one record", str(g.n)]
+        [names[g.machine], f"{g.name}, {LABEL}" if g.disturbed else g.name, str(g.threads or "unknown"),
+         f"{g.mean:.1f}",
+         words.span(*g.interval, ".1f") if g.interval else "too few records", str(g.n)]
         for g in panel.groups
     ]  # fmt: skip
     kind = "CPU" if panel.device == "cpu" else "GPU"
-    return Grid(head, rows, f"{kind}: {panel.workload}, n = {panel.n}")
+    grey = frozenset(i for i, g in enumerate(panel.groups) if g.disturbed)
+    return Grid(head, rows, f"{kind}: {panel.workload}, n = {panel.n}", grey)

@@ -12,7 +12,8 @@ from bench.analysis.suite import Suite, suites_of
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.measure.environment import cores_in_words
-from bench.record.describe import disturbances, how_quiet
+from bench.record.describe import cautions_of_single_runs
+from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report import markdown
@@ -54,7 +55,7 @@ def page(folder: Path) -> str:
 def section(folder: Path, suite: Suite) -> str:
     """One suite: question, answer, tables, pictures, and how to repeat it."""
     study = study_of(suite)
-    quiet, said = how_quiet(suite.records)
+    quiet, said = undisturbed(suite.records)
     apart = "" if quiet else f" ({NO_REFERENCE})"
     over = f": {suite.first.network}" if suite.first.network else ""
     lines = [f"## {study.heading_of(suite)}{over}{apart}\n", f"*{study.question_of(suite)}*\n"]
@@ -79,7 +80,7 @@ def networks(folder: Path) -> Iterator[str]:
     if refused:
         raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
     for name, found in network_record.by_suite(records).items():
-        place, (quiet, said) = network_record.place_of(found), how_quiet(found)
+        place, (quiet, said) = network_record.place_of(found), undisturbed(found)
         standing = network_result.standing(found)
         lines = [f"## Network: {standing[0]}{'' if quiet else f' ({NO_REFERENCE})'}\n"]
         lines += [f"- {line}" for line in network_result.answer(found)]
@@ -123,7 +124,7 @@ def target_of(row: dict) -> str:
 def claim(folder: Path, study: str, picture: str) -> str:
     """What the newest suite of a study says of the fastest program against each other, where it was taken, and one of
     its pictures. Raises UserError where there is none that was not disturbed."""
-    suites = [suite for suite in read(folder)[0] if is_claim(suite, study) and how_quiet(suite.records)[0]]
+    suites = [suite for suite in read(folder)[0] if is_claim(suite, study) and undisturbed(suite.records)[0]]
     if not suites:
         raise UserError(
             f"{folder} holds no {study} suite that was not disturbed: run `make {study}` on an idle machine"
@@ -147,7 +148,7 @@ def finding(folder: Path, study: str, mode: str, picture: str) -> str:
     if not suites:
         raise UserError(f"{folder} holds no {study} suite with {mode}: run `make {study} MODES=single,{mode}`")
     suite = max(suites, key=lambda suite: suite.id)
-    found, (quiet, said) = study_of(suite), how_quiet(suite.records)
+    found, (quiet, said) = study_of(suite), undisturbed(suite.records)
     lines = [f"- {line}" for line in found.answer(found.result(suite))]
     lines += [] if quiet else [f"- {said} Their seconds count nowhere; what was learnt does not depend on them."]
     place = os.path.relpath(suite.folder, PROJECT / "tutorials" / "manual")
@@ -165,6 +166,6 @@ def single_run(folder: Path) -> tuple[Record, list[Record]]:
     alone = [record for record in read(folder)[1] if record.ok and not record.network]
     for record in alone:
         others = [each for each in alone if Path(each.folder).parent == Path(record.folder) / "baselines"]
-        if others and not disturbances(record, others):
+        if others and not cautions_of_single_runs(record, others):
             return record, others
     raise UserError(f"{folder} holds no single run with baselines")

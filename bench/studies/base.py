@@ -5,13 +5,14 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.analysis import style
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.config.command_line import OF_IMAGES, in_words
 from bench.config.modes import COMPARED, MODES
 from bench.config.options import KNOBS, UNSET, RunConfig, names, when_not_given
 from bench.launch.cluster.plan import repeated
 
 QUICK_ROUNDS = 2
-MIN_ROUNDS = 3  # with fewer it is a look, not a result
 # What a study decides by itself for each of its programs: not part of the command that repeats it.
 DECIDED = ("mode", "num_devices", "launcher", "out", "baselines", "profile", "sync", "checkpoint")
 
@@ -47,7 +48,7 @@ class Study:
     others: dict[str, dict] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
     rounds: int = 5
-    enough: int = MIN_ROUNDS
+    enough: int = FEWEST_ROUNDS
     seeded: bool = False
     most: bool = False
     named_by: str = ""
@@ -79,7 +80,11 @@ class Study:
     def figures(self, result) -> dict:
         """The pictures by name, in the order in which they should be read. matplotlib is imported here, not before."""
         drawn = {name: draw(result) for name, draw in self.part("figures").FIGURES[self.name].items()}
-        return {name: figure for name, figure in drawn.items() if figure is not None}
+        found = {name: figure for name, figure in drawn.items() if figure is not None}
+        if result.suite.disturbed:
+            for figure in found.values():
+                style.to_grey(figure)
+        return found
 
     # --- what most studies have nothing of: functions that their result.py may have ---------------------------------
 

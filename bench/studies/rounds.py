@@ -10,6 +10,7 @@ from bench.errors import RunFailed
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import did_not_fit
+from bench.record.disturbance import in_words, worst
 from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.base import Plan
@@ -30,26 +31,36 @@ def order(names: list[str], number: int) -> list[str]:
     return names[::-1] if number % 2 else names
 
 
+def repeats_of(plan: Plan, rounds: int) -> int:
+    """How many disturbed rounds of a suite are repeated at most: half of its rounds, and never more than four; none of
+    trainings by epoch, whose verdicts are about accuracy."""
+    trains = any(config.epochs for config in plan.programs.values())
+    return 0 if trains else min(4, (rounds + 1) // 2)
+
+
 def new_suite(study: str) -> str:
     """A name that no other suite has."""
     return f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> Path:
+def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may_repeat=None) -> Path:
     """Run every program of a plan once per round, in a rotated order, into OUT/<suite>/; returns that folder.
 
     rounds: the most. after_round: called after each with the number of rounds done and the records of this one; true
     where it was the last. Raises UserError when a program cannot run here, RunFailed when one does not end well that
     may not fail, or none fits into the memory that there is: the records so far stay.
 
-    Of a study that may be partial, a program that never fitted is not tried again: single, say, which has the whole
-    global batch on one device.
+    A round in which a run was disturbed is repeated, at most ``repeats_of`` times in a suite, and only while
+    ``may_repeat``, given the seconds that it took, agrees; the last complete attempt of a round counts. Of a study that
+    may be partial, a program that never fitted is not tried again: single, say, which has the whole global batch on one
+    device.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
     left, fitted = list(plan.programs), set()
-    for number in range(rounds):
-        said, records = {}, []
+    number, repeats = 0, repeats_of(plan, rounds)
+    while number < rounds:
+        said, records, began = {}, [], time.monotonic()
         for label in order(left, number):
             config = plan.programs[label]
             config = own_seed(config, number) if plan.study.seeded else config
@@ -71,7 +82,16 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None) -> 
             raise last
         row = ", ".join(f"{label} {said[label]}" for label in plan.programs if label in said)
         console.print(f"round {number + 1} of {rounds} ({time.monotonic() - started:.0f} s): {row}")
-        if after_round and after_round(number + 1, records):
+        seconds = time.monotonic() - began
+        if repeats and (why := in_words(worst(records))) and (may_repeat is None or may_repeat(seconds)):
+            console.print(
+                f"round {number + 1} was disturbed: {why}. Repeating it takes about {seconds:.0f} s; at most "
+                f"{repeats} more repeats in this suite, about {repeats * seconds:.0f} s"
+            )
+            repeats -= 1
+            continue
+        number += 1
+        if after_round and after_round(number, records):
             break
     for label, config in plan.extra.items():
         if label in left or label not in plan.programs:

@@ -1,10 +1,22 @@
-"""The four words of a comparison: where the interval of the ratio is, and what follows from it."""
+"""The words of a comparison: where the interval of the ratio is, and what follows from it."""
 
 from bench.analysis import stats, style
 
 MARGIN = 0.02
-INTERVALS = [(1.03, 1.08), (0.91, 0.96), (0.995, 1.012), (0.97, 1.06)]  # low and high of a ratio b / a: made up
-COLOURS = {"faster": style.GREEN, "slower": style.VERMILION, "tie": style.BLUE, "too noisy": style.GREY}
+INTERVALS = [
+    (1.03, 1.08),
+    (0.91, 0.96),
+    (0.995, 1.012),
+    (0.97, 1.06),
+    (0.87, 1.13),
+]  # low and high of a ratio b / a: made up
+COLOURS = {
+    "faster": style.GREEN,
+    "slower": style.VERMILION,
+    "tie": style.BLUE,
+    "no difference": style.SKY,
+    "inconclusive": style.GREY,
+}
 
 
 @style.styled
@@ -12,7 +24,7 @@ def verdicts():
     """A row an interval: the bar, the band of a tie, and the word that ``bench.analysis.stats.verdict`` says."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(style.WIDTH, 2.9), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 3.3), layout="constrained")
     figure.suptitle("An interval, and the word for it", size=style.TITLE, weight="bold", x=0.02, ha="left")
     axes = figure.subplots()
     axes.axvspan(1 / (1 + MARGIN), 1 + MARGIN, color=style.PALE, alpha=0.8, linewidth=0)
@@ -25,6 +37,6 @@ def verdicts():
     axes.set_ylim(len(words) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(
-        f"ratio b / a with its 95 % interval; grey: ±{100 * MARGIN:g} %\ndrawing: the four intervals are made up"
+        f"ratio b / a with its 95 % interval; grey: ±{100 * MARGIN:g} %\ndrawing: the intervals are made up"
     )
     return figure

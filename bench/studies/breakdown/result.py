@@ -8,7 +8,7 @@ a CPU the cores that communication takes from computation.
 import statistics
 
 from bench import formulas
-from bench.analysis import stats, style
+from bench.analysis import stats, style, words
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
 from bench.record.view import Record, Sample
@@ -46,19 +46,23 @@ def bare_of(suite: Suite, program: Program) -> Program | None:
 
 
 def exposed_comm(program: Program, bare: Program) -> tuple:
-    """([ms of each round], mean, low, high) of the exposed communication; low and high None with one round."""
+    """([ms of each round], mean, low, high) of the exposed communication; low and high None for a preview."""
     pairs = zip(program.records, bare.records, strict=True)
     each = [1e3 * formulas.exposed_comm_s(step_ms(record) / 1e3, step_ms(other) / 1e3) for record, other in pairs]
-    if len(each) < 2:
-        return each, each[0], None, None
+    if len(each) < stats.FEWEST_ROUNDS:
+        return each, statistics.fmean(each), None, None
     return each, *formulas.mean_interval(each, stats.t_quantile(len(each) - 1, 0.95))
 
 
 def exposed_words(program: Program, mean: float, low: float | None, high: float | None) -> str:
-    """The exposed communication with its interval and its share of the step."""
+    """The exposed communication with its interval and its share of the step; "not shown" where it is noise."""
+    if words.too_wide(mean, low, high):
+        return words.measured(mean, low, high)
+    if low is None:
+        return f"{style.number(mean)} ms (preview: no interval)"
     share = 100 * mean / statistics.fmean(step_ms(record) for record in program.records)
-    interval = "" if low is None else f" [{style.number(low)} to {style.number(high)}]"
-    return f"{style.number(mean)} ms{interval}, {style.number(round(share))} % of the step"
+    interval = f"[{style.number(low)} to {style.number(high)}]"
+    return f"{style.number(mean)} ms {interval}, {style.number(round(share))} % of the step"
 
 
 def slowest(record: Record) -> Sample:

@@ -11,6 +11,7 @@ import statistics
 
 from bench.analysis import style
 from bench.analysis.lanes import PHASES
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.studies.breakdown.result import bare_of, exposed_comm, exposed_words, phases_ms, step_ms
 
 ROW = 0.42  # inches
@@ -31,9 +32,9 @@ def draw(result):
     key += "`no_sync`: the same run without any exchange."
     more = [key]
     if exposed:
+        rounds = " (dots), with its 95 % interval." if suite.n >= FEWEST_ROUNDS else "; a preview: no interval."
         more.append("Exposed communication: what communication adds to the step, buffers and the cores that it takes "
-                    "included: the step less its no_sync step, by round"
-                    + (" (dots), with its 95 % interval." if suite.n > 1 else "; one round: no interval."))  # fmt: skip
+                    "included: the step less its no_sync step, by round" + rounds)  # fmt: skip
     heights = [ROW * len(suite.programs) + 0.95] + ([0.62 * len(exposed) + 0.65] if exposed else [])
     paper = style.canvas(suite, "Where the step goes", sum(heights), result.certificate, tuple(more))
     panels = style.axes_on(paper, len(heights), sharex=bool(exposed), height_ratios=heights)

@@ -36,13 +36,10 @@ def capital(option: str) -> str:
 
 
 def answer(result: Result) -> list[str]:
-    """The fastest mode against each other, as the comparison says it; a single round says only its ratio, and
-    where its median steps say that the other one is faster."""
+    """The fastest mode against each other, as the comparison says it; for a single round also where its median steps
+    say that the other one is faster."""
     if result.suite.n > 1:
         return result.answer()
     best, *others = result.ranking()
-    ratios = {label: result.pair(label, best).comparison.ratio for label in others}
-    units = result.suite.units
-    lines = [f"{best} did ×{x:.2f} the {units}/s of {label} in one round: no interval" for label, x in ratios.items()]
     first = {label: program.first for label, program in result.suite.programs.items()}
-    return lines + [said for label in others if (said := contradiction(first[best], first[label]))]
+    return result.answer() + [said for label in others if (said := contradiction(first[best], first[label]))]

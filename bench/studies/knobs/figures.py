@@ -6,11 +6,12 @@ colour needs to be read exactly.
 """
 
 from bench.analysis import ratio_figure, style, words
+from bench.analysis.stats import FEWEST_ROUNDS
 from bench.studies.knobs.result import base_words, chance, compared, notes, settings_of
 from bench.studies.programs import shown
 
 CELL = 0.72  # inches, the height of a row
-SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "too noisy": "?", "no interval": ""}
+SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "no difference": "≈", "inconclusive": "?"}
 
 
 @style.styled
@@ -22,8 +23,12 @@ def draw(result):
         return draw_settings(result)
     panels = panels_of(suite) if settings else []
     key = f"Ratio of {suite.units}/s to the same mode with the settings of the run. "
-    key += "▲ faster, ▼ slower, = tie within ±2 %, ? too noisy to say" if suite.n > 1 else "One round: no interval"
-    key += " (95 % interval below the ratio)." if suite.n > 1 else "."
+    if suite.disturbed:
+        key += "95 % CI below the ratio."
+    elif suite.n >= FEWEST_ROUNDS:
+        key += "▲ faster, ▼ slower, = tie within ±2 %, ≈ no difference found, ? inconclusive (95 % CI below the ratio)."
+    else:
+        key += "A preview: no interval."
     more = [key, *([base_words(base)] if settings else []), *chance(suite)]
     heights = [CELL * len(rows) + 0.85 for _, rows, _ in panels] or [1.0]
     paper = style.canvas(suite, "What the knobs change", sum(heights), result.certificate, tuple(more))
@@ -106,8 +111,9 @@ def draw_panel(axes, title: str, rows: list, columns: list[str] | None, low: flo
                                      linewidth=0.7))  # fmt: skip
             ink = "black" if level > 0.5 else "white"
             interval = words.span(cell.low, cell.high, ".2f")
-            ratio = f"×{cell.ratio:.2f} {SIGNS[cell.verdict]}".strip()
-            said = [*([(value, style.SMALL, "normal")] if value else []), (ratio, style.TEXT, "bold"),
+            ratio = f"×{cell.ratio:.2f} {SIGNS.get(cell.verdict, '')}".strip()
+            weight = "bold" if cell.verdict in SIGNS else "normal"
+            said = [*([(value, style.SMALL, "normal")] if value else []), (ratio, style.TEXT, weight),
                     (interval, style.SMALL - 0.5, "normal")]  # fmt: skip
             for i, (text, size, weight) in enumerate(said, start=1):
                 axes.text(x + 0.5, y + (i - 0.1) / (len(said) + 0.8), text, color=ink, ha="center", va="center",

@@ -30,7 +30,7 @@ def settings_of(suite: Suite) -> tuple[Program | None, dict[str, dict]]:
 def compared(suite: Suite) -> dict[str, stats.Comparison]:
     """Label -> this setting against those of the run."""
     base, settings = settings_of(suite)
-    return {label: compare_programs(base, suite.programs[label]) for label in settings}
+    return {label: compare_programs(suite, base.label, label) for label in settings}
 
 
 def answer(result: Result) -> list[str]:
@@ -38,6 +38,8 @@ def answer(result: Result) -> list[str]:
     does among so many settings."""
     suite, found = result.suite, compared(result.suite)
     base, _ = settings_of(suite)
+    if suite.disturbed or suite.n < stats.FEWEST_ROUNDS:
+        return [*(each.sentence(base.label, label) for label, each in found.items()), base_words(base)]
     faster = sorted((label for label in found if found[label].verdict == "faster"), key=lambda x: -found[x].ratio)
     lines = [found[label].sentence(base.label, label) for label in faster]
     if not faster:
@@ -62,7 +64,7 @@ def base_words(base: Program) -> str:
 def chance(suite: Suite) -> list[str]:
     """How many settings were compared, and what chance does then; nothing where there is no interval."""
     count = len(settings_of(suite)[1])
-    if not count or suite.n < 2:
+    if not count or suite.disturbed or suite.n < stats.FEWEST_ROUNDS:
         return []
     return [
         f"{count} {'setting' if count == 1 else 'settings'} compared, each at 95 %: of settings that change nothing, "

@@ -22,6 +22,7 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find
 from bench.mistakes.measures import Measure
+from bench.record.disturbance import worst
 from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
 from bench.studies.lab.study import VARIANTS
@@ -40,10 +41,14 @@ class Row:
     change: float
     low: float | None
     high: float | None
+    disturbed: bool = False  # a time, of which a run was disturbed
 
     @property
     def direction(self) -> str:
-        """Where the mistake moved the measure: "up", "down", or "" where the interval holds no change."""
+        """Where the mistake moved the measure: "up", "down", or "" where the interval holds no change, and of a time
+        that was disturbed."""
+        if self.disturbed:
+            return ""
         low, high = (self.change, self.change) if self.low is None else (self.low, self.high)
         nothing = 1 if self.measure.ratio else 0
         return "up" if low > nothing else "down" if high < nothing else ""
@@ -53,7 +58,7 @@ class Row:
         """The direction in words. What was not fixed in advance is not shown by one seed."""
         if self.low is None and not self.measure.moves:
             return "one seed shows nothing"
-        return self.direction or "no effect shown here"
+        return "disturbed: not judged" if self.disturbed else self.direction or "no effect shown here"
 
     @property
     def as_expected(self) -> bool:
@@ -212,7 +217,8 @@ def row_of(measure: Measure, records: dict[str, list[Record]]) -> Row | None:
     right, wrong = ([float(value) for value in values[variant]] for variant in VARIANTS)
     if measure.ratio:
         found = stats.compare_rounds(right, wrong)
-        return Row(measure, right, wrong, found.ratio, found.low, found.high)
+        disturbed = bool(worst(record for each in records.values() for record in each if record.ok))
+        return Row(measure, right, wrong, found.ratio, found.low, found.high, disturbed)
     differences = [b - a for a, b in zip(right, wrong, strict=True)]
     if len(differences) == 1:
         return Row(measure, right, wrong, differences[0], None, None)

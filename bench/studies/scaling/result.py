@@ -4,7 +4,7 @@ from bench import formulas
 from bench.analysis import comparison, stats
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
-from bench.analysis.words import with_span
+from bench.analysis.words import measured
 from bench.studies.scaling.study import STRONG, STRONG_RULES, WEAK_RULES
 from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
@@ -32,7 +32,7 @@ def speedup(result: Result, program: Program) -> tuple:
     """Throughput over the base's, paired by round: (ratio, low, high)."""
     if program.label == result.base:
         return 1.0, None, None
-    both = comparison.compare(result.suite.programs[result.base], program)
+    both = comparison.compare(result.suite, result.base, program.label)
     return both.ratio, both.low, both.high
 
 
@@ -52,8 +52,8 @@ def answer(result: Result) -> list[str]:
     there = [points[most] for points in lines.values() if most in points]
     there.sort(key=lambda program: (program.is_bound, -speedup(result, program)[0]))
     return [
-        f"{program.label}: speedup ×{with_span(*speedup(result, program), '.2f')}, "
-        f"efficiency {with_span(*efficiency(result, program), '.0f')} %"
+        f"{program.label}: speedup {measured(*speedup(result, program), '.2f', before='×')}, "
+        f"efficiency {measured(*efficiency(result, program), '.0f', after=' %')}"
         + (" (upper bound: no communication)" if program.is_bound else "")
         for program in there
     ]

@@ -22,6 +22,7 @@ def advise(facts: Facts) -> list[Answer]:
     forecast = can_forecast(facts)
     found = [
         *of_measured(facts),
+        Answer("Measured", choice.evidence_lines(facts)),
         Answer("Largest batch per device", batch_lines(facts)),
         Answer(f"On {facts.nodes} devices", cluster.cluster_lines(facts) if forecast and facts.nodes else []),
         Answer("How far it scales", cluster.efficiency_lines(facts) if forecast else []),
@@ -32,7 +33,9 @@ def advise(facts: Facts) -> list[Answer]:
 
 
 def of_measured(facts: Facts) -> list[Answer]:
-    """What the measured rounds answer."""
+    """What the measured rounds answer; where they recommend nothing, why."""
+    if facts.withheld:
+        return [Answer("No recommendation", [facts.withheld])]
     steps = [line for way in looked_into(facts) for line in step.step_lines(way, facts)]
     found = [
         Answer("Which mode", choice.mode_lines(facts) if choice.candidates(facts.ways) else []),
@@ -75,7 +78,7 @@ def batch_lines(facts: Facts) -> list[str]:
 
 def cost_lines(facts: Facts) -> list[str]:
     """What an epoch costs with each program, the cheapest first; predicted, on devices that are not here."""
-    if facts.price is None or facts.per_epoch is None:
+    if facts.price is None or facts.per_epoch is None or facts.withheld:
         return []
     ways = sorted(choice.candidates(facts.ways), key=lambda way: cost(way, facts)[0])
     lines = [f"{way.label}: {interval_words(*cost(way, facts))}, on {devices(way)}" for way in ways]
@@ -124,11 +127,12 @@ def unknown_lines(facts: Facts) -> list[str]:
                      "(`make advise GPUS=2`)")  # fmt: skip
     if not facts.batches:
         lines.append(f"the largest batch: {' '.join(facts.batches_said) or '`make memory` computes it'}")
-    if facts.profile is None:
-        lines.append("what more devices would do: no profile of one device (`make bench MODE=single PROFILE=1`)")
-    elif facts.link is None:
-        lines.append("what more devices would do: no link (LINK=10gbit,50us, or RECORDS with what `make network` left)")
-    else:
+    more = "what more devices would do"
+    if facts.profile is None and not any(line.startswith(more) for line in lines):
+        lines.append(f"{more}: no profile of one device (`make bench MODE=single PROFILE=1`)")
+    elif facts.profile and facts.link is None:
+        lines.append(f"{more}: no link (LINK=10gbit,50us, or RECORDS with what `make network` left)")
+    elif facts.profile:
         lines += [f"predictions: {line}" for line in limits(len(facts.profile.factors), facts.link)]
     if facts.price is not None and facts.per_epoch is None:
         lines.append("the cost of an epoch: how many examples it has (EXAMPLES=…)")

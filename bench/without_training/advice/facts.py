@@ -1,6 +1,5 @@
 """What advice is made from: measured rounds of each mode, and what a forecast needs."""
 
-import statistics
 from dataclasses import dataclass, field
 
 from bench.config.modes import MODES, ModeInfo
@@ -58,16 +57,13 @@ class Way:
         """What a part has of the step, in each round."""
         return [value / step for value, step in zip(self.parts[part], self.steps_ms, strict=True)]
 
-    def mean_share(self, part: str) -> float:
-        """The same over the rounds; 0 where the part is not known."""
-        return statistics.fmean(self.share(part)) if part in self.parts else 0.0
-
 
 @dataclass(frozen=True)
 class Facts:
     """All that is known.
 
-    ways: the programs that were measured in the same rounds; looks: how often their verdicts were looked at. what,
+    ways: the programs that were measured in the same rounds; looks: how often their verdicts were looked at; disturbed:
+    whether any of their runs was; withheld: why nothing is recommended from them, "" where something is. what,
     source: the workload, and where and when it was measured. units: of throughput; batched: of a batch. unfair: what
     the certificate says where something differed.
     profile, link: for a forecast. own_link: the one that was measured between the devices of ``ways``. nodes: of a
@@ -78,6 +74,8 @@ class Facts:
 
     ways: tuple[Way, ...] = ()
     looks: int = 1
+    disturbed: bool = False
+    withheld: str = ""
     what: str = ""
     source: str = ""
     units: str = "images"

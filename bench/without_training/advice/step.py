@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from bench import formulas
-from bench.analysis import stats, style
+from bench.analysis import stats, style, words
 from bench.config.options import RunConfig, to_dict, unchecked
 from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
 from bench.without_training.forecast import result
@@ -32,7 +32,7 @@ def trials(way: Way, facts: Facts) -> list[Trial]:
 
 def workers(way: Way) -> list[Trial]:
     """Input workers, where the step waits for data."""
-    share = way.mean_share(DATA_WAIT)
+    share = shown_share(way, DATA_WAIT)
     if share < LEAST:
         return []
     return [Trial(share, f"more input workers: WORKERS=… (now {way.config.workers or 0} in all); gains at most the "
@@ -43,7 +43,7 @@ def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:
     """Gradients sent as float16, where their exchange is not hidden. The gain is the forecast's where the link between
     these devices was measured; else at most all that is exposed: as much of the exchange as before stays hidden, so
     half the bytes may save more than half of the rest."""
-    share = way.mean_share(EXPOSED)
+    share = shown_share(way, EXPOSED)
     if share < LEAST:
         return []
     if not way.config.overlap and "overlap" in way.info.knobs:
@@ -82,7 +82,7 @@ def saved(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
 
 def balance(way: Way) -> list[Trial]:
     """Ranks that take as long as each other."""
-    share = way.mean_share(IMBALANCE)
+    share = shown_share(way, IMBALANCE)
     if share < LEAST:
         return []
     return [Trial(share, "equal devices with nothing else on them (`bench doctor`): the slowest rank is waited for; "
@@ -102,23 +102,41 @@ def settings(way: Way) -> list[Trial]:
 def step_lines(way: Way, facts: Facts) -> list[str]:
     """The parts of a step, the largest first, and what to try."""
     steps = way.steps_ms
-    order = sorted(way.parts, key=lambda part: -way.mean_share(part))
+    order = sorted(way.parts, key=lambda part: -shown_share(way, part))
     parts = ", ".join(f"{part} {percent(way.share(part))}" for part in order)
     lines = [f"{way.label}: {style.number(statistics.fmean(steps))} ms per step: {parts}"]
-    if order[0] in (COMPUTATION, REST):
+    if not shown_share(way, order[0]):
+        lines.append(f"{way.label}: the parts of its step vary too much from round to round to be told apart")
+    elif order[0] in (COMPUTATION, REST):
         lines.append(f"{way.label}: the largest part of its step is {order[0]}")
     else:
         lines.append(f"{way.label} is held back by {order[0]}")
     return lines + [f"{way.label}, try {n}: {trial.words}" for n, trial in enumerate(trials(way, facts), 1)]
 
 
+def shown_share(way: Way, part: str) -> float:
+    """The mean share that a part has of the step; 0 where it is not known, or its interval is wider than itself."""
+    shares = way.share(part) if part in way.parts else [0.0]
+    return 0.0 if words.too_wide(*mean_share(shares)) else statistics.fmean(shares)
+
+
+def mean_share(shares: list[float]) -> tuple[float, float | None, float | None]:
+    """The mean of shares, one for each round, with its 95 % interval."""
+    if len(shares) < 2:
+        return shares[0], None, None
+    return formulas.mean_interval(shares, stats.t_quantile(len(shares) - 1, 0.95))
+
+
 def percent(shares: list[float]) -> str:
-    """The mean of shares, one for each round, with its 95 % interval.
+    """A mean share with its interval.
 
     >>> percent([0.10, 0.12, 0.11]), percent([0.1])
     ('11.0 % [8.5 to 13.5]', '10.0 %')
+    >>> percent([-4.9, 7.1, 1.1])
+    'not shown'
     """
-    if len(shares) < 2:
-        return f"{100 * shares[0]:.1f} %"
-    mean, low, high = formulas.mean_interval(shares, stats.t_quantile(len(shares) - 1, 0.95))
-    return f"{100 * mean:.1f} % [{100 * low:.1f} to {100 * high:.1f}]".replace("-", "−")
+    mean, low, high = mean_share(shares)
+    if words.too_wide(mean, low, high):
+        return "not shown"
+    interval = "" if low is None else f" [{100 * low:.1f} to {100 * high:.1f}]"
+    return f"{100 * mean:.1f} %{interval}".replace("-", "−")

@@ -14,7 +14,7 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of, rate_words
-from bench.record.describe import disturbances_of
+from bench.record.disturbance import disturbances_of
 from bench.record.read import find_runs
 from bench.record.view import Record
 from bench.without_training.emulation import record as emulations

@@ -8,7 +8,8 @@ from bench.analysis.tables import Grid
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
 from bench.launch.cluster.plan import repeated
-from bench.record.describe import DISTURBING, disturbances_of, in_words, machine_line, stand_in, where
+from bench.record.describe import machine_line, stand_in, where
+from bench.record.disturbance import disturbances_of, in_words
 from bench.without_training.network import plan
 from bench.without_training.network.record import NetworkRecord, Operation, Times
 
@@ -260,7 +261,7 @@ def disturbed(records: list[NetworkRecord]) -> list[str]:
 def load_line(records: list[NetworkRecord]) -> str:
     """The most that others took of the CPU."""
     share = max(record["summary"]["others_cpu_share"] for record in records)
-    return f"{DISTURBING['others_cpu_share'][1].format(share).replace('%', ' %')} at most"
+    return f"{in_words({'others_cpu_share': share})} at most"
 
 
 def repeat(records: list[NetworkRecord]) -> str:

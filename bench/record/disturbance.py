@@ -1,0 +1,82 @@
+"""What "disturbed" means: the one definition that every verdict, table, picture and page goes by.
+
+A run is disturbed where a metric of its summary is above its threshold. The thresholds that were in force are in the
+record (``summary.disturbed_above``), so that a later change of them turns no verdict of an old record round. A suite
+with a disturbed run keeps its ratios and intervals, and has no verdict and gives no advice.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bench.record.view import Record
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """above: a run is disturbed where its metric is larger. words: what happened, with the metric's value."""
+
+    above: float
+    words: str
+
+
+THRESHOLDS = {
+    "others_cpu_share": Threshold(0.10, "other processes took {:.0%} of the CPU"),  # an idle desktop: 1 to 3 %
+    "steal_share": Threshold(0.05, "the host of this virtual machine took {:.0%} of the CPU (steal)"),
+    "foreign_gpu_processes": Threshold(0, "{:.0f} foreign processes used a GPU"),
+    "gpu_slowed_share": Threshold(0.10, "a GPU clock was throttled in {:.0%} of the samples"),
+}
+LABEL = "disturbed"
+
+
+def thresholds() -> dict[str, float]:
+    """Metric -> threshold, as every record gets them."""
+    return {name: each.above for name, each in THRESHOLDS.items()}
+
+
+def disturbances_of(record: Record) -> dict[str, float]:
+    """Metric -> value of those above their threshold, by the record's own thresholds; a metric that was not measured
+    disturbs nothing."""
+    summary = record["summary"]
+    limits = thresholds() | (summary.get("disturbed_above") or {})
+    return {name: value for name in THRESHOLDS if (value := summary.get(name) or 0.0) > limits[name]}
+
+
+def in_words(found: dict[str, float]) -> str:
+    """
+    >>> in_words({"others_cpu_share": 0.41, "foreign_gpu_processes": 2})
+    'other processes took 41 % of the CPU and 2 foreign processes used a GPU'
+    """
+    return " and ".join(THRESHOLDS[name].words.format(value).replace("%", " %") for name, value in found.items())
+
+
+def worst(records: Iterable[Record]) -> dict[str, float]:
+    """Metric -> its largest value above a threshold in any of these records; empty where none is disturbed."""
+    found = {}
+    for record in records:
+        for name, value in disturbances_of(record).items():
+            found[name] = max(value, found.get(name, 0.0))
+    return found
+
+
+def disturbed(records: Iterable[Record]) -> list[str]:
+    """A sentence for each program that was disturbed, with the largest values over its records."""
+    programs = {}
+    for record in records:
+        programs.setdefault(record.program, []).append(record)
+    found = {name: worst(same) for name, same in programs.items()}
+    return [
+        f"{name} was disturbed: {in_words(values)} during its timed steps" for name, values in found.items() if values
+    ]
+
+
+def undisturbed(records: list[Record]) -> tuple[bool, str]:
+    """Whether records may be shown as a reference, and a sentence: how many were disturbed and at most how much, and
+    for how many it was not measured."""
+    known = sum("others_cpu_share" in record["summary"] for record in records)
+    if not known:
+        return True, "Whether other processes disturbed these runs was not measured."
+    unknown = f"; for {len(records) - known} runs this was not measured" if known < len(records) else ""
+    count = sum(bool(disturbances_of(record)) for record in records)
+    if count:
+        return False, f"{count} of {len(records)} runs were disturbed, at worst: {in_words(worst(records))}{unknown}."
+    return True, f"None of {known} runs was disturbed by other processes{unknown}."
