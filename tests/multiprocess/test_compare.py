@@ -126,7 +126,7 @@ def test_scaling_runs_weak_and_strong(tmp_path, suite, modes):
     assert result.code == 0, result.stderr
     assert "no interval" in " ".join(result.stdout.split())
     (page,) = tmp_path.rglob("report.html")
-    assert "One round: no interval" in page.read_text()
+    assert "preview: n = 1" in page.read_text()
     assert {record.config.mode for record in records_of(tmp_path)} == {*modes, "independent"}
     kinds = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
     assert kinds == {"weak", "strong"}

@@ -22,7 +22,7 @@ def test_records_are_read_and_nothing_is_written(folder, capsys):
              "Cost of an epoch", "Not known"]  # fmt: skip
     lines = said.splitlines()
     assert [line for line in lines if line in heads] == heads
-    assert "- use single" in said and "one process with all threads; do not distribute: ddp is slower" in said
+    assert "- use single" in said and "do not distribute: ddp, the fastest distributed mode, is slower" in said
     assert lines[-1] == f"records: {folder}" and sorted(folder.rglob("*")) == before
 
 
@@ -61,3 +61,14 @@ def test_bad_input_is_one_line(words, said, capsys):
     assert main(["advise", *words]) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_disturbed_runs_and_previews_recommend_nothing(tmp_path, capsys, rounds):
+    found = records.suite_records("compare", records.compare_programs(ddp=300.0), rounds=rounds)
+    records.store(tmp_path, found if rounds == 2 else records.loaded(found, 0.41))
+    profiles.record(tmp_path / "profile")
+    assert main(["advise", f"--records={tmp_path}", "--link=10gbit,50us", "--nodes=8"]) == 0
+    said = capsys.readouterr().out
+    assert "No recommendation" in said and "no verdict" in said
+    assert "- use " not in said and "distribute: ddp" not in said and ", try 1" not in said

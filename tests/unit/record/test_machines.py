@@ -63,7 +63,7 @@ def test_machines_that_are_not_alike_are_named():
     assert said.startswith("node2 differs from node1: ") and "torch is 1.2.3 and not" in said and "code is" in said
     fact = {fact.name: fact for fact in certify({"ddp": [odd]}).facts}["machines of a run"]
     assert fact.status == "differs" and "node2 differs from node1" in fact.values["ddp"]
-    assert said in describe.disturbances(odd, [])
+    assert said in describe.cautions_of_single_runs(odd, [])
 
 
 def test_a_certificate_of_one_machine_has_no_line_of_several():

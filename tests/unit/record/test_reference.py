@@ -7,7 +7,7 @@ import pytest
 from bench.analysis import stats
 from bench.analysis.suite import suites_of
 from bench.mistakes import MISTAKES, find
-from bench.record.describe import how_quiet
+from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.studies.registry import study_of
 from bench.studies.replay.study import REPLAYS
@@ -27,7 +27,7 @@ def suites():
 
 def quiet(suites) -> list:
     """Those that were not disturbed, as far as that was measured."""
-    return [suite for suite in suites.values() if how_quiet(suite.records)[0]]
+    return [suite for suite in suites.values() if undisturbed(suite.records)[0]]
 
 
 def the_one(suites, study: str, about: str = ""):
@@ -101,7 +101,7 @@ def test_the_sweep_of_training_options_is_fair_and_every_setting_is_judged(suite
     assert result.certificate.fair
     for label in suite.programs:
         if label != result.base:
-            assert result.pair(result.base, label).comparison.verdict != "no interval", label
+            assert result.pair(result.base, label).comparison.verdict != "preview", label
 
 
 def test_the_input_pipeline_is_as_much_faster_as_it_was_to_be():

@@ -89,3 +89,12 @@ def test_the_command_prints_tables_and_says_the_rest_on_standard_error(tmp_path,
     assert command.run(args) == 0
     said = capsys.readouterr()
     assert "ada" in said.out and "bo" not in said.out and "bo: nothing that counts" in said.err
+
+
+def test_a_disturbed_comparison_is_shown_in_grey_and_has_no_place(tmp_path):
+    handed_in(tmp_path, "ada", "0001", throughput=90.0)
+    programs = {mode: records.compare_programs()[mode] for mode in ("single", "ddp")}
+    programs["ddp"]["throughput"] = 900.0
+    write(tmp_path / "bo", records.loaded(records.suite_records("compare", programs, 8, "0002"), 0.41))
+    (grid,) = leaderboard.grids(leaderboard.entries(tmp_path)[0])
+    assert [row[:2] for row in grid.rows] == [["1", "ada"], ["disturbed", "bo"]] and grid.grey == {1}

@@ -70,7 +70,7 @@ def test_a_seed_that_did_not_reach_the_target_took_longest(result):
 
 def test_one_seed_shows_nothing():
     result = ACCURACY.result(records.suite("accuracy", records.accuracy_programs(), rounds=1))
-    assert {row.against_base.verdict for row in result.rows[1:]} == {"not shown"}
+    assert {row.against_base.verdict for row in result.rows[1:]} == {"preview"}
     assert result.rows[0].mean == (pytest.approx(98.5), None, None)
     assert "no interval" in ACCURACY.answer(result)[0]
 
@@ -145,7 +145,7 @@ def test_the_intervals_that_are_drawn_are_those_that_were_computed(result):
 def test_the_page_answers_before_it_explains(suite):
     said = plain(page.page([suite], [], []))
     assert ACCURACY.question in said
-    assert said.index("dp against single: equivalent within ±1 point") < said.index("Was it fair?")
+    assert said.index("dp vs single: equivalent within ±1 point") < said.index("Was it fair?")
     assert "images/s" not in said and "faster" not in said
 
 

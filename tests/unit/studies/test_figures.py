@@ -38,8 +38,8 @@ SUITES = {
     "unsynced": records.unsynced_programs(),
 }
 EXPOSED = {
-    "ddp": {"mode": "ddp", "throughput": [64.0, 32.0]},  # 64 images per step: 1 s, 2 s
-    "ddp no_sync": {"mode": "ddp", "throughput": [128.0, 40.0], "sync": False},  # 0.5 s, 1.6 s
+    "ddp": {"mode": "ddp", "throughput": [64.0, 32.0, 64 / 1.5]},  # 64 images per step: 1, 2, 1.5 s
+    "ddp no_sync": {"mode": "ddp", "throughput": [128.0, 40.0, 64 / 1.05], "sync": False},  # 0.5, 1.6, 1.05 s
 }
 
 
@@ -166,16 +166,19 @@ def test_every_round_is_a_dot_and_an_outlier_has_a_ring():
 
 
 def test_a_wild_interval_does_not_press_the_rounds_together():
-    programs = {"ddp": {"mode": "ddp", "throughput": [90.0, 91.0]}, "dp": {"mode": "dp", "throughput": [60.0, 80.0]}}
-    result = compare_suite(records.suite("compare", programs, rounds=2), base="ddp")
-    assert result.pairs[0].comparison.high > 3
+    programs = {
+        "ddp": {"mode": "ddp", "throughput": [90.0, 91.0, 90.5]},
+        "dp": {"mode": "dp", "throughput": [30.0, 80.0, 55.0]},
+    }
+    result = compare_suite(records.suite("compare", programs, rounds=3), base="ddp")
+    assert result.pairs[0].comparison.high > 1.6
     axes = compare.draw(result).axes[0]
     low, high = axes.get_xlim()
-    assert low < 0.6 and 1.02 < high < 1.5
-    assert {line.get_marker() for line in axes.get_lines()} >= {"<", ">"}  # the interval goes on there
-    exposed = {"ddp": {"mode": "ddp", "throughput": [90.0, 60.0]}}
-    exposed["ddp no_sync"] = {"mode": "ddp", "throughput": [100.0, 110.0], "sync": False}
-    low, high = figures_of(records.suite("breakdown", exposed, rounds=2))["step"].axes[0].get_xlim()
+    assert low < 0.4 and 1.02 < high < 1.5
+    assert {line.get_marker() for line in axes.get_lines()} >= {">"}  # the interval goes on there
+    exposed = {"ddp": {"mode": "ddp", "throughput": [90.0, 60.0, 75.0]}}
+    exposed["ddp no_sync"] = {"mode": "ddp", "throughput": [100.0, 110.0, 60.0], "sync": False}
+    low, high = figures_of(records.suite("breakdown", exposed, rounds=3))["step"].axes[0].get_xlim()
     assert -300 < low < 0 and high < 1300  # the longest step takes 1067 ms
 
 
@@ -212,11 +215,11 @@ def test_modes_differ_in_grey_too():
 
 def test_speedup_and_efficiency_of_a_known_case():
     programs = {
-        "single 1": {"mode": "single", "num_devices": 1, "throughput": [100.0, 110.0]},
-        "ddp 4": {"mode": "ddp", "num_devices": 4, "throughput": [300.0, 330.0]},
-        "independent 4": {"mode": "independent", "num_devices": 4, "throughput": [320.0, 352.0]},
+        "single 1": {"mode": "single", "num_devices": 1, "throughput": [100.0, 110.0, 90.0]},
+        "ddp 4": {"mode": "ddp", "num_devices": 4, "throughput": [300.0, 330.0, 270.0]},
+        "independent 4": {"mode": "independent", "num_devices": 4, "throughput": [320.0, 352.0, 288.0]},
     }
-    result = STUDIES["weak"].result(records.suite("weak", programs, rounds=2))
+    result = STUDIES["weak"].result(records.suite("weak", programs, rounds=3))
     single, ddp = (result.suite.programs[label] for label in ("single 1", "ddp 4"))
     assert [round(x, 6) for x in scaling.speedup(result, ddp)] == [3.0, 3.0, 3.0]
     assert [round(x, 6) for x in scaling.efficiency(result, ddp)] == [75.0, 75.0, 75.0]
@@ -235,10 +238,10 @@ def test_phases_add_up_to_the_step(suites):
 
 
 def test_exposed_communication_is_the_difference_by_round():
-    programs = records.suite("breakdown", EXPOSED, rounds=2).programs
+    programs = records.suite("breakdown", EXPOSED, rounds=3).programs
     each, mean, low, high = breakdown.exposed_comm(programs["ddp"], programs["ddp no_sync"])
-    assert each == pytest.approx([500.0, 400.0]) and mean == pytest.approx(450.0)
-    assert (low + high) / 2 == pytest.approx(450.0) and high - low == pytest.approx(2 * 12.7062 * 50.0, rel=1e-4)
+    assert each == pytest.approx([500.0, 400.0, 450.0]) and mean == pytest.approx(450.0)
+    assert (low + high) / 2 == pytest.approx(450.0) and high - low == pytest.approx(2 * 4.302653 * 50.0 / 3**0.5)
 
 
 def test_on_a_gpu_the_hosts_wait_is_cut_and_the_bar_ends_with_the_step():
@@ -420,7 +423,7 @@ def test_settings_without_a_grid_are_ratios_with_their_rounds():
     assert len(against_base) == 4 and rounded(ends) <= drawn_x(figure.axes[0])
     said = text_of(figure)
     assert "fp32" in said and "no timed step has any of it" in said
-    assert "single precision=bf16 is slower than single" in said
+    assert "slower than single" in said
 
 
 # --- replay ---------------------------------------------------------------------------------------------------------

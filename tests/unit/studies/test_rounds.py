@@ -26,10 +26,11 @@ QUIET = Console(quiet=True)
 
 @pytest.fixture
 def made_up(monkeypatch):
-    """``made_up(fails)``: launches that leave a record, or fail as ``fails(config)`` says. Gives all records."""
+    """``made_up(fails, others)``: launches that leave a record, or fail as ``fails(config)`` says; ``others(n)`` is the
+    CPU share of other processes in the n-th of them. Gives all records."""
     found = []
 
-    def start(fails):
+    def start(fails, others=lambda number: 0.0):
         def launch(config, watch):
             message, options = fails(config), {"mode": config.mode, "num_devices": config.num_devices}
             labels = {n: getattr(config, n) for n in ("study", "suite", "program", "round")}
@@ -42,6 +43,7 @@ def made_up(monkeypatch):
                 seconds=len(found),
                 failed="raised" if message else None,
             )
+            record.data["summary"]["others_cpu_share"] = others(len(found))
             if message:
                 record = records.edited([record], lambda data: data["failure"].update(message=message))[0]
             found.append(record)
@@ -109,6 +111,40 @@ def test_a_program_that_fitted_once_is_tried_in_every_round(made_up, tmp_path):
     plan = Plan(compare.COMPARE, compare.programs(on_gpus(), MODES))
     folder = rounds.run_rounds(QUIET, plan, 3, str(tmp_path))
     assert len(found) == 3 * 3 and suite_of(folder.name, found).rounds == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("others", "runs", "disturbed"),
+    [
+        (lambda number: 0.0, 4 * 3, False),
+        (lambda number: 0.5 * (number == 1), 5 * 3, False),  # a run of the first round; its repeat is not
+        (lambda number: 0.5 * (number == 11), 5 * 3, False),  # the last run of all
+        (lambda number: 0.5, 6 * 3, True),  # half of the rounds are repeated, and no more
+    ],
+)
+def test_a_disturbed_round_is_repeated_and_the_repeats_are_bounded(made_up, tmp_path, others, runs, disturbed):
+    found = made_up(lambda config: "", others)
+    console = Console(record=True, width=300, file=io.StringIO())
+    seen = []
+    plan = Plan(compare.COMPARE, compare.programs(on_gpus(), MODES))
+    folder = rounds.run_rounds(console, plan, 4, str(tmp_path), lambda done, records: seen.append(done))
+    suite = suite_of(folder.name, found)
+    assert (len(found), suite.n, suite.disturbed, seen) == (runs, 4, disturbed, [1, 2, 3, 4])
+    assert len(suite.left_out) == runs - 4 * 3
+    said = console.export_text()
+    assert said.count("Repeating it takes about") == (runs - 4 * 3) // 3
+    study = study_of(suite)
+    print_result(console, study, suite, study.result(suite))
+    said = console.export_text()
+    assert ("DISTURBED" in said) == ("no verdict" in said) == disturbed
+
+
+def test_trainings_by_epoch_are_not_repeated(made_up, tmp_path):
+    found = made_up(lambda config: "", lambda number: 0.5)
+    programs = {mode: dataclasses.replace(each, epochs=1) for mode, each in compare.programs(on_gpus(), MODES).items()}
+    plan = Plan(compare.COMPARE, programs)
+    rounds.run_rounds(QUIET, plan, 2, str(tmp_path))
+    assert len(found) == 2 * 3
 
 
 def test_nothing_fits(made_up, tmp_path):

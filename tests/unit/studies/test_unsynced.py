@@ -163,7 +163,7 @@ def test_the_answer_says_where_the_quoted_two_points_appear(result):
 
 def test_one_seed_shows_nothing():
     result = UNSYNCED.result(records.suite("unsynced", records.unsynced_programs(), rounds=1))
-    assert {each.found.verdict for each in result.compared} == {"not shown"}
+    assert {each.found.verdict for each in result.compared} == {"preview"}
     assert "Not known: " in " ".join(UNSYNCED.answer(result))
     assert len(picture.draw_pairs(result).axes) == 3 and picture.draw_ranks(result)
 
@@ -210,7 +210,7 @@ def test_each_seeds_line_begins_at_the_synchronised_run_and_ends_at_the_models(r
 def test_the_page_answers_and_says_how_to_repeat_it(suite):
     said = plain(page.page([suite], [], []))
     assert UNSYNCED.question in said
-    assert said.index(f"ddp unsynced, {MAIN} against ddp: different") < said.index("Was it fair?")
+    assert said.index(f"ddp unsynced, {MAIN} vs ddp: different") < said.index("Was it fair?")
     assert "On ImageNet: make unsynced-init GPUS=8" in said and "faster" not in said
     command = UNSYNCED.repeat(suite)
     words = dict(word.split("=") for word in command.split()[2:])

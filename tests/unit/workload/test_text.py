@@ -131,6 +131,4 @@ def test_a_metric_that_falls_is_best_where_it_is_smallest():
     assert summarise_accuracy((metric,), 2.0, rows)["time_to_accuracy_s"] is None
     assert metric.improves(2.4, 2.5) and not metric.improves(2.6, 2.5) and metric.improves(9.0, None)
     same = stats.equivalence([0.001, -0.002, 0.0015], metric.margin)
-    assert words_of("ddp", "single", same, metric).startswith(
-        "ddp against single: equivalent within ±0.05 bits per byte ("
-    )
+    assert words_of("ddp", "single", same, metric).startswith("ddp vs single: equivalent within ±0.05 bits per byte (")
