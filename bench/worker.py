@@ -202,8 +202,7 @@ def build_model(config: RunConfig, script, data: Data, status: StatusWriter, che
         notes.append(f"images lie as N H W C, and weights as N C H W: {mode.contiguous_weights}")
     model = model.to(topology.device, memory_format=torch.channels_last if last else None)
     train_mode(model)
-    if not config.evaluate:
-        script.workload.check(model, data.train_set)
+    script.workload.check(model, data.train_set)
     if config.compile:
         model.compile()
     return mode.wrap_model(model), notes

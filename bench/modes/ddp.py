@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.config.options import RunConfig
 from bench.modes import collectives
+from bench.structure import TensorList
 
 
 class Mode(collectives.Mode):
@@ -33,6 +34,7 @@ class Mode(collectives.Mode):
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         config, device = self.config, self.topology.device
+        output = TensorList(model)
         self.ddp = DistributedDataParallel(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
@@ -45,6 +47,7 @@ class Mode(collectives.Mode):
             **({"batched_grad_copy": True} if config.batched_grad_copy else {}),  # torch 2.14 or newer
             init_sync=config.init_sync,  # 0: no weights are broadcast, and no error says so
         )
+        output.close(self.ddp)  # with STATIC_GRAPH torch starts the exchange from the output
         state, self.hook = (None, sum_over_ranks) if self.sums_gradients else communication_hook(config)
         hook = self.hook
         if self.timeline:

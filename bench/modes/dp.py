@@ -23,8 +23,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import nn
+from torch.nn.parallel import scatter_gather
 
+from bench import structure
 from bench.config.options import RunConfig
+from bench.errors import UserError
 from bench.modes import base
 
 
@@ -67,15 +70,51 @@ class Mode(base.Mode):
 
 
 class DataParallel(nn.DataParallel):
-    """``nn.DataParallel`` whose replicas compute in the precision that the caller's autocast has.
+    """``nn.DataParallel`` whose replicas compute in the precision that the caller's autocast has, and take and return
+    objects with tensors in them.
 
     PyTorch hands over to a replica's thread that autocast is on, but not its dtype, which belongs to the thread as
     well: under a bf16 autocast the replicas would compute in fp16, a thread's default, and without a scaled loss.
+    It gives every replica the same object, with its tensors on device 0, and cannot gather objects.
     """
+
+    def scatter(self, inputs, kwargs, device_ids):
+        calls = scattered(inputs, kwargs, lambda tensor: scatter_gather.scatter(tensor, device_ids, self.dim))
+        return [args for args, _ in calls], [options for _, options in calls]
+
+    def gather(self, outputs, output_device):
+        return gathered(outputs, lambda tensors: scatter_gather.gather(tensors, output_device, self.dim))
 
     def parallel_apply(self, replicas, inputs, kwargs):
         device_type = self.src_device_obj.type
         return super().parallel_apply([in_this_autocast(r, device_type) for r in replicas], inputs, kwargs)
+
+
+def scattered(inputs: tuple, kwargs: dict, cut: Callable) -> list[tuple]:
+    """(positional, keyword arguments) of each replica's call. cut: one tensor into a piece for each replica; a small
+    batch may give fewer. What is not a tensor goes to all.
+
+    Raises UserError for tensors of different lengths: ``nn.DataParallel`` would cut each by its own first dimension,
+    and drop what is left over.
+    """
+    shapes = [list(tensor.shape) for tensor in structure.tensors((inputs, kwargs))]
+    if [] in shapes or len({shape[0] for shape in shapes}) > 1:
+        raise UserError(
+            "MODE=dp: nn.DataParallel cuts every tensor in the model's arguments along its first dimension, which "
+            f"must be the batch; these are {', '.join(map(str, shapes))}: use another mode, or pass only the batch"
+        )
+    return structure.split((inputs, kwargs), cut)
+
+
+def gathered(outputs: list, join: Callable):
+    """One structure of the replicas' outputs. join: one tensor of a list of theirs. Raises UserError for replicas that
+    return different structures."""
+    try:
+        return structure.join(outputs, join)
+    except ValueError:
+        counts = ", ".join(str(len(structure.tensors(output))) for output in outputs)
+        raise UserError(f"MODE=dp: the replicas returned different numbers of tensors ({counts}), which cannot be "
+                        "gathered: return the same structure for any part of a batch") from None  # fmt: skip
 
 
 def in_this_autocast(replica: Callable, device_type: str) -> Callable:
@@ -125,17 +164,17 @@ class CpuDataParallel(nn.Module):
         for thread in self.threads:
             thread.shutdown()
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """images: [global_batch, 3, H, W] -> outputs: [global_batch, classes], in the order of the images."""
-        chunks = self.scatter(images)
-        replicas = self.replicate(len(chunks))
-        return self.gather(self.parallel_apply(replicas, chunks))
+    def forward(self, *inputs, **kwargs):
+        """Arguments as the module's own, with tensors [global_batch, …] in them -> its outputs of the whole batch, in
+        the order of the examples."""
+        calls = self.scatter(inputs, kwargs)
+        replicas = self.replicate(len(calls))
+        return self.gather(self.parallel_apply(replicas, calls))
 
-    def scatter(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """One chunk per replica: views of [global_batch / num_replicas, 3, H, W]. A small batch may give fewer."""
-        if isinstance(images, tuple | list):  # a model of several inputs
-            return list(zip(*map(self.scatter, images), strict=True))
-        return list(images.chunk(self.num_replicas))
+    def scatter(self, inputs: tuple, kwargs: dict) -> list[tuple]:
+        """The arguments of one call per replica: views of [global_batch / num_replicas, …]. A small batch may give
+        fewer."""
+        return scattered(inputs, kwargs, lambda tensor: tensor.chunk(self.num_replicas))
 
     def replicate(self, count: int) -> list[nn.Module]:
         """Replica 0 is the original (nn.DataParallel's replica on device 0 is a module of its own, with the original's
@@ -154,24 +193,23 @@ class CpuDataParallel(nn.Module):
                     shell._buffers[name] = None if buffer is None else buffer.detach().clone()
         return replicas
 
-    def parallel_apply(self, replicas: list[nn.Module], chunks: list[torch.Tensor]) -> list[torch.Tensor]:
+    def parallel_apply(self, replicas: list[nn.Module], calls: list[tuple]) -> list:
         """One thread per replica. Gradient mode and autocast belong to a thread, so they are handed over."""
         grad = torch.is_grad_enabled()
 
-        def apply(replica, chunk):
+        def apply(replica, inputs, kwargs):
             with torch.set_grad_enabled(grad):
-                return replica(chunk)
+                return replica(*inputs, **kwargs)
 
         replicas = [in_this_autocast(replica, "cpu") for replica in replicas]
-        threads = self.threads[: len(chunks)]
-        begun = [thread.submit(apply, *work) for thread, *work in zip(threads, replicas, chunks, strict=True)]
+        threads = self.threads[: len(calls)]
+        begun = [thread.submit(apply, replica, *call) for thread, replica, call in
+                 zip(threads, replicas, calls, strict=True)]  # fmt: skip
         return [replica.result() for replica in begun]
 
-    def gather(self, outputs: list[torch.Tensor]) -> torch.Tensor:
-        """[global_batch, classes] on device 0."""
-        if isinstance(outputs[0], tuple | list):  # a model of several outputs
-            return tuple(map(self.gather, zip(*outputs, strict=True)))
-        return torch.cat(outputs)
+    def gather(self, outputs: list):
+        """Tensors of [global_batch, …] on device 0; of numbers, such as a loss, a vector with one of each replica."""
+        return gathered(outputs, lambda tensors: torch.cat([t.reshape(1) if not t.dim() else t for t in tensors]))
 
 
 class InTurn:

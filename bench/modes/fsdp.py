@@ -36,6 +36,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from bench.modes import collectives
+from bench.structure import TensorList
 
 # Of one tensor; torch 2.14 has given them other names.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -61,9 +62,11 @@ class Mode(collectives.Mode):
         mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
         self.model, self.blocks = model, dict(blocks_of(model))
         keeps = {} if self.config.reshard else {"reshard_after_forward": False}
-        for block in self.blocks.values():
-            fully_shard(block, mesh=mesh, **keeps)
-        fully_shard(model, mesh=mesh, **keeps)  # what is in no block; backward begins with it, so torch keeps it whole
+        # The model is what is in no block; backward begins with it, so torch keeps it whole.
+        for part in (*self.blocks.values(), model):
+            output = TensorList(part)
+            fully_shard(part, mesh=mesh, **keeps)
+            output.close(part)
         if self.config.prefetch:
             prefetch(list(self.blocks.values()), self.config.prefetch)
         if self.timeline and not self.watch(self.timeline.span):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bench import formulas
-from bench.training.averages import estimate_statistics, inputs_of
+from bench.training.averages import estimate_statistics, forward_passes
 
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
@@ -75,7 +75,7 @@ class Replicas:
         average(self.mode, self.model)
         self.average = {"averaged_buffers": self.judge()}
         with self.trainer.autocast:
-            has_norms = estimate_statistics(self.mode, self.model, inputs_of(self.trainer, self.epoch))
+            has_norms = estimate_statistics(self.mode, self.model, forward_passes(self.trainer, self.epoch))
         if has_norms:
             self.average["estimated_statistics"] = self.judge()
         self.model.load_state_dict(own)

@@ -11,7 +11,7 @@ is the same with them and without.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -66,7 +66,7 @@ class Averages:
             self.models["swa"].update_parameters(self.plain)
             gpus = [device for device in self.mode.topology.devices if device.type == "cuda"]
             with torch.random.fork_rng(devices=gpus), trainer.autocast:  # dropout must not move the training's
-                estimate_statistics(self.mode, self.models["swa"].module, inputs_of(trainer, examples))
+                estimate_statistics(self.mode, self.models["swa"].module, forward_passes(trainer, examples))
 
     def ready(self) -> dict[str, nn.Module]:
         """Name -> what a validation calls, of those that something has gone into."""
@@ -129,22 +129,35 @@ def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
     return numbers, [group for dtype, group in groups.items() if not dtype.is_floating_point]
 
 
-def inputs_of(trainer, batches: Iterable) -> Iterator[tuple]:
-    """This process's training inputs, on the device, each in a tuple as ``update_bn`` takes it: one forward pass of one
-    device at a time, so that one process on several devices sees the same parts as one process for each."""
-    for inputs, _, _ in plain_errors(iter(batches)):
+def forward_passes(trainer, batches: Iterable) -> Iterator[tuple]:
+    """A forward pass of the model on each of this process's training batches, as a function of the model in a tuple:
+    one of one device at a time, so that one process on several devices sees the same parts as one process for each."""
+    workload, size = trainer.workload, trainer.config.per_device_batch
+    for inputs, targets, _ in plain_errors(iter(batches)):
         trainer.status.phase("validating")
-        for part in batch.split(inputs, trainer.config.per_device_batch):
-            yield (trainer.workload.prepare(part),)
+        for some, theirs in zip(batch.split(inputs, size), batch.split(targets, size), strict=True):
+            arguments = workload.prepare(some), batch.moved(theirs, trainer.device)
+            yield (lambda model, arguments=arguments: workload.forward(model, *arguments),)
+
+
+class Passes(nn.Module):
+    """A model as ``update_bn`` calls it: with one argument, a function of the model."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, forward_pass: Callable):
+        return forward_pass(self.model)
 
 
 @torch.no_grad()
-def estimate_statistics(mode, model: nn.Module, batches: Iterable) -> bool:
+def estimate_statistics(mode, model: nn.Module, passes: Iterable) -> bool:
     """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over the batches. Each rank looks
-    at its share, and the mean over ranks is that over all batches, for each rank has as many. Returns False for a model
-    without batch norm."""
+    at its share, and the mean over ranks is that over all batches, for each rank has as many. passes: as
+    ``forward_passes`` yields them. Returns False for a model without batch norm."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    update_bn(batches, model)
+    update_bn(passes, Passes(model))
     for norm in norms:
         for buffer in (norm.running_mean, norm.running_var):
             buffer.copy_(mode.reduce(buffer, "mean"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from bench.measure.memory_parts import Note
-from bench.workload.batch import tensors
+from bench.structure import tensors
 
 
 def holdings(trainer, train_set=None) -> Iterator[tuple[str, torch.Tensor]]:
@@ -73,7 +73,7 @@ def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[lis
         def applying(replicas, inputs, options):
             for replica in replicas[1:]:
                 note("replicas", tensors_of(replica))
-            note("images", tensors(list(inputs)))
+            note("images", tensors((inputs, options)))
             return apply(replicas, inputs, options)
 
         model.parallel_apply = applying

@@ -184,7 +184,7 @@ class Trainer:
                     outputs, loss = self.script.forward(self.model, some, theirs)  # outputs: [b / passes, …]
                     loss = loss / passes
                 if self.counts is not None:  # on the device: no wait
-                    self.counts += self.counted(batch.each(lambda out: out.detach().float(), outputs), theirs)
+                    self.counts += self.counted(batch.in_float32(outputs), theirs)
                 if last:
                     self.begin("backward", after="forward")
                 self.scaler.scale(loss).backward()

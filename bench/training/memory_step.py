@@ -18,19 +18,21 @@ from torch.utils._pytree import tree_iter
 from bench.config.data_sets import info_of
 from bench.config.modes import MODES
 from bench.config.options import KNOBS, UNSET, RunConfig, to_dict, unchecked
+from bench.errors import UserError
 from bench.measure.memory_parts import Trace
 from bench.modes import base, dp
+from bench.structure import each, tensors
 from bench.training.holdings import holdings
 from bench.training.loop import Trainer, build_optimizer
 from bench.training.memory_shards import Share, dealt
 from bench.training.script import Script
-from bench.workload import load_workload
-from bench.workload.batch import each, tensors
+from bench.workload import load_workload, own_code
 
 # What changes no memory of a step, or is counted by itself, and needs what a step without numbers has not.
 LEFT_OUT = {"epochs": 0, "ema": None, "swa": None, "loss_guard": None, "fault": None, "pretrained": None,
             "profile": False, "memory": False, "compile": False, "mistake": "none", "share_gpu": False,
             "gpu_ids": None, "mode": "single", "num_devices": 1, "launcher": "in-process", "cudnn_benchmark": False,
+            "storage_ms": UNSET["storage_ms"],
             **{name: UNSET[name] for name in KNOBS}}  # fmt: skip
 STEPPING, STEPPED = "optimizer.step", "after optimizer.step"
 
@@ -113,13 +115,32 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     """The second of two steps on one device, when the optimizer has its state.
 
     config: resolved; of its mode only this is asked: what it shards. replicas: of the CPU's DataParallel, on a batch
-    for each. Raises UserError as the model's building does: an unknown model, a size that it cannot take.
+    for each. Raises UserError as the model's building does: an unknown model, a size that it cannot take; and where the
+    step of a model from elsewhere needs the numbers in its tensors.
     """
     norm = "batch" if config.norm == "sync" else config.norm  # which keeps as much
     shards = MODES[config.mode].shards
     owners = config.num_devices if shards == ("optimizer state",) else 0
     planned = unchecked(to_dict(config) | LEFT_OUT | {"norm": norm})
-    return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
+    try:
+        return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
+    except UserError:
+        raise
+    except Exception as error:
+        if not (own_code.beside(config) or ":" in (config.model or "")):
+            raise
+        raise UserError(
+            f"the memory of MODEL={config.model} cannot be predicted: {reason(error)}. MEMORY=1 measures it in a run"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Why a step could not be simulated, with its place in the user's code."""
+    from torch._subclasses import fake_tensor
+
+    if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):
+        return f"its step depends on the values in its tensors: {own_code.said(error)}"
+    return own_code.said(error)
 
 
 @functools.lru_cache(maxsize=64)  # modes share their steps
@@ -137,8 +158,8 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         phases.append((len(coming.events), name))
 
     workload = load_workload(planned, torch.device("cpu"))
-    shapes = batch_shapes(workload, config.per_device_batch * config.accumulate * replicas)
-    with FakeTensorMode(), coming:
+    shapes = workload.planned(config.per_device_batch * config.accumulate * replicas)
+    with FakeTensorMode(allow_non_fake_inputs=True), coming:  # tensors that the user's file has made before
         workload.num_outputs = num_outputs
         models = [workload.model(planned, 0, lambda sentence: None) for _ in range(replicas)]
         mode = Planned(planned, models[1:])
@@ -237,16 +258,8 @@ def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> 
     return first._replace(trace=a._replace(events=events, after=after), output=size(first.output, second.output))
 
 
-def batch_shapes(workload, examples: int) -> list:
-    """Inputs and targets of so many examples, without their memory. Raises UserError where the workload cannot say."""
-
-    def shape(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.new_empty((examples, *tensor.shape[1:]), device="meta")
-
-    return [each(shape, item) for item in workload.planned(1)]
-
-
 def prepared(config: RunConfig, raw, as_it_is: bool):
     """A batch as the workload prepares it."""
     images = raw if as_it_is else raw.float()
-    return images.contiguous(memory_format=torch.channels_last) if config.channels_last else images
+    last = config.channels_last and isinstance(images, torch.Tensor) and images.dim() == 4
+    return images.contiguous(memory_format=torch.channels_last) if last else images

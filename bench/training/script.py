@@ -62,7 +62,8 @@ class Script:
 
     def forward(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple:
         """The forward pass of a step: (outputs, loss)."""
-        return self.workload.step(model, inputs, targets, self.loss)
+        outputs, loss = self.workload.step(model, inputs, targets, self.loss)
+        return outputs, loss.mean() if loss.dim() else loss  # nn.DataParallel makes a vector of its replicas' losses
 
     def sum_counts(self, counts: torch.Tensor) -> torch.Tensor:
         """A validation's counts of this rank's share -> those of the whole validation set."""

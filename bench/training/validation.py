@@ -67,9 +67,10 @@ def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor
     counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
     for inputs, targets in forwards(trainer, batches):
         with trainer.autocast:
-            outputs = batch.each(torch.Tensor.float, model(workload.prepare(inputs)))
+            targets = batch.moved(targets, trainer.device)
+            outputs = batch.in_float32(workload.forward(model, workload.prepare(inputs), targets))
         if targets is not None:
-            counts += trainer.counted(outputs, batch.moved(targets, trainer.device))
+            counts += trainer.counted(outputs, targets)
     train_mode(model)
     return counts
 

@@ -1,7 +1,8 @@
 """The seam of a workload: data, model, loss and metrics. The training loop, the modes and the meters ask nothing else.
 
 A data set (``load``) has a length; ``dataset[draws]`` are the examples of these draws (sharding.py) as (inputs [B, …],
-targets [B, …], names of those that could not be read). Inputs, targets and outputs may be tuples of tensors (batch.py).
+targets [B, …], names of those that could not be read). Inputs, targets and outputs may be structures of tensors
+(batch.py).
 """
 
 from collections.abc import Callable
@@ -49,8 +50,12 @@ class Workload:
     def step(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: Callable) -> tuple:
         """The forward pass of a step: (outputs, loss). model: as the mode has wrapped it. loss: outputs, targets ->
         loss, as the script has it."""
-        outputs = model(inputs)
-        return outputs, loss(outputs, targets)
+        outputs = model(batch.opened(inputs))
+        return outputs, loss(outputs, batch.opened(targets))
+
+    def forward(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+        """The forward pass of a validation: the outputs. targets: None with ``blank`` inputs."""
+        return model(batch.opened(inputs))
 
     def groups(self, model: nn.Module) -> list:
         """What the optimizer is made of: parameters, or dicts as torch's optimizers take them; ``lr_factor`` of a dict
@@ -58,16 +63,16 @@ class Workload:
         return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def check(self, model: nn.Module, train_set) -> None:
-        """Before any mode wraps it: raise UserError for a model that cannot be trained on these data. Most workloads
-        have built it themselves, and have nothing to ask."""
+        """Before any mode wraps it: raise UserError for a model that cannot be trained on these data, or with EVALUATE
+        be validated. Most workloads have built it themselves, and have nothing to ask."""
 
     def facts(self, model: nn.Module) -> dict:
         """What a record should say of data and model besides the options: texts and numbers, each with its name."""
         return {}
 
     def planned(self, examples: int) -> tuple:
-        """A batch of so many examples as the loader gives it, without its numbers: (inputs, targets), to be planned
-        with. Raises UserError for a workload of which that is not known before the data are there."""
+        """A batch of so many examples as the loader gives it, without its numbers: (inputs, targets) on the device
+        ``meta``, to plan with. Raises UserError for a workload of which that is not known before the data are there."""
         raise UserError(f"the memory of DATA={self.config.data} cannot be predicted: run it once with MEMORY=1")
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

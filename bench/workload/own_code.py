@@ -8,8 +8,12 @@ have some of these, in the place of the workload's own:
   step stay the bench's, so that they are each mode's;
 - ``groups(model)``: the optimizer's parameter groups;
 - ``score(outputs, targets)``: a number for each example, larger is better: the metric of a validation.
+
+Beside the function that gives the data there may be ``collate(examples)``, which makes (inputs, targets) of a list of
+examples.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -17,6 +21,7 @@ import importlib.util
 import re
 import sys
 import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -29,6 +34,7 @@ from bench.config import own
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.workload import batch
+from bench.workload.freezing import train_mode
 
 NO_MEMORY = re.compile("allocate memory|enough memory|out of memory")
 NAME = "own_code_of_{}"  # of a module that was loaded from a file: its stem
@@ -129,6 +135,11 @@ def beside(config: RunConfig) -> ModuleType | None:
     return None
 
 
+def function_beside(option: str, text: str, name: str) -> Callable | None:
+    """A function of the file that an option names; None where it has none of this name."""
+    return getattr(loaded(option, text), name, None)
+
+
 def attach(workload) -> None:
     """Put the user's functions in the place of a workload's. Where something is the user's, a step is tried first."""
     config, module = workload.config, beside(workload.config)
@@ -145,12 +156,12 @@ def attach(workload) -> None:
                 f"MISTAKE={config.mistake} is made in the loss, and {module.__file__} has a step of its own: take that "
                 "function out, or choose another mistake"
             )
-        workload.step = lambda model, inputs, targets, loss: own_step(model, inputs, targets)
+        workload.step = lambda model, inputs, targets, loss: own_step(model, *map(batch.opened, (inputs, targets)))
     if own_loss := getattr(module, "loss", None) if not own_score else None:
         workload.count = lambda outputs, targets: torch.cat([
-            (own_loss(outputs, targets) * batch.length(targets)).reshape(1), count(outputs, targets)[1:]
+            (own_loss(outputs, targets).mean() * batch.length(targets)).reshape(1), count(outputs, targets)[1:]
         ])  # fmt: skip
-    workload.check = functools.partial(try_out, workload)
+    workload.check = functools.partial(try_out, workload, own_step)
     workload.facts = lambda model: facts(model) | sources(config)
 
 
@@ -167,29 +178,19 @@ def sources(config: RunConfig) -> dict[str, str]:
 # --- before training: is it a model that can be trained? ----------------------------------------------------------
 
 
-def try_out(workload, model: nn.Module, train_set) -> None:
+def try_out(workload, own_step: Callable | None, model: nn.Module, train_set) -> None:
     """One forward and backward pass with two examples, of which nothing stays: before any mode has wrapped the model.
+    With EPOCHS or EVALUATE, also what a validation does with them.
 
-    Raises UserError where outputs and targets do not fit, where the loss is no single number, and where a parameter
-    that is to be trained gets no gradient.
+    Raises UserError where outputs and targets do not fit, where the loss is no single number, where a parameter
+    that is to be trained gets no gradient, and where the outputs cannot be scored.
     """
     config = workload.config
     inputs, targets, _ = train_set[np.arange(min(2, len(train_set)))]
+    inputs, targets = (batch.chunks(item, 1)[0] for item in (inputs, targets))
     inputs, targets = workload.prepare(inputs), batch.moved(targets, workload.device)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    gpus = [workload.device] if workload.device.type == "cuda" else []
-    with torch.random.fork_rng(gpus):
-        try:
-            loss = forward(workload, model, inputs, targets)
-            if not loss.requires_grad:
-                raise UserError(f"MODEL={config.model}: the loss depends on no parameter that is to be trained")
-            loss.backward()
-            silent = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-        finally:
-            model.zero_grad(set_to_none=True)
-            with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(buffers[name])
+    with nothing_kept(workload, model):
+        silent = [] if config.evaluate else silent_parameters(workload, model, inputs, targets)
     if silent:
         names = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
         raise UserError(
@@ -198,27 +199,83 @@ def try_out(workload, model: nn.Module, train_set) -> None:
             f"use {'it' if len(silent) == 1 else 'them'} in the forward pass, remove "
             f"{'it' if len(silent) == 1 else 'them'}, or FREEZE={','.join(silent[:4])}"
         )
+    if config.epochs or config.evaluate:
+        with nothing_kept(workload, model), torch.no_grad():
+            try_validation(workload, own_step, model, inputs, targets, train_set)
 
 
-def forward(workload, model: nn.Module, inputs, targets) -> torch.Tensor:
-    """The forward pass; the loss. Raises UserError, with the shapes, for what does not fit."""
+@contextlib.contextmanager
+def nothing_kept(workload, model: nn.Module) -> Iterator[None]:
+    """Buffers, gradients and random numbers are afterwards what they were before."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    gpus = [workload.device] if workload.device.type == "cuda" else []
+    with torch.random.fork_rng(gpus):
+        try:
+            yield
+        finally:
+            model.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(buffers[name])
+
+
+def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
+    """The names of trained parameters that get no gradient in a step."""
+    with explained(workload, model, "trained", inputs, targets):
+        outputs, loss = workload.step(model, inputs, targets, functools.partial(checked_loss, workload))
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            raise UserError(f"the loss is {shape_of(loss)}, and no single number: return the mean over the batch")
+        if workload.config.epochs:
+            workload.count(batch.in_float32(outputs), targets)
+    if not loss.requires_grad:
+        raise UserError(f"MODEL={workload.config.model}: the loss depends on no parameter that is to be trained")
+    loss.backward()
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def try_validation(workload, own_step: Callable | None, model: nn.Module, inputs, targets, train_set) -> None:
+    """A validation calls ``model(inputs)``. Where that fails, or the score of what it returns, and there is a ``step``,
+    it calls that: how else a model of several inputs is called is known nowhere else."""
+    _, one_target, _ = train_set[np.arange(1)]
+
+    def by_step(model: nn.Module, inputs, targets):
+        targets = batch.moved(one_target, workload.device) if targets is None else targets
+        return workload.step(model, inputs, targets, workload.loss)[0]
+
+    def validate() -> None:
+        with explained(workload, model, "validated", inputs, targets):
+            workload.count(batch.in_float32(workload.forward(model, inputs, targets)), targets)
+
+    model.eval()
+    try:
+        validate()
+    except UserError:
+        if not own_step:
+            raise
+        workload.forward = by_step
+        validate()
+    finally:
+        train_mode(model)
+
+
+@contextlib.contextmanager
+def explained(workload, model: nn.Module, what: str, inputs, targets) -> Iterator[None]:
+    """Raise UserError, with the shapes, for what does not fit in it. what: "trained" or "validated"."""
     shapes = f"inputs {shape_of(inputs)}, targets {shape_of(targets)}"
-    words = f"MODEL={workload.config.model} cannot be trained on DATA={workload.config.data}"
+    words = f"MODEL={workload.config.model} cannot be {what} on DATA={workload.config.data}"
     seen = []
     hook = model.register_forward_hook(lambda module, given, output: seen.append(output))
     try:
-        _, loss = workload.step(model, inputs, targets, functools.partial(checked_loss, workload))
+        yield
     except UserError as error:
         raise UserError(f"{words}: {error}") from None
     except Exception as error:  # foreign code can raise anything
         known = f", outputs {shape_of(seen[-1])}" if seen else ""
-        raise UserError(f"{words}: {said(error)} ({shapes}{known})") from error
+        alone = isinstance(batch.opened(inputs), torch.Tensor) or hasattr(beside(workload.config), "step")
+        hint = "" if alone else ": a model of several inputs is called by a function step(model, inputs, targets)"
+        raise UserError(f"{words}: {said(error)} ({shapes}{known}){hint}") from error
     finally:
         hook.remove()
-    if not isinstance(loss, torch.Tensor) or loss.dim():
-        found = shape_of(loss) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise UserError(f"{words}: the loss is {found}, and no single number: return the mean over the batch")
-    return loss
 
 
 def checked_loss(workload, outputs, targets) -> torch.Tensor:
@@ -238,7 +295,10 @@ def checked_loss(workload, outputs, targets) -> torch.Tensor:
 
 
 def shape_of(item) -> str:
-    """Shapes of tensors: ``[2, 10]``, ``([2, 3], [2])``."""
-    if isinstance(item, tuple | list):
-        return f"({', '.join(map(shape_of, item))})"
-    return str(list(item.shape)) if isinstance(item, torch.Tensor) else type(item).__name__
+    """Shapes of tensors: ``[2, 10]``, ``([2, 3], [2])``, ``{ids: [2, 8]}``; of anything else its type."""
+    item = batch.opened(item)
+    if isinstance(item, torch.Tensor):
+        return str(list(item.shape))
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{name}: {shape_of(part)}" for name, part in item.items()) + "}"
+    return f"({', '.join(map(shape_of, item))})" if isinstance(item, tuple | list) else type(item).__name__

@@ -1,6 +1,7 @@
 """A language model, and a model and data of the user's, under every mode: the same update, and its own units."""
 
 import importlib.util
+import re
 import textwrap
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from bench.commands import new_workload
 from bench.record.read import load
-from tests.runs import needs_horovod
+from tests.runs import ROOT, needs_horovod
 
 GPT = {"model": "gpt", "image_size": None, "layers": 1, "width": 16, "heads": 2, "context": 256, "lr": 0.1}
 MODES = {"single": 1, "dp": 2, "ddp": 2, "horovod": 2, "zero1": 2, "fsdp": 2}
@@ -51,18 +52,46 @@ def test_every_mode_trains_gpt_alike_and_counts_tokens(ranks, tmp_path, seen, mo
     assert len(facts["data_sha256"]) == 64 and facts["norm"] == "LayerNorm × 3" and facts["buffers"] == "none"
 
 
-@pytest.mark.parametrize(("mode", "devices"), MODES)
-def test_every_mode_trains_a_model_of_the_users(ranks, tmp_path, seen, capsys, mode, devices):
-    path = tmp_path / "mine.py"
-    new_workload.run(type("Args", (), {"file": str(path)}))
-    result = run(
-        ranks, tmp_path, mode, devices, model=f"{path}:build", data=f"{path}:datasets", image_size=None, lr=0.1
-    )
+STATIC = {"static_graph": 1}  # where torch's DDP starts the exchange from the output
+PASSES = {"accumulate": 2, "batch": 2, "workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "options"),
+    [
+        *(pytest.param(*each.values, STATIC if each.values[0] == "ddp" else {}, marks=each.marks) for each in MODES),
+        ("ddp", 2, PASSES),
+        ("dp", 2, PASSES),
+    ],
+)
+def test_every_mode_trains_the_manuals_model_of_several_inputs_that_returns_an_object(
+    ranks, tmp_path, seen, mode, devices, options
+):
+    options = example_of_the_manual(tmp_path) | {"lr": 0.1} | options
+    result = run(ranks, tmp_path, mode, devices, **options)
     same_update(seen, "own", result)
     record = result.loaded
     assert record.config.model == "mine.py:build" and len(record.samples[0].facts["model_source_sha256"]) == 64
     assert "examples/s" in result.stdout and "image" not in result.stdout
     assert str(tmp_path) not in (result.run_dir / "record.json").read_text()
+
+
+@pytest.mark.parametrize(("mode", "devices"), [("single", 1), ("dp", 2), ("fsdp", 2)])
+def test_a_validation_of_the_manuals_model_counts_every_example_in_every_mode(ranks, tmp_path, seen, mode, devices):
+    """A rank that has fewer batches than another calls the model all the same, where a forward pass is a collective."""
+    options = example_of_the_manual(tmp_path) | {"lr": 0.1, "steps": None, "warmup": None, "snapshots": None}
+    result = run(ranks, tmp_path, mode, devices, epochs=1, val_batch=20 // devices, **options)
+    row = result.loaded.epochs[0]
+    assert row["images"] == 21 and 0 < row["score"] < 1
+    first = seen.setdefault("validated", row)
+    assert row["score"] == first["score"] and row["loss"] == pytest.approx(first["loss"], rel=1e-4)
+
+
+def example_of_the_manual(folder) -> dict:
+    """The file in tutorials/manual/own_model.md, as options."""
+    page = (ROOT / "tutorials" / "manual" / "own_model.md").read_text()
+    (path := folder / "mine.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    return {"model": f"{path}:build", "data": f"{path}:datasets", "image_size": None}
 
 
 KERAS = """

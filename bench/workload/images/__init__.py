@@ -50,7 +50,8 @@ class Workload(base.Workload):
         """[examples, 3, H, W], numbers or bytes, and a class for each."""
         dtype = torch.float32 if data_sets.info_of(self.config.data).numbers else torch.uint8
         size = self.config.image_size
-        return torch.empty(examples, 3, size, size, dtype=dtype), torch.zeros(examples, dtype=torch.long)
+        return (torch.empty(examples, 3, size, size, dtype=dtype, device="meta"),
+                torch.empty(examples, dtype=torch.long, device="meta"))  # fmt: skip
 
 
 def load_data(config: RunConfig, device: torch.device, kind: str | None = None, folder=None) -> tuple:

@@ -1,7 +1,8 @@
 """Data of the user's: DATA=FILE.py:FUNCTION, whose function returns a training and a validation set.
 
 Each is map-style (a length, and ``dataset[i]``) or iterable, of examples (input, target): tensors, numbers, arrays, or
-tuples of them. An iterable is read into memory once, so that it can be shared out and shuffled like the others.
+tuples and dicts of them. Other examples need a function ``collate`` beside the one that DATA names. An iterable is read
+into memory once, so that it can be shared out and shuffled like the others.
 """
 
 import hashlib
@@ -13,11 +14,14 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
+from bench.config.modes import MODES
 from bench.errors import UserError
+from bench.structure import each, leaves, tensors
 from bench.workload import base, batch, own_code
 from bench.workload.loader import SlowStorage
 
 MOST_READ = 2**20  # examples of an iterable
+PLANNED = 64  # examples, of which the largest stands for all in a prediction of memory
 NAMES = ("training set", "validation set")
 
 
@@ -29,11 +33,12 @@ class Workload(base.Workload):
         text = f"DATA={self.config.data}"
         seed_everything(self.config.seed)
         found = own_code.call("DATA", self.config.data)
+        collate = own_code.function_beside("DATA", self.config.data, "collate")
         if not isinstance(found, tuple | list) or len(found) not in (2, 3):
             raise UserError(f"{text} returned a {type(found).__name__}: return (training set, validation set or None), "
                             "and as a third the number of the model's outputs where it is not told")  # fmt: skip
-        sets = [None if each is None else Examples(each, f"{text}: the {name}", say) for each, name in
-                zip(found, NAMES, strict=False)]  # fmt: skip
+        sets = [None if one is None else Examples(one, f"{text}: the {name}", say, collate, size) for one, name, size in
+                zip(found, NAMES, (self.pass_size, None), strict=False)]  # fmt: skip
         train_set, val_set = sets
         if train_set is None:
             raise UserError(f"{text} returned no training set")
@@ -46,43 +51,58 @@ class Workload(base.Workload):
                 f"{len(train_set)} that {text} has: use a smaller BATCH"
             )
         inputs, targets, _ = train_set[np.arange(1)]
-        self.example = batch.each(torch.zeros_like, inputs)
-        self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, targets, text)
+        self.example = each(torch.zeros_like, batch.opened(inputs))
+        self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, batch.opened(targets), text)
         if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
             raise UserError(f"{text}: {self.num_outputs!r} is no number of outputs: a whole number, at least 1")
         if self.config.storage_ms:
             train_set = SlowStorage(train_set, self.config.storage_ms)
         return train_set, val_set
 
+    @property
+    def pass_size(self) -> int:
+        """Examples of this process in one forward pass."""
+        config = self.config
+        return config.per_device_batch * (config.num_devices if MODES[config.mode].one_process else 1)
+
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Of classes, whole numbers [b], the cross-entropy of outputs [b, classes]; of numbers the mean square
         error."""
+        require_tensors("loss", outputs, targets)
         if are_classes(targets):
             return nn.functional.cross_entropy(outputs, targets)
         return nn.functional.mse_loss(outputs, targets)
 
     def score(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """[b]: of classes 1 where the largest output is the target's, else 0; of numbers minus the square error."""
+        require_tensors("score", outputs, targets)
         if are_classes(targets):
             return (outputs.argmax(1) == targets).float()
         return -(outputs - targets).square().flatten(1).mean(1)
 
     def count(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """[2]: the sum of the losses, and that of the scores."""
+        number, targets = batch.length(targets), batch.opened(targets)
         scores = self.score(outputs, targets)
-        if scores.shape != (batch.length(targets),):
-            raise UserError(f"score(outputs, targets) gave {list(scores.shape)}: a number for each of "
-                            f"{batch.length(targets)} examples is wanted")  # fmt: skip
-        return torch.stack([self.loss(outputs, targets) * len(scores), scores.sum()])
+        if not isinstance(scores, torch.Tensor) or scores.shape != (number,):
+            raise UserError(f"score(outputs, targets) gave {own_code.shape_of(scores)}: a number for each of {number} "
+                            "examples is wanted")  # fmt: skip
+        loss = self.loss(outputs, targets).mean()  # of nn.DataParallel's replicas, where the model computes it
+        return torch.stack([loss * number, scores.sum()])
 
     def blank(self) -> torch.Tensor:
         return self.example
 
     def planned(self, examples: int) -> tuple:
-        """The first examples, over and over, without their numbers."""
+        """Of the first examples the largest, over and over, without its numbers."""
         train_set, _ = self.load(Alone(), lambda sentence: None)
-        inputs, targets, _ = train_set[np.zeros(1, dtype=np.int64)]
-        return tuple(batch.each(lambda t: t.new_zeros((examples, *t.shape[1:])), item) for item in (inputs, targets))
+        first = [train_set.batch([index]) for index in range(min(PLANNED, len(train_set)))]
+        sizes = [sum(tensor.nbytes for tensor in tensors(example)) for example in first]
+        largest = sizes.index(max(sizes))
+        if train_set.collate:
+            found = train_set.batch([largest] * examples, examples // self.config.accumulate)
+            return each(lambda tensor: torch.empty_like(tensor, device="meta"), found)
+        return each(lambda tensor: tensor.new_empty((examples, *tensor.shape[1:]), device="meta"), first[largest])
 
 
 class Alone:
@@ -93,10 +113,17 @@ class Alone:
 
 
 class Examples:
-    """A data set of the user's as the loaders ask for it. name: in messages."""
+    """A data set of the user's as the loaders ask for it.
 
-    def __init__(self, dataset, name: str, say: Callable[[str], None] = print):
-        self.name = name
+    name: in messages. collate: the user's, or None. size: of the parts, one for each forward pass, in which it gets the
+    examples; None for all in one.
+    """
+
+    def __init__(
+        self, dataset, name: str, say: Callable[[str], None] = print, collate: Callable | None = None,
+        size: int | None = None,
+    ):  # fmt: skip
+        self.name, self.collate, self.size = name, collate, size
         missing = [each for each in ("__len__", "__getitem__") if not hasattr(dataset, each)]
         if isinstance(dataset, IterableDataset) or missing:
             if not hasattr(dataset, "__iter__"):
@@ -111,30 +138,60 @@ class Examples:
         return len(self.dataset)
 
     def __getitem__(self, draws: np.ndarray) -> tuple:
-        """[B] draws -> inputs, targets: tensors [B, …] or tuples of them; nothing unreadable. float64 becomes float32.
-        Raises UserError for an example that is no pair, examples that cannot be one batch, and what the user's code
-        raises."""
-        indices = (draws % len(self)).tolist()
+        """[B] draws -> inputs, targets, nothing unreadable. Inputs and targets: structures of tensors [B, …], or what
+        ``collate`` makes. float64 becomes float32. Raises UserError for an example that is not a pair, examples that do
+        not fit into one batch, and errors in the user's code."""
+        return *self.batch((draws % len(self)).tolist(), self.size), []
+
+    def batch(self, indices: list[int], size: int | None = None) -> tuple:
+        """Inputs and targets of these examples. size: as for the class."""
         try:
-            if isinstance(self.dataset, TensorDataset):
+            if isinstance(self.dataset, TensorDataset) and not self.collate:
                 found = self.dataset[torch.tensor(indices, dtype=torch.long)]
             else:
                 several = getattr(self.dataset, "__getitems__", None)
-                examples = several(indices) if several else [self.dataset[index] for index in indices]
-                found = default_collate([self.pair(example) for example in examples])
+                found = several(indices) if several else [self.dataset[index] for index in indices]
+                found = self.collated(found, size or len(indices)) if self.collate else self.stacked(found)
         except UserError:
             raise
         except Exception as error:
             raise UserError(f"{self.name}: {own_code.said(error)}") from None
-        inputs, targets = (batch.each(in_float32, item) for item in self.pair(found))
-        return inputs, targets, []
+        return tuple(each(in_float32, item) for item in self.pair(found))
+
+    def stacked(self, examples: list) -> tuple:
+        """Pairs of tensors, arrays and numbers as a pair of batches."""
+        examples = [self.pair(example) for example in examples]
+        try:
+            found = tuples_of(default_collate(examples))
+        except (TypeError, RuntimeError, KeyError) as error:
+            why = " ".join(str(error).split())
+            raise UserError(f"{self.name}: {type(error).__name__}: {why}: {self.way_out}") from None
+        for leaf in leaves(found, lambda item: isinstance(item, str | bytes)):
+            raise UserError(f"{self.name}: an example has a {type(leaf).__name__} in it: {self.way_out}")
+        return found
+
+    def collated(self, examples: list, size: int) -> tuple:
+        """What the user's ``collate`` makes of them, in parts."""
+        parts = [self.collate(examples[at : at + size]) for at in range(0, len(examples), size)]
+        for part in parts:
+            if not isinstance(part, tuple | list) or len(part) != 2:
+                raise UserError(f"{self.name}: collate returned {own_code.shape_of(part)}: return (inputs, targets) of "
+                                "the examples that it gets")  # fmt: skip
+        return tuple(batch.Collated(list(item), min(size, len(examples))) for item in zip(*parts, strict=True))
+
+    @property
+    def way_out(self) -> str:
+        """What to do about examples that do not become a batch by themselves."""
+        return ("give tensors, arrays or numbers of one size for all examples, or write a function collate(examples) "
+                "beside the one that DATA names")  # fmt: skip
 
     def pair(self, example) -> tuple:
         """An example, which must be one."""
         if not isinstance(example, tuple | list) or len(example) != 2:
             size = f" of {len(example)}" if isinstance(example, tuple | list) else ""
             raise UserError(f"{self.name}: an example is a {type(example).__name__}{size}: (input, target) is wanted, "
-                            "either may be a tuple")  # fmt: skip
+                            "either may be a tuple or a dict; for another form write a function collate(examples) "
+                            "beside the one that DATA names")  # fmt: skip
         return tuple(example)
 
     def whole(self, dataset, say: Callable[[str], None]) -> list:
@@ -142,7 +199,7 @@ class Examples:
         found = []
         try:
             for example in dataset:
-                found.append(self.pair(example))
+                found.append(example if self.collate else self.pair(example))
                 if len(found) % 10_000 == 0:
                     say(f"{self.name}: {len(found)} examples read")
                 if len(found) > MOST_READ:
@@ -157,11 +214,27 @@ class Examples:
         return found
 
 
-def in_float32(tensor):
+def in_float32(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor; numbers in double precision in single."""
-    if not isinstance(tensor, torch.Tensor):
-        raise UserError(f"an example has a {type(tensor).__name__} in it: give tensors, arrays or numbers")
     return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def tuples_of(item):
+    """Every list in it as a tuple: ``default_collate`` makes lists of tuples."""
+    if isinstance(item, dict):
+        item.update({key: tuples_of(part) for key, part in item.items()})
+        return item
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*map(tuples_of, item))
+    return tuple(map(tuples_of, item)) if isinstance(item, tuple | list) else item
+
+
+def require_tensors(function: str, outputs, targets) -> None:
+    """Raise UserError where the workload's own loss or score cannot take what the model returns."""
+    for name, item in (("outputs", outputs), ("targets", targets)):
+        if not isinstance(item, torch.Tensor):
+            raise UserError(f"the {name} are {own_code.shape_of(item)}, not one tensor: write a function "
+                            f"{function}(outputs, targets)")  # fmt: skip
 
 
 def are_classes(targets) -> bool:
@@ -201,7 +274,7 @@ def hash_of_ends(examples: Examples) -> str:
     """Of the first and the last example; random choices in them are made from the same seed everywhere."""
     seed_everything(0)
     inputs, targets, _ = examples[np.array([0, len(examples) - 1])]
-    parts = batch.tensors((inputs, targets))
+    parts = tensors((inputs, targets))
     raw = (t.cpu().contiguous().flatten().view(torch.uint8) for t in parts)  # NumPy has not all of torch's types
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in raw)).hexdigest()
 

@@ -60,7 +60,7 @@ class Workload(base.Workload):
 
     def planned(self, examples: int) -> tuple:
         """[examples, context] bytes, and what comes next."""
-        return tuple(torch.zeros(examples, self.config.context, dtype=torch.long) for _ in range(2))
+        return tuple(torch.empty(examples, self.config.context, dtype=torch.long, device="meta") for _ in range(2))
 
 
 class Sequences:

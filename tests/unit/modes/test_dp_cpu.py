@@ -12,6 +12,7 @@ from torch import nn
 
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
+from bench.errors import UserError
 from bench.modes import load_mode
 from bench.modes.dp import CpuDataParallel, DataParallel, in_this_autocast
 from bench.training import validation
@@ -63,7 +64,8 @@ def test_a_validation_uses_every_replica():
     seen = SimpleNamespace(
         mode=mode, model=model, device=torch.device("cpu"), autocast=contextlib.nullcontext(), skipped_images=set(),
         status=SimpleNamespace(phase=lambda name: None),
-        workload=SimpleNamespace(info=SimpleNamespace(metrics=(1,)), prepare=lambda x: x, blank=lambda: None),
+        workload=SimpleNamespace(info=SimpleNamespace(metrics=(1,)), prepare=lambda x: x, blank=lambda: None,
+                                 forward=lambda model, inputs, targets: model(inputs)),
         counted=lambda outputs, targets: torch.tensor([0, (outputs.argmax(1) == targets).sum(), len(targets)]),
     )  # fmt: skip
     before = copy.deepcopy(plain.state_dict())
@@ -200,6 +202,51 @@ def test_an_error_in_a_replica_reaches_the_caller(replicated):
     model = replicated(network(norm=False), 2)
     with pytest.raises(RuntimeError):
         model(torch.randn(4, 3, 5, 5))
+
+
+class Several(nn.Module):
+    """Several arguments in, an object with a loss out."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, *more, scale, labels=None, name=""):
+        logits = self.layer(x["x"]) * scale[1][:, None]
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        parts = {"logits": logits, "nothing": None, "name": name, "more": [part + 1 for part in more]}
+        return SimpleNamespace(parts=parts, loss=loss)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 3])
+def test_positional_and_keyword_arguments_of_any_structure_are_cut_and_outputs_joined(replicated, num_replicas):
+    plain = Several()
+    model = replicated(copy.deepcopy(plain), num_replicas)
+    x, scale, labels, more = torch.randn(6, 4), torch.rand(6), torch.arange(6) % 3, torch.arange(6)
+    for one in (plain, model):
+        out = one({"x": x}, more, scale=[None, scale], labels=labels, name="a")
+        assert (out.parts["nothing"], out.parts["name"]) == (None, "a")
+        assert out.parts["more"][0].equal(more + 1) and out.parts["logits"].shape == (6, 3)
+        assert out.loss.shape == ((num_replicas,) if one is model else ())  # one of each replica, as nn.DataParallel
+        out.loss.mean().backward()
+    pairs = zip(plain.parameters(), model.module.parameters(), strict=True)
+    assert all(torch.allclose(a.grad, b.grad, atol=1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize("other", [torch.ones(5), torch.tensor(2.0)])
+def test_a_tensor_that_is_not_of_the_batch_is_one_line(replicated, other):
+    with pytest.raises(UserError, match=r"nn.DataParallel cuts every .*; these are \[6, 4\], \[5?\]: use another"):
+        replicated(Several(), 2)({"x": torch.ones(6, 4)}, scale=[None, other])
+
+
+def test_replicas_with_different_structures_are_one_line(replicated):
+    class Rows(nn.Linear):
+        def forward(self, x):
+            return list(super().forward(x))
+
+    with pytest.raises(UserError, match=r"different numbers of tensors \(2, 1\)"):
+        replicated(Rows(4, 3), 2)(torch.ones(3, 4))
 
 
 # --- Autocast in nn.DataParallel's threads --------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def trainer() -> SimpleNamespace:
     """What estimating asks of a Trainer."""
     return SimpleNamespace(
         autocast=contextlib.nullcontext(), status=SimpleNamespace(phase=lambda name: None),
-        config=SimpleNamespace(per_device_batch=5), workload=SimpleNamespace(prepare=lambda inputs: inputs),
+        config=SimpleNamespace(per_device_batch=5), device=torch.device("cpu"),
+        workload=SimpleNamespace(prepare=lambda inputs: inputs, forward=lambda model, inputs, targets: model(inputs)),
     )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def trainer() -> SimpleNamespace:
 def test_swa_is_the_mean_of_its_epochs_with_statistics_of_its_own(name):
     model, seen = network(), []
     averages = averages_of(model, name, swa=2)
-    batches = [(torch.randn(10, 6), None, []) for _ in range(3)]
+    batches = [(torch.randn(10, 6), torch.zeros(10), []) for _ in range(3)]
     for epoch in (1, 2, 3):
         step(model, epoch)
         seen.append(copy.deepcopy(model.state_dict()))
@@ -97,7 +98,7 @@ def test_averages_come_back_from_a_checkpoint():
     for number in range(STEPS):
         step(model, number)
         averages.step_taken()
-    averages.epoch_ended(trainer(), 1, [(torch.randn(10, 6), None, [])])
+    averages.epoch_ended(trainer(), 1, [(torch.randn(10, 6), torch.zeros(10), [])])
     state = copy.deepcopy(averages.state())
     other = averages_of(network(), ema=0.7, swa=1)
     assert list(other.load(state, None)) == []

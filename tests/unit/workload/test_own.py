@@ -19,11 +19,10 @@ from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
-from bench.modes.dp import CpuDataParallel
 from bench.record.privacy import without_names
 from bench.training.loop import build_optimizer
 from bench.training.room import require_room
-from bench.workload import load_workload
+from bench.workload import batch, load_workload
 from bench.workload.models import build_model
 from bench.workload.own.template import CLASSES
 
@@ -189,7 +188,11 @@ def test_tuples_of_tensors_and_iterables(own):
         (("return [(", "return [( 0, "), "the training set: an example is a tuple of 3"),
         (("range(8)", "range(0)"), "the training set is empty"),
         (("range(8)", "range(1)"), r"a step of 2 examples .* is more than the 1 that DATA="),
-        (("torch.ones(3) * i", "torch.ones(i)"), "stack expects each tensor to be equal size"),
+        (("torch.ones(3) * i", "torch.ones(i)"), r"stack expects each .* equal size.* a function collate\(examples\)"),
+        (("torch.ones(3) * i", "None"), r"found <class 'NoneType'>: give tensors.* a function collate\(examples\)"),
+        (("(torch.ones(3) * i, i % 2)", "{'x': i}"), r"an example is a dict: .* a function collate\(examples\)"),
+        (("torch.ones(3) * i", "{'x': torch.ones(3)}"), r"not dict .*\{x: \[2, 3\]\}, targets \[2\]\): .* step\("),
+        (("i % 2)", "(i % 2, i))"), r"the targets are \(\[2\], \[2\]\), not one tensor: write a function loss\("),
         (("torch.ones(3) * i", "'text'"), "an example has a str in it: give tensors"),
     ],
 )  # fmt: skip
@@ -198,6 +201,64 @@ def test_what_cannot_be_trained_is_one_line(own, change, words):
     with pytest.raises(UserError, match=words) as error:
         tried(own(GOOD.replace(*change)))
     assert "\n" not in str(error.value)
+
+
+COLLATED = (
+    GOOD
+    + """
+    def collate(examples):
+        inputs, targets = zip(*examples)
+        classes = torch.tensor(targets, dtype=torch.float64)
+        return {"rows": list(inputs), "names": ["a"] * len(inputs)}, {"classes": classes}
+    def step(model, inputs, targets):
+        outputs = model(torch.stack(inputs["rows"]))
+        return outputs, ((outputs[:, 0] - targets["classes"]) ** 2).mean()
+"""
+)
+
+
+def test_collate_is_called_for_each_forward_pass(own):
+    workload = own(COLLATED, accumulate=2, per_device_batch=3)
+    _, train_set = tried(workload)
+    inputs, targets, unreadable = train_set[np.arange(6)]
+    assert unreadable == [] and batch.length(inputs) == batch.length(targets) == 6
+    parts = [batch.opened(part) for part in batch.chunks(inputs, 2)]
+    assert [[int(row[0]) for row in part["rows"]] for part in parts] == [[0, 1, 2], [3, 4, 5]]
+    assert batch.opened(targets)["classes"].dtype == torch.float32
+    assert [row.tolist() for row in workload.blank()["rows"]] == [[0.0] * 3]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (COLLATED.replace("return {", "return 1, {"), r"collate returned \(int, .*: return \(inputs, targets\)"),
+    (COLLATED.replace("list(inputs)", "inputs[9]"), r"IndexError: tuple index out of range \(mine\d+\.py, line 12\)"),
+    (COLLATED, r"cannot be trained .* the targets are \{classes: \[2\]\}, not one tensor: write a function score\("),
+    (COLLATED + "    def score(outputs, targets): return outputs[0, 0]", r"score\(outputs, targets\) gave \[\]: a"),
+])  # fmt: skip
+def test_what_is_wrong_with_collate_or_score_is_one_line_before_training(own, text, words):
+    with pytest.raises(UserError, match=words) as error:
+        tried(own(text, epochs=1, per_device_batch=4))
+    assert "\n" not in str(error.value)
+
+
+def test_a_validation_calls_step_where_the_model_alone_cannot_be_called(own):
+    scored = (
+        COLLATED
+        + """
+    def loss(outputs, targets):
+        return (outputs[:, 0] - targets["classes"]).abs().mean()
+    def score(outputs, targets):
+        return targets["classes"]
+    """
+    )
+    workload = own(scored, epochs=1, per_device_batch=4)
+    model, train_set = tried(workload)
+    inputs, targets, _ = train_set[np.arange(4)]
+    outputs = workload.forward(model, inputs, targets)
+    assert workload.count(outputs, targets)[1] == 2 and model.training
+    assert workload.forward(model, workload.blank(), None).shape == (1, 2)  # where each forward pass is a collective
+    plain = own(GOOD + "    def step(model, inputs, targets): return None, model(inputs).mean()", epochs=1)
+    with pytest.raises(UserError, match="cannot be trained"):  # what it returns is scored after each epoch
+        tried(plain)
 
 
 def test_keras_with_another_backend_is_refused_before_it_is_imported(monkeypatch):
@@ -291,17 +352,3 @@ def test_a_model_whose_gradients_find_no_room_is_refused(monkeypatch):
         require_room(config, mode, model)
     model.requires_grad_(False)
     require_room(config, mode, model)  # frozen weights have no gradients
-
-
-def test_dps_replicas_take_and_give_tuples():
-    class Sum(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(1))
-
-        def forward(self, inputs):
-            return self.scale * (inputs[0] + inputs[1]), inputs[0]
-
-    a, b = torch.arange(6.0), torch.ones(6)
-    total, same = CpuDataParallel(Sum(), 2, threads=2)((a, b))
-    assert torch.equal(total, a + 1) and torch.equal(same, a)
