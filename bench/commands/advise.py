@@ -14,7 +14,7 @@ from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import variable_of
 from bench.config.modes import MODES, UPPER_BOUNDS
 from bench.config.options import FIELDS, RunConfig
-from bench.errors import UserError
+from bench.errors import RunFailed, UserError
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
 from bench.record.read import find_records
@@ -143,9 +143,15 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
         folder, programs = None, {ALONE: config}
     batch = config.per_device_batch
     profile = in_mode(config, ALONE, per_device_batch=batch, profile=True, out=str(folder or asked.out))
-    with LiveProgress(profile, console, "profile of one device") as watch:
-        path = launch(profile, watch)
-    return folder or path.parent, batches_of(programs)
+    try:
+        with LiveProgress(profile, console, "profile of one device") as watch:
+            path = launch(profile, watch)
+        folder = folder or path.parent
+    except RunFailed as error:
+        if not folder:
+            raise
+        print(f"no profile of one device: {error}", file=sys.stderr)
+    return folder, batches_of(programs)
 
 
 def batches_of(programs: dict[str, RunConfig]) -> dict:
@@ -159,9 +165,9 @@ def batches_of(programs: dict[str, RunConfig]) -> dict:
         try:
             limit, told = memory.limit_of(config, None)
             outputs, assumed = memory.outputs_of(config)
+            besides, context = memory.besides_of(config)
+            batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
         except UserError as error:
             return {"batches_said": (str(error),)}
-        besides, context = memory.besides_of(config)
-        batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
         said += [f"largest: {told}, and that the data have", assumed, context]
     return {"batches": batches, "batches_said": tuple(dict.fromkeys(filter(None, said)))}

@@ -168,7 +168,8 @@ def largest(config: RunConfig, outputs: int, limit: int) -> int:
     """The largest batch per device whose tensors need at most ``limit`` bytes, and that the data have; 0 without."""
     from bench.training.memory_plan import largest_batch
 
-    examples = info_of(config.data).train_examples
+    own = data_kind(config.data)[0] == OWN
+    examples = own_data(config)[1] if own else info_of(config.data).train_examples
     return largest_batch(config, outputs, limit, examples // config.num_devices // config.accumulate if examples
                          else MOST_BATCH)  # fmt: skip
 
@@ -211,15 +212,17 @@ def context_of(record: Record) -> float | None:
     return max(told, default=None)
 
 
-def own_outputs(config: RunConfig) -> int:
-    """The number of outputs that the user's data ask for; they are loaded."""
+@functools.cache
+def own_data(config: RunConfig) -> tuple[int, int]:
+    """(outputs of a model, training examples) of the user's data, which are loaded."""
     import torch
 
     from bench.workload import load_workload
+    from bench.workload.own import Alone
 
     workload = load_workload(dataclasses.replace(config, evaluate=False), torch.device("cpu"))
-    workload.planned(1)
-    return workload.num_outputs
+    train_set, _ = workload.load(Alone(), lambda sentence: None)
+    return workload.num_outputs, len(train_set)
 
 
 def outputs_of(config: RunConfig) -> tuple[int, str]:
@@ -228,7 +231,9 @@ def outputs_of(config: RunConfig) -> tuple[int, str]:
     if classes := info_of(config.data).classes:
         return classes, ""
     if kind == OWN:
-        return own_outputs(config), ""
+        from bench.workload.own import PLANNED
+
+        return own_data(config)[0], f"every example is taken to be as large as the largest of the first {PLANNED}"
     train = Path(place).expanduser() / "train"
     if kind == "imagefolder" and train.is_dir() and (found := sum(entry.is_dir() for entry in train.iterdir())):
         return found, ""

@@ -161,21 +161,34 @@ def main_of_dp(step: Step, num_devices: int) -> Device:
 def largest_batch(config: RunConfig, num_outputs: int, limit: int, most: int) -> int:
     """The largest batch per device, up to ``most``, whose fullest device needs at most ``limit`` bytes; 0 without.
 
-    Two batches are simulated, BATCH and twice that; all others lie on lines through these.
+    Two batches are simulated, BATCH and twice that; all others lie on lines through these: each tensor of the step, or
+    where the two steps have different tensors, as where a loss loops over its examples, the sum.
     """
     batches = config.per_device_batch, 2 * config.per_device_batch
 
-    def step(asked: RunConfig, outputs: int, replicas: int = 1) -> Step:
-        ends = [
-            simulate(unchecked(to_dict(asked) | {"per_device_batch": batch}), outputs, replicas) for batch in batches
-        ]
-        return between(*ends, batches, asked.per_device_batch) or simulate(asked, outputs, replicas)
+    def of_batch(asked: RunConfig, batch: int) -> RunConfig:
+        return unchecked(to_dict(asked) | {"per_device_batch": batch})  # more than a data set has, perhaps
 
-    def fits(batch: int) -> bool:
-        planned = unchecked(to_dict(config) | {"per_device_batch": batch})  # more than a data set has, perhaps
-        return max(device.total for device in of_devices(planned, num_outputs, step)) <= limit
+    def step(asked: RunConfig, outputs: int, replicas: int = 1) -> Step | None:
+        ends = [simulate(of_batch(asked, batch), outputs, replicas) for batch in batches]
+        found = between(*ends, batches, asked.per_device_batch)
+        if found is None:
+            raise Unlike
+        return found
 
-    return last_that(fits, most)
+    def fullest(batch: int, simulate: Callable) -> int:
+        return max(device.total for device in of_devices(of_batch(config, batch), num_outputs, simulate))
+
+    try:
+        return last_that(lambda batch: fullest(batch, step) <= limit, most)
+    except Unlike:
+        small, large = (fullest(batch, simulate) for batch in batches)
+        per_example = max(0, large - small) / (batches[1] - batches[0])
+        return last_that(lambda batch: small + (batch - batches[0]) * per_example <= limit, most)
+
+
+class Unlike(Exception):
+    """Two simulated steps that have different tensors."""
 
 
 def last_that(fits: Callable[[int], bool], most: int) -> int:
