@@ -197,7 +197,8 @@ def trainer_of(mode) -> SimpleNamespace:
     """What the averages ask of a Trainer."""
     return SimpleNamespace(
         autocast=contextlib.nullcontext(), status=SimpleNamespace(phase=lambda name: None),
-        config=SimpleNamespace(per_device_batch=PER_RANK), workload=SimpleNamespace(prepare=lambda inputs: inputs),
+        config=SimpleNamespace(per_device_batch=PER_RANK), device=mode.topology.device,
+        workload=SimpleNamespace(prepare=lambda inputs: inputs, forward=lambda model, inputs, targets: model(inputs)),
     )  # fmt: skip
 
 

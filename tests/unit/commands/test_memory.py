@@ -56,3 +56,35 @@ def test_each_mode_gets_the_share_of_its_own_processes(capsys):
 def test_bad_input_is_one_line(capsys, arguments, line):
     code, out, err = said(capsys, *arguments)
     assert code == 2 and line in err and len(err.splitlines()) == 1 and not out
+
+
+OWN = """
+import torch
+from torch import nn
+class Net(nn.Linear):
+    def forward(self, x, scale):
+        rows = super().forward(x) * scale[:, None]
+        return {"rows": rows, "nothing": None}
+def build(outputs):
+    return Net(3, outputs)
+def datasets():
+    return [((torch.ones(3), 1.0), i % 2) for i in range(48)], None, 2
+def step(model, inputs, targets):
+    out = model(inputs[0], scale=inputs[1])
+    return out, nn.functional.cross_entropy(out["rows"], targets)
+"""
+
+
+def test_a_model_of_several_inputs_that_returns_a_dict_is_predicted_in_every_mode(tmp_path, capsys):
+    (path := tmp_path / "mine.py").write_text(OWN)
+    own = ("memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--gpus=2", "--batch=4")
+    assert cli.main([*own, "--modes=single,dp,ddp,horovod,zero1,fsdp,local"]) == 0
+    out = capsys.readouterr().out
+    batches = next(line for line in out.splitlines() if "largest BATCH" in line).split()[2:]
+    assert batches == ["48"] + ["24"] * 6  # as many as the data have
+    path.write_text(OWN.replace("return {", "rows = rows if rows.sum().item() else rows\n        return {"))
+    other = path.rename(tmp_path / "other.py")  # a file is loaded once in a process
+    assert cli.main([each.replace(str(path), str(other)) for each in own]) == 2
+    error = capsys.readouterr().err
+    assert "depends on the values in its tensors" in error and "(other.py, line 7)" in error
+    assert "MEMORY=1 measures it" in error and error.count("\n") == 1
