@@ -23,7 +23,7 @@ MISTAKE = Mistake(
     "loader-starvation",
     "a step waits for its loader",
     "the device idles while it waits for data: a faster device or more of them bring nothing",
-    "more loader workers (WORKERS), smaller or decoded images (IN_MEMORY=1), faster storage",
+    "more loader workers (num_workers), examples that are decoded beforehand or kept in memory, faster storage",
     detect,
     needs="loader",
 )

@@ -25,7 +25,7 @@ MISTAKE = Mistake(
     "local-norm",
     "batch norm over the few examples of one device",
     "statistics of a few examples are noisy, and training suffers",
-    "NORM=sync (SyncBatchNorm), a larger batch per device, or group norm",
+    "nn.SyncBatchNorm.convert_sync_batchnorm(model), a larger batch per device, or group norm",
     detect,
     needs="norm",
     switch={"norm": "batch"},

@@ -55,7 +55,7 @@ MISTAKE = Mistake(
     "lr-not-scaled",
     "a global batch that grew, with the learning rate of the small one",
     "fewer steps of the same length: training is slower per epoch",
-    "scale the learning rate with the global batch (LR_BATCH), with a warm-up",
+    "multiply the learning rate by the growth of the global batch, with a warm-up",
     detect,
     needs="learning_rate",
     overrides={"recipe": recipe},

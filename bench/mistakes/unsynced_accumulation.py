@@ -1,4 +1,5 @@
-"""Accumulation whose last pass is under ``no_sync``, too: gradients are added up on each rank, and never exchanged."""
+"""Accumulation whose last pass is under ``no_sync``, too, or sets ``require_backward_grad_sync`` after its forward:
+gradients are added up on each rank, and never exchanged."""
 
 from bench.mistakes.base import Mistake, Question
 from bench.mistakes.drift import averaged
@@ -10,7 +11,8 @@ def detect(observed: dict) -> str | Question | None:
     if not passes.get("unsynced") or (passes["unsynced"] == passes["steps"] and not accumulates(observed)):
         return None
     evidence = (
-        f"the last pass before a step was under no_sync in {passes['unsynced']} of the first {passes['steps']} steps"
+        f"in {passes['unsynced']} of the first {passes['steps']} steps the last forward before the step ran with "
+        "require_backward_grad_sync=False: under no_sync, or the flag was set after that forward"
     )
     if averaged(observed):
         return Question(evidence, "are the weights averaged now and then instead (local SGD)?")
@@ -24,9 +26,10 @@ def accumulates(observed: dict) -> bool:
 
 MISTAKE = Mistake(
     "unsynced-accumulation",
-    "the last pass of an accumulation under no_sync",
+    "the last pass of an accumulation is not exchanged",
     "each rank steps with its own sum of gradients, and the replicas go apart",
-    "leave no_sync for the pass before the step, and for the last pass of an epoch",
+    "run the last forward before a step outside no_sync; if you set require_backward_grad_sync yourself, set it before "
+    "that forward, where DistributedDataParallel reads it",
     detect,
     needs="passes",
     watched=True,
