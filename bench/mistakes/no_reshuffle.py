@@ -22,11 +22,14 @@ def detect(observed: dict) -> str | Finding | None:
     if "sampler" not in data:  # a run of this bench
         return evidence
     sampler = data["sampler"] or {}
+    told = [epoch for epoch in sampler.get("epochs", []) if epoch is not None]
+    if sampler.get("persistent") and (sampler["set_epoch"] or len(set(told)) > 1):
+        here = f"; in this process {sampler['kind']} was in epoch {', '.join(map(str, told))}" if told else ""
+        return Finding(MISTAKE.name, KEPT[0], evidence + here, *KEPT[1:])
     if same < SAME:
         return asked(evidence, "are batches or blocks of examples meant to stay together?")
     if not sampler.get("shuffles"):
         return asked(evidence, f"is the order meant to be fixed ({sampler.get('kind', 'its loader')})?")
-    told = [epoch for epoch in sampler["epochs"] if epoch is not None]
     if sampler["set_epoch"] and len(set(told)) <= 1:
         return evidence + (f" ({sampler['kind']} was in epoch {told[0]} each time)" if told else "")
     called = f"; set_epoch was called with {', '.join(map(str, told))}" if sampler["set_epoch"] else ""
@@ -39,6 +42,12 @@ def asked(evidence: str, question: str) -> Finding:
     return Finding(MISTAKE.name, "epochs in the same order", evidence, consequence, "shuffle in each epoch", question)
 
 
+KEPT = (
+    "persistent workers that the new epoch does not reach",
+    "the workers keep the data set as it was when they started, in its first epoch: every epoch has the same order",
+    "share the epoch with the workers (self.epoch = torch.zeros((), dtype=torch.long).share_memory_(), filled in "
+    "set_epoch and read in __iter__), or use persistent_workers=False; then call set_epoch before each epoch",
+)
 ALIKE = "a sampler that shuffles alike in every epoch"
 REMEDY = "let the order depend on the epoch: seed its generator with seed + epoch, and seed it once"
 SAME = 0.99  # of an epoch's neighbours: the order is the same

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch.utils.data import RandomSampler, Subset, SubsetRandomSampler
+from torch.utils.data import IterableDataset, RandomSampler, Subset, SubsetRandomSampler
 from torch.utils.data import dataloader as torchs
 
 from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk
@@ -115,6 +115,7 @@ class Draws(Probe):
             record.begun = self.fresh
             if iterator._dataset_kind == torchs._DatasetKind.Iterable:
                 record.wrong, record.sampler = "an IterableDataset draws its examples itself", told(iterator._dataset)
+                record.sampler["persistent"] = bool(iterator._num_workers and iterator._persistent_workers)
                 return
             record.sampler = told(iterator._index_sampler)
             record.set = set_of(iterator)
@@ -269,10 +270,12 @@ def held_by(item, depth: int = 3) -> object:
 
 
 def innermost(sampler):
-    """The sampler that a batch sampler draws from."""
+    """The sampler that a batch sampler draws from; the stream that another one is made of."""
     for _ in range(5):
         own = getattr(sampler, "__dict__", {})
-        inner = own.get("sampler", own.get("batch_sampler"))
+        inner = (
+            own.get("dataset") if isinstance(sampler, IterableDataset) else own.get("sampler", own.get("batch_sampler"))
+        )
         if inner is None:
             break
         sampler = inner

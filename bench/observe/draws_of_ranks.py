@@ -138,8 +138,9 @@ def by_examples(parts: list[dict], why: str) -> dict:
         raise Unheard(why)
     found = {"shared_examples": shared, "sampler": parts[0]["sampler"]}
     lacking = {"epochs": why}
-    same = repeated_order(parts)
-    if same is None or not (parts[0]["sampler"] or {}).get("shuffles"):  # many streams have an order of their own
+    same, sampler = repeated_order(parts), parts[0]["sampler"] or {}
+    shuffles = sampler.get("shuffles") or len(set(sampler.get("epochs", []))) > 1
+    if same is None or not shuffles:  # many streams have an order of their own
         lacking["same_neighbours"] = why
     else:
         found |= {"same_neighbours": same, "num_images": shared["of"]}
