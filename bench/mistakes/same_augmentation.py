@@ -1,7 +1,7 @@
 """The same augmentation stream on every rank: ``torch.manual_seed(seed)`` everywhere, and the transforms draw from
 it."""
 
-from bench.mistakes.base import SEVERAL_PROCESSES, Lab, Mistake, Question, Requirement
+from bench.mistakes.base import SEVERAL_PROCESSES, Finding, Lab, Mistake, Question, Requirement
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
 
@@ -11,20 +11,42 @@ def prepare_data(script, train_set) -> None:
     inner.augmentation_seeds = script.seeds_by_place(len(train_set))
 
 
-def detect(observed: dict) -> str | Question | None:
-    """Two ranks whose augmentation draws the same random numbers. A data set that draws its examples itself may shuffle
-    with them."""
-    streams = observed.get("augmentation", {}).get("streams", [])
-    kinds = len(set(streams))
-    if kinds == len(streams):
+def detect(observed: dict) -> str | Finding | Question | None:
+    """Two ranks whose augmentation draws the same random numbers, or two loader workers of a rank, or two epochs. A
+    data set that draws its examples itself may shuffle with them."""
+    seen = observed.get("augmentation", {})
+    streams = seen.get("streams", [])
+    kinds, asks = len(set(streams)), OF_A_STREAM if seen.get("of_a_stream") else ""
+    within = [among for among in WITHIN if seen.get(among)]
+    evidence = [f"{WITHIN[among][1]} ({', '.join(seen[among])})" for among in within]
+    if kinds < len(streams):
+        names = ", ".join(seen.get("generators", []))
+        ranks = f"{len(streams)} ranks draw their crops and flips from {kinds} random streams"
+        evidence = "; ".join([f"{ranks} ({names})" if names else ranks, *evidence])
+        return Question(evidence, asks) if asks else evidence
+    if not within:
         return None
-    names = ", ".join(observed["augmentation"].get("generators", []))
-    evidence = (
-        f"{len(streams)} ranks draw their crops and flips from {kinds} random streams{f' ({names})' * bool(names)}"
-    )
-    if observed["augmentation"].get("of_a_stream"):
-        return Question(evidence, "are the numbers those of an order that all ranks share, and not of augmentation?")
-    return evidence
+    title, _, consequence = WITHIN[within[0]]
+    return Finding(MISTAKE.name, title, "; ".join(evidence), consequence, REMEDY, asks)
+
+
+OF_A_STREAM = "are the numbers those of an order that all ranks and workers share, and not of augmentation?"
+WITHIN = {
+    "workers": (
+        "the same augmentation in several loader workers",
+        "loader workers of one rank draw the same random numbers",
+        "the examples of N workers get the same crops and flips: they vary as little as those of one worker",
+    ),
+    "again": (
+        "the same augmentation in several epochs",
+        "two epochs start with the same random numbers",
+        "an epoch repeats the crops and flips of another one",
+    ),
+}
+REMEDY = (
+    "torch seeds every loader worker and epoch differently: in worker_init_fn seed other generators, and those that "
+    "the data set holds, from torch.initial_seed(), and seed nothing with a constant at the start of an epoch"
+)
 
 
 def different_streams(record, observed) -> int | None:

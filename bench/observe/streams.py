@@ -11,6 +11,7 @@ import mmap
 import os
 import random
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import get_start_method
 from typing import ClassVar
@@ -224,6 +225,25 @@ def alike(one: list, other: list) -> bool:
     return len(pairs) > 1 and any(all(a[when] == b[when] for a, b in pairs) for when in (0, 1))
 
 
+def same_in_workers(processes: dict[str | int, list[Fetch]]) -> set[str]:
+    """The generators from which two loading processes of one rank draw the same numbers."""
+    return {name for one, other in itertools.combinations(processes.values(), 2) for name in same_stream(one, other)}
+
+
+def same_in_epochs(epochs: list[dict[str | int, list[Fetch]]]) -> set[str]:
+    """The generators that start two epochs from the same state. Of one that is seeded within a fetch, by the example
+    perhaps, that is not known."""
+    firsts = [{(name, before) for fetches in epoch.values() for name, (before, _, only) in fetches[0].items() if only}
+              for epoch in epochs]  # fmt: skip
+    return {name for one, other in itertools.combinations(firsts, 2) for name, _ in one & other}
+
+
+def seeded_anew(epochs: list[dict[str | int, list[Fetch]]]) -> set[str]:
+    """The generators that are seeded while batches are fetched."""
+    return {name for epoch in epochs for fetches in epoch.values() for fetch in fetches
+            for name, (_, _, only) in fetch.items() if not only}  # fmt: skip
+
+
 def streams_of(ranks: list[dict]) -> dict | None:
     """A name for the stream of each rank, the same where two ranks' processes have one in common; None where none of
     them drew a number. A part: process -> its fetches."""
@@ -242,25 +262,42 @@ def streams_of(ranks: list[dict]) -> dict | None:
 def augmentation_of(ranks: list[dict]) -> dict:
     """The streams that the ranks' examples are augmented from.
 
-    A part has "processes" and their fetches, and whether they are "of_a_stream", which may shuffle itself; or "spawned"
-    for workers that are not seen: the seed that they start from, None where a function of the script seeds them.
+    A part has "epochs", the processes of each with their fetches, and whether they are "of_a_stream", which may shuffle
+    itself; or "spawned" for workers that are not seen: the seed that they start from, None where a function of the
+    script seeds them, or the data set holds a generator, of which each worker has a copy; and "later" epochs' seeds.
     """
     if any("spawned" in rank for rank in ranks):
         seeds = [rank.get("spawned") for rank in ranks]
-        if None not in seeds and len(set(seeds)) == len(seeds):
+        every = seeds + [seed for rank in ranks for seed in rank.get("later", [])]
+        if None not in every and len(set(every)) == len(every):
             return {"streams": [str(seed) for seed in seeds], "generators": []}
-        why = "" if None in seeds else ", and those of several ranks start from one seed"
+        among = "ranks" if len(set(seeds)) < len(seeds) else "epochs"
+        why = "" if None in every else f", and those of several {among} start from one seed"
         raise Unheard(f"workers that are spawned are not seen{why}")
-    if (streams := streams_of([rank["processes"] for rank in ranks])) is None:
+    if (streams := streams_of([rank["epochs"][0] for rank in ranks])) is None:
         raise Unheard("no random number was drawn while batches were fetched")
+    within = {"workers": {name for rank in ranks for name in same_in_workers(rank["epochs"][0])},
+              "again": {name for rank in ranks for name in same_in_epochs(rank["epochs"])}}  # fmt: skip
+    anew = {name for rank in ranks for name in seeded_anew(rank["epochs"]) if len(rank["epochs"]) > 1}
+    if anew and len(set(streams["streams"])) == len(ranks) and not any(within.values()):
+        raise Unheard(f"each fetch seeds {', '.join(sorted(anew))}: whether epochs repeat themselves is not known")
+    streams |= {name: sorted(found) for name, found in within.items()}
     return streams | {"of_a_stream": any(rank["of_a_stream"] for rank in ranks)}
 
 
 def random_of(ranks: list[dict]) -> dict:
     """The streams that the ranks' steps draw from."""
     if (streams := streams_of(ranks)) is None:
-        raise Unheard("no random number was drawn in each of the first steps")
+        raise Unheard("no random number was drawn in the first two steps")
     return streams
+
+
+def length_of(data) -> int | None:
+    """A data set's length, if it has one."""
+    try:
+        return len(data)
+    except Exception:  # whatever a data set answers
+        return None
 
 
 class Augmentation(Probe):
@@ -275,7 +312,9 @@ class Augmentation(Probe):
         self.here: dict[Epoch, Fetches] = {}
         self.notes: dict[Epoch, mmap.mmap] = {}
         self.spawned: dict[Epoch, int | None] = {}
+        self.sets: dict[Epoch, tuple] = {}  # what tells its data set from another one
         self.streams: set[Epoch] = set()  # whose data set is an IterableDataset
+        self.iterators = weakref.WeakSet()  # that have started workers which are not seen
         if not hooked and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=in_child)
             hooked.append(in_child)
@@ -296,14 +335,18 @@ class Augmentation(Probe):
     def drawn(self, epoch, iterator, indices) -> None:
         if epoch not in self.epochs:
             return
+        data = iterator._dataset
+        if epoch not in self.sets:
+            self.sets[epoch] = type(data), length_of(data)
         if iterator._dataset_kind == _DatasetKind.Iterable:
             self.streams.add(epoch)
         if not iterator._num_workers:
             if epoch not in self.here:
-                self.here[epoch] = Fetches(iterator._dataset)
+                self.here[epoch] = Fetches(data)
             self.here[epoch].begins()
-        elif (iterator._workers[0]._start_method or get_start_method()) != "fork":
-            own = iterator._worker_init_fn is not None
+        elif (iterator._workers[0]._start_method or get_start_method()) != "fork" and iterator not in self.iterators:
+            self.iterators.add(iterator)  # workers that stay draw on
+            own = iterator._worker_init_fn is not None or any(held(data))
             self.spawned[epoch] = None if own else iterator._base_seed
 
     def fetched(self, epoch, batch) -> None:
@@ -318,38 +361,97 @@ class Augmentation(Probe):
         here.notes = None
 
     def part(self) -> dict:
-        for epoch in chosen([epoch for epoch in self.epochs if epoch.taken]):
-            if epoch in self.spawned:
-                return {"augmentation": {"spawned": self.spawned[epoch]}}
-            seen = {"here": self.here[epoch].seen} if epoch in self.here else read(self.notes.get(epoch))
-            if seen:
-                return {"augmentation": {"processes": seen, "of_a_stream": epoch in self.streams}}
-        return {}
+        trained = [epoch for epoch in chosen([epoch for epoch in self.epochs if epoch.taken]) if epoch in self.sets]
+        same = [epoch for epoch in trained if self.sets[epoch] == self.sets[trained[0]]]
+        if seeds := [self.spawned[epoch] for epoch in same if epoch in self.spawned]:
+            return {"augmentation": {"spawned": seeds[0], "later": seeds[1:]}}
+        seen = [
+            {"here": self.here[epoch].seen} if epoch in self.here else read(self.notes.get(epoch)) for epoch in same
+        ]
+        seen = [processes for processes in seen if processes and all(processes.values())]
+        return {"augmentation": {"epochs": seen, "of_a_stream": same[0] in self.streams} if seen else None}
 
 
 class StepRandom(Probe):
-    """The random numbers that a step draws: for dropout, or for noise."""
+    """The random numbers that are drawn from one optimizer step to the next: for dropout, or for noise.
+
+    What is drawn while a loader begins or a batch is fetched is the augmentation's, and is left out: each of them ends
+    a stretch of the window that is open, and another one follows. Where another thread fetches, it is counted in.
+    """
 
     joins: ClassVar = {"random": random_of}
     silent: ClassVar = {"random": "fewer than two steps of an epoch were seen"}
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.begun: dict[Epoch, dict[str, State]] = {}
-        self.seen: dict[Epoch, list[Fetch]] = {}
+        self.seen: dict[Epoch, list[Fetch]] = {}  # the first windows of each epoch
+        self.open: dict[Epoch, Fetch | None] = {}  # the window now; None: it opens with the next step
+        self.states = self.fetcher = None  # at the beginning of this stretch; the thread that fetches
+        self.apart, self.stepped = False, set()
+
+    def begins(self) -> None:
+        """A stretch begins."""
+        self.states = global_states(on_gpu=True) if self.open else None
+
+    def ends(self) -> None:
+        """A stretch has ended: what did it draw?"""
+        if self.states is None:
+            return
+        drawn, self.states = used(self.states, global_states(on_gpu=True)), None
+        for window in self.open.values():
+            for name, (before, after, only) in drawn.items() if window is not None else ():
+                first = window.get(name, (before, after, True))
+                window[name] = first[0], after, first[2] and only
+
+    def before_iter(self, epoch) -> None:
+        if not self.apart:
+            self.ends()
+
+    def after_iter(self, epoch, iterator) -> None:
+        if not self.apart:
+            self.begins()
+
+    def asked(self, epoch) -> None:
+        self.before_iter(epoch)
 
     def fetched(self, epoch, batch) -> None:
-        if epoch.taken <= FETCHES and (epoch in self.seen or len(self.seen) < EPOCHS):
-            self.begun[epoch] = global_states(on_gpu=True)
+        self.fetcher = threading.get_ident()
+        if epoch.taken == 1 and len(self.seen) < EPOCHS:
+            self.seen[epoch], self.open[epoch] = [], None if self.apart else {}
+        self.after_iter(epoch, None)
 
-    def trained(self, epoch) -> None:
-        if epoch in self.begun:
-            self.seen.setdefault(epoch, []).append(used(self.begun.pop(epoch), global_states(on_gpu=True)))
+    def epoch_ended(self, epoch) -> None:
+        self.after_iter(epoch, None)  # its batches may all be fetched before the first step
+
+    def after_step(self, optimizer) -> None:
+        """Several optimizers that step in turn make one step: it ends with the one that ended the last one."""
+        if not self.open or self.watch.stepping or not self.watch.steps_model(optimizer):
+            return
+        self.ends()
+        if id(optimizer) in self.stepped or not self.stepped:
+            self.stepped = set()
+            self.window_ends()
+        self.stepped.add(id(optimizer))
+        self.begins()
+
+    def window_ends(self) -> None:
+        """A step has been taken: the next window of each epoch."""
+        if not self.apart and self.fetcher != threading.get_ident():
+            self.apart = True  # so the first one was not seen from its beginning
+            self.open = dict.fromkeys(self.open)
+        for epoch, window in list(self.open.items()):
+            if window is not None:
+                self.seen[epoch].append(window)
+            self.open[epoch] = {}
+            if len(self.seen[epoch]) == FETCHES:
+                del self.open[epoch]
 
     def part(self) -> dict:
         whole = [epoch for epoch, steps in self.seen.items() if len(steps) == FETCHES]
         if not whole:
             return {}
         steps = self.seen[chosen(whole)[0]]
-        always = set.intersection(*map(set, steps))  # what is drawn now and then is an iterator's seed, or a choice
+        always = set.intersection(*map(set, steps))  # what is drawn now and then is a choice
+        if any(steps) and not always:
+            raise Unheard("random numbers were drawn in one of the first two steps only")
         return {"random": {"step": [{name: step[name] for name in always} for step in steps]}}
