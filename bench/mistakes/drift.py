@@ -1,9 +1,10 @@
 """Replicas that are equal at first and go apart: a step that one rank takes otherwise, weights changed on one rank."""
 
-from bench.mistakes.base import Mistake, Question
+from bench.mistakes import outside
+from bench.mistakes.base import Finding, Mistake, Question
 
 
-def detect(observed: dict) -> str | Question | None:
+def detect(observed: dict) -> str | Finding | Question | None:
     """Replicas that are equal before the first step, and differ later."""
     start, end = (observed.get(when, {}).get("parameters", []) for when in ("start", "end"))
     weights = observed.get("weights") or {}
@@ -19,6 +20,10 @@ def detect(observed: dict) -> str | Question | None:
     evidence = f"the replicas differ after step {apart}, first in {layers[0]}{more}"
     if averaged(observed):
         return Question(f"{evidence}; they are equal again later", "are the weights averaged now and then (local SGD)?")
+    if names := outside.apart(observed):
+        return outside.finding(
+            MISTAKE.name, OUTSIDE, f"after step {apart} these differ: {outside.some(names)}", observed
+        )
     return evidence
 
 
@@ -27,6 +32,8 @@ def averaged(observed: dict) -> bool:
     gradient, weights = observed.get("gradient") or {}, observed.get("weights") or {}
     return gradient.get("kind") == "local SGD" or weights.get("together_again", False)
 
+
+OUTSIDE = "parameters outside the model that start from the same values and go apart"
 
 MISTAKE = Mistake(
     "drift",

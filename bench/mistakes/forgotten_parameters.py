@@ -1,17 +1,29 @@
 """Parameters that are not trained, though they are not frozen: no optimizer has them, or none moves them."""
 
 from bench.mistakes.base import Finding, Mistake, Question
+from bench.mistakes.outside import some
 
 STILL = (
-    "nothing is trained: every gradient is zero, or the optimizer steps with a learning rate of zero",
+    "nothing is trained: no gradient arrives, every gradient is zero, or the learning rate is zero",
     "look whether the loss depends on the weights (a cross entropy over one output does not); then at the learning "
     "rate",
+)
+LOST = (
+    "gradients that are zeroed before the step",
+    "nothing is trained: the optimizer steps without a gradient",
+    "call zero_grad before backward, or after optimizer.step()",
 )
 STEPS = 3  # after which parameters that are what they were are a sign
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
     """Parameters that require a gradient and get one, and are in no optimizer; or all of them stand still."""
+    zeroed = observed.get("zero_grad") or {"lost": 0}
+    if zeroed["lost"] >= STEPS and zeroed["lost"] == zeroed["steps"]:
+        evidence = (
+            f"in each of {zeroed['steps']} steps the gradients were there after backward, and zero or None at the step"
+        )
+        return Finding(MISTAKE.name, LOST[0], evidence, *LOST[1:])
     seen = observed.get("parameters")
     if not seen:
         return None
@@ -26,8 +38,7 @@ def detect(observed: dict) -> str | Finding | Question | None:
         return evidence
     if steps < STEPS or not still:
         return None
-    moved = [name for name in still if name not in seen["idle"]]
-    if len(moved) == seen["tensors"]:
+    if len(still) == seen["tensors"]:
         return Finding(
             MISTAKE.name, MISTAKE.title, f"none of {seen['tensors']} parameters has changed in {steps} steps", *STILL
         )
@@ -38,11 +49,6 @@ def detect(observed: dict) -> str | Finding | Question | None:
         )
         return Question(evidence, "are they meant to take no part?")
     return None
-
-
-def some(names: list[str]) -> str:
-    """The first names, and whether there are more."""
-    return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
 
 
 MISTAKE = Mistake(

@@ -19,7 +19,7 @@ def detect(observed: dict) -> str | None:
     """An exchanged gradient that is a multiple of the mean, or the mean divided by the number of ranks once more. As
     many passes as ranks may have been divided by their own number, and a clipped gradient is another part each time."""
     gradient, ranks = observed.get("gradient"), observed.get("world_size", 1)
-    if not gradient or gradient["kind"] != "mean" or ranks == 1 or not gradient.get("exchanged", True):
+    if not gradient or gradient["kind"] != "mean" or ranks == 1 or gradient.get("exchanged") is False:
         return None
     ratio = gradient["over_mean"]
     twice = abs(ratio * ranks - 1) <= 0.02 and gradient.get("steady", True) and gradient.get("passes", 1) != ranks

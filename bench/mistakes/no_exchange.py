@@ -1,21 +1,28 @@
 """Gradients that are not exchanged at all: a plain model under several processes, or ``model.module(x)``."""
 
-from bench.mistakes.base import Mistake, Question
+from bench.mistakes import outside
+from bench.mistakes.base import Finding, Mistake, Question
 
 
-def detect(observed: dict) -> str | Question | None:
+def detect(observed: dict) -> str | Finding | Question | None:
     """Every rank steps with its own gradient, and no two have the same. (With Horovod's Adasum it does by design: what
     is exchanged is the change of the weights.)"""
     gradient, ranks = observed.get("gradient") or {}, observed.get("world_size", 1)
-    own = not gradient.get("exchanged", True) and gradient.get("kind") != "Adasum"
-    if ranks == 1 or not own or not observed.get("exchanges", True):
+    own = gradient.get("exchanged") is False and gradient.get("kind") != "Adasum"
+    if ranks == 1 or not observed.get("exchanges", True):
         return None
+    if not own:
+        names = gradient.get("own")
+        evidence = f"each of the {ranks} ranks steps with its own gradient of {outside.some(names or [])}"
+        return outside.finding(MISTAKE.name, OUTSIDE, evidence, observed) if names else None
     evidence = f"each of the {ranks} ranks stepped with its own gradient, and no other's"
     together = (observed.get("weights") or {}).get("together_again") or gradient["kind"] == "local SGD"
     if together:
         return Question(evidence, "are the weights averaged now and then instead (local SGD)?")
     return evidence
 
+
+OUTSIDE = "gradients of parameters outside the model that are not exchanged"
 
 MISTAKE = Mistake(
     "no-exchange",

@@ -5,11 +5,13 @@ from bench.mistakes.base import Mistake
 
 def detect(observed: dict) -> str | None:
     """Ranks that have called the wrapped model in evaluation, and ranks that have not; or more often in training, in
-    equally many steps. Ranks that hang are asked the same."""
+    equally many steps. Ranks that hang are asked the same. Without buffers to broadcast nothing waits in a forward."""
     forwards = observed.get("forwards") or {}
+    if not any(forwards.get("buffers", [True])):
+        return None
     places = [place for place in (observed.get("hang") or {}).get("where") or [] if place and "trains" in place]
     evaluates, trains = ([place[key] for place in places] or forwards.get(key, []) for key in ("evaluates", "trains"))
-    if any(evaluates) and (min(evaluates) == 0 or (any(forwards.get("buffers", [])) and differ(evaluates))):
+    if any(evaluates) and (min(evaluates) == 0 or (forwards and differ(evaluates))):
         return f"the wrapped model was called in evaluation {counts(evaluates)} times, by rank"
     batches = [tuple(taken) for taken in (observed.get("steps") or {}).get("batches", [])]
     steps = [(*place["epochs"], place["taken"]) for place in places] or batches

@@ -4,15 +4,20 @@
 is called. A script that forgets it, or that averages gradients by hand, has a model of its own on every rank.
 """
 
-from bench.mistakes.base import Lab, Mistake
+from bench.mistakes import outside
+from bench.mistakes.base import Finding, Lab, Mistake
 from bench.mistakes.measures import LOSS, METRIC, Measure
 
 
-def detect(observed: dict) -> str | None:
+def detect(observed: dict) -> str | Finding | None:
     """Replicas whose parameters differ before the first step. Where nothing is exchanged they do."""
     start = observed.get("start", {}).get("parameters", [])
     if not observed.get("exchanges", True) or len(set(start)) <= 1:
         return None
+    if names := outside.apart(observed):
+        return outside.finding(
+            MISTAKE.name, OUTSIDE, f"before the first step these differ: {outside.some(names)}", observed
+        )
     return f"{sets_of(start)} before the first step"
 
 
@@ -27,13 +32,17 @@ def different_models(record, observed) -> int | None:
     return len({part.final_weights_sha256 for part in record.samples}) or None
 
 
+OUTSIDE = "parameters outside the model that do not start the same on all ranks"
+
 MISTAKE = Mistake(
     "unsynced-init",
     "replicas that do not start from the same weights",
     "every rank trains a model of its own with the gradients of all, and the one that is saved suits none of them",
-    "ddp: leave init_sync on; horovod: call broadcast_parameters before the first step",
+    "wrap the model in DistributedDataParallel, which broadcasts weights unless init_sync=False; under Horovod call "
+    "broadcast_parameters before the first step",
     detect,
     needs="start",
+    explains=("drift",),
     switch={"init_sync": False},
     lab=Lab(
         "What do ranks train that start from different weights?",

@@ -2,19 +2,22 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from bench.observe.listening import listen
 from bench.observe.probe import Probe
 from bench.observe.together import finite
+from bench.observe.weights import Weights
 
 SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB per rank
 LOOKED_AT = 2  # steps of an optimizer: a clipped gradient may be any part of the mean by chance in one
+HOROVOD = "_allreduce_grad_async"  # by which Horovod's optimizers are known
 TRIES = 20  # steps in which these are looked for: a GradScaler skips some, and in others nothing is finite
 SYNC_STEPS = 20  # in which it is looked at whether the last pass was exchanged
 
@@ -24,10 +27,16 @@ class GradientProbe:
 
     A hook on a parameter sees what backward gives it, before any exchange. Over several backward passes (accumulation)
     the own gradients are summed up, as the parameters do. Of each parameter the first numbers are kept, equally for
-    all, SAMPLED_GRADIENTS at the most.
+    all, SAMPLED_GRADIENTS at the most. heard: called with each gradient.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], guarded: Callable = lambda call: call):
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        guarded: Callable = lambda call: call,
+        heard: Callable[[], None] = lambda: None,
+    ):
+        self.heard = heard
         self.parameters = [p for p in parameters if p.requires_grad]
         total = sum(p.numel() for p in self.parameters)
         self.share = min(1.0, SAMPLED_GRADIENTS / max(1, total))
@@ -39,6 +48,7 @@ class GradientProbe:
         """A hook that adds to a parameter's own gradient, and returns nothing: the gradient stays as it is."""
 
         def add(gradient: torch.Tensor) -> None:
+            self.heard()
             if gradient.is_sparse:
                 return
             some = self.some(gradient)
@@ -53,9 +63,10 @@ class GradientProbe:
         flat = gradient.detach().reshape(-1)
         return flat[: max(1, int(self.share * flat.numel()))].float().clone()
 
-    def look(self) -> None:
-        """The gradients are final, as far as is known: the last look before ``close`` counts."""
-        self.final = [None if p.grad is None or p.grad.is_sparse else self.some(p.grad) for p in self.parameters]
+    def look(self, but: Container[int] = ()) -> None:
+        """The gradients are final, as far as is known: the last look before ``close`` counts. but: not of these ids."""
+        known = [p.grad is not None and not p.grad.is_sparse and id(p) not in but for p in self.parameters]
+        self.final = [self.some(p.grad) if one else None for p, one in zip(self.parameters, known, strict=True)]
 
     def close(self) -> None:
         """No more of this step, or of any other."""
@@ -107,20 +118,23 @@ def parallel(first: np.ndarray, second: np.ndarray) -> bool:
 
 def gradient_of(parts: list[dict]) -> dict | None:
     """The steps that all ranks looked at. Of several the ratio is the one that is nearest to 1: what is wrong is wrong
-    in all of them. steady: whether it is the same in all, as it is not where gradients are clipped."""
-    steps = []
-    for looks in zip(*(part["looks"] for part in parts), strict=False):
-        common = sorted(set.intersection(*(set(look) for look in looks)))
-        if common:
-            own, final = ([np.concatenate([look[i][side] for i in common]) for look in looks] for side in (0, 1))
-            if len({len(each) for each in (*own, *final)}) == 1:
-                steps.append(ratio_of(own, final))
-    steps = [step for step in steps if step]
+    in all of them. steady: whether it is the same in all, as it is not where gradients are clipped.
+
+    A part: looks, own and final gradient by the number of the parameter, or by its name where the model does not hold
+    it; of a Watch also outside, the names of all of these that are trained.
+    """
+    steps = list(zip(*(part["looks"] for part in parts), strict=False))
+    common = [(looks, set.intersection(*map(set, looks))) for looks in steps]
+    each = [(name, found) for looks, names in common for name in names if (found := compared(looks, [name]))]
+    alone = {name for name, found in each if not found["exchanged"]}
+    numbers = {name for name, _ in each if isinstance(name, int)}
+    numbers = numbers - alone or numbers
+    steps = [found for looks, names in common if (found := compared(looks, sorted(numbers & names)))]
     if not steps:
         return None
     ratios = [step["over_mean"] for step in steps]
     nearest = min(steps, key=lambda step: abs(np.log(abs(step["over_mean"]) or 1e-30)))
-    return {
+    found = {
         "over_mean": nearest["over_mean"],
         "same_on_all_ranks": all(step["same_on_all_ranks"] for step in steps),
         "exchanged": any(step["exchanged"] for step in steps),
@@ -128,6 +142,29 @@ def gradient_of(parts: list[dict]) -> dict | None:
         "passes": max(part["passes"] for part in parts),
         "kind": parts[0]["kind"],
     }
+    return found | in_parts(found, alone, {name for name, _ in each}, parts) if "outside" in parts[0] else found
+
+
+def compared(looks: tuple[dict, ...], names: list) -> dict | None:
+    """``ratio_of`` of some parameters. looks: one step's, by rank. None where the ranks' differ in length."""
+    if not names:
+        return None
+    own, final = ([np.concatenate([look[name][side] for name in names]) for look in looks] for side in (0, 1))
+    return ratio_of(own, final) if len({len(each) for each in (*own, *final)}) == 1 else None
+
+
+def in_parts(found: dict, alone: set, known: set, parts: list[dict]) -> dict:
+    """What is not the same for all parameters. own: those outside the model that each rank steps with its own gradient
+    of. Where this is so of some of the model's, or not known of some outside, "exchanged" is not known."""
+    own = sorted(name for name in alone if isinstance(name, str))
+    more = {"own": own, "gathers": any(part["gathers"] for part in parts)}
+    if found["exchanged"] and len(alone) > len(own):
+        why = f"each rank steps {len(alone)} parameters with its own gradient, and the others are exchanged"
+    elif found["exchanged"] and not own and any(set(part["outside"]) - known for part in parts):
+        why = "the gradients of some parameters outside the model were not seen"
+    else:
+        return more
+    return more | {"exchanged": None, "unheard": {"exchanged": why}}
 
 
 class Scaling:
@@ -149,10 +186,15 @@ class Scaling:
         """GradScaler.update(): the step has been taken or skipped."""
         self.skipped()
 
+    @property
+    def active(self) -> bool:
+        """Whether gradients are multiplied at all."""
+        return self.scaler is not None and self.scaler.is_enabled()
+
     def of(self, optimizer) -> float:
         """What the hooks' gradients are multiplied by, and those in this optimizer's step are not."""
         scaler = self.scaler
-        if scaler is None or not scaler.is_enabled():
+        if not self.active:
             return 1.0
         with contextlib.suppress(Exception):  # torch's names for it are its own
             state = scaler._per_optimizer_states[id(optimizer)]
@@ -167,23 +209,43 @@ class Scaling:
 
 
 class Gradients(Probe):
-    """The gradients of the first steps of the optimizer that follow a backward pass of the model."""
+    """The gradients of the first steps of the optimizer that follow a backward pass of the model.
+
+    gathers: whether the ranks speak to each other between a forward of the wrapped model and its backward pass, as
+    where a layer is cut over them.
+    """
 
     joins: ClassVar = {"gradient": gradient_of}
     silent: ClassVar = {"gradient": "no step of the optimizer was seen whole"}
-    probe = scaling = None
+    probe = scaling = end = None
 
     def follow(self, model, optimizer) -> None:
         self.close()
         self.looks, self.tries, self.passes = [], 0, 0
         self.begin_step()
         self.scaling = Scaling(self.watch, self, self.skipped)
+        self.sent, self.gathers = None, False
+        self.end = listen(nn.parallel.DistributedDataParallel, "forward", self.watch.guarded(self, self.forward))
 
     def begin_step(self) -> None:
         """Hooks for the next step."""
         if self.probe:
             self.probe.close()
-        self.probe = GradientProbe(self.watch.model.parameters(), lambda call: self.watch.guarded(self, call))
+        model = [p for p in self.watch.model.parameters() if p.requires_grad]
+        outside = {name: p for name, p in self.watch.outside().items() if p.requires_grad}
+        self.names = [*range(len(model)), *outside]
+        guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
+        self.probe = GradientProbe([*model, *outside.values()], guarded, self.backward)
+
+    def forward(self, arguments: tuple, options: dict) -> Callable:
+        """DistributedDataParallel.forward, which itself speaks to the other ranks."""
+        self.backward()
+        return self.watch.guarded(self, lambda result: setattr(self, "sent", sequence()))
+
+    def backward(self) -> None:
+        """A forward of the wrapped model has ended before: has anything been sent since then?"""
+        self.gathers |= self.sent is not None and sequence() != self.sent
+        self.sent = None
 
     def skipped(self) -> None:
         """A GradScaler is through with its step. Where the optimizer was not called the gradients have gone."""
@@ -201,34 +263,56 @@ class Gradients(Probe):
     def before_step(self, optimizer) -> None:
         if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner has final gradients
             self.scale = self.scaling.of(optimizer)
-            self.probe.look()
+            self.probe.look(but=self.not_final(optimizer))
 
     def after_step(self, optimizer) -> None:
         if not self.probe.hooks or not self.mine(optimizer) or self.probe.final is None:
             return
         if look := self.probe.result(self.scale):
-            self.looks.append(look)
+            self.looks.append({self.names[number]: pair for number, pair in look.items()})
             self.passes = max(self.passes, self.probe.passes)
         if any(own is not None for own in self.probe.own):  # else it was no step of a training
             self.tried()
 
     def mine(self, optimizer) -> bool:
         """Whether it steps with parameters that have a gradient of a backward pass."""
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        held = held_by(optimizer)
         return any(
             own is not None and id(p) in held for own, p in zip(self.probe.own, self.probe.parameters, strict=True)
         )
+
+    def not_final(self, optimizer) -> set[int]:
+        """Parameters whose gradients another optimizer's step makes final: a GradScaler divides them there, and Horovod
+        exchanges them."""
+        others = [each for each in self.watch.optimizers if each is not optimizer]
+        theirs = [held_by(each) for each in others if self.scaling.active or hasattr(each, HOROVOD)]
+        return set().union(*theirs) - held_by(optimizer)
 
     def close(self) -> None:
         for part in (self.probe, self.scaling):
             if part:
                 part.close()
+        if self.end:
+            self.end()
 
     def part(self) -> dict:
         if self.watch.model is None or not self.looks:
             return {}
         kind = kind_of(self.watch.model, self.watch.optimizers)
-        return {"gradient": {"looks": self.looks, "passes": self.passes, "kind": kind}}
+        return {"gradient": {"looks": self.looks, "passes": self.passes, "kind": kind, "gathers": self.gathers,
+                             "outside": self.watch.probe(Weights).moved}}  # fmt: skip
+
+
+def held_by(optimizer) -> set[int]:
+    """The ids of an optimizer's parameters."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def sequence() -> int | None:
+    """How many collectives this process has started; None where that is not known."""
+    with contextlib.suppress(Exception):  # torch's names for it are its own
+        return dist.distributed_c10d._get_default_group()._get_sequence_number_for_group()
+    return None
 
 
 def kind_of(model: nn.Module, optimizers) -> str:
@@ -253,7 +337,7 @@ def synced_of(parts: list[dict]) -> dict | None:
 
 
 class Passes(Probe):
-    """The forward passes of wrapped models, and whether DDP was told to leave the last one before a step alone."""
+    """The forwards of the wrapped model that broadcast buffers, and whether the last one before a step is exchanged."""
 
     joins: ClassVar = {
         "passes": synced_of,
@@ -269,13 +353,14 @@ class Passes(Probe):
 
     def forward(self, arguments: tuple, options: dict) -> None:
         """DistributedDataParallel.forward."""
-        if arguments[0] is not self.watch.model:
+        model = arguments[0]
+        if model is not self.watch.model:
             return
-        if torch.is_grad_enabled() and arguments[0].training:
-            self.trains += 1
-            self.synced = arguments[0].require_backward_grad_sync
+        if torch.is_grad_enabled() and model.training:
+            self.trains += broadcasts(model)
+            self.synced = model.require_backward_grad_sync
         else:
-            self.evaluates += 1
+            self.evaluates += broadcasts(model)
 
     def after_step(self, optimizer) -> None:
         if self.synced is not None and self.steps < SYNC_STEPS and self.watch.steps_model(optimizer):
@@ -291,8 +376,12 @@ class Passes(Probe):
         model = self.watch.model
         if not isinstance(model, nn.parallel.DistributedDataParallel):
             return {}
-        exchanged = bool(getattr(model, "broadcast_buffers", True)) and any(True for _ in model.buffers())
         return {
             "passes": {"steps": self.steps, "unsynced": self.unsynced} if self.steps else None,
-            "forwards": {"trains": self.trains, "evaluates": self.evaluates, "buffers": exchanged},
+            "forwards": {"trains": self.trains, "evaluates": self.evaluates, "buffers": broadcasts(model)},
         }
+
+
+def broadcasts(model: nn.parallel.DistributedDataParallel) -> bool:
+    """Whether a forward of the wrapped model broadcasts buffers, so that every rank must call it."""
+    return bool(model.broadcast_buffers and model.modules_buffers)

@@ -30,6 +30,7 @@ from bench.errors import UserError
 from bench.mistakes import Finding
 from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
+from bench.observe.evaluations import Evaluations
 from bench.observe.gradients import Gradients, Passes
 from bench.observe.hang import Hang
 from bench.observe.loads import LoadedWeights
@@ -45,11 +46,12 @@ from bench.observe.view import View, view_of
 from bench.observe.waits import Waits
 from bench.observe.weights import Others, Weights
 from bench.observe.writers import WrittenFiles
+from bench.observe.zeroed import ZeroGrads
 
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
-    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, Rates,
-    Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits,
+    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, ZeroGrads,
+    Rates, Evaluations, Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits,
 )  # fmt: skip
 
 
@@ -122,6 +124,18 @@ class Watch:
             own = {id(p) for p in self.model.parameters()}
             self.held[id(optimizer)] = any(id(p) in own for group in optimizer.param_groups for p in group["params"])
         return self.held[id(optimizer)]
+
+    def outside(self) -> dict[str, nn.Parameter]:
+        """The parameters that the watched optimizers train and the model does not hold, by their place."""
+        own, found = {id(p) for p in self.model.parameters()}, {}
+        for number, optimizer in enumerate(self.optimizers, 1):
+            name = type(optimizer).__name__ + (f" {number}" if len(self.optimizers) > 1 else "")
+            for at, group in enumerate(optimizer.param_groups):
+                for place, p in enumerate(group["params"]):
+                    if id(p) not in own:
+                        shape = " × ".join(map(str, p.shape)) or "a number"
+                        found[f"{name}.param_groups[{at}]['params'][{place}] ({shape})"] = p
+        return found
 
     @property
     def ranks(self) -> int:
@@ -237,7 +251,9 @@ class Watch:
         """``observed`` of all ranks' parts, and why some of it is not known. A join that fails costs its key alone."""
         joins = {key: self.joining(join) for probe in self.probes for key, join in probe.joins.items()}
         started = launched()
-        known = {"num_devices": len(parts) * self.devices, "exchanges": True, "trains": True, "group": {
+        device = next((p.device.type for p in self.model.parameters()), None) if self.model is not None else None
+        known = {"num_devices": len(parts) * self.devices, "device": device, "exchanges": True, "trains": True,
+                 "group": {
             "joined": self.world.joined, "launched": started and {"variable": started[0], "processes": started[1]},
         }}  # fmt: skip
         return put_together(parts, known, joins)
@@ -295,7 +311,7 @@ class Watch:
 
 # What one rank can judge without the others.
 ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
-         "hang")  # fmt: skip
+         "hang", "zero_grad", "device")  # fmt: skip
 made = [0]  # Watches of this process
 hearers: list[Callable] = []  # called with a Watch that reports, and what was observed of all ranks
 exits: list[Watch] = []  # those that have not reported

@@ -60,26 +60,56 @@ def hashes(parts: list[dict], key: str) -> list[str]:
     return [hash_of([np.ascontiguousarray(part[key]).tobytes()]) for part in parts]
 
 
+def common_outside(parts: list[dict]) -> list[str]:
+    """The parameters outside the model that the optimizers of all ranks train."""
+    held = [part.get("outside", {}) for part in parts]
+    return [name for name in held[0] if all(name in other for other in held)]
+
+
+def all_compared(parts: list[dict], differ: bool) -> None:
+    """Raises Unheard where what was compared is equal, and some parameters outside the model could not be compared."""
+    if not differ and any(len(part.get("outside", {})) > len(common_outside(parts)) for part in parts):
+        raise Unheard(OTHERS)
+
+
+OTHERS = "the optimizers of the ranks train different parameters outside the model"
+
+
+def parameters_of(parts: list[dict]) -> dict[str, list[str]]:
+    """A hash of each rank's parameters, with those that its optimizers train outside the model; one of its buffers."""
+    outside = common_outside(parts)
+    found = [hash_of([part["parameters"].tobytes(), *(part["outside"][name].tobytes() for name in outside)])
+             for part in parts]  # fmt: skip
+    all_compared(parts, len(set(found)) > 1)
+    return {"parameters": found, "buffers": hashes(parts, "buffers")}
+
+
 def weights_of(parts: list[dict]) -> dict | None:
     """Whether the replicas go apart: the first step after which they differ, and in which layers.
 
     A part: looks, (epoch, steps taken in it) of each; steps, how many had been taken in all; sums, [looks and the end,
-    parameters, 2]; names. Ranks that take different numbers of steps are compared at the looks that all have.
-    together_again: whether they were equal at a later look, as they are where the weights are averaged now and then.
+    parameters, 2]; names; outside, name -> sums of a parameter that only an optimizer holds. Ranks that take different
+    numbers of steps are compared at the looks that all have. together_again: whether they were equal at a later look,
+    as they are where the weights are averaged now and then.
     """
     if any(part["names"] != parts[0]["names"] for part in parts):
         raise Unheard("the ranks train different models")
+    outside = common_outside(parts)
+    names = [*parts[0]["names"], *outside]
+    every = [np.concatenate([part["sums"], *(part["outside"][name][:, None] for name in outside)], axis=1)
+             for part in parts]  # fmt: skip
     places = [{look: number for number, look in enumerate(part["looks"])} for part in parts]
     common = [look for look in parts[0]["looks"] if all(look in place for place in places)]
     rows = [[place[look] for look in common] + [-1] for place in places]  # and the end
-    sums = np.stack([part["sums"][row] for part, row in zip(parts, rows, strict=True)])
+    sums = np.stack([of_rank[row] for of_rank, row in zip(every, rows, strict=True)])
     steps = [parts[0]["steps"][row] for row in rows[0]]
     differ = (sums != sums[0]).any(axis=(0, 3))  # [looks, parameters]
-    found = {"looked_at": steps, "apart_at": None, "layers": [], "together_again": False}
+    all_compared(parts, differ.any())
+    found = {"looked_at": steps, "apart_at": None, "layers": [], "outside": outside, "together_again": False}
     if differ.any():
         first = int(differ.any(axis=1).argmax())
         found["apart_at"] = steps[first]
-        found["layers"] = [name for name, other in zip(parts[0]["names"], differ[first], strict=True) if other]
+        found["layers"] = [name for name, other in zip(names, differ[first], strict=True) if other]
         found["together_again"] = not bool(differ[first:].any(axis=1).all())
     return found
 
@@ -90,25 +120,41 @@ def looked_at(step: int) -> bool:
 
 
 class Weights(Probe):
-    """Checksums of the parameters before the first step, after some of the steps, and at the end."""
+    """Checksums of the parameters before the first step, after some of the steps, and at the end: of the model's, and
+    of those that the watched optimizers train besides, as of a loss that has weights."""
 
-    joins: ClassVar = {
-        "start": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
-        "end": lambda parts: {"parameters": hashes(parts, "parameters"), "buffers": hashes(parts, "buffers")},
-        "weights": weights_of,
-    }
+    joins: ClassVar = {"start": parameters_of, "end": parameters_of, "weights": weights_of}
     silent: ClassVar = dict.fromkeys(joins, "no epoch was seen: for batch in watch(loader)")
-    begun = None
+    begun, moved = None, ()
 
     def begin(self, loader) -> None:
         self.named = dict(self.watch.model.named_parameters())
-        self.begun = self.look(), checksums(self.watch.model.buffers())
+        self.begun = checksums(self.named.values()), checksums(self.watch.model.buffers())
         self.step, self.steps, self.looks = 0, [0], [self.begun[0]]
+        self.outside, self.held = {}, 0  # name -> parameter; how many the watched optimizers have
         self.epoch, self.within, self.places = 0, 0, [(0, 0)]
+        self.look_outside()
 
     def look(self) -> torch.Tensor:
-        """The checksums as they are now."""
-        return checksums(self.named.values())
+        """The checksums as they are now, those outside the model last."""
+        return checksums([*self.named.values(), *self.outside.values()])
+
+    def look_outside(self) -> None:
+        """Add what the watched optimizers have got outside the model: before its first step it is as it was."""
+        held = sum(len(group["params"]) for each in self.watch.optimizers for group in each.param_groups)
+        if held != self.held:
+            self.held = held
+            new = {name: p for name, p in self.watch.outside().items() if name not in self.outside}
+            self.outside |= new
+            self.looks[-1] = torch.cat([self.looks[-1], checksums(new.values()).to(self.looks[-1].device)])
+
+    def before_step(self, optimizer) -> None:
+        if (
+            self.begun is not None
+            and self.watch.stepping == 1
+            and any(optimizer is each for each in self.watch.optimizers)
+        ):
+            self.look_outside()
 
     def after_step(self, optimizer) -> None:
         if self.begun is None or self.watch.stepping or not self.watch.steps_model(optimizer):
@@ -127,23 +173,36 @@ class Weights(Probe):
     def part(self) -> dict:
         if self.begun is None:
             return {}
-        self.looks.append(self.look())
-        sums = [look.cpu().numpy() for look in self.looks]
-        begun, buffers = (each.cpu().numpy() for each in self.begun)
+        sums, outside = self.sums()
+        self.moved = tuple(outside)
+        start, end = ({"parameters": sums[when], "outside": {name: own[when] for name, own in outside.items()}}
+                      for when in (0, -1))  # fmt: skip
         return {
-            "start": {"parameters": begun, "buffers": buffers},
-            "end": {"parameters": sums[-1], "buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
+            "start": start | {"buffers": self.begun[1].cpu().numpy()},
+            "end": end | {"buffers": checksums(self.watch.model.buffers()).cpu().numpy()},
             "weights": {
                 "looks": self.places,
                 "steps": [*self.steps, self.step],
-                "sums": np.stack(sums),
+                "sums": sums,
                 "names": list(self.named),
+                "outside": outside,
             },
         }
 
+    def sums(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The looks and one more, [looks, parameters, 2], and by name those of each parameter outside the model that
+        has been trained. Where no optimizer steps the model's own they stand for them: copies, or this rank's share."""
+        looks = [look.cpu().numpy() for look in (*self.looks, self.look())]
+        for at in reversed(range(len(looks) - 1)):  # what was added later has not changed before
+            looks[at] = np.concatenate([looks[at], looks[at + 1][len(looks[at]) :]])
+        every = np.stack(looks)
+        model, others = every[:, : len(self.named)], every[:, len(self.named) :]
+        trained = {name: others[:, i] for i, name in enumerate(self.outside) if (others[:, i] != others[0, i]).any()}
+        return model, trained if self.step else {}
+
     def unchanged(self) -> list[str]:
         """The parameters that are, bit for bit, what they were before the first step."""
-        same = (self.look() == self.begun[0]).all(dim=1).tolist()
+        same = (checksums(self.named.values()) == self.begun[0]).all(dim=1).tolist()
         return [name for name, still in zip(self.named, same, strict=True) if still]
 
 

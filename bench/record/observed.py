@@ -5,6 +5,7 @@ script. A key that is absent was not observed, and its detector says nothing. Al
 
     world_size     processes that train
     num_devices    devices over all processes
+    device         "cpu" or "cuda"; not known of a run that failed
     exchanges      whether gradients are exchanged at all (a bound without communication does not: no mistake of it)
     trains         whether epochs are trained (and not only steps timed)
     start, end     {"parameters": [sha256, …], "buffers": [sha256, …]}
@@ -20,10 +21,13 @@ script. A key that is absent was not observed, and its detector says nothing. Al
     writers        {file name: [ranks that wrote it]}
     learning_rate  {"used", "meant", "global_batch", "for_batch"}: meant is the recipe's, scaled to this global batch
     augmentation   {"streams": [fingerprint, …]}: of the random choices of the first steps; of a Watch also the
-                   "generators" that ranks share, and whether they are "of_a_stream", which may shuffle with them
+                   "generators" that ranks share, those that the "workers" of a rank share, those that begin an epoch
+                   "again" as another one, and whether they are "of_a_stream", which may shuffle with them
     gradient       {"over_mean", "same_on_all_ranks", "kind", "exchanged", "steady", "passes"}: the exchanged gradient
                    over the mean of the ranks' own; exchanged: not each rank its own; steady: the same in all steps that
-                   were looked at; passes: backward passes of a step
+                   were looked at; passes: backward passes of a step. Of a Watch also "own": [parameters outside the
+                   model that each rank steps with its own gradient of], "gathers": whether the ranks send something
+                   between forward and backward, "unheard": {"exchanged": why}
     loads          [[{"file", "keys", "missing", "unexpected", "strict", "prefix"}, …], …]
     norm           {"kind", "images", "synchronised", "disagreement"}: images one normalising layer sees at once;
                    disagreement: of the ranks' running means, in standard deviations, at the end
@@ -37,15 +41,21 @@ What a Watch alone observes:
 
     group          {"joined": whether there is a process group, "launched": {"variable", "processes"} of a launcher}
     weights        {"looked_at": [steps], "apart_at": the first after which replicas differ or None, "layers" that do,
-                   "together_again": whether they were equal at a later look}
+                   "outside": [parameters that the optimizers train outside the model], "together_again": whether they
+                   were equal at a later look}
+    zero_grad      {"steps", "kept": [parameters whose gradient still had an earlier step's], "lost": steps whose
+                   gradients were zeroed after backward}
+    evaluation     {"looked_at": [steps], "apart_at": the first after which ranks evaluate with different buffers or
+                   None, "buffers": [names], "ranks": how many evaluate then}
     restored       {"weights": [hash before the first step, …], "sent": [whether Horovod's optimizer has weight decay,
                    and a state at that time, …], "moved": [whether broadcast_optimizer_state changed weights, …]}
     parameters     {"tensors", "steps", "forgotten": [in no optimizer, with a gradient], "missing": number in none,
                    "head_alone", "stale": number the optimizer has that are not the model's, "unchanged": [names],
                    "idle": [those without a gradient]}
     rates          {"looked_at", "apart_at": the first step with other learning rates by rank or None, "by_rank"}
-    passes         {"steps", "unsynced": those whose last pass was under no_sync}
-    forwards       {"trains", "evaluates": calls of the wrapped model, "buffers": whether it has some to broadcast}
+    passes         {"steps", "unsynced": those whose last forward ran with require_backward_grad_sync=False}
+    forwards       {"trains", "evaluates": calls of the wrapped model that broadcast its buffers, "buffers": whether it
+                   has some to broadcast}
     others         {name of a further module: [hash, …]}
     steps          {"batches": [[per epoch], …], "images": [of a batch, …], "joined": whether under Join, "wrapped":
                    whether DDP or Horovod's optimizer exchanges every step}
@@ -68,7 +78,11 @@ def observed_of(record: dict) -> dict:
         return {"world_size": len(hang["where"]), "hang": hang} if record["failure"].get("where") else {}
     if not record["samples"]:
         return {}
-    return from_samples(config, record["topology"], record["samples"]) | record.get("observed", {})
+    return (
+        {"device": config.device}
+        | from_samples(config, record["topology"], record["samples"])
+        | record.get("observed", {})
+    )
 
 
 def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:

@@ -1,4 +1,4 @@
-"""Every so many steps rank 0 draws samples from the wrapped language model."""
+"""Rank 0 draws samples from the wrapped language model, whose table of positions is a buffer that DDP broadcasts."""
 
 import torch
 import torch.distributed as dist
@@ -7,16 +7,18 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bench.observe import Watch
 
-FINDS = ("rank0-forward",)
+ANY = ("rank0-forward", "rank0-collective")
+HANGS = True
 
 
 class Bigram(nn.Module):
     def __init__(self, vocab=20):
         super().__init__()
         self.table, self.out = nn.Embedding(vocab, 64), nn.Linear(64, vocab)
+        self.register_buffer("places", torch.arange(64.0).sin().repeat(64, 1))
 
     def forward(self, idx):
-        return self.out(self.table(idx))
+        return self.out(self.table(idx) + self.places[: idx.shape[1]])
 
 
 @torch.no_grad()
@@ -34,7 +36,7 @@ model = nn.parallel.DistributedDataParallel(Bigram())
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, 6, sampler=sampler)
-watch, step = Watch(model, optimizer), 0
+watch, step = Watch(model, optimizer, hang_s=3), 0
 for epoch in range(2):
     sampler.set_epoch(epoch)
     for a, b in watch(loader):
