@@ -10,7 +10,8 @@ from typing import ClassVar
 import torch
 
 from bench.observe.listening import listen
-from bench.observe.probe import Probe
+from bench.observe.origin import DEVICE, HOST, origin_of
+from bench.observe.probe import Probe, Unheard
 
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
 COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor that lies on the CPU: no device has to be waited for
@@ -24,7 +25,8 @@ class HostSyncs:
     Only lines of the script count: what torch and Horovod do within their own code is theirs. On a GPU only tensors
     that lie there count; where there is none, reading one number counts, as it would wait on a GPU, and copying does
     not. only: the files or folders whose lines count; none: all others. waiting: names of functions that wait on
-    purpose. evaluates: whether the model is being evaluated, which reads results by design.
+    purpose. evaluates: whether the model is being evaluated, which reads results by design. origin: of the tensor that
+    a frame reads (bench/observe/origin.py).
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class HostSyncs:
         waiting: tuple[str, ...] = (),
         evaluates: Callable[[], bool] = lambda: False,
         guarded: Callable = lambda call: call,
+        origin: Callable[[FrameType], int] = lambda frame: DEVICE,
     ):
         engines = [sys.modules[name].__file__ for name in ("torch", "horovod") if name in sys.modules]
         self.on_gpu, self.only, self.waiting, self.evaluates = on_gpu, only, waiting, evaluates
         self.but = (HERE, *(str(Path(file).parent) for file in engines))
         self.calls, self.lines, self.steps, self.on = Counter(), set(), 0, False
+        self.origin, self.origins = origin, {}  # where a line's tensor comes from
         names = [name for name in WAITS if on_gpu or name not in COPIES]
         self.ends = [listen(torch.Tensor, name, guarded(self.counter(name))) for name in names]
 
@@ -55,7 +59,10 @@ class HostSyncs:
         """A line has called a method that waits."""
         file, function = caller.f_code.co_filename, caller.f_code.co_name
         if file.startswith(self.only) and not file.startswith(self.but) and function not in self.waiting:
-            self.lines.add(f"{Path(file).name}:{caller.f_lineno} {name.strip('_')}")
+            where = f"{Path(file).name}:{caller.f_lineno} {name.strip('_')}"
+            if where not in self.origins:
+                self.origins[where] = self.origin(caller)
+            self.lines.add(where)
 
     def steps_of(self, batches: Iterable) -> Iterator:
         """The batches; what happens between two of them is a step. What the loader does does not count."""
@@ -85,10 +92,16 @@ class HostSyncs:
         self.ends = []
 
     def result(self) -> list[dict] | None:
-        """The lines, most steps first; None before any step."""
+        """The lines that wait, most steps first; None before any step."""
         if not self.steps:
             return None
-        return [{"where": where, "per_step": count / self.steps} for where, count in self.calls.most_common(20)]
+        return [{"where": where, "per_step": count / self.steps} for where, count in self.calls.most_common(20)
+                if self.origins[where] == DEVICE]  # fmt: skip
+
+    def unknown(self) -> list[str]:
+        """Lines of which it is not known whether they wait, of those that would in at least every other step."""
+        often = [where for where, count in self.calls.most_common(20) if 2 * count >= self.steps]
+        return [where for where in often if self.origins[where] not in (HOST, DEVICE)]
 
 
 def outside(frame: FrameType) -> FrameType:
@@ -109,7 +122,8 @@ class Waits(Probe):
         model = self.watch.model
         on_gpu = any(p.is_cuda for p in model.parameters())
         guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
-        self.waits = HostSyncs(on_gpu, evaluates=lambda: not model.training, guarded=guarded)
+        origin = {} if on_gpu else {"origin": origin_of}
+        self.waits = HostSyncs(on_gpu, evaluates=lambda: not model.training, guarded=guarded, **origin)
 
     def fetched(self, epoch, batch) -> None:
         self.waits.step_begins()
@@ -125,4 +139,7 @@ class Waits(Probe):
             self.waits.close()
 
     def part(self) -> dict:
-        return {"host_syncs": self.waits and self.waits.result()}
+        found, unknown = (self.waits.result(), self.waits.unknown()) if self.waits else (None, [])
+        if unknown and not any(2 * line["per_step"] >= 1 for line in found):
+            raise Unheard(f"whether a GPU would have to be waited for is not known on a CPU: {', '.join(unknown[:3])}")
+        return {"host_syncs": found}

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from bench.observe import Watch
 
 RAISES = "FloatingPointError"
-FINDS = ("host-sync",)
+ASKS = ("host-sync",)
 MAY = ("no-reshuffle",)
 
 dist.init_process_group("gloo")

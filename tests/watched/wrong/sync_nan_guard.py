@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bench.observe import Watch
 
-FINDS = ("host-sync",)
+ASKS = ("host-sync",)
 
 
 def guard(loss):

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from bench.observe import Watch
 
-FINDS = ("host-sync",)
+ASKS = ("host-sync",)
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
