@@ -1,7 +1,8 @@
 """`bench check FOLDER|RECORD`: the known mistakes, looked for in records of runs.
 
 What comes in: a record, or a folder of records. What goes out: each finding with evidence, consequence and remedy, and
-in one line what could not be looked for. Exit code 0: no finding; 3: some; 2: a record could not be read.
+in one line what could not be looked for. Exit code 0: no finding, or possible mistakes only; 3: some; 2: a record could
+not be read.
 """
 
 import sys
@@ -32,8 +33,8 @@ def run(args) -> int:
     records, refused = records + foreign, refused + unread
     unseen, wrong = Counter(), {}
     for record in records:
-        unlooked = record["unheard"] if isinstance(record, ForeignRecord) else mistakes.unobserved(record.observed)
-        unseen[", ".join(unlooked)] += 1
+        names = record["unheard"] if isinstance(record, ForeignRecord) else mistakes.unobserved(record.observed)
+        unseen[", ".join(names)] += 1
         if findings := mistakes.find(record.observed):
             wrong.setdefault((program(record), *(finding.name for finding in findings)), []).append((record, findings))
     for (title, *_), runs in wrong.items():
@@ -41,14 +42,17 @@ def run(args) -> int:
         file = FOREIGN if isinstance(record, ForeignRecord) else "record.json"
         places = f"{record.folder}/{file}" + (f" and {len(runs) - 1} more like it" if len(runs) > 1 else "")
         show(findings, f"{title}: {places}")
-    count = sum(map(len, wrong.values()))
-    print(f"{len(records)} record{'s' * (len(records) != 1)}: {f'findings in {count}' if count else 'no finding'}")
-    for names, count in unseen.most_common():
+    shown = [findings for runs in wrong.values() for _, findings in runs]
+    count = sum(not all(finding.question for finding in findings) for findings in shown)
+    said = [f"findings in {count}"] if count else []
+    said += [f"possible mistakes in {len(shown) - count}"] if len(shown) > count else []
+    print(f"{len(records)} record{'s' * (len(records) != 1)}: {', '.join(said) or 'no finding'}")
+    for names, unlooked in unseen.most_common():
         if names:
-            print(f"not observed in {count}: {names}")
+            print(f"not observed in {unlooked}: {names}")
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
-    return FOUND if wrong else UNREADABLE if refused else 0
+    return FOUND if count else UNREADABLE if refused else 0
 
 
 def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
@@ -80,6 +84,9 @@ def show(findings: list[Finding], title: str) -> None:
 def print_findings(record: Record) -> None:
     """What `bench run` says of a run with WATCH=1, after its table."""
     findings = mistakes.find(record.observed)
-    show(findings, f"known mistakes found: {len(findings)}")
+    wrong, possible = ([each for each in findings if bool(each.question) == asked] for asked in (False, True))
+    show(wrong, f"known mistakes found: {len(wrong)}")
+    if possible:
+        show(possible, f"possible mistakes: {len(possible)}")
     if unseen := mistakes.unobserved(record.observed):
         print(f"not observed: {', '.join(unseen)}")

@@ -20,8 +20,8 @@ MISTAKE = Mistake(
     "unsynced-buffers",
     "buffers that differ by rank when the model is evaluated",
     "each rank evaluates another model: a result over all ranks is that of none of them, nor of the one that is saved",
-    "average the buffers over the ranks before the evaluation, evaluate through DistributedDataParallel with "
-    "broadcast_buffers=True, or convert the batch norms by nn.SyncBatchNorm.convert_sync_batchnorm",
+    "average the buffers over the ranks before the evaluation, evaluate through a DistributedDataParallel that "
+    "broadcasts its buffers (the default), or convert the batch norms by nn.SyncBatchNorm.convert_sync_batchnorm",
     detect,
     needs="evaluation",
     watched=True,

@@ -21,12 +21,16 @@ OTHER = PLACE | {"line": 150, "function": "end_epoch"}
 LAUNCHED = {"variable": "WORLD_SIZE", "processes": 2}
 WEIGHTS = {"looked_at": [0, 1, 2, 9], "apart_at": None, "layers": [], "together_again": False}
 APART = WEIGHTS | {"apart_at": 2, "layers": ["fc.weight", "fc.bias"]}
+OUTSIDE = "SGD.param_groups[1]['params'][0] (4 × 16)"
+APART_OUTSIDE = WEIGHTS | {"apart_at": 0, "layers": [OUTSIDE], "outside": [OUTSIDE]}
 PARAMETERS = {"tensors": 10, "steps": 9, "forgotten": [], "head_alone": False, "stale": 0, "missing": 0,
               "unchanged": [], "idle": []}  # fmt: skip
 GRADIENT = {"over_mean": 1.0, "same_on_all_ranks": True, "exchanged": True, "steady": True, "passes": 1, "kind": "mean"}
 RATE = {"used": 0.1, "meant": 0.1, "global_batch": 64, "for_batch": 64}
 SMALL = RATE | {"global_batch": 256, "for_batch": 64, "meant": 0.4}
 STEPS = {"batches": [[9, 9], [9, 9]], "images": [8, 8], "joined": False, "wrapped": True}
+ZEROED = {"steps": 4, "kept": [], "lost": 0}
+EVALUATED = {"looked_at": [9], "apart_at": None, "buffers": [], "ranks": 0}
 RESTORED = {"weights": ["a", "a", "a"], "sent": [True] * 3, "moved": [True] * 3}  # a start with a fresh optimizer
 APART_AT_ONCE = RESTORED | {"weights": ["a", "b", "b"], "moved": [False] * 3}
 RIGHT = {
@@ -45,6 +49,7 @@ RIGHT = {
     "rates": {"looked_at": 9, "apart_at": None, "by_rank": []}, "passes": {"steps": 20, "unsynced": 0},
     "forwards": {"trains": [9, 9], "evaluates": [3, 3], "buffers": [True, True]}, "others": {"ema": ["a", "a"]},
     "random": {"streams": ["0", "1"], "generators": []}, "steps": STEPS, "restored": RESTORED,
+    "zero_grad": ZEROED, "evaluation": EVALUATED,
 }  # fmt: skip
 
 
@@ -55,6 +60,7 @@ def epochs(**values) -> dict:
 
 WRONG = [
     ("unsynced-init", {"start": {"parameters": ["a", "b"]}}, "2 different sets of weights on 2 ranks"),
+    ("unsynced-init", {"start": {"parameters": ["a", "b"]}, "weights": APART_OUTSIDE}, f"these differ: {OUTSIDE}"),
     ("drift", {"end": {"parameters": ["a", "b"]}}, "at the end, from one before the first step"),
     ("drift", {"end": {"parameters": ["a", "b"]}, "weights": APART}, "after step 2, first in fc.weight and 1 more"),
     ("whole-data", epochs(draws=200, repeated=100, most=2), "drew 200 times from 100 examples"),
@@ -69,6 +75,7 @@ WRONG = [
     ("rank0-collective", {"hang": {"limit_s": 20, "where": [PLACE, OTHER | {"collective": None}]}}, "(end_epoch)"),
     ("lr-not-scaled", {"learning_rate": RIGHT["learning_rate"] | {"used": 0.05}}, "0.05"),
     ("same-augmentation", {"augmentation": {"streams": ["a", "a"]}}, "from 1 random streams"),
+    ("same-augmentation", {"augmentation": {"streams": ["a", "b"], "again": ["numpy"]}}, "two epochs start with"),
     ("gradient-sum", {"gradient": {"over_mean": 2.0, "same_on_all_ranks": True, "kind": "mean"}}, "their sum"),
     ("gradient-sum", {"gradient": {"over_mean": 0.5, "same_on_all_ranks": True, "kind": "mean"}}, "divided twice"),
     ("strict-false", {"loads": [[LOAD | {"missing": 62, "unexpected": 62, "prefix": "module."}]]}, "0 of 62 keys"),
@@ -80,9 +87,17 @@ WRONG = [
     ("strict-false", {"loads": [[LOAD | {"missing": 62, "unexpected": 62, "picked": True}]]}, "picked by name"),
     ("lr-not-scaled", {"learning_rate": SMALL | {"used": 0.1}}, "the recipe's, for 64 examples per step, is 0.4"),
     ("no-exchange", {"gradient": GRADIENT | {"exchanged": False}}, "stepped with its own gradient"),
+    ("no-exchange", {"gradient": GRADIENT | {"own": [OUTSIDE]}}, f"steps with its own gradient of {OUTSIDE}"),
     ("no-group", {"group": {"joined": False, "launched": LAUNCHED}}, "WORLD_SIZE is 2"),
     ("forgotten-parameters", {"parameters": PARAMETERS | {"forgotten": ["fc.bias"], "missing": 1}}, "fc.bias"),
-    ("forgotten-parameters", {"parameters": PARAMETERS | {"unchanged": list("abcdefghij")}}, "none of 10 parameters"),
+    ("forgotten-parameters", {"zero_grad": ZEROED | {"lost": 4}}, "zero or None at the step"),
+    (
+        "forgotten-parameters",
+        {"parameters": PARAMETERS | {"unchanged": list("abcdefghij"), "idle": ["a"]}},
+        "none of 10 parameters",
+    ),
+    ("no-zero-grad", {"zero_grad": ZEROED | {"kept": ["fc.weight"]}}, "in 1 gradient: fc.weight"),
+    ("unsynced-buffers", {"evaluation": EVALUATED | {"apart_at": 9, "buffers": ["bn.mean"], "ranks": 2}}, "bn.mean"),
     ("stale-optimizer", {"parameters": PARAMETERS | {"stale": 2, "missing": 2}}, "2 of the optimizer's parameters"),
     ("lr-by-rank", {"rates": {"looked_at": 9, "apart_at": 4, "by_rank": [0.1, 0.05]}}, "in step 4"),
     ("unsynced-accumulation", {"passes": {"steps": 9, "unsynced": 8}}, "8 of the first 9 steps"),
@@ -107,6 +122,8 @@ ASKED_OF_DATA = [
     ("lost-remainder", epochs(draws=60, never=40), {}, "a part of the examples"),
 ]
 ASKED = [
+    ("host-sync", {"host_syncs": [{"where": "train.py:9 item", "per_step": 1.0}], "device": "cpu"}, "train on a GPU"),
+    ("no-exchange", {"gradient": GRADIENT | {"own": [OUTSIDE], "gathers": True}}, "cut over the ranks"),
     ("drift", {"weights": APART | {"together_again": True}}, "local SGD"),
     ("uneven-steps", {"steps": STEPS | {"batches": [[9], [8]], "joined": True}}, "end before the others"),
     ("uneven-steps", {"steps": STEPS | {"batches": [[9], [8]], "wrapped": False}}, "its own number"),
@@ -128,6 +145,9 @@ PASS = {
     },
     "evaluation on shares of different lengths": {
         "forwards": {"trains": [9, 9], "evaluates": [3, 4], "buffers": [False, False]}
+    },
+    "evaluation on rank 0 alone without buffers to broadcast": {
+        "forwards": {"trains": [9, 9], "evaluates": [3, 0], "buffers": [False, False]}
     },
     "one process and no launcher": {"group": {"joined": False, "launched": None}},
     "an optimizer's state on one rank": {"restored": APART_AT_ONCE | {"sent": [True, False, False]}},
