@@ -55,8 +55,9 @@ def unobserved(observed: dict) -> list[str]:
 
 def unheard(observed: dict, reasons: dict[str, str]) -> dict[str, str]:
     """The same for a Watch: each mistake with the reason, "" where none is known. reasons: by key of ``observed``."""
-    unseen = {name: mistake.needs.split() for name, mistake in DETECTED.items() if not mistake.observed(observed)}
-    return {name: reasons.get(needs[0]) or why(observed, needs) for name, needs in unseen.items()}
+    unseen = [mistake for mistake in DETECTED.values() if not mistake.observed(observed)]
+    needed = {mistake.name: mistake.needs.split("|")[0].split() for mistake in unseen}
+    return {name: reasons.get(needs[0]) or why(observed, needs) for name, needs in needed.items()}
 
 
 def why(observed: dict, needs: list[str]) -> str:

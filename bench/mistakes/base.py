@@ -94,7 +94,8 @@ class Mistake:
     title: what was done wrong, in a few words. consequence: what comes of it. remedy: what to do.
     detect: ``observed`` -> a sentence of evidence, or None; a Question where it may be meant so; evidence with texts of
     its own is a Finding.
-    needs: the part of ``observed`` that the detector looks at; "" where it is seen only in a run that failed.
+    needs: the part of ``observed`` that the detector looks at, or several of which one is enough, with "|" between;
+    "" where it is seen only in a run that failed.
     explains: names of mistakes that follow from this one: they are not said again beside it.
     watched: only a Watch sees it, and no run of this bench can make it: records say nothing of it.
     switch: the options that make a right run wrong; none: MISTAKE=<name> does, by ``overrides``, which are decisions of
@@ -136,7 +137,7 @@ class Mistake:
 
     def observed(self, observed: dict) -> bool:
         """Whether what shows it was observed."""
-        return not self.needs or part_of(observed, self.needs.split()) is not None
+        return not self.needs or any(part_of(observed, part.split()) is not None for part in self.needs.split("|"))
 
 
 def part_of(observed: dict, path: Sequence[str]):

@@ -1,15 +1,25 @@
 """Validation examples that are counted more than once: a sampler pads the last batch, and the padding is counted."""
 
-from bench.mistakes.base import Mistake
+from bench.mistakes.base import Mistake, Question
 
 
-def detect(observed: dict) -> str | None:
-    """More examples counted than the validation set has."""
+def detect(observed: dict) -> str | Question | None:
+    """More examples counted than the validation set has. Where the counts are not known, examples that several ranks
+    draw of a set that they share out are a question."""
     reported = observed.get("reported") or {}
     counted, whole = [n for rank in reported.get("images", []) for n in rank], reported.get("val_images")
-    if not whole or not counted or max(counted) <= whole:
+    if whole and counted and max(counted) <= whole:
         return None
-    return f"{max(counted)} examples were counted, of {whole} in the validation set"
+    if whole and counted:
+        return f"{max(counted)} examples were counted, of {whole} in the validation set"
+    for each in observed.get("validations") or []:
+        if each["shared"]:
+            return Question(
+                f"a validation drew {each['draws']} times from {each['examples']} examples; drawn more than once: "
+                f"{each['shared']}",
+                "are the repeated ones dropped before the figures of the ranks are summed?",
+            )
+    return None
 
 
 MISTAKE = Mistake(
@@ -18,6 +28,6 @@ MISTAKE = Mistake(
     "the figure weights some examples more than others, and changes with the number of ranks",
     "shard validation without padding (every N-th example), or drop the padding before counting",
     detect,
-    needs="reported val_images",
+    needs="reported val_images|validations",
     watched=True,
 )

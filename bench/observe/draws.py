@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset, RandomSampler, Subset, SubsetRando
 from torch.utils.data import dataloader as torchs
 
 from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk
-from bench.observe.draws_of_ranks import data_of
+from bench.observe.draws_of_ranks import data_of, in_base, validations_of
 from bench.observe.examples import length_of, numbers_of
 from bench.observe.listening import listen
 from bench.observe.probe import Probe
@@ -50,8 +50,8 @@ class Drawn:
 class Draws(Probe):
     """The images that are drawn in the epochs that train."""
 
-    joins: ClassVar = {"data": data_of}
-    silent: ClassVar = {"data": "no epoch was seen"}
+    joins: ClassVar = {"data": data_of, "validations": validations_of}
+    silent: ClassVar = {"data": "no epoch was seen", "validations": "no epoch without training was seen to its end"}
 
     def __init__(self, watch):
         super().__init__(watch)
@@ -159,16 +159,17 @@ class Draws(Probe):
             return {}
         kept = chosen([record.epoch for record in known])
         records = [record for record in known if record.epoch in kept]
+        found = {"validations": validations([record for record in known if record.epoch not in kept])}
         first = records[0]
         records = [record for record in records if alike(record, first)][:MOST_EPOCHS]
         part = {"examples": [record.examples for record in records[:HASHED_EPOCHS]], "set": arrays(first.set),
                 "sampler": sampler_seen(records), "wrong": self.wrong(first)}  # fmt: skip
         if part["wrong"]:
-            return {"data": part}
+            return found | {"data": part}
         of_one_set(records, part["set"])
         part["walks"] = [walk_of(record) for record in records]
         part["labels"] = [labelled(record) for record in records[:HASHED_EPOCHS]]
-        return {"data": part}
+        return found | {"data": part}
 
     def wrong(self, record: Drawn) -> str | None:
         """Why an epoch's indices are not known."""
@@ -177,6 +178,19 @@ class Draws(Probe):
         if record.iterator is None and not record.steps and not record.wrong:
             return "its batches were not seen to come from torch's DataLoader"
         return record.wrong
+
+
+def validations(records: list[Drawn]) -> dict[tuple, np.ndarray] | None:
+    """The draws of the first epoch of each data set that was walked to its end without training, in the indices of the
+    innermost set."""
+    found = {}
+    for record in records:
+        steps, whole = walk_of(record)
+        if whole and steps and not record.wrong and record.set["sizes"][-1]:
+            known = arrays(record.set)
+            key = known["holds"], known["sizes"][-1]
+            found.setdefault(key, in_base({"set": known}, np.concatenate(steps)))
+    return found or None
 
 
 def alike(record: Drawn, other: Drawn) -> bool:

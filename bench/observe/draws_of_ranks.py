@@ -128,6 +128,20 @@ def in_base(part: dict, index: np.ndarray) -> np.ndarray:
     return index
 
 
+def validations_of(parts: list[dict]) -> list[dict] | None:
+    """Of each set that all ranks have walked without training: the draws of the ranks, of how many different examples,
+    and how many of these were drawn more than once. What all ranks draw whole is not shared out. None: no such set."""
+    found = []
+    for key in (key for key in parts[0] if all(key in part for part in parts)):
+        draws = [part[key] for part in parts]
+        own = [np.sort(each) for each in draws]
+        _, times = np.unique(np.concatenate(own), return_counts=True)
+        shared = not all(np.array_equal(each, own[0]) for each in own)
+        found.append({"draws": sum(map(len, draws)), "examples": len(times),
+                      "shared": int((times > 1).sum()) if shared else 0})  # fmt: skip
+    return found or None
+
+
 # --- examples by their bytes --------------------------------------------------------------------------------------
 
 
