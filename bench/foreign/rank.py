@@ -193,6 +193,8 @@ class Timer:
                 self.watch_s.append(self.watched_s() - self.spent_s)
         self.at, self.wait_s, self.anew, self.spent_s = time.perf_counter(), 0.0, False, self.watched_s()
         if self.asked["steps"] and len(self.numbers) == self.asked["steps"]:
+            if self.own:
+                self.own.cut = True
             self.finish()
             raise SystemExit(0)
 

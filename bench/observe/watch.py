@@ -40,6 +40,7 @@ from bench.observe.parameters import Parameters
 from bench.observe.probe import Probe, Unheard
 from bench.observe.ranks import Ranks, launched
 from bench.observe.restored import Restored
+from bench.observe.schedules import Schedules
 from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.together import put_together
 from bench.observe.view import View, view_of
@@ -50,8 +51,8 @@ from bench.observe.zeroed import ZeroGrads
 
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
-    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, ZeroGrads,
-    Rates, Evaluations, Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits,
+    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients,
+    ZeroGrads, Rates, Evaluations, Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits, Schedules,
 )  # fmt: skip
 
 
@@ -82,6 +83,7 @@ class Watch:
         self.number, self.world, self.pid = made[0], Ranks(), os.getpid()
         self.model, self.optimizers = None, []
         self.begun, self.reported, self.stepping = False, None, 0
+        self.cut = False  # whether somebody ends the training before its end
         self.hooks, self.failed, self.told = [], {}, {}
         if model is not None or optimizer is not None:
             checked(model, optimizer)

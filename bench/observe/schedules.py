@@ -1,0 +1,172 @@
+"""The learning rate of every step, and torch's schedules that set it: whether their length is that of the training."""
+
+import gc
+import sys
+from typing import ClassVar
+
+import torch
+from torch.optim import lr_scheduler as torchs
+
+from bench.observe.probe import Probe, Unheard
+from bench.observe.together import finite
+from bench.observe.weights import looked_at
+
+MOST_RATES = 2048  # that are kept of an optimizer; beyond it every second one goes
+ZERO = 1e-7  # of the peak: a cosine ends at the rounding of 0
+LEVELS = 8  # different rates, of fewer the shape of a curve says nothing
+CONVEX = 0.004  # of the drop: an exponential's middle lies below the mean of its ends by more
+NEAR, LOW = 0.2, 0.02  # of the peak: still near it; as good as 0
+# What a scheduler, or an argument of a LambdaLR's function, calls the number of its steps.
+LENGTHS = ("total_steps", "T_max", "total_iters", "num_training_steps", "max_steps", "max_iters", "max_epochs")
+FREE = ("StepLR", "ExponentialLR", "MultiplicativeLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau",
+        "SWALR")  # fmt: skip
+
+
+class Curve:
+    """The highest rate of an optimizer's groups, step by step."""
+
+    def __init__(self):
+        self.steps, self.stride, self.rates = 0, 1, []
+        self.peak = self.last = 0.0
+        self.zeros, self.whole = 0, True
+
+    def add(self, rate: float) -> None:
+        """The rate of the next step."""
+        self.peak, self.last = max(self.peak, rate), rate
+        self.zeros += rate <= ZERO * self.peak and self.peak > 0
+        if self.steps % self.stride == 0:
+            self.rates.append(rate)
+            if len(self.rates) == MOST_RATES:
+                self.rates, self.stride = self.rates[::2], 2 * self.stride
+        self.steps += 1
+
+    def trend(self) -> str | None:
+        """How the curve goes: "falls" or "rises", smoothly and to the end, as a schedule does that is cut; "again", it
+        has fallen to 0 and rises; None, anything else. An exponential and an inverse root, which have no end, fall in
+        convex curves."""
+        rates = self.rates
+        levels = [rate for place, rate in enumerate(rates) if place == 0 or rate != rates[place - 1]]
+        if not self.whole or len(levels) < LEVELS:
+            return None
+        held = next((count for count, rate in enumerate(reversed(rates)) if rate != levels[-1]), len(rates))
+        if held > 2 * len(rates) / len(levels):
+            return None  # the end is a plateau
+        top = max(range(len(levels)), key=lambda place: levels[place])
+        fall = levels[top:]
+        low = min(range(len(fall)), key=lambda place: fall[place])
+        rise = fall[low:]
+        if top == len(levels) - 1 and levels == sorted(levels):
+            return "rises"
+        near = self.last > NEAR * self.peak
+        if near and fall[low] < LOW * self.peak and len(rise) >= LEVELS and rise == sorted(rise):
+            return "again"
+        fall = fall[1 - len(fall) % 2 :]  # with a level in the middle
+        drop = fall[0] - fall[-1]
+        if len(fall) < LEVELS or fall != sorted(fall, reverse=True) or drop < 0.05 * self.peak:
+            return None
+        concave = fall[len(fall) // 2] >= (fall[0] + fall[-1]) / 2 - CONVEX * drop
+        tail = max(1, len(fall) // 10)
+        steep = (fall[-1 - tail] - fall[-1]) / tail >= 0.5 * drop / (len(fall) - 1)
+        return "falls" if concave and steep and near else None
+
+
+class Schedules(Probe):
+    """The rates of the optimizers that step with the model's parameters, and the schedulers that are theirs."""
+
+    joins: ClassVar = {"schedules": lambda parts: parts[0]}
+    silent: ClassVar = {"schedules": "no optimizer step was seen"}
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.optimizers, self.curves, self.found, self.begun = {}, {}, {}, {}
+
+    def before_step(self, optimizer) -> None:
+        if self.watch.stepping > 1 or not self.watch.steps_model(optimizer):
+            return
+        if id(optimizer) not in self.curves:
+            self.optimizers[id(optimizer)], self.curves[id(optimizer)] = optimizer, Curve()
+            self.look()
+            self.begun = {key: each.last_epoch for key, each in self.found.items()} | self.begun
+        curve = self.curves[id(optimizer)]
+        rates = [group["lr"] for group in optimizer.param_groups]
+        if any(isinstance(rate, torch.Tensor) and rate.is_cuda for rate in rates):
+            if not looked_at(curve.steps + 1):
+                curve.steps += 1
+                return  # to read it would make the host wait for the device
+            curve.whole = False
+        curve.add(max(map(float, rates)))
+
+    def look(self) -> None:
+        """Find the schedulers: torch gives no way from an optimizer to those that set its rate."""
+        groups = groups_of(*self.optimizers.values())
+        for each in [item for item in gc.get_objects() if issubclass(type(item), torchs.LRScheduler)]:
+            chained = isinstance(each, torchs.ChainedScheduler)  # its parts are found
+            if not chained and hasattr(each, "last_epoch") and groups & groups_of(vars(each).get("optimizer")):
+                self.found[id(each)] = each
+
+    def part(self) -> dict:
+        if not self.curves:
+            return {}
+        if self.watch.cut:
+            return {"schedules": Unheard("the training was ended before its end")}
+        self.look()
+        return {"schedules": [self.described(optimizer) for optimizer in self.optimizers.values()]}
+
+    def described(self, optimizer) -> dict:
+        """An optimizer's curve, and its schedulers: kind; length, the steps that it is made for, None where it has
+        none; ends, whether it must not be stepped further; taken, its steps, in this process and before; here, those in
+        this process, None where nobody knows."""
+        curve, groups = self.curves[id(optimizer)], groups_of(optimizer)
+        kinds = [each for each in self.found.values() if isinstance(each, torchs.SequentialLR)]
+        within = {id(part) for each in kinds for part in each._schedulers}
+        own = {key: each for key, each in self.found.items()
+               if key not in within and groups & groups_of(each.optimizer)}  # fmt: skip
+        prepared = "accelerate.scheduler" in sys.modules  # steps them once per process, and may be right to
+        schedulers = [
+            {
+                "kind": type(each).__name__,
+                "length": length_of(each),
+                "ends": ends(each),
+                "taken": finite(each.last_epoch),
+                "here": None if prepared else finite(each.last_epoch - self.begun.get(key, each.last_epoch)),
+            }
+            for key, each in own.items()
+        ]
+        shaped = not any(each["ends"] or each["kind"] in (*FREE, "MultiStepLR") for each in schedulers)
+        return {
+            "steps": curve.steps,
+            "peak": finite(curve.peak),
+            "last": finite(curve.last),
+            "zeros": curve.zeros,
+            "trend": curve.trend() if shaped else None,
+            "schedulers": schedulers,
+        }
+
+
+def groups_of(*optimizers) -> set[int]:
+    """The parameter groups of optimizers, which a wrapped one shares with its wrapper."""
+    return {id(group) for each in optimizers for group in getattr(each, "param_groups", ())}
+
+
+def length_of(scheduler) -> int | float | None:
+    """The number of its own steps that a scheduler is made for."""
+    if type(scheduler).__name__ in FREE:
+        return None
+    if isinstance(scheduler, torchs.SequentialLR):
+        return scheduler._milestones[-1] + (length_of(scheduler._schedulers[-1]) or 0)
+    if isinstance(scheduler, torchs.MultiStepLR):
+        return max(scheduler.milestones, default=None)
+    given = [vars(scheduler)]
+    if isinstance(scheduler, torchs.LambdaLR):
+        given = [getattr(function, "keywords", {}) for function in scheduler.lr_lambdas]
+    found = [words[name] for words in given for name in LENGTHS if isinstance(words.get(name), int | float)]
+    return finite(found[0]) if found else None
+
+
+def ends(scheduler) -> bool:
+    """Whether a scheduler has no rate for the steps after its length, as a warm-up and milestones have."""
+    if isinstance(scheduler, torchs.SequentialLR):
+        return ends(scheduler._schedulers[-1])
+    if isinstance(scheduler, torchs.LinearLR):
+        return scheduler.end_factor < scheduler.start_factor
+    return length_of(scheduler) is not None and not isinstance(scheduler, torchs.MultiStepLR | torchs.ConstantLR)
