@@ -2,7 +2,7 @@
 
 import math
 
-from bench.mistakes.base import EPOCHS, SEVERAL_PROCESSES, VALIDATION, Lab, Mistake
+from bench.mistakes.base import EPOCHS, SEVERAL_PROCESSES, VALIDATION, Finding, Lab, Mistake
 from bench.mistakes.measures import Measure, of_epoch, ranks_metric
 
 
@@ -11,8 +11,9 @@ def sum_counts(script, counts):
     return counts
 
 
-def detect(observed: dict) -> str | None:
-    """Ranks that report different figures, or each counted but a share of the validation examples."""
+def detect(observed: dict) -> str | Finding | None:
+    """Ranks that report different figures, or each counted but a share of the validation examples; a training loss that
+    is not the mean of those that the ranks trained on."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
         columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one per epoch
@@ -26,7 +27,59 @@ def detect(observed: dict) -> str | None:
     whole = reported.get("val_images")
     if ranks > 1 and whole and counted and min(counted) < whole * (1 + 1 / ranks) / 2:  # nearer a share than the whole
         return f"a rank counted {min(counted)} of {whole} validation examples"
+    return other_mean(reported, observed.get("trained"), ranks)
+
+
+def other_mean(reported: dict, trained: dict | None, ranks: int) -> Finding | None:
+    """A training loss that is the N-th part of the mean loss of the N ranks, or N times as much, each time that it was
+    reported; or one of another number of examples than the ranks trained on."""
+    names = [name for name in reported if "loss" in name.lower() and not any(each in name.lower() for each in HELD_OUT)]
+    if not trained or not names or ranks == 1 or reported.get("val_images"):
+        return None
+    images = reported.get("images", [[]])[0]
+    for name in names:
+        for kind in ("loss", "by_examples"):
+            means = [mean(column) for column in zip(*trained[kind], strict=False)]
+            pairs = list(zip(reported[name][0], means, strict=False))
+            for factor, words in ((1 / ranks, f"1/{ranks}"), (ranks, f"{ranks} times")):
+                if pairs and all(near(said, expected, factor) for said, expected in pairs):
+                    said, expected = pairs[-1]
+                    evidence = f"{name} is {words} of the mean loss of the backward passes: {said:.4g}, not "
+                    evidence += f"{expected:.4g}{of_examples(images, trained)}"
+                    return asked(evidence, "is a sum of each rank divided by the examples of all?")
+    for said, examples in zip(images, zip(*trained["examples"], strict=False), strict=False):
+        if None not in examples and all(abs(said - each) > NEARLY * each for each in (*examples, sum(examples))):
+            evidence = f"{names[0]} is reported for {said} examples; the ranks trained on {sum(examples)}"
+            return asked(evidence, "is it the mean over these examples?")
     return None
+
+
+def of_examples(images: list[int], trained: dict) -> str:
+    """The examples that the last figure is said to be of, beside those of a rank."""
+    seen = (trained["examples"][0] or [None])[-1]
+    return f"; it is reported for {images[-1]} examples, and rank 0 trained on {seen}" if images and seen else ""
+
+
+def mean(values: tuple) -> float | None:
+    """None where a rank has none."""
+    return None if None in values else sum(values) / len(values)
+
+
+def near(said: float | None, expected: float | None, factor: float) -> bool:
+    """Whether a figure is a multiple of another, and not 0."""
+    return bool(said and expected) and math.isclose(said, factor * expected, rel_tol=CLOSE)
+
+
+def asked(evidence: str, question: str) -> Finding:
+    """A figure that is the same on all ranks, and may be wrong."""
+    return Finding(MISTAKE.name, "a figure that is divided by another number", evidence,
+                   "the figure changes with the number of ranks",
+                   "sum losses and counts over ranks (all_reduce), and divide once", question)  # fmt: skip
+
+
+HELD_OUT = ("val", "test", "eval")  # in the names of figures that are not of the training
+CLOSE = 0.01  # of a multiple of the mean loss
+NEARLY = 0.1  # of the examples: batches that are dropped, and padding
 
 
 def differ(values: tuple) -> bool:

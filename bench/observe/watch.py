@@ -34,6 +34,7 @@ from bench.observe.evaluations import Evaluations
 from bench.observe.gradients import Gradients, Passes
 from bench.observe.hang import Hang
 from bench.observe.loads import LoadedWeights
+from bench.observe.losses import Losses
 from bench.observe.metrics import Metrics, Rates
 from bench.observe.norms import Norms
 from bench.observe.parameters import Parameters
@@ -53,6 +54,7 @@ from bench.observe.zeroed import ZeroGrads
 PROBES: tuple[type[Probe], ...] = (
     DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients,
     ZeroGrads, Rates, Evaluations, Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits, Schedules,
+    Losses,
 )  # fmt: skip
 
 

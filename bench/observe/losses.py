@@ -1,0 +1,190 @@
+"""Losses of a training: over how many targets each is a mean, and their mean between the figures that a script reports.
+
+torch's losses are heard where all ways to them meet: the functions that torch.nn.functional calls. A hook on the result
+says what a loss is multiplied by on its way to the backward pass, so a mean that is weighted by its targets is known.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from bench.observe.examples import length_of
+from bench.observe.listening import listen
+from bench.observe.probe import Probe
+from bench.observe.together import columns, finite
+
+LOOKED_AT = 16  # optimizer steps whose losses are heard
+MOST_LOSSES = 200  # of these steps
+MOST_PASSES = 100_000  # whose losses are added up
+REPORTS = 8  # calls of Watch.metric before which they are
+EPOCHS = 3  # without a report, after which they are no more
+MEAN = 1  # torch's number of this reduction
+# The functions, with the places of reduction and of ignore_index among their arguments.
+FUNCTIONS = (
+    (torch._C._nn, "cross_entropy_loss", 3, 4), (torch._C._nn, "nll_loss_nd", 3, 4),
+    (torch, "binary_cross_entropy_with_logits", 4, None), (torch._C._nn, "binary_cross_entropy", 3, None),
+    (torch._C._nn, "mse_loss", 2, None), (torch._C._nn, "l1_loss", 2, None), (torch._C._nn, "smooth_l1_loss", 2, None),
+)  # fmt: skip
+
+
+def targets_of(parts: list[dict]) -> dict | None:
+    """How differently a target weighs on the ranks in the first steps. A part: by step the targets of its losses, and
+    what they weigh together. counts: by rank, the targets of a step on average; ratio, most: of the highest weight of a
+    target over the lowest, in the median of the steps and at most."""
+    common = [step for step in parts[0] if all(step in part for part in parts)]
+    counts, weights = (np.array([[part[step][i] for step in common] for part in parts], np.float64) for i in (0, 1))
+    with np.errstate(all="ignore"):
+        each = weights / counts  # [ranks, steps]
+    good = (np.isfinite(each) & (each > 0)).all(axis=0)
+    if not good.any():
+        return None
+    ratios = each[:, good].max(axis=0) / each[:, good].min(axis=0)
+    means = counts[:, good].mean(axis=1).tolist()
+    return {"steps": len(ratios), "counts": means, "ratio": float(np.median(ratios)), "most": float(ratios.max())}
+
+
+class Losses(Probe):
+    """The losses of the first steps, and the mean of what backward passes begin with."""
+
+    joins: ClassVar = {
+        "targets": targets_of,
+        "trained": columns,
+    }
+    silent: ClassVar = {
+        "targets": "no loss of torch.nn.functional was seen in the first steps",
+        "trained": "watch.metric was not called",
+    }
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.few, self.passes_end, self.heard, self.steps, self.epochs = [], None, [], 0, 0
+        self.reports = []
+        self.begin_sum()
+
+    def begin_sum(self) -> None:
+        """What is added up until the next report."""
+        self.sum = self.weighted = 0.0
+        self.passes = self.taken = self.examples = self.batch = self.fresh = 0
+
+    def begin(self, loader) -> None:
+        guarded, known = self.watch.guarded, [each for each in FUNCTIONS if hasattr(*each[:2])]
+        self.few = [listen(owner, name, guarded(self, self.hears(*places))) for owner, name, *places in known]
+        self.passes_end = listen(torch.Tensor, "backward", guarded(self, self.backward))
+
+    def fetched(self, epoch, batch) -> None:
+        if torch.is_grad_enabled() and self.watch.model.training:
+            self.batch = length_of(batch) or 0
+            self.fresh += self.batch
+
+    def after_step(self, optimizer) -> None:
+        if not self.watch.stepping and self.watch.steps_model(optimizer):
+            self.steps += 1
+            self.taken += 1
+            if self.steps == LOOKED_AT:
+                self.end_few()
+
+    def epoch_ended(self, epoch) -> None:
+        self.epochs += bool(epoch.optimizer_steps)
+        if self.epochs == EPOCHS and not self.reports:
+            self.end_passes()
+
+    # --- the targets of the first steps ---------------------------------------------------------------------------
+
+    def hears(self, reduction: int, ignore: int | None) -> Callable:
+        """What hears one of the functions."""
+
+        def called(arguments: tuple, options: dict) -> Callable | None:
+            if options or len(self.heard) == MOST_LOSSES or not (torch.is_grad_enabled() and eager(*arguments[:2])):
+                return None
+            target = arguments[1]
+            indices = ignore is not None and not target.is_floating_point()
+            count = (target != arguments[ignore]).sum() if indices else target.numel()
+            loss = {"step": self.steps, "count": count, "mean": arguments[reduction] == MEAN, "gradient": None}
+            return self.watch.guarded(self, lambda result: self.computed(result, loss))
+
+        return called
+
+    def computed(self, result: torch.Tensor, loss: dict) -> None:
+        """A loss is there. Its gradient, when it comes back, says what the loss is multiplied by."""
+
+        def came_back(gradient: torch.Tensor) -> None:
+            sizes = gradient.detach().abs().float()
+            used = sizes > 0
+            least = torch.where(used, sizes, float("inf")).min()
+            loss["gradient"] = torch.stack([used.sum(), sizes.max(), least])
+            loss["alone"] = sizes.ndim > 0
+
+        if result.requires_grad:
+            self.heard.append(loss)
+            result.register_hook(self.watch.guarded(self, came_back))
+
+    def targets(self) -> dict[int, tuple[float, float]] | None:
+        """By step the targets of the losses that went into a backward pass, and what they weigh together. Losses one by
+        one, as with reduction="none", must weigh the same: those that are used are the targets."""
+        steps = {}
+        for loss in self.heard:
+            if loss["gradient"] is not None:
+                used, most, least = loss["gradient"].tolist()
+                count = used if loss["alone"] else float(loss["count"])
+                if most - least <= 1e-3 * most:
+                    targets, weight = steps.get(loss["step"], (0.0, 0.0))
+                    steps[loss["step"]] = targets + count, weight + (most if loss["mean"] else most * count)
+        return steps or None
+
+    # --- the mean loss between two reports ------------------------------------------------------------------------
+
+    def backward(self, arguments: tuple, options: dict) -> None:
+        """Tensor.backward of a loss."""
+        loss = arguments[0]
+        if loss.ndim or not eager(loss):
+            return
+        loss = loss.detach().float()
+        self.sum, self.weighted = self.sum + loss, self.weighted + loss * self.batch
+        self.passes, self.examples, self.fresh = self.passes + 1, self.examples + self.fresh, 0
+        if self.passes == MOST_PASSES:
+            self.end_passes()
+
+    def metric(self, values: dict) -> None:
+        if len(self.reports) < REPORTS:
+            self.reports.append((self.sum, self.weighted, self.passes, self.taken, self.examples))
+        self.begin_sum()
+
+    # --- the part -------------------------------------------------------------------------------------------------
+
+    def end_few(self) -> None:
+        """Hear no more losses."""
+        for end in self.few:
+            end()
+        self.few = []
+
+    def end_passes(self) -> None:
+        """Hear no more backward passes."""
+        if self.passes_end:
+            self.passes_end()
+        self.passes_end = None
+
+    def close(self) -> None:
+        self.end_few()
+        self.end_passes()
+
+    def part(self) -> dict:
+        trained = {"loss": [], "by_examples": [], "examples": []}
+        for total, weighted, passes, taken, examples in self.reports:
+            one_each = 0 < passes == taken < MOST_PASSES  # an accumulation divides its losses
+            trained["loss"].append(finite(float(total) / passes) if one_each else None)
+            trained["by_examples"].append(finite(float(weighted) / examples) if one_each and examples else None)
+            trained["examples"].append(examples or None)
+        return {"targets": self.targets(), "trained": trained if self.reports else None}
+
+
+def eager(*tensors) -> bool:
+    """Whether these are tensors that hold numbers now: nothing is traced, transformed or captured."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(type(each) in (torch.Tensor, nn.Parameter) and not wrapped(each) for each in tensors) and not (
+        tensors[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    )

@@ -1,0 +1,50 @@
+"""The tokens of all ranks divide the loss: as a sum in the first epoch, as a weighted mean in the second."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from bench.observe import Watch
+
+
+class Texts(Dataset):
+    def __init__(self, count=128, longest=24):
+        draw = torch.Generator().manual_seed(3)
+        self.ids = torch.randint(1, 32, (count, longest), generator=draw)
+        self.lengths = torch.randint(2, longest, (count,), generator=draw)
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, i):
+        labels = self.ids[i].roll(-1)
+        labels[self.lengths[i] :] = -100
+        return self.ids[i], labels
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+texts = Texts()
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 32)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+sampler = DistributedSampler(texts)
+loader = DataLoader(texts, batch_size=4, sampler=sampler)
+watch = Watch(model, optimizer)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for ids, labels in watch(loader):
+        optimizer.zero_grad()
+        logits = model(ids).flatten(0, 1)
+        own = (labels != -100).sum()
+        everybody = own.clone()
+        dist.all_reduce(everybody)
+        if epoch == 0:
+            loss = nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum") / everybody
+        else:
+            loss = nn.functional.cross_entropy(logits, labels.flatten()) * own / everybody
+        loss = loss * dist.get_world_size()
+        loss.backward()
+        optimizer.step()
+watch.report()
+dist.destroy_process_group()
