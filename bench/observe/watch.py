@@ -32,6 +32,7 @@ from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
 from bench.observe.evaluations import Evaluations
 from bench.observe.gradients import Gradients, Passes
+from bench.observe.growth import MemoryGrowth
 from bench.observe.hang import Hang
 from bench.observe.loads import LoadedWeights
 from bench.observe.losses import Losses
@@ -54,7 +55,7 @@ from bench.observe.zeroed import ZeroGrads
 PROBES: tuple[type[Probe], ...] = (
     DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients,
     ZeroGrads, Rates, Evaluations, Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits, Schedules,
-    Losses,
+    Losses, MemoryGrowth,
 )  # fmt: skip
 
 
@@ -315,7 +316,7 @@ class Watch:
 
 # What one rank can judge without the others.
 ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
-         "hang", "zero_grad", "device")  # fmt: skip
+         "hang", "zero_grad", "device", "memory")  # fmt: skip
 made = [0]  # Watches of this process
 hearers: list[Callable] = []  # called with a Watch that reports, and what was observed of all ranks
 exits: list[Watch] = []  # those that have not reported
