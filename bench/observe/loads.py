@@ -1,5 +1,7 @@
 """Weights that are loaded: how many of a checkpoint's keys found their place."""
 
+import contextlib
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,8 @@ from bench.observe.probe import Probe, Unheard
 from bench.workload.weights import PREFIXES
 
 NESTED = 4  # dicts in one another in which a file's weights are looked for
+SAMPLED = 4096  # numbers of a tensor that tell its contents from another's
+MOST_PARTS = 20_000  # of a file
 
 
 class Loads:
@@ -20,8 +24,10 @@ class Loads:
 
     def __init__(self, guarded: Callable = lambda call: call):
         self.loads, self.file, self.read, self.used = [], None, [], False
+        self.path, self.contents, self.devices, self.step = None, [], set(), 0
         self.ends = [
             listen(torch, "load", guarded(self.reading)),
+            listen(torch, "save", guarded(self.saving)),
             listen(nn.Module, "load_state_dict", guarded(self.loading)),
         ]
         self.guarded = guarded
@@ -29,13 +35,25 @@ class Loads:
     def reading(self, arguments: tuple, options: dict) -> Callable:
         """torch.load: what is loaded next probably comes from there."""
         file = options.get("f", arguments[0] if arguments else None)
-        self.file, self.read = Path(file).name if isinstance(file, str | os.PathLike) else None, []
+        self.path = os.path.abspath(os.fsdecode(file)) if isinstance(file, str | os.PathLike) else None
+        self.file, self.read = self.path and Path(self.path).name, []
         self.used = False
         return self.guarded(self.have_read)
 
     def have_read(self, content) -> None:
         """What torch.load returned: the names and places of its weights, dict by dict."""
-        self.read = [{key: value.data_ptr() for key, value in each.items()} for each in dicts_of_tensors(content)]
+        found = dicts_of_tensors(content)
+        self.read = [{key: value.data_ptr() for key, value in each.items()} for each in found]
+        self.devices |= {tensor.device.index for each in found for tensor in each.values() if tensor.is_cuda}
+        if self.path:
+            self.contents.append((self.path, self.step, True, digest_of(content)))
+
+    def saving(self, arguments: tuple, options: dict) -> None:
+        """torch.save: what another rank should find in the file."""
+        given = dict(zip(("obj", "f"), arguments, strict=False)) | options
+        if isinstance(given.get("f"), str | os.PathLike):
+            path = os.path.abspath(os.fsdecode(given["f"]))
+            self.contents.append((path, self.step, False, digest_of(given["obj"])))
 
     def loading(self, arguments: tuple, options: dict) -> Callable:
         """nn.Module.load_state_dict, which says what did not fit."""
@@ -78,6 +96,51 @@ def dicts_of_tensors(content, depth: int = 0) -> list[dict]:
     tensors = {key: value for key, value in content.items() if isinstance(value, torch.Tensor) and isinstance(key, str)}
     inner = [found for value in content.values() for found in dicts_of_tensors(value, depth + 1)]
     return ([tensors] if tensors else []) + inner
+
+
+def digest_of(content) -> str:
+    """A hash of what a file holds: the plain values in its dicts and lists, and of each tensor some numbers."""
+    digest, left = hashlib.sha256(), [content]
+    for _ in range(MOST_PARTS):
+        if not left:
+            break
+        item = left.pop()
+        if isinstance(item, nn.Module):
+            item = item.state_dict()
+        if isinstance(item, dict):
+            left += [part for pair in item.items() for part in pair]
+        elif isinstance(item, list | tuple):
+            left += item
+        elif isinstance(item, str | bytes | int | float | bool):
+            digest.update(repr(item).encode())
+        elif isinstance(item, torch.Tensor):
+            digest.update(repr(tuple(item.shape)).encode())
+            with contextlib.suppress(Exception):  # a sparse one, or one of a kind without bytes
+                flat = item.detach().reshape(-1)
+                some = flat[:: max(1, len(flat) // SAMPLED)].contiguous().cpu()
+                digest.update(some.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def contents_of(parts: list[list]) -> dict:
+    """Whether the ranks had the same contents when they loaded a file after as many optimizer steps; of a rank that did
+    not load it, what it had saved there last. A part: path, step, whether it was loaded, hash; in order. apart: the
+    first difference: the file, the step, and by rank the number of the contents, None for a rank without any."""
+    loads = sorted({(step, path) for part in parts for path, step, loaded, _ in part if loaded})
+    if not loads:
+        raise Unheard("torch.load read no file since the Watch was made: Watch() before it, follow after it")
+    for step, path in loads:
+        found = []
+        for part in parts:
+            own = [(at, loaded, contents) for place, at, loaded, contents in part if place == path and at <= step]
+            last = [contents for at, loaded, contents in own if loaded and at == step]
+            saved = [contents for _, loaded, contents in own if not loaded]
+            found.append((last or saved or [None])[-1])
+        different = list(dict.fromkeys(each for each in found if each))
+        if len(different) > 1:
+            by_rank = [different.index(each) if each else None for each in found]
+            return {"apart": {"file": Path(path).name, "step": step, "by_rank": by_rank}}
+    return {"apart": None}
 
 
 def akin(file, own) -> bool:
@@ -123,19 +186,26 @@ def prefix_of(missing: list[str], unexpected: list[str]) -> str | None:
     return None
 
 
+NOTHING = "nothing was loaded since the Watch was made: Watch() before it, follow after it"
+
+
 class LoadedWeights(Probe):
     """The loads from the making of the Watch on."""
 
-    joins: ClassVar = {"loads": list}
+    joins: ClassVar = {
+        "loads": list,
+        "contents": contents_of,
+    }
 
     def __init__(self, watch):
         super().__init__(watch)
         self.loads = Loads(lambda call: watch.guarded(self, call))
 
+    def after_step(self, optimizer) -> None:
+        self.loads.step += not self.watch.stepping
+
     def close(self) -> None:
         self.loads.close()
 
     def part(self) -> dict:
-        if not self.loads.result():
-            return {"loads": Unheard("nothing was loaded since the Watch was made: Watch() before it, follow after it")}
-        return {"loads": self.loads.result()}
+        return {"loads": self.loads.result() or Unheard(NOTHING), "contents": self.loads.contents}

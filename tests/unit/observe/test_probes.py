@@ -8,6 +8,7 @@ from torch.utils.data import DataLoader
 from bench.config.options import RunConfig
 from bench.observe import gradients, loads, waits, writers
 from bench.observe.observer import Observer
+from bench.observe.probe import Unheard
 
 
 def functions() -> tuple:
@@ -100,6 +101,44 @@ def test_loads_say_what_found_its_place(tmp_path):
     wrong, right = seen.result()
     assert wrong == {"file": "w.pt", "keys": 2, "missing": 2, "unexpected": 2, "strict": False, "prefix": "module."}
     assert right["missing"] == right["unexpected"] == 0 and right["prefix"] is None
+
+
+def test_contents_that_differ_by_rank_are_told_from_those_that_are_the_same(tmp_path):
+    def rank(*events) -> list:
+        """What a rank leaves that saves ("save", step, value) and loads ("load", step) one file."""
+        seen = loads.Loads()
+        for what, seen.step, *value in events:
+            if what == "save":
+                torch.save({"epoch": 1, "model": {"w": torch.full((3,), value[0])}}, tmp_path / "best.pt")
+            else:
+                torch.load(tmp_path / "best.pt")
+        seen.close()
+        return seen.contents
+
+    def apart(*ranks) -> dict | None:
+        return loads.contents_of(list(ranks))["apart"]
+
+    first = rank(("save", 0, 1.0), ("load", 0), ("save", 9, 2.0), ("load", 9))
+    after = rank(("load", 9))
+    before = rank(("save", 0, 1.0), ("load", 9))
+    saver, checks = rank(("save", 0, 1.0), ("save", 9, 2.0)), rank(("save", 9, 2.0), ("load", 9), ("load", 9))
+    assert apart(first, after) is apart(saver, after) is apart(checks, after) is apart(first, [], after) is None
+    for stale in (apart(first, before), apart(saver, before), apart(checks, before)):
+        assert stale == {"file": "best.pt", "step": 9, "by_rank": [0, 1]}
+    with pytest.raises(Unheard, match=r"torch.load read no file"):
+        apart(saver, saver)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.int64])
+def test_a_digest_tells_contents_apart(dtype):
+    tensor = torch.arange(70).reshape(7, 10).to(dtype)
+    other = tensor.clone()
+    other[0, 0] = 1
+    digest = loads.digest_of([{"a": tensor, 1: (True, "x")}])
+    assert digest == loads.digest_of([{"a": tensor.t().contiguous().t(), 1: (True, "x")}])
+    different = [[{"a": other, 1: (True, "x")}], [{"a": tensor, 1: (True, "y")}], [{"a": tensor.reshape(10, 7)}]]
+    assert len({digest, *map(loads.digest_of, different)}) == 4
+    assert loads.digest_of(nn.Linear(2, 2)) and loads.digest_of({"sparse": tensor.to_sparse(), "other": object()})
 
 
 def test_files_renamed_or_mapped(tmp_path):

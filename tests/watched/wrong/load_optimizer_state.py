@@ -1,0 +1,40 @@
+"""The optimizer's state is loaded before rank 0 has written it: the ranks step with different momentum."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from bench.observe import Watch
+
+FINDS = ("load-by-rank",)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+watch = Watch()
+torch.manual_seed(0)
+x = torch.randn(128, 6)
+dataset = TensorDataset(x, (x.sum(1) > 0).long())
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 2)))
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+if rank == 0:
+    torch.save({"epoch": 0, "optimizer": optimizer.state_dict()}, "best.pt")
+dist.barrier()
+watch.follow(model, optimizer)
+sampler = DistributedSampler(dataset)
+loader = DataLoader(dataset, 8, sampler=sampler)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for a, b in watch(loader):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a), b).backward()
+        optimizer.step()
+    if rank == 0:
+        time.sleep(0.5)
+        torch.save({"epoch": 0, "optimizer": optimizer.state_dict()}, "best.pt")
+    optimizer.load_state_dict(torch.load("best.pt")["optimizer"])
+    dist.barrier()
+watch.report()
+dist.destroy_process_group()
