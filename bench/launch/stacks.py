@@ -27,6 +27,7 @@ MODES = PROJECT / "bench" / "modes"  # it puts one name to every engine's collec
 LIBRARIES = {"site-packages", "dist-packages", "torch", "horovod"}  # folders: torch may be built from source
 STANDARD = sysconfig.get_path("stdlib")
 COLLECTIVE = re.compile(r"/(torch/distributed/|torch/nn/parallel/distributed\.py|horovod/)")
+LOADER = re.compile(r"/torch/utils/data/dataloader\.py$")
 BACKWARD = re.compile(r"/torch/autograd/graph\.py$")
 THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
 FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
@@ -104,10 +105,12 @@ def place(dump: str) -> dict | None:
 
 
 def place_in(frames: list[dict]) -> dict | None:
-    """``place`` of a thread's frames, innermost first, each with file, line and function."""
+    """``place`` of a thread's frames, innermost first, each with file, line and function; with awaits_batch where the
+    line waits for a DataLoader, or fetches a batch in this process."""
     own = [frame for frame in frames if not of_library(frame["file"])]
     if not own:
         return None
+    loads = any(LOADER.search(frame["file"]) for frame in frames)
     inner = frames[0]["file"] if frames[0] is not own[0] else ""
     collective = None if BACKWARD.search(inner) else COLLECTIVE.search(inner) is not None
     if collective:  # bench/modes only passes the call on: who entered?
@@ -117,6 +120,7 @@ def place_in(frames: list[dict]) -> dict | None:
         "line": int(own[0]["line"]),
         "function": own[0]["function"],
         "collective": collective,
+        **({"awaits_batch": True} if loads and not collective else {}),
     }
 
 

@@ -36,6 +36,7 @@ class Hang(Probe):
         super().__init__(watch)
         self.over, self.moved, self.longest = threading.Event(), time.monotonic(), 0.0
         self.epochs, self.taken, self.found, self.said = [], 0, None, False
+        self.waits = False  # for a batch, whatever yields it
 
     def begin(self, loader) -> None:
         self.pid, self.main = os.getpid(), threading.get_ident()
@@ -52,8 +53,12 @@ class Hang(Probe):
         self.longest = max(self.longest, now - self.moved)
         self.moved = now
 
+    def asked(self, epoch) -> None:
+        self.waits = True
+
     def fetched(self, epoch, batch) -> None:
         self.taken += 1
+        self.waits = False
         self.move()
 
     def after_step(self, optimizer) -> None:
@@ -63,6 +68,7 @@ class Hang(Probe):
         if epoch.whole and epoch.optimizer_steps:
             self.epochs.append(epoch.taken)
         self.taken = 0
+        self.waits = False
         self.move()
 
     def metric(self, values: dict) -> None:
@@ -101,7 +107,8 @@ class Hang(Probe):
         found = {"limit_s": limit, "where": where if told else [], "by": "Watch"}
         findings = mistakes.find({"world_size": world.count, "hang": found}) if told else []
         waited = time.monotonic() - self.moved
-        if findings or (here["collective"] and not told) or waited > LONG * limit:
+        long = (LONG + 2 * bool(here["collective"])) * limit  # who awaits a batch says so by then
+        if findings or (here["collective"] and not told) or waited > long:
             self.said, self.found = True, found
             at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
             lines = [f"Watch: nothing has moved on rank {world.rank} for {waited:.3g} s; it is at {at}"]
@@ -122,6 +129,10 @@ class Hang(Probe):
             return None
         if any(file == MEETING for file, _, _ in found):  # it waits in report
             place["collective"] = True
+        if self.waits and not place["collective"]:
+            place["awaits_batch"] = True
+        elif time.monotonic() - self.moved < LONG * self.limit_s:
+            place.pop("awaits_batch", None)  # of a loader that is not watched: a validation may be long
         passes = self.watch.probe(Passes)
         counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
         return place | {"epochs": list(self.epochs)} | counts

@@ -92,7 +92,7 @@ PLACES = {
     "Horovod's optimizer": (HOOKS, at("bench/training/loop.py", 155, "take_step", True)),
     "Horovod's allreduce": (GATHER, at("bench/training/epochs.py", 127, "mean_loss_sum", True)),
     "asleep": (ASLEEP, at("bench/training/loop.py", 214, "break_on_purpose", False)),
-    "a loader": (LOADER, at("bench/workload/loader.py", 201, "plain_errors", False)),
+    "a loader": (LOADER, at("bench/workload/loader.py", 201, "plain_errors", False) | {"awaits_batch": True}),
     "a mode's own work": (DIVIDING, at("bench/modes/dp.py", 90, "forward", False)),
 }
 
