@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
+from bench.observe.contexts import Contexts
 from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
 from bench.observe.evaluations import Evaluations
@@ -53,9 +54,9 @@ from bench.observe.zeroed import ZeroGrads
 
 # In this order they are told what happens; when a batch is there, DataWaits is the first to look at the clock.
 PROBES: tuple[type[Probe], ...] = (
-    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients,
-    ZeroGrads, Rates, Evaluations, Counts, Norms, Metrics, Draws, Augmentation, StepRandom, Waits, Schedules,
-    Losses, MemoryGrowth,
+    DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, ZeroGrads,
+    Rates, Schedules, Evaluations, Counts, Norms, Metrics, Losses, MemoryGrowth, Contexts, Draws, Augmentation,
+    StepRandom, Waits,
 )  # fmt: skip
 
 
@@ -316,7 +317,7 @@ class Watch:
 
 # What one rank can judge without the others.
 ALONE = ("num_devices", "trains", "exchanges", "group", "host_syncs", "loads", "norm", "loader", "parameters", "passes",
-         "hang", "zero_grad", "device", "memory")  # fmt: skip
+         "hang", "zero_grad", "device", "memory", "contexts")  # fmt: skip
 made = [0]  # Watches of this process
 hearers: list[Callable] = []  # called with a Watch that reports, and what was observed of all ranks
 exits: list[Watch] = []  # those that have not reported

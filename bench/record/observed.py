@@ -35,7 +35,8 @@ script. A key that is absent was not observed, and its detector says nothing. Al
     loader         {"wait_share": [share 0..1 of the time of a step, …], "workers"}; of a Watch also "wait_s", which
                    three quarters of the steps wait at least, [s or None on a GPU, …]
     hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}; of a Watch "by", and
-                   in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates"
+                   in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates";
+                   "awaits_batch" where a rank waits for its loader
 
 What a Watch alone observes:
 
@@ -60,6 +61,17 @@ What a Watch alone observes:
     steps          {"batches": [[per epoch], …], "images": [of a batch, …], "joined": whether under Join, "wrapped":
                    whether DDP or Horovod's optimizer exchanges every step}
     random         {"streams": [fingerprint, …], "generators": [names]}: of the random numbers of the first steps
+    schedules      of each optimizer of rank 0 {"steps", "peak", "last", "zeros": steps at a rate of 0, "trend":
+                   "falls", "rises", "again" or None, "schedulers": [{"kind", "length" or None, "ends",
+                   "taken", "here"}, …]}
+    targets        {"steps" looked at, "counts": [targets of a step, …], "ratio", "most": of the weights of a target on
+                   two ranks, median and highest}
+    trained        {"loss": [[mean before each report, …], …], "by_examples": likewise, "examples": likewise}
+    memory         {"place": ["host" or "GPU", …], "steps": [[first, last], …], "bytes": [[at these], …], "steadily":
+                   [whether it grew all the time, …]}
+    contents       {"apart": None or {"file", "step", "by_rank": [number of the contents, …]}} of what torch.load read
+    contexts       {"own", "extra", "loaded": [[GPUs], …], "current": [GPU, …], "together": [ranks on one GPU]}
+    validations    [{"draws", "examples", "shared": examples drawn more than once}, …] of epochs without training
 """
 
 import statistics

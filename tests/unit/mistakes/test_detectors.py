@@ -33,6 +33,16 @@ ZEROED = {"steps": 4, "kept": [], "lost": 0}
 EVALUATED = {"looked_at": [9], "apart_at": None, "buffers": [], "ranks": 0}
 RESTORED = {"weights": ["a", "a", "a"], "sent": [True] * 3, "moved": [True] * 3}  # a start with a fresh optimizer
 APART_AT_ONCE = RESTORED | {"weights": ["a", "b", "b"], "moved": [False] * 3}
+SCHEDULER = {"kind": "CosineAnnealingLR", "length": 80, "ends": True, "taken": 80, "here": 80}
+CURVE = {"steps": 80, "peak": 0.1, "last": 0.001, "zeros": 1, "trend": None, "schedulers": [SCHEDULER]}
+MIB = 2**20
+MEMORY = {"place": ["host"] * 2, "steps": [[30, 90]] * 2, "bytes": [[900 * MIB, 905 * MIB], [900 * MIB, 990 * MIB]],
+          "steadily": [True, False]}  # fmt: skip
+CONTEXTS = {"own": [[0], [1]], "extra": [[], []], "current": [0, 1], "loaded": [[], []], "together": []}
+EXTRA = CONTEXTS | {"extra": [[], [0]]}
+TRAINED = {"loss": [[0.7, 0.6], [0.5, 0.4]], "by_examples": [[0.7, 0.6], [0.5, 0.4]], "examples": [[64, 64]] * 2}
+APART_CONTENTS = {"apart": {"file": "best.pt", "step": 32, "by_rank": [0, 1, None, 1]}}
+STUCK = [PLACE, OTHER | {"collective": False, "awaits_batch": True}, PLACE | {"collective": None}]
 RIGHT = {
     "world_size": 2, "num_devices": 2, "exchanges": True, "trains": True,
     "start": {"parameters": ["a", "a"], "buffers": ["b", "b"]},
@@ -50,6 +60,8 @@ RIGHT = {
     "forwards": {"trains": [9, 9], "evaluates": [3, 3], "buffers": [True, True]}, "others": {"ema": ["a", "a"]},
     "random": {"streams": ["0", "1"], "generators": []}, "steps": STEPS, "restored": RESTORED,
     "zero_grad": ZEROED, "evaluation": EVALUATED,
+    "schedules": [CURVE], "targets": {"steps": 16, "counts": [44.0, 45.0], "ratio": 1.02, "most": 1.3},
+    "memory": MEMORY, "contents": {"apart": None}, "contexts": CONTEXTS, "trained": TRAINED,
 }  # fmt: skip
 
 
@@ -111,7 +123,31 @@ WRONG = [
     ("uneven-steps", {"steps": STEPS | {"images": [8, 4]}}, "a step has 8, 4 examples"),
     ("hidden-step", {"restored": APART_AT_ONCE | {"moved": [False, True, True]}}, "the weights of ranks 1, 2, and"),
     ("hidden-step", {"restored": APART_AT_ONCE}, "has its state already"),
+    (
+        "schedule-length",
+        {"schedules": [CURVE | {"last": 0.08, "schedulers": [SCHEDULER | {"length": 160}]}]},
+        "made for 160 steps and was stepped 80 times; the last learning rate is 80 % of the highest",
+    ),
+    ("schedule-length", {"schedules": [CURVE, CURVE | {"zeros": 40}]}, "0 in 40 of 80 optimizer steps"),
+    ("schedule-length", {"schedules": [CURVE | {"trend": "falls"}]}, "still falls, at 1 % of its peak"),
+    (
+        "uneven-targets",
+        {"targets": {"steps": 16, "counts": [40.0, 57.0], "ratio": 1.4, "most": 3.2}},
+        "over 40, 57 tar",
+    ),
+    ("memory-growth", {"memory": MEMORY | {"steadily": [True, True]}}, "1.5 MiB per optimizer step, from 900 MiB at"),
+    (
+        "load-by-rank",
+        {"contents": APART_CONTENTS, "end": {"parameters": ["a", "b"]}, "weights": APART},
+        "best.pt, after step 32: ranks 1, 3 got other contents than rank 0; the replicas differ after step 2",
+    ),
+    ("load-by-rank", {"contents": APART_CONTENTS}, "best.pt, after step 32: ranks 1, 3 got other contents than rank 0"),
+    ("loader-stuck", {"hang": {"limit_s": 20, "where": STUCK}}, "20 s: rank 1 waits for a batch at epochs.py:150 (end"),
+    ("extra-context", {"contexts": EXTRA | {"loaded": [[], [0]]}}, "on cuda:0, too: torch.load put tensors there"),
+    ("extra-context", {"contexts": EXTRA | {"current": [0, 0]}}, "trains on cuda:1, and has a CUDA context on cuda:0"),
+    ("extra-context", {"contexts": CONTEXTS | {"own": [[0], [0]], "together": [0, 1]}}, "models of ranks 0, 1 are on"),
 ]
+SAID = {"images": [[64, 64]] * 2}  # of the training
 WATCHED = {"kind": "Own", "shuffles": False, "set_epoch": False, "replacement": False, "repeats": False, "epochs": []}
 ASKED_OF_DATA = [
     ("whole-data", epochs(repeated=36, most=3, by_one_rank=30), {}, "replacement"),
@@ -133,6 +169,11 @@ ASKED = [
     ("lr-not-scaled", {"learning_rate": SMALL | {"used": 0.2}}, "square root"),
     ("forgotten-parameters", {"parameters": PARAMETERS | {"forgotten": ["conv.weight"], "head_alone": True}}, "last"),
     ("forgotten-parameters", {"parameters": PARAMETERS | {"unchanged": ["x"], "idle": ["x"]}}, "take no part"),
+    ("load-by-rank", {"contents": APART_CONTENTS}, "on purpose"),
+    ("counted-twice", {"validations": [{"draws": 22, "examples": 21, "shared": 1}], "reported": {}}, "dropped before"),
+    ("rank-metrics", {"reported": {"loss": [[0.3, 0.25]] * 2} | SAID}, "divided by the examples of all"),
+    ("rank-metrics", {"reported": {"train_loss": [[1.2, 1.0]] * 2}}, "divided by the examples of all"),
+    ("rank-metrics", {"reported": {"loss": [[0.6, 0.5]] * 2, "images": [[256, 256]] * 2}}, "mean over these examples"),
 ]  # fmt: skip
 PASS = {
     "Adam's square root": {"learning_rate": SMALL | {"used": 0.2, "optimizer": "AdamW"}},
@@ -177,6 +218,31 @@ PASS = {
     "synchronised": {"norm": NORM | {"synchronised": True}},
     "group norm": {"norm": NORM | {"kind": "GroupNorm × 20"}},
     "one device": {"num_devices": 1, "norm": NORM},
+    "a loss of all ranks": {"reported": {"loss": [[0.6, 0.5]] * 2, "images": [[128, 128]] * 2}},
+    "half the loss in one epoch": {"reported": {"loss": [[0.3, 0.5]] * 2} | SAID},
+    "half the loss, of a validation": {
+        "reported": {
+            "val_loss": [[0.3, 0.25]] * 2,
+            "loss": [[0.3, 0.25]] * 2,
+            "images": [[36, 36]] * 2,
+            "val_images": 36,
+        }
+    },
+    "a loss of accumulated passes": {
+        "reported": {"loss": [[1.2, 1.0]] * 2},
+        "trained": TRAINED | {"loss": [[None, None]] * 2, "by_examples": [[None, None]] * 2},
+    },
+    "a validation shared out": {"validations": [{"draws": 21, "examples": 21, "shared": 0}], "reported": {}},
+    "padding that was dropped": {"validations": [{"draws": 37, "examples": 36, "shared": 1}]},
+    "targets of batches of another length": {"targets": None, "steps": STEPS},
+    "a schedule for epochs": {"schedules": [CURVE | {"schedulers": [SCHEDULER | {"length": 10, "taken": 10}]}]},
+    "milestones, long after the last": {
+        "schedules": [CURVE | {"schedulers": [SCHEDULER | {"kind": "MultiStepLR", "length": 20, "ends": False}]}]
+    },
+    "all at one batch": {"hang": {"limit_s": 20, "where": [STUCK[1]] * 2}},
+    "one in its loader, and one that computes": {
+        "hang": {"limit_s": 20, "where": [STUCK[1], PLACE | {"collective": False}]}
+    },
 }
 
 
@@ -224,18 +290,21 @@ def test_every_mistake_has_a_detector_and_a_case_here():
     assert {name for name, _, _ in WRONG} == set(DETECTED) == {mistake.name for mistake in DETECTED.values()}
     assert set(INJECTED) < set(MISTAKES) < set(DETECTED)
     watched = {name for name, mistake in DETECTED.items() if mistake.watched}
-    assert set(DETECTED) - set(MISTAKES) == {"loader-starvation", "drift"} | watched  # nothing injects them
+    assert (
+        set(DETECTED) - set(MISTAKES) == {"loader-starvation", "drift", "loader-stuck"} | watched
+    )  # nothing injects them
     assert mistakes.find({}) == []
-    # A run that ended well cannot show the first, and a record never shows the others.
-    assert set(mistakes.unobserved({})) == set(DETECTED) - {"rank0-collective"} - watched
-    assert set(mistakes.unheard({}, {})) == set(DETECTED) - {"rank0-collective"}
+    # A run that ended well cannot show the first two, and a record never shows the others.
+    of_a_hang = {"rank0-collective", "loader-stuck"}
+    assert set(mistakes.unobserved({})) == set(DETECTED) - of_a_hang - watched
+    assert set(mistakes.unheard({}, {})) == set(DETECTED) - of_a_hang
     assert mistakes.unheard(RIGHT, {}) == {} and mistakes.unheard({}, {"loads": "why"})["strict-false"] == "why"
     assert mistakes.unobserved(RIGHT) == []
 
 
 def test_what_was_not_observed_is_not_found_and_is_said():
     alone = {name: change for name, change, _ in WRONG if DETECTED[name].needs.split()[:1] == list(change)}
-    assert len(alone) == len(DETECTED) - 1  # a run that hangs is seen by its end alone
+    assert len(alone) == len(DETECTED) - 2  # a run that hangs is seen by its end alone
     for name, change in alone.items():
         seen = {key: value for key, value in RIGHT.items() if key not in change}
         assert DETECTED[name].find(seen | change) and name not in mistakes.unheard(seen | change, {})
