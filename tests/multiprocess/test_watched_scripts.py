@@ -21,12 +21,14 @@ pytestmark = pytest.mark.skipif(not LINUX, reason="the scripts' ranks are forked
 SOME = (
     "right/accumulate_no_sync", "right/amp_scaler", "right/batch_sampler_set_epoch", "right/data_parallel",
     "right/fixed_batches", "right/gan", "right/horovod_mnist", "right/isinstance_checks", "right/list_of_batches",
-    "right/local_sgd_declared", "right/sampler_epoch_assigned", "right/save_keywords", "right/torchrun_tutorial",
-    "wrong/augmentation_own_generator", "wrong/counted_padding", "wrong/exchange_module_called",
-    "wrong/group_never_joined", "wrong/hidden_step_resume_epoch", "wrong/lone_barrier", "wrong/random_same_dropout",
-    "wrong/rates_scheduler_on_rank0",
-    "wrong/reshuffle_same_generator", "wrong/stale_replaced_head", "wrong/strict_filtered_to_nothing",
-    "wrong/sum_under_scaler", "wrong/use_swapped", "wrong/whole_iterable_not_split", "wrong/writers_renamed",
+    "right/local_sgd_declared", "right/metrics_of_all_ranks", "right/sampler_epoch_assigned", "right/save_keywords",
+    "right/targets_of_all_ranks", "right/torchrun_tutorial", "wrong/augmentation_own_generator",
+    "wrong/counted_padding", "wrong/counted_unreported", "wrong/exchange_module_called", "wrong/group_never_joined",
+    "wrong/hidden_step_resume_epoch", "wrong/load_others_alone", "wrong/lone_barrier", "wrong/memory_outputs_kept",
+    "wrong/metrics_loss_over_whole", "wrong/random_same_dropout", "wrong/rates_scheduler_on_rank0",
+    "wrong/reshuffle_same_generator", "wrong/schedule_once_per_rank", "wrong/stale_replaced_head",
+    "wrong/strict_filtered_to_nothing", "wrong/stuck_stream", "wrong/sum_under_scaler", "wrong/targets_masked_mean",
+    "wrong/use_swapped", "wrong/whole_iterable_not_split", "wrong/writers_renamed",
 )  # fmt: skip
 ALL = {script.name: script for script in scripts()}
 
@@ -55,7 +57,8 @@ def test_a_script_is_heard_as_it_is(rows, name):
 
 def test_every_mistake_is_made_in_three_ways():
     ways = Counter(name for script in ALL.values() if script.kind == "wrong" for name in script.told_of)
-    assert {name: ways[name] for name in DETECTED if ways[name] < 3} == {}
+    on_gpus = {"extra-context"}  # of several ranks; tests/unit/observe/test_contexts.py has a stub for them
+    assert {name: ways[name] for name in DETECTED if ways[name] < 3 and name not in on_gpus} == {}
 
 
 @pytest.mark.wide
