@@ -22,11 +22,12 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"records: {folder}"
     records, refused = find_records(folder)
-    assert not refused and sorted(r.config.mode for r in records) == ["ddp", "independent", "single", "single"]
+    modes = {(r.config.mode, r.config.profile) for r in records}  # a round that is disturbed is repeated
+    assert not refused and modes == {("ddp", False), ("independent", False), ("single", False), ("single", True)}
     (profiled,) = (record for record in records if record.config.profile)
     assert profiled.samples[0].profile and profiled.config.per_device_batch == SIZE["batch"]
     said = " ".join(result.stdout.split())
-    for words in ("a preview: a recommendation needs ROUNDS=3", "no verdict", "exposed communication",
+    for words in ("a preview: a recommendation needs ROUNDS=3", "no verdict",
                   "predicted: single: ", "sequences", "predicted: ddp: ", "efficiency", "on 1 machine"):  # fmt: skip
         assert words in said, words
     again = ranks.bench("advise", "--records", folder, *flags(link="10gbit,50us", nodes=8, price=2, examples=1000))

@@ -52,7 +52,7 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     assert result.code == 0, result.stderr
     (folder,) = tmp_path.iterdir()
     assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
-    assert "QUICK: 2 rounds" in result.stdout and "parity certificate: fair" in result.stdout
+    assert "preview: fewer than 3 rounds" in result.stdout and "parity certificate: fair" in result.stdout
     records = records_of(folder)
     programs = [(record.config.round, record.program) for record in records]
     assert sorted(programs) == sorted((n, m) for n in (0, 1) for m in (*modes, "independent"))
@@ -174,7 +174,8 @@ def test_a_sweep_of_training_options(tmp_path, suite):
     records = {record.program: record for record in records_of(tmp_path)}
     assert "dp" in records and records["dp channels_last=1"].config.channels_last
     assert {(r.config.looks, r.config.limit_minutes) for r in records.values()} == {("4,8,16,32,64", 0.01)}
-    assert "leaves no time for another round after round 1" in " ".join(result.stdout.split())
+    ended = ("leaves no time for another round after round 1", "round 1 stays disturbed")  # beside other tests
+    assert any(words in " ".join(result.stdout.split()) for words in ended)
     said = " ".join(result.stdout.split())
     for program in ("dp precision=bf16", "dp channels_last=1 precision=bf16"):
         assert (program in records) != (f"left out: {program}: PRECISION=bf16: this CPU" in said)

@@ -95,7 +95,7 @@ def test_a_rank_that_is_continued_in_time(stopped):
     result = stopped(rank_for_a_while)
     assert result.code == 0, result.stderr
     assert all(max(sample.step_time_s) > AWAY_S - 0.5 for sample in result.loaded.samples)
-    assert "horovod was disturbed: its mean step is" in result.stdout
+    assert "horovod had uneven steps: the mean is" in result.stdout
 
 
 def test_bench_and_then_its_launcher_are_stopped(stopped):

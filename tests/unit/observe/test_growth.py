@@ -75,6 +75,7 @@ def test_where_the_memory_is_not_known_it_is_said(monkeypatch, capsys):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     watch = Watch(model, optimizer)
     for rows in watch([torch.randn(4, 2)] * 3):
+        optimizer.zero_grad()
         model(rows).mean().backward()
         optimizer.step()
     assert watch.report() == [] and watch.probe(MemoryGrowth).samples == []

@@ -130,6 +130,7 @@ def test_a_training_that_is_cut_is_not_judged(capsys):
     schedule = torchs.CosineAnnealingLR(optimizer, 100)
     watch = Watch(model, optimizer)
     for rows in watch([torch.randn(4, 3)] * 4):
+        optimizer.zero_grad()
         model(rows).mean().backward()
         optimizer.step()
         schedule.step()
