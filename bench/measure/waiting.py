@@ -21,13 +21,13 @@ READ_BY = {
     "libiomp": ("KMP_LIBRARY", "KMP_BLOCKTIME", "OMP_WAIT_POLICY"),
     "libomp": ("KMP_LIBRARY", "KMP_BLOCKTIME", "OMP_WAIT_POLICY"),
 }
+SETTINGS = {name for names in READ_BY.values() for name in names}
 DEFAULT = "default of the OpenMP runtime"
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to the environment of a process that imports torch; nothing where the user has set a policy."""
-    known = {name for names in READ_BY.values() for name in names}
-    return {} if known & set(environment) else dict(BOUNDED)
+    return {} if SETTINGS & set(environment) else dict(BOUNDED)
 
 
 def policy(environment: Mapping[str, str], runtimes: Iterable[str]) -> str:

@@ -33,9 +33,9 @@ def machine_line(record: Record) -> str:
 
 def wait_policies(record: Record) -> list[str]:
     """How long the OpenMP threads of a run's ranks spin while they wait, each policy once. Records from before this was
-    set do not contain it: the user's OMP_WAIT_POLICY applied, or else the runtime's default."""
-    given = (record.environment.get("variables") or {}).get("OMP_WAIT_POLICY")
-    before = f"OMP_WAIT_POLICY={given}" if given else waiting.DEFAULT
+    set do not contain it: what the user had set applied, or else the runtime's default."""
+    given = record.environment.get("variables") or {}
+    before = " ".join(f"{name}={given[name]}" for name in sorted(waiting.SETTINGS & set(given))) or waiting.DEFAULT
     return sorted({(part.facts or {}).get("waiting_threads", before) for part in record.samples})
 
 

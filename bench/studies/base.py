@@ -5,7 +5,6 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.analysis import style
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.config.command_line import OF_IMAGES, in_words
 from bench.config.modes import COMPARED, MODES
@@ -82,6 +81,8 @@ class Study:
         drawn = {name: draw(result) for name, draw in self.part("figures").FIGURES[self.name].items()}
         found = {name: figure for name, figure in drawn.items() if figure is not None}
         if result.suite.disturbed:
+            from bench.analysis import style  # not for a list of commands
+
             for figure in found.values():
                 style.to_grey(figure)
         return found
