@@ -1,13 +1,12 @@
 """Batches and images of a rank, by epoch, and how long its steps wait for data."""
 
 import statistics
+import threading
 import time
 from typing import ClassVar
 
-from torch.nn.parallel import DistributedDataParallel
-
 from bench.observe.examples import is_list, length_of
-from bench.observe.probe import Probe
+from bench.observe.probe import Probe, Unheard
 from bench.observe.view import Epoch, chosen
 
 TIMED_STEPS = 10_000
@@ -57,7 +56,8 @@ class Counts(Probe):
         self.optimizer_steps += 1
         for epoch in self.open:
             epoch.optimizer_steps += 1
-        self.joined |= bool(getattr(getattr(self.watch.model, "_join_config", None), "enable", False))
+        joining = (getattr(each, "_join_config", None) for each in self.watch.ddp_models)
+        self.joined |= any(getattr(each, "enable", False) for each in joining)
 
     @property
     def training(self) -> list[tuple[Epoch, list]]:
@@ -74,12 +74,13 @@ class Counts(Probe):
     def wrapped(self) -> bool:
         """Whether every step is exchanged by DDP, or by Horovod's optimizer."""
         ours = [optimizer for optimizer in self.watch.optimizers if hasattr(optimizer, "_allreduce_grad_async")]
-        return isinstance(self.watch.model, DistributedDataParallel) or bool(ours)
+        return bool(self.watch.ddp_models or ours)
 
-    def images_per_step(self) -> int:
-        """Images of this rank that one step of the optimizer is made of."""
+    def images_per_step(self, steps: int | None = None) -> int:
+        """Images of this rank that one step of the training is made of. steps: how many it has taken; None: as many as
+        its optimizers."""
         batches = sum(epoch.taken for epoch, _ in self.training)
-        return self.images * max(1, round(batches / max(1, self.optimizer_steps)))
+        return self.images * max(1, round(batches / max(1, steps or self.optimizer_steps)))
 
     def part(self) -> dict:
         epochs = [(epoch, lengths) for epoch, lengths in self.training if epoch.taken]
@@ -125,6 +126,7 @@ class DataWaits(Probe):
         self.timed: dict[Epoch, list[tuple[float, float]]] = {}  # the wait and the whole step, in seconds
         self.now: dict[Epoch, tuple[float, float]] = {}  # when the batch of this step was asked for, and was there
         self.workers = self.steps = 0
+        self.fetching, self.training = set(), set()  # threads
 
     def before_iter(self, epoch) -> None:
         if self.steps < TIMED_STEPS:
@@ -133,7 +135,11 @@ class DataWaits(Probe):
 
     def asked(self, epoch) -> None:
         if epoch in self.timed:
+            self.fetching.add(threading.get_ident())
             self.now[epoch] = time.perf_counter(), 0.0
+
+    def after_step(self, optimizer) -> None:
+        self.training.add(threading.get_ident())
 
     def fetched(self, epoch, batch) -> None:
         if epoch in self.now:
@@ -149,6 +155,8 @@ class DataWaits(Probe):
         self.now.pop(epoch, None)
 
     def part(self) -> dict:
+        if self.training and not self.training & self.fetching:
+            return {"loader": Unheard("another thread than the one that trains fetches the batches")}
         steps = [step for epoch in chosen(list(self.timed)) for step in self.timed[epoch]]
         if len(steps) < FEWEST_STEPS:
             return {}

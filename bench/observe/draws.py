@@ -108,7 +108,7 @@ class Draws(Probe):
 
     def drawn(self, epoch, iterator, indices) -> None:
         record = self.records.get(epoch)
-        if record is None or record.wrong or epoch.loader is None:
+        if record is None or record.wrong or epoch.ended:
             return
         if record.iterator is None:
             record.iterator, record.ordered = weakref.ref(iterator), getattr(iterator, "_in_order", True)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import dataloader
 
-from bench.observe.listening import listen
+from bench.observe.listening import BEGINS, listen
 from bench.observe.probe import Probe, Unheard
 from bench.observe.weights import checksums
 
@@ -36,6 +36,7 @@ def evaluations_of(parts: list[dict]) -> dict:
 
 class Evaluations(Probe):
     """Checksums of the buffers at the end of each evaluation: ``model.train()`` is called, or the training is over.
+    Several models are compared where none of them is in training mode.
 
     A rank that calls ``model.eval()`` and then waits for another one evaluates nothing. That it does is seen by the
     batches that any DataLoader fetches meanwhile, or by a forward of the wrapped model.
@@ -50,22 +51,21 @@ class Evaluations(Probe):
 
     def follow(self, model, optimizer) -> None:
         self.close()
-        self.models = [model]
-        while isinstance(inner := getattr(self.models[-1], "module", None), nn.Module):
-            self.models.append(inner)
-        self.plain = self.models[-1]
+        layers = self.watch.models
+        self.models = [module for each in layers for module in each]
+        self.plain = nn.ModuleList(each[-1] for each in layers) if len(layers) > 1 else layers[0][-1]
         kind = getattr(dataloader, "_BaseDataLoaderIter", None)
-        heard = [(nn.Module, "train", self.switches), (DistributedDataParallel, "forward", self.called)]
+        heard = [(nn.Module, "train", self.switches), (DistributedDataParallel, BEGINS, self.called)]
         heard += [(kind, "_next_index", self.fetches)] if hasattr(kind, "_next_index") else []
         self.ends = [listen(owner, name, self.watch.guarded(self, hears)) for owner, name, hears in heard]
 
     def fetches(self, arguments: tuple, options: dict) -> None:
         """A DataLoader fetches a batch."""
-        self.evaluates = self.evaluates or not self.plain.training
+        self.evaluates = self.evaluates or not self.watch.training
 
     def called(self, arguments: tuple, options: dict) -> None:
-        """DistributedDataParallel.forward."""
-        if any(arguments[0] is model for model in self.models):
+        """A pass of a DistributedDataParallel begins."""
+        if any(arguments[0] is model for model in self.watch.ddp_models):
             self.fetches(arguments, options)
 
     def switches(self, arguments: tuple, options: dict) -> None:
@@ -76,7 +76,7 @@ class Evaluations(Probe):
 
     def evaluated(self) -> None:
         """An evaluation, if there was one, has ended."""
-        if self.evaluates and not self.plain.training and len(self.looks) < LOOKS:
+        if self.evaluates and not self.watch.training and len(self.looks) < LOOKS:
             self.looks[self.watch.counts.optimizer_steps] = checksums(self.buffers().values())
         self.evaluates = False
 

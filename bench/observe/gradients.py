@@ -2,7 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Container, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -10,14 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bench.observe.listening import listen
+from bench.observe.listening import BEGINS, ENDS, listen
 from bench.observe.probe import Probe
 from bench.observe.together import finite
 from bench.observe.weights import Weights
+from bench.observe.zeroed import nonzero
 
 SAMPLED_GRADIENTS = 200_000  # numbers of a gradient that are compared, 0.8 MB per rank
 LOOKED_AT = 2  # steps of an optimizer: a clipped gradient may be any part of the mean by chance in one
-HOROVOD = "_allreduce_grad_async"  # by which Horovod's optimizers are known
 TRIES = 20  # steps in which these are looked for: a GradScaler skips some, and in others nothing is finite
 SYNC_STEPS = 20  # in which it is looked at whether the last pass was exchanged
 
@@ -26,8 +27,9 @@ class GradientProbe:
     """A rank's own gradient of one step, and the one that its optimizer gets.
 
     A hook on a parameter sees what backward gives it, before any exchange. Over several backward passes (accumulation)
-    the own gradients are summed up, as the parameters do. Of each parameter the first numbers are kept, equally for
-    all, SAMPLED_GRADIENTS at the most. heard: called with each gradient.
+    the own gradients are summed up, as the parameters do; where these were zeroed the sum starts again. Of each
+    parameter the first numbers are kept, equally for all, SAMPLED_GRADIENTS at the most. heard: called with each
+    gradient.
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class GradientProbe:
             self.heard()
             if gradient.is_sparse:
                 return
-            some = self.some(gradient)
+            some, own, held = self.some(gradient), self.own[number], nonzero(self.parameters[number].grad)
+            if held is None:  # what came before has been zeroed
+                own, self.counts[number] = None, 0
             self.counts[number] += 1
             self.passes = max(self.passes, self.counts[number])
-            self.own[number] = some if self.own[number] is None else self.own[number] + some
+            self.own[number] = some if own is None else torch.where(held, own, 0) + some
 
         return add
 
@@ -63,10 +67,18 @@ class GradientProbe:
         flat = gradient.detach().reshape(-1)
         return flat[: max(1, int(self.share * flat.numel()))].float().clone()
 
-    def look(self, but: Container[int] = ()) -> None:
-        """The gradients are final, as far as is known: the last look before ``close`` counts. but: not of these ids."""
-        known = [p.grad is not None and not p.grad.is_sparse and id(p) not in but for p in self.parameters]
-        self.final = [self.some(p.grad) if one else None for p, one in zip(self.parameters, known, strict=True)]
+    def look(self, held: set[int] | None = None) -> None:
+        """The gradients are final, as far as is known: the last look before ``close`` counts. held: ids of the
+        parameters that are stepped with; None: all."""
+        grads = [p.grad if held is None or id(p) in held else None for p in self.parameters]
+        self.final = [None if grad is None or grad.is_sparse else self.some(grad) for grad in grads]
+
+    def forget(self, held: set[int]) -> None:
+        """These parameters have been stepped with: what they had is over. The others still wait for their step."""
+        for number, p in enumerate(self.parameters):
+            if id(p) in held:
+                self.own[number], self.counts[number] = None, 0
+        self.final = None
 
     def close(self) -> None:
         """No more of this step, or of any other."""
@@ -209,7 +221,11 @@ class Scaling:
 
 
 class Gradients(Probe):
-    """The gradients of the first steps of the optimizer that follow a backward pass of the model.
+    """The gradients of the first steps of each optimizer that follow a backward pass of the model.
+
+    In a step only the gradients of its optimizer are final. Those of another optimizer are compared in its own step:
+    Horovod exchanges them there, a GradScaler divides them, and those that a generator's loss leaves in a discriminator
+    are zeroed before it.
 
     gathers: whether the ranks speak to each other between a forward of the wrapped model and its backward pass, as
     where a layer is cut over them.
@@ -217,15 +233,20 @@ class Gradients(Probe):
 
     joins: ClassVar = {"gradient": gradient_of}
     silent: ClassVar = {"gradient": "no step of the optimizer was seen whole"}
-    probe = scaling = end = None
+    probe = scaling = None
+    ends = ()
 
     def follow(self, model, optimizer) -> None:
         self.close()
         self.looks, self.tries, self.passes = [], 0, 0
+        self.looked, self.done = Counter(), set()  # looks by optimizer; ids of parameters that have had enough of them
         self.begin_step()
         self.scaling = Scaling(self.watch, self, self.skipped)
         self.sent, self.gathers = None, False
-        self.end = listen(nn.parallel.DistributedDataParallel, "forward", self.watch.guarded(self, self.forward))
+        ddp, guarded = nn.parallel.DistributedDataParallel, self.watch.guarded
+        self.ends = [
+            listen(ddp, name, guarded(self, heard)) for name, heard in ((BEGINS, self.forward), (ENDS, self.passed))
+        ]
 
     def begin_step(self) -> None:
         """Hooks for the next step."""
@@ -237,9 +258,12 @@ class Gradients(Probe):
         guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
         self.probe = GradientProbe([*model, *outside.values()], guarded, self.backward)
 
-    def forward(self, arguments: tuple, options: dict) -> Callable:
-        """DistributedDataParallel.forward, which itself speaks to the other ranks."""
+    def forward(self, arguments: tuple, options: dict) -> None:
+        """A pass of a DistributedDataParallel begins, which itself speaks to the other ranks."""
         self.backward()
+
+    def passed(self, arguments: tuple, options: dict) -> Callable:
+        """Such a pass ends."""
         return self.watch.guarded(self, lambda result: setattr(self, "sent", sequence()))
 
     def backward(self) -> None:
@@ -251,28 +275,34 @@ class Gradients(Probe):
         """A GradScaler is through with its step. Where the optimizer was not called the gradients have gone."""
         if self.probe.hooks and any(own is not None for own in self.probe.own):
             self.tried()
+            if self.probe.hooks:
+                self.begin_step()
 
     def tried(self) -> None:
-        """One step more was looked at: are there enough?"""
+        """One step more was looked at: are there enough of each optimizer?"""
         self.tries += 1
-        if len(self.looks) < LOOKED_AT and self.tries < TRIES:
-            self.begin_step()
-        else:
+        if self.tries == TRIES or not any(self.done.isdisjoint(held_by(each)) for each in self.watch.optimizers):
             self.close()
 
     def before_step(self, optimizer) -> None:
         if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner has final gradients
             self.scale = self.scaling.of(optimizer)
-            self.probe.look(but=self.not_final(optimizer))
+            self.probe.look(held_by(optimizer))
 
     def after_step(self, optimizer) -> None:
         if not self.probe.hooks or not self.mine(optimizer) or self.probe.final is None:
             return
-        if look := self.probe.result(self.scale):
-            self.looks.append({self.names[number]: pair for number, pair in look.items()})
+        held, at = held_by(optimizer), self.looked[id(optimizer)]
+        if at < LOOKED_AT and (look := self.probe.result(self.scale)):
+            self.looks += [{}] if at == len(self.looks) else []
+            self.looks[at] |= {self.names[number]: pair for number, pair in look.items()}
             self.passes = max(self.passes, self.probe.passes)
-        if any(own is not None for own in self.probe.own):  # else it was no step of a training
-            self.tried()
+            self.looked[id(optimizer)] += 1
+            self.done |= held if at + 1 == LOOKED_AT else set()
+        self.probe.forget(held)
+        self.tried()
+        if self.probe.hooks and not any(map(self.mine, self.watch.optimizers)):
+            self.begin_step()
 
     def mine(self, optimizer) -> bool:
         """Whether it steps with parameters that have a gradient of a backward pass."""
@@ -281,19 +311,12 @@ class Gradients(Probe):
             own is not None and id(p) in held for own, p in zip(self.probe.own, self.probe.parameters, strict=True)
         )
 
-    def not_final(self, optimizer) -> set[int]:
-        """Parameters whose gradients another optimizer's step makes final: a GradScaler divides them there, and Horovod
-        exchanges them."""
-        others = [each for each in self.watch.optimizers if each is not optimizer]
-        theirs = [held_by(each) for each in others if self.scaling.active or hasattr(each, HOROVOD)]
-        return set().union(*theirs) - held_by(optimizer)
-
     def close(self) -> None:
         for part in (self.probe, self.scaling):
             if part:
                 part.close()
-        if self.end:
-            self.end()
+        for end in self.ends:
+            end()
 
     def part(self) -> dict:
         if self.watch.model is None or not self.looks:
@@ -321,7 +344,8 @@ def kind_of(model: nn.Module, optimizers) -> str:
     for optimizer in optimizers:
         if horovod and (getattr(optimizer, "op", None) is horovod.Adasum or hasattr(optimizer, "_starting_models")):
             return "Adasum"
-    names = [getattr(hook, "__name__", "").lower() for hook, _ in getattr(model, "_comm_hooks", [])]  # DDP's
+    hooks = [hook for each in model.modules() for hook, _ in getattr(each, "_comm_hooks", [])]  # DDP's
+    names = [getattr(hook, "__name__", "").lower() for hook in hooks]
     return (
         "PowerSGD"
         if any("power" in name for name in names)
@@ -344,41 +368,45 @@ class Passes(Probe):
         "forwards": lambda parts: {key: [part[key] for part in parts] for key in parts[0]},
     }
     silent: ClassVar = {"passes": "no DistributedDataParallel", "forwards": "no DistributedDataParallel"}
-    end, synced = None, None
+    end = None
     steps = unsynced = trains = evaluates = 0
 
     def follow(self, model, optimizer) -> None:
         self.close()
-        self.end = listen(nn.parallel.DistributedDataParallel, "forward", self.watch.guarded(self, self.forward))
+        self.synced = {}  # wrapped model -> whether its last pass is exchanged
+        self.end = listen(nn.parallel.DistributedDataParallel, BEGINS, self.watch.guarded(self, self.forward))
 
     def forward(self, arguments: tuple, options: dict) -> None:
-        """DistributedDataParallel.forward."""
+        """A pass of a DistributedDataParallel begins."""
         model = arguments[0]
-        if model is not self.watch.model:
+        if not any(model is each for each in self.watch.ddp_models):
             return
         if torch.is_grad_enabled() and model.training:
             self.trains += broadcasts(model)
-            self.synced = model.require_backward_grad_sync
+            self.synced[model] = model.require_backward_grad_sync
         else:
             self.evaluates += broadcasts(model)
 
     def after_step(self, optimizer) -> None:
-        if self.synced is not None and self.steps < SYNC_STEPS and self.watch.steps_model(optimizer):
+        if not self.synced or self.steps == SYNC_STEPS:
+            return
+        held = held_by(optimizer)
+        stepped = [model for model in self.synced if any(id(p) in held for p in model.parameters())]
+        if stepped:
             self.steps += 1
-            self.unsynced += not self.synced
-            self.synced = None
+            self.unsynced += not all(self.synced.pop(model) for model in stepped)
 
     def close(self) -> None:
         if self.end:
             self.end()
 
     def part(self) -> dict:
-        model = self.watch.model
-        if not isinstance(model, nn.parallel.DistributedDataParallel):
+        models = self.watch.ddp_models
+        if not models:
             return {}
         return {
             "passes": {"steps": self.steps, "unsynced": self.unsynced} if self.steps else None,
-            "forwards": {"trains": self.trains, "evaluates": self.evaluates, "buffers": broadcasts(model)},
+            "forwards": {"trains": self.trains, "evaluates": self.evaluates, "buffers": any(map(broadcasts, models))},
         }
 
 

@@ -15,10 +15,12 @@ from typing import ClassVar
 
 from bench import mistakes
 from bench.launch import stacks
-from bench.observe import ranks
+from bench.observe import loops, ranks
 from bench.observe.gradients import Passes
 from bench.observe.probe import Probe
+from bench.observe.weights import looked_at
 
+ENDED_S = 3.0  # without a batch or a step, after which it is looked whether another rank has ended
 TIMES = 10  # a training hangs when nothing moves for so many times the longest wait that was seen
 LONG = 5  # times the limit, after which a rank says where it is whatever that is: until then a validation may be long
 STILL_S = 0.5  # a rank that is elsewhere after so long does not hang
@@ -30,22 +32,26 @@ class Hang(Probe):
 
     joins: ClassVar = {"hang": lambda parts: next((part for part in parts if part["where"]), None)}
     silent: ClassVar = {}
-    thread = None
+    thread = store = None
 
     def __init__(self, watch):
         super().__init__(watch)
         self.over, self.moved, self.longest = threading.Event(), time.monotonic(), 0.0
         self.epochs, self.taken, self.found, self.said = [], 0, None, False
         self.waits = False  # for a batch, whatever yields it
+        self.steps, self.trained, self.fresh = 0, [], True  # trained: the main thread's stack in a step
 
     def begin(self, loader) -> None:
         self.pid, self.main = os.getpid(), threading.get_ident()
         self.moved = time.monotonic()
-        self.store = None
-        with contextlib.suppress(Exception):  # a client of its own: the script's may be waiting in a call
-            self.store = self.watch.world.store.clone()
+        self.start()
         self.thread = threading.Thread(target=self.look, name="bench-watch", daemon=True)
         self.thread.start()
+
+    def start(self) -> None:
+        if self.store is None:
+            with contextlib.suppress(Exception):  # a client of its own: the script's may be waiting in a call
+                self.store = self.watch.world.store.clone()
 
     def move(self) -> None:
         """Something has moved."""
@@ -63,12 +69,15 @@ class Hang(Probe):
 
     def after_step(self, optimizer) -> None:
         self.move()
+        if self.thread and not self.watch.stepping and threading.get_ident() == self.main:
+            self.steps += 1
+            if self.fresh or looked_at(self.steps):
+                self.trained, self.fresh = loops.stack_of(sys._getframe()), False
 
     def epoch_ended(self, epoch) -> None:
         if epoch.whole and epoch.optimizer_steps:
             self.epochs.append(epoch.taken)
-        self.taken = 0
-        self.waits = False
+        self.taken, self.waits, self.fresh = 0, False, True
         self.move()
 
     def metric(self, values: dict) -> None:
@@ -85,10 +94,11 @@ class Hang(Probe):
         while not self.over.wait(min(1.0, self.watch.hang_s / 4)) and os.getpid() == self.pid:
             now = time.monotonic()
             try:
-                if left and now - self.moved < self.limit_s:
+                if left and now - self.moved < ENDED_S:
                     self.leave(None)
                     left = False
-                if now - max(self.moved, looked) > self.limit_s and not self.said:
+                still = now - max(self.moved, looked)
+                if not self.said and (still > self.limit_s or (still > ENDED_S and any(map(has_ended, self.left())))):
                     self.hangs()
                     looked, left = time.monotonic(), True
             except Exception:
@@ -101,18 +111,19 @@ class Hang(Probe):
             return  # it computes
         limit, world = self.limit_s, self.watch.world
         where = self.places(here)
-        told = all(where)
-        if self.over.is_set():
+        told, ended = all(where), {rank: place["ended"] for rank, place in enumerate(where) if has_ended(place)}
+        waited, waits = time.monotonic() - self.moved, here["collective"] is not False
+        if self.over.is_set() or (ended and not waits and waited < LONG * limit):
             return
         found = {"limit_s": limit, "where": where if told else [], "by": "Watch"}
         findings = mistakes.find({"world_size": world.count, "hang": found}) if told else []
-        waited = time.monotonic() - self.moved
-        long = (LONG + 2 * bool(here["collective"])) * limit  # who awaits a batch says so by then
-        if findings or (here["collective"] and not told) or waited > long:
+        long = (LONG + 2 * bool(here["collective"])) * limit  # a rank that waits for a batch reports it by then
+        if findings or ended or (here["collective"] and not told) or waited > long:
             self.said, self.found = True, found
             at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
             lines = [f"Watch: nothing has moved on rank {world.rank} for {waited:.3g} s; it is at {at}"]
-            if findings and world.rank == 0:
+            lines += [f"  rank {rank} has ended ({why}){', and is waited for' * waits}" for rank, why in ended.items()]
+            if findings and world.rank == min(set(range(world.count)) - set(ended)):
                 lines += [f"known mistakes found: {len(findings)}"]
                 lines += [line for finding in findings for line in finding.lines()]
             elif not told:
@@ -124,7 +135,7 @@ class Hang(Probe):
         frame = sys._current_frames().get(self.main)
         found = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_stack(frame)]
         frames = [{"file": file, "line": str(line), "function": name} for file, line, name in found]
-        place = stacks.place_in([frame for frame in frames if not frame["file"].startswith(HERE)])
+        place = stacks.place_in([frame for frame in frames if not frame["file"].startswith(f"{loops.BENCH}/")])
         if place is None:
             return None
         if any(file == MEETING for file, _, _ in found):  # it waits in report
@@ -135,7 +146,18 @@ class Hang(Probe):
             place.pop("awaits_batch", None)  # of a loader that is not watched: a validation may be long
         passes = self.watch.probe(Passes)
         counts = {"taken": self.taken, "trains": passes.trains, "evaluates": passes.evaluates}
-        return place | {"epochs": list(self.epochs)} | counts
+        left = {"left": loops.has_left(self.trained, loops.stack_of(frame))} if self.trained else {}
+        return place | {"epochs": list(self.epochs)} | counts | left
+
+    def end_of_process(self, why: str, steps: int) -> str:
+        """The process ends: leave word, for the other ranks need not wait for this one. why: the exception that ends
+        it, "" for none. Returns how far it has come, in words."""
+        self.over.set()
+        done = f"after {len(self.epochs)} epochs, {steps} steps" if self.epochs else f"after {steps} steps"
+        with contextlib.suppress(Exception):  # the store is gone
+            self.leave({"ended": f"{why}, {done}" if why else done, "file": "", "line": 0, "function": "",
+                        "collective": False, "epochs": self.epochs, "taken": self.taken})  # fmt: skip
+        return done
 
     def places(self, here: dict) -> list[dict | None]:
         """The places of all ranks that hang in the time; None of one that does not say."""
@@ -158,20 +180,42 @@ class Hang(Probe):
 
     def left(self) -> list[dict | None]:
         """The places of the ranks that have left theirs."""
-        keys = [self.key(rank) for rank in range(self.watch.world.count)]
-        return [json.loads(self.store.get(key)) if self.store.check([key]) else None for key in keys]
+        return [self.left_by(rank) for rank in range(self.watch.world.count)]
+
+    def left_by(self, rank: int) -> dict | None:
+        """The place that a rank has left."""
+        if self.store is None or not self.store.check([self.key(rank)]):
+            return None
+        return json.loads(self.store.get(self.key(rank)))
 
     def key(self, rank: int) -> str:
         """Where a rank's place is in the store."""
         return f"bench-watch/hang{self.watch.number}/{rank}"
 
-    def ended(self) -> None:
-        """The report is over: there is nothing more to wait for."""
-        self.over.set()
+    def ended_because(self, rank: int) -> str:
+        """How a rank has ended, in words; "" for one that has not."""
+        with contextlib.suppress(Exception):  # the store is gone
+            place = self.left_by(rank)
+            return place["ended"] if has_ended(place) else ""
+        return ""
 
     def part(self) -> dict:
         return {"hang": self.found or {"where": []}}
 
 
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+def has_ended(place: dict | None) -> bool:
+    """Whether a place is that of a rank whose process has ended."""
+    return bool(place) and "ended" in place
+
+
+def failure_of_process() -> str:
+    """The exception that ends this process, in a line, once it has not been caught; "" where there is none."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    while isinstance(error, SystemExit):  # of a child that multiprocessing has started; it may have come of another
+        error = error.__context__ if error.code else None
+    if error is None:
+        return ""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+
+
 MEETING = os.path.abspath(ranks.__file__)

@@ -50,7 +50,7 @@ class Norms(Probe):
     norms = None
 
     def trained(self, epoch) -> None:
-        if self.norms is None:  # now the model is in training mode
+        if self.norms is None and self.watch.model is not None:  # now the model is in training mode
             self.norms = batch_norms(self.watch.model)
 
     def part(self) -> dict:

@@ -33,7 +33,10 @@ class Probe:
         """Model and optimizer are known, as the script uses them."""
 
     def begin(self, loader) -> None:
-        """The first epoch of all begins; everything has its state from the start."""
+        """The first epoch of all begins."""
+
+    def start(self) -> None:
+        """The training starts: model and optimizers have their state from the start."""
 
     def before_iter(self, epoch) -> None:
         """An epoch (bench/observe/view.py) begins: ``iter(loader)`` is called next."""

@@ -6,6 +6,7 @@ all are there: so a rank that does not come is named after a limit, and no colle
 
 import contextlib
 import http.client
+import itertools
 import os
 import pickle
 import sys
@@ -25,6 +26,7 @@ LAUNCHERS = (
 )  # fmt: skip
 PIECE = 4 << 20  # bytes of one value in a store: torch's takes 8 MiB at the most
 TICK_S = 0.02
+LOOKS = 25  # for a key, after which it is looked whether its rank has ended
 STORE_S = 10.0  # for an answer of Horovod's store
 serial = [0]  # meetings of this process; all ranks hold theirs in the same order
 
@@ -47,10 +49,11 @@ class Ranks:
             self.rank, self.count, self.joined = horovod.rank(), horovod.size(), True
             self.store = self.store or HorovodStore.found()
 
-    def together(self, part, join: Callable[[list], object], limit_s: float):
+    def together(self, part, join: Callable[[list], object], limit_s: float, ended: Callable[[int], str]):
         """``join`` of the parts of all ranks, which runs on one rank and is handed to all.
 
-        Every rank calls it. Raises Unheard, in one line, when another does not come within the limit.
+        Every rank calls it. Raises Unheard, in one line, when another does not come within the limit, or has ended:
+        ``ended(rank)`` returns why it has, in words.
         """
         self.look()
         serial[0] += 1
@@ -61,7 +64,8 @@ class Ranks:
         if self.store is None:
             raise Unheard("the ranks cannot meet: this torch keeps the store of its process group elsewhere")
         try:
-            return Meeting(self.store, f"bench-watch/{serial[0]}", self.rank, self.count, limit_s).hold(part, join)
+            key = f"bench-watch/{serial[0]}"
+            return Meeting(self.store, key, self.rank, self.count, limit_s, ended).hold(part, join)
         except Unheard:
             raise
         except Exception as error:  # the machine that keeps the store is gone, or refuses
@@ -125,40 +129,45 @@ class HorovodStore:
 class Meeting:
     """All ranks at one key of a store: each leaves its part, rank 0 joins them, each takes the result."""
 
-    def __init__(self, store, key: str, rank: int, count: int, limit_s: float):
+    def __init__(self, store, key: str, rank: int, count: int, limit_s: float, ended: Callable[[int], str]):
         self.store, self.key, self.rank, self.count, self.limit_s = store, key, rank, count, limit_s
-        self.deadline = time.monotonic() + limit_s
+        self.deadline, self.ended = time.monotonic() + limit_s, ended
 
     def hold(self, part, join: Callable[[list], object]):
-        """The result of all parts. Raises Unheard when a rank does not come in time."""
+        """The result of all parts. Raises Unheard when a rank does not come in time, or has ended."""
         if self.rank:
             self.leave(f"part{self.rank}", part)
             self.deadline += 0.5 * self.limit_s  # rank 0 may have come last, and works
-            result = self.take("result")
+            result = self.take("result", 0)
             self.store.set(f"{self.key}/took{self.rank}", "1")
         else:
-            others = [f"part{rank}" for rank in range(1, self.count)]
-            missing = [name.removeprefix("part") for name in others if not self.wait(name)]
+            missing = [rank for rank in range(1, self.count) if not self.wait(f"part{rank}", rank)]
             if missing:
-                why = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not call it within {self.limit_s:g} s"
-                result = Unheard(why)
+                result = Unheard(self.why_not(missing))
             else:
-                result = join([part, *map(self.take, others)])
+                result = join([part, *(self.take(f"part{rank}", rank) for rank in range(1, self.count))])
             self.leave("result", result)
             self.deadline = time.monotonic() + min(5.0, self.limit_s)
             for rank in range(1, self.count):  # whoever keeps the store must not go before all have read it
-                self.wait(f"took{rank}")
+                self.wait(f"took{rank}", rank)
         if isinstance(result, Unheard):
             raise result
         return result
 
-    def wait(self, name: str) -> bool:
-        """Whether a key is there before the deadline."""
+    def wait(self, name: str, rank: int) -> bool:
+        """Whether a key of a rank's is there before the deadline."""
+        looks = itertools.count(1)
         while not self.store.check([f"{self.key}/{name}"]):
-            if time.monotonic() > self.deadline:
+            if time.monotonic() > self.deadline or (next(looks) % LOOKS == 0 and self.ended(rank)):
                 return False
             time.sleep(TICK_S)
         return True
+
+    def why_not(self, ranks: list[int]) -> str:
+        """Why these ranks have left nothing."""
+        if ended := [f"rank {rank} has ended ({why})" for rank in ranks if (why := self.ended(rank))]:
+            return ", ".join(ended)
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not call it within {self.limit_s:g} s"
 
     def leave(self, name: str, item) -> None:
         """Put an item into the store; its key last."""
@@ -168,11 +177,10 @@ class Meeting:
             self.store.set(f"{self.key}/{name}/{number}", piece)
         self.store.set(f"{self.key}/{name}", str(len(pieces)))
 
-    def take(self, name: str):
-        """An item of the store. Raises Unheard when it does not come."""
-        if not self.wait(name):
-            raise Unheard(f"rank {'0' if name == 'result' else name.removeprefix('part')} did not call it within "
-                          f"{self.limit_s:g} s")  # fmt: skip
+    def take(self, name: str, rank: int):
+        """An item of the store, which a rank leaves. Raises Unheard when it does not come."""
+        if not self.wait(name, rank):
+            raise Unheard(self.why_not([rank]))
         pieces = int(self.store.get(f"{self.key}/{name}"))
         return pickle.loads(zlib.decompress(b"".join(self.store.get(f"{self.key}/{name}/{i}") for i in range(pieces))))
 

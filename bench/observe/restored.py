@@ -37,7 +37,7 @@ class Restored(Probe):
         before = checksums(held)
         return self.watch.guarded(self, lambda result: self.moved.append((checksums(held) != before).any()))
 
-    def begin(self, loader) -> None:
+    def start(self) -> None:
         optimizers = self.watch.optimizers if "horovod.torch" in sys.modules else []
         self.sent = any(
             each.state and decays(each) for each in optimizers if type(each).__module__.startswith("horovod")

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 
 class Epoch:
-    """One walk over a loader. loader: None once it has ended. taken: batches. whole: it was walked to its end.
-    optimizer_steps: of any optimizer, while it was walked."""
+    """One walk over a loader. loader: until its iterator has been made. taken: batches. whole: it was walked to its
+    end. ended: it is over. optimizer_steps: of any optimizer, while it was walked."""
 
     def __init__(self, loader):
-        self.loader, self.taken, self.whole, self.optimizer_steps = loader, 0, False, 0
+        self.loader, self.taken, self.whole, self.ended, self.optimizer_steps = loader, 0, False, False, 0
 
 
 def chosen(epochs: list[Epoch]) -> list[Epoch]:
@@ -16,55 +16,71 @@ def chosen(epochs: list[Epoch]) -> list[Epoch]:
     return [epoch for epoch in epochs if epoch.optimizer_steps] or epochs
 
 
+class Walked:
+    """One walk over a loader as a Watch is told of it, whoever makes the iterator and asks it for batches. It keeps
+    neither loader nor iterator."""
+
+    def __init__(self, tell: Callable, loader):
+        self.tell, self.epoch, self.given = tell, Epoch(loader), False
+
+    def begin(self, make: Callable):
+        """Returns the loader's iterator, which ``make`` makes."""
+        iterator = None
+        self.tell("before_iter", self.epoch)
+        try:
+            iterator = make()
+        finally:
+            self.tell("after_iter", self.epoch, iterator)
+            self.epoch.loader = None
+        return iterator
+
+    def step(self, fetch: Callable):
+        """Returns the next batch, which ``fetch`` returns."""
+        self.trained()
+        self.tell("asked", self.epoch)
+        try:
+            batch = fetch()
+        except StopIteration:
+            self.epoch.whole = not self.epoch.ended
+            self.end()
+            raise
+        self.epoch.taken += 1
+        self.given = True
+        self.tell("fetched", self.epoch, batch)
+        return batch
+
+    def trained(self) -> None:
+        """The script is done with the batch that it got last."""
+        if self.given:
+            self.given = False
+            self.tell("trained", self.epoch)
+
+    def end(self) -> None:
+        """The script walks no further."""
+        if not self.epoch.ended:
+            self.trained()
+            self.tell("epoch_ended", self.epoch)
+            self.epoch.ended = True
+
+    def __del__(self):
+        self.end()
+
+
 class Walk:
     """The iterator of one epoch: the loader's own, of which it holds nothing longer than the script does."""
 
     def __init__(self, tell: Callable, loader):
-        self._tell, self._epoch, self._given = tell, Epoch(loader), False
-        self._iterator = None
-        tell("before_iter", self._epoch)
-        try:
-            self._iterator = iter(loader)
-        finally:
-            tell("after_iter", self._epoch, self._iterator)
+        self._walked = Walked(tell, loader)
+        self._iterator = self._walked.begin(lambda: iter(loader))
 
     def __iter__(self) -> "Walk":
         return self
 
     def __next__(self):
-        epoch = self._epoch
-        self._trained()
-        self._tell("asked", epoch)
-        try:
-            batch = next(self._iterator)
-        except StopIteration:
-            epoch.whole = epoch.loader is not None
-            self._ended()
-            raise
-        epoch.taken += 1
-        self._given = True
-        self._tell("fetched", epoch, batch)
-        return batch
-
-    def _trained(self) -> None:
-        """The script is done with the batch that it got last."""
-        if self._given:
-            self._given = False
-            self._tell("trained", self._epoch)
-
-    def _ended(self) -> None:
-        """The script walks no further."""
-        if self._epoch.loader is not None:
-            self._trained()
-            self._tell("epoch_ended", self._epoch)
-            self._epoch.loader = None
-
-    def __del__(self):
-        if "_iterator" in vars(self):
-            self._ended()
+        return self._walked.step(lambda: next(self._iterator))
 
     def __getattr__(self, name: str):
-        if name == "_iterator":  # not there yet
+        if name in ("_walked", "_iterator"):  # not there yet
             raise AttributeError(name)
         return getattr(self._iterator, name)
 

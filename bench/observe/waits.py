@@ -16,6 +16,7 @@ from bench.observe.probe import Probe, Unheard
 WAITS = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__repr__")
 COPIES = ("tolist", "cpu", "numpy", "__array__")  # of a tensor that lies on the CPU: no device has to be waited for
 HERE = str(Path(__file__).parent)
+DYNAMO = str(Path(torch.__file__).parent / "_dynamo" / "eval_frame.py")  # where what Dynamo must not compile is called
 COUNTED_STEPS = 20
 
 
@@ -43,6 +44,7 @@ class HostSyncs:
         self.but = (HERE, *(str(Path(file).parent) for file in engines))
         self.calls, self.lines, self.steps, self.on = Counter(), set(), 0, False
         self.origin, self.origins = origin, {}  # where a line's tensor comes from
+        self.of_graph = False  # on a CPU: only tensors that a backward pass could begin at count
         names = [name for name in WAITS if on_gpu or name not in COPIES]
         self.ends = [listen(torch.Tensor, name, guarded(self.counter(name))) for name in names]
 
@@ -50,7 +52,9 @@ class HostSyncs:
         """What hears a method's calls."""
 
         def called(arguments: tuple, options: dict) -> None:
-            if self.on and (arguments[0].is_cuda or not self.on_gpu) and not self.evaluates():
+            tensor = arguments[0]
+            waits = tensor.is_cuda or (not self.on_gpu and (tensor.requires_grad or not self.of_graph))
+            if self.on and waits and not self.evaluates():
                 self.count(outside(sys._getframe(1)), name)
 
         return called
@@ -106,33 +110,50 @@ class HostSyncs:
 
 def outside(frame: FrameType) -> FrameType:
     """The frame that called a method which is heard, whoever hears it."""
-    while frame.f_back and frame.f_code.co_filename.startswith(HERE):
+    while frame.f_back and frame.f_code.co_filename.startswith((HERE, DYNAMO)):
         frame = frame.f_back
     return frame
 
 
 class Waits(Probe):
-    """The waits of the first COUNTED_STEPS steps of a training; what is merely evaluated is none."""
+    """The waits of the first COUNTED_STEPS steps of a training; what is merely evaluated is none. A step lasts from a
+    batch to the end of its training, and without a loader from one step of an optimizer to the next."""
 
     joins: ClassVar = {"host_syncs": lambda ranks: ranks[0]}
     silent: ClassVar = {"host_syncs": "no step was seen"}
-    waits, backward = None, 0
+    waits, walks, enabled = None, False, False
 
-    def begin(self, loader) -> None:
-        model = self.watch.model
-        on_gpu = any(p.is_cuda for p in model.parameters())
+    def start(self) -> None:
+        on_gpu = any(p.is_cuda for p in self.watch.model.parameters())
         guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
         origin = {} if on_gpu else {"origin": origin_of}
-        self.waits = HostSyncs(on_gpu, evaluates=lambda: not model.training, guarded=guarded, **origin)
+        self.waits = HostSyncs(on_gpu, evaluates=lambda: not self.watch.training, guarded=guarded, **origin)
 
     def fetched(self, epoch, batch) -> None:
-        self.waits.step_begins()
-        self.enabled = torch.is_grad_enabled() and self.watch.model.training
+        self.walks = True
+        self.begins()
 
     def trained(self, epoch) -> None:
-        self.waits.step_ends(self.enabled)
-        if self.waits.steps == COUNTED_STEPS:
-            self.waits.close()
+        self.ends()
+
+    def after_step(self, optimizer) -> None:
+        if self.waits and not self.walks and not self.watch.stepping:
+            self.waits.of_graph = True  # what draws the batches reads numbers, too, and is not known from the rest
+            self.ends()
+            self.begins()
+
+    def begins(self) -> None:
+        """A step begins."""
+        if self.waits:
+            self.waits.step_begins()
+            self.enabled = torch.is_grad_enabled() and self.watch.training
+
+    def ends(self) -> None:
+        """A step has ended."""
+        if self.waits:
+            self.waits.step_ends(self.enabled)
+            if self.waits.steps == COUNTED_STEPS:
+                self.waits.close()
 
     def close(self) -> None:
         if self.waits:

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
@@ -34,7 +35,8 @@ from bench.observe.draws import Draws
 from bench.observe.evaluations import Evaluations
 from bench.observe.gradients import Gradients, Passes
 from bench.observe.growth import MemoryGrowth
-from bench.observe.hang import Hang
+from bench.observe.hang import Hang, failure_of_process
+from bench.observe.listening import uncompiled
 from bench.observe.loads import LoadedWeights
 from bench.observe.losses import Losses
 from bench.observe.metrics import Metrics, Rates
@@ -85,7 +87,7 @@ class Watch:
         self.expect, self.others, self.hang_s = expected(expect), dict(others or {}), hang_s
         made[0] += 1
         self.number, self.world, self.pid = made[0], Ranks(), os.getpid()
-        self.model, self.optimizers = None, []
+        self.model, self.optimizers, self.ddp_models = None, [], []
         self.begun, self.reported, self.stepping = False, None, 0
         self.cut = False  # whether somebody ends the training before its end
         self.hooks, self.failed, self.told = [], {}, {}
@@ -104,15 +106,20 @@ class Watch:
         """Watch these from now on. Raises UserError for what is no model and no optimizer, and for sharded models."""
         self.optimizers = checked(model, optimizer)
         self.model, self.held = model, {}
+        self.ddp_models = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
         self.others |= others or {}
         self.world.look()
         self.tell("follow", model, optimizer)
         if not self.hooks:
-            self.hooks = [register_optimizer_step_pre_hook(self.before_step)]
-            self.hooks += [register_optimizer_step_post_hook(self.after_step)]
-            exits.append(self)
-            if multiprocessing.parent_process():  # such a process ends without what atexit holds
-                multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
+            self.listen()
+
+    def listen(self) -> None:
+        """Hear of the optimizers' steps, and of the end of the process."""
+        self.hooks = [register_optimizer_step_pre_hook(uncompiled(self.before_step))]
+        self.hooks += [register_optimizer_step_post_hook(uncompiled(self.after_step))]
+        exits.append(self)
+        if multiprocessing.parent_process():  # such a process ends without what atexit holds
+            multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
 
     def before_step(self, optimizer, arguments, options) -> None:
         """torch calls it when any optimizer's step begins; a step within a step is Horovod's, or a wrapper's."""
@@ -151,7 +158,17 @@ class Watch:
     @property
     def devices(self) -> int:
         """Devices of this process."""
-        return len(getattr(self.model, "device_ids", None) or [0])
+        return max(len(getattr(each, "device_ids", None) or [0]) for each in self.model.modules())
+
+    @property
+    def models(self) -> list[list[nn.Module]]:
+        """Each model with what it wraps: the last one is in no wrapper."""
+        return [layers_of(each) for each in (self.model if isinstance(self.model, nn.ModuleList) else [self.model])]
+
+    @property
+    def training(self) -> bool:
+        """Whether the model is in training mode; of several, one of them."""
+        return any(layers[-1].training for layers in self.models)
 
     # --- what happens, and who is told ----------------------------------------------------------------------------
 
@@ -199,6 +216,7 @@ class Watch:
             self.begun = True
             self.world.look()
             self.tell("begin", loader)
+            self.tell("start")
 
     def metric(self, **values) -> None:
         """After each epoch: what this rank would print, as in ``metric(top1=0.93, images=10000, val_images=10000)``.
@@ -226,12 +244,12 @@ class Watch:
             exits.remove(self)
         own, hang = self.part(), self.probe(Hang)
         try:
-            observed, unheard = self.world.together(own, self.join, hang.limit_s + min(5.0, self.hang_s))
+            observed, unheard = self.world.together(own, join, hang.limit_s + min(5.0, self.hang_s), hang.ended_because)
             prints, first = self.number_of() == 0, ""
         except Unheard as why:
             (observed, unheard), prints = self.alone(own | hang.part(), str(why)), True
             first = f"Watch: rank {self.world.rank} reports alone: {why}; every rank must call report"
-        hang.ended()
+        hang.over.set()
         return self.say(observed, unheard, first) if prints else self.keep(observed)
 
     def number_of(self) -> int:
@@ -253,34 +271,9 @@ class Watch:
         print("\n".join([first, *lines] if first else lines), file=to, flush=True)
         return self.keep(observed)
 
-    def join(self, parts: list[dict]) -> tuple[dict, dict[str, str]]:
-        """``observed`` of all ranks' parts, and why some of it is not known. A join that fails costs its key alone."""
-        joins = {key: self.joining(join) for probe in self.probes for key, join in probe.joins.items()}
-        started = launched()
-        device = next((p.device.type for p in self.model.parameters()), None) if self.model is not None else None
-        known = {"num_devices": len(parts) * self.devices, "device": device, "exchanges": True, "trains": True,
-                 "group": {
-            "joined": self.world.joined, "launched": started and {"variable": started[0], "processes": started[1]},
-        }}  # fmt: skip
-        return put_together(parts, known, joins)
-
-    @staticmethod
-    def joining(join: Callable) -> Callable:
-        """A join whose failure is a reason, and no error of the script's."""
-
-        def joined(parts: list):
-            try:
-                return join(parts)
-            except Unheard:
-                raise
-            except Exception as error:
-                raise Unheard(failure(error)) from None
-
-        return joined
-
     def alone(self, part: dict, why: str) -> tuple[dict, dict[str, str]]:
         """``observed`` of one rank of several: what needs no other to be judged."""
-        observed, unheard = self.join([part])
+        observed, unheard = join([part])
         apart = {key: why for key in observed if key not in ALONE}
         return {key: value for key, value in observed.items() if key in ALONE}, unheard | apart
 
@@ -290,7 +283,11 @@ class Watch:
         for hook in self.hooks:
             hook.remove()
         self.tell("close")
-        part = {}
+        started = launched()
+        device = next((p.device.type for p in self.model.parameters()), None) if self.model is not None else None
+        part = {"devices": 1 if self.model is None else self.devices, "device": device, "group": {
+            "joined": self.world.joined, "launched": started and {"variable": started[0], "processes": started[1]},
+        }}  # fmt: skip
         for probe in self.probes:
             seen = {}
             if probe not in self.failed:
@@ -308,7 +305,8 @@ class Watch:
     def exit(self) -> None:
         """The interpreter ends, and nobody has called report: say what this rank saw, and wait for no other."""
         if self.reported is None and self.begun and os.getpid() == self.pid:
-            self.probe(Hang).ended()
+            hang = self.probe(Hang)
+            hang.end_of_process(failure_of_process(), hang.steps)
             why = "report was not called"
             observed, unheard = self.alone(self.part(), why)
             first = f"Watch: {why} on rank {self.number_of()}; what it saw by itself:"
@@ -332,6 +330,38 @@ def at_exit() -> None:
     exits.clear()
 
 
+def join(parts: list[dict]) -> tuple[dict, dict[str, str]]:
+    """``observed`` of all ranks' parts, and why some of it is not known. A join that fails costs its key alone."""
+    joins = {key: guarded_join(each) for probe in PROBES for key, each in probe.joins.items()}
+    devices, first = sum(part["devices"] for part in parts), parts[0]
+    known = {"num_devices": devices, "device": first["device"], "exchanges": True, "trains": True,
+             "group": first["group"]}  # fmt: skip
+    return put_together(parts, known, joins)
+
+
+def guarded_join(join: Callable) -> Callable:
+    """A join whose failure is a reason, and no error of the script's."""
+
+    def joined(parts: list):
+        try:
+            return join(parts)
+        except Unheard:
+            raise
+        except Exception as error:
+            raise Unheard(failure(error)) from None
+
+    return joined
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """A model, and the modules in its DistributedDataParallel, DataParallel and torch.compile, outermost first."""
+    layers = [model]
+    while isinstance(model, DistributedDataParallel | nn.DataParallel) or "_orig_mod" in model._modules:
+        model = model._modules["_orig_mod" if "_orig_mod" in model._modules else "module"]
+        layers.append(model)
+    return layers
+
+
 def checked(model, optimizer) -> list:
     """The optimizers. Raises UserError, in one line, for what is no model and no optimizer."""
     if not isinstance(model, nn.Module):
@@ -341,7 +371,8 @@ def checked(model, optimizer) -> list:
         raise UserError(f"Watch(model, optimizer): the first is the model, an nn.Module, and not {what}")
     if optimizer is None:
         raise UserError("Watch(model, optimizer): the optimizer is missing")
-    if any(type(p).__name__ == "DTensor" for p in model.parameters()) or "FullySharded" in type(model).__name__:
+    sharded = any("FullySharded" in type(each).__name__ for each in model.modules())
+    if sharded or any(type(p).__name__ == "DTensor" for p in model.parameters()):
         raise UserError("Watch compares replicas, and this model is sharded: no rank holds all of its parameters")
     found = []
     for each in optimizer if isinstance(optimizer, list | tuple) else [optimizer]:

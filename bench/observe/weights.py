@@ -127,7 +127,7 @@ class Weights(Probe):
     silent: ClassVar = dict.fromkeys(joins, "no epoch was seen: for batch in watch(loader)")
     begun, moved = None, ()
 
-    def begin(self, loader) -> None:
+    def start(self) -> None:
         self.named = dict(self.watch.model.named_parameters())
         self.begun = checksums(self.named.values()), checksums(self.watch.model.buffers())
         self.step, self.steps, self.looks = 0, [0], [self.begun[0]]

@@ -61,10 +61,18 @@ class Writers:
         path, mode, flags = arguments
         if isinstance(path, int):
             return
-        if mode and "+" in mode and not set("wax") & set(mode):
+        if only_changes(mode):
             self.perhaps(path)
         elif set("wax") & set(mode) if mode else flags & (os.O_WRONLY | os.O_RDWR):
             self.note(path)
+
+    def opened_before(self, files: list[tuple]) -> None:
+        """Files that were opened for writing before: path, mode, and the ``stamp`` of that time."""
+        for path, mode, before in files:
+            if only_changes(mode):
+                self.maybe.setdefault(path, before)
+            else:
+                self.note(path)
 
     def perhaps(self, path) -> None:
         """A file is opened to be read and written: remember how it is."""
@@ -102,6 +110,11 @@ class Writers:
     def result(self) -> dict:
         """The files, and on which machine they lie: the same name on another is another file."""
         return {"host": socket.gethostname(), "names": sorted(self.names)}
+
+
+def only_changes(mode: str | None) -> bool:
+    """Whether a file that is opened so was there before, and may stay as it is."""
+    return bool(mode) and "+" in mode and not set("wax") & set(mode)
 
 
 def stamp(path) -> tuple[int, int]:

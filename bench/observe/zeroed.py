@@ -47,7 +47,7 @@ class ZeroGrads(Probe):
         self.kept: list[tuple[str, torch.Tensor]] = []
         self.lost: list[torch.Tensor] = []  # for each step whether all that came has gone
 
-    def begin(self, loader) -> None:
+    def start(self) -> None:
         named = dict(self.watch.model.named_parameters()) | self.watch.outside()
         guarded = functools.partial(self.watch.guarded, self)
         for name, p in named.items():

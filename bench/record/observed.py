@@ -35,8 +35,9 @@ script. A key that is absent was not observed, and its detector says nothing. Al
     loader         {"wait_share": [share 0..1 of the time of a step, …], "workers"}; of a Watch also "wait_s", which
                    three quarters of the steps wait at least, [s or None on a GPU, …]
     hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}; of a Watch "by", and
-                   in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates";
-                   "awaits_batch" where a rank waits for its loader
+                   in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates",
+                   "left" (whether the rank has left the loop in which it trained), "awaits_batch" where it waits for its
+                   loader; of a rank whose process has ended "ended": after how much, and by which exception
 
 What a Watch alone observes:
 

@@ -1,6 +1,7 @@
 """A Watch in one process: what it finds of model and optimizer, what it says of its use, and that it breaks nothing."""
 
 import threading
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -286,13 +287,14 @@ def test_tensors_of_modules_averages_and_dicts():
 # --- the ranks ----------------------------------------------------------------------------------------------------
 
 
-def meet(store, limit_s: float, present=(0, 1), join=sum) -> dict:
-    """What each rank of two gets of a meeting at a store."""
+def meet(store, limit_s: float, present=(0, 1), join=sum, ended: str = "") -> dict:
+    """What each rank of two gets of a meeting at a store. ended: how those have ended that are not present."""
     results = {}
 
     def live(rank: int) -> None:
         try:
-            results[rank] = Meeting(store, "here", rank, 2, limit_s).hold(rank + 1, join)
+            meeting = Meeting(store, "here", rank, 2, limit_s, lambda other: "" if other in present else ended)
+            results[rank] = meeting.hold(rank + 1, join)
         except Unheard as why:
             results[rank] = str(why)
 
@@ -312,6 +314,14 @@ def test_ranks_meet_at_a_store_in_pieces(monkeypatch):
 def test_a_rank_that_does_not_come_is_named():
     assert meet(dist.HashStore(), 0.2, present=(0,)) == {0: "rank 1 did not call it within 0.2 s"}
     assert meet(dist.HashStore(), 0.2, present=(1,)) == {1: "rank 0 did not call it within 0.2 s"}
+
+
+def test_a_rank_that_has_ended_is_not_waited_for():
+    why = "OSError: disk, after 2 epochs, 9 steps"
+    began = time.monotonic()
+    for rank in (0, 1):
+        assert meet(dist.HashStore(), 60, (rank,), ended=why) == {rank: f"rank {1 - rank} has ended ({why})"}
+    assert time.monotonic() - began < 30
 
 
 def test_what_a_launcher_says_of_itself():
