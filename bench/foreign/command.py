@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench import mistakes
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.foreign.hook import ASKED
@@ -31,6 +32,7 @@ from bench.record.privacy import nameless, without_paths
 from bench.record.schema import FOREIGN_PATH
 from bench.record.write import save
 
+OBSERVED = "observed.json"  # what the ranks saw, put together by one of them
 MARK = "BENCH_TIMED"  # in the environment of every process of the command
 TICK_S = 0.2
 END_S = 60.0  # for the command to end once all its ranks have left their times
@@ -87,9 +89,12 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
         variables = environment(Path(folder), parts, asked, run_id)
         code = supervise([program, *words[1:]], variables, run_id, lambda: complete(parts), limit_s)
         if code:
-            raise RunFailed(f"{shlex.join(words[:1])} ended with exit code {code}: nothing is recorded")
+            raise RunFailed(
+                f"{shlex.join(words[:1])} ended with exit code {code}: nothing is recorded{ended_in(parts)}"
+            )
         found = read_parts(parts, words[0], asked)
-    record = record_of(run_id, started, name, words, asked, found)
+        watched = watched_of(parts, found)
+    record = record_of(run_id, started, name, words, asked, found, watched)
     run_dir = out / run_id
     run_dir.mkdir(parents=True)
     try:
@@ -115,7 +120,7 @@ def environment(folder: Path, parts: Path, asked: Asked, run_id: str) -> dict[st
     places["hook"] = str(package / "foreign" / "hook.py")
     (site / "sitecustomize.py").write_text(SITE.format(**places))
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    told = {"folder": str(parts), **asdict(asked)}
+    told = {"folder": str(parts), "observed": str(parts / OBSERVED), **asdict(asked)}
     mine = {"PYTHONPATH": path, ASKED: json.dumps(told), MARK: run_id, "PATH": search_path()}
     return dict(os.environ) | steady.variables() | mine
 
@@ -149,9 +154,22 @@ def complete(parts: Path) -> bool:
     return bool(found) and len(found) >= json.loads(found[0].read_text())["world_size"]
 
 
+def left_in(parts: Path) -> list[dict]:
+    """What the ranks have left, by rank."""
+    return sorted((json.loads(path.read_text()) for path in parts.glob("part-*.json")), key=lambda part: part["rank"])
+
+
+def ended_in(parts: Path) -> str:
+    """The first rank that has left word of its end, and the first of them that failed; "" where there is none."""
+    ended = sorted(left_in(parts), key=lambda part: part["end"]["at"])
+    failed = [part for part in ended if part["end"]["failed"]]
+    told = dict.fromkeys(f"rank {part['rank']} ({part['end']['words']})" for part in ended[:1] + failed[:1])
+    return f"; first reported end: {', then '.join(told)}" if told else ""
+
+
 def read_parts(parts: Path, program: str, asked: Asked) -> list[dict]:
     """What the ranks have left, by rank. Raises UserError where it is nothing that can be timed."""
-    found = sorted((json.loads(path.read_text()) for path in parts.glob("part-*.json")), key=lambda part: part["rank"])
+    found = left_in(parts)
     if not found:
         raise UserError(
             f"{program}: no process of it took a step of a torch.optim optimizer, or it ended without Python's exit"
@@ -165,6 +183,8 @@ def read_parts(parts: Path, program: str, asked: Asked) -> list[dict]:
         there = ", ".join(map(str, ranks))
         raise UserError(f"of {count} ranks only {there} left times: others are on another machine, or were killed")
     for part in found:
+        if part["end"]["failed"]:
+            raise UserError(f"rank {part['rank']} has failed ({part['end']['words']}): nothing is recorded")
         if not part["step_number"]:
             raise UserError(f"rank {part['rank']} took {part['steps_taken']} steps, and the first {asked.warmup} are "
                             "the warm-up: give a smaller WARMUP, or let it train longer")  # fmt: skip
@@ -173,16 +193,40 @@ def read_parts(parts: Path, program: str, asked: Asked) -> list[dict]:
     return found
 
 
+def watched_of(folder: Path, parts: list[dict]) -> tuple[dict | None, dict[str, str]]:
+    """``observed`` of all ranks, and mistake -> why it was not looked for. The script's own Watch comes first."""
+    path = folder / OBSERVED
+    if (observed := parts[0]["observed"]) is not None:
+        found = {"observed": observed, "unheard": {}}
+    elif path.exists():
+        found = json.loads(path.read_text())
+    else:
+        whys = [part["why"] for part in parts if part["why"]]
+        return None, dict.fromkeys(mistakes.DETECTED, whys[0] if whys else "a rank was ended before it had left all")
+    return short(found["observed"]), short(mistakes.unheard(found["observed"], found["unheard"]))
+
+
+def short(item):
+    """What JSON can hold, with every path in it shortened."""
+    if isinstance(item, dict):
+        return {without_paths(str(key)): short(value) for key, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [short(each) for each in item]
+    return without_paths(item) if isinstance(item, str) else item
+
+
 # --- the record -----------------------------------------------------------------------------------------------------
 
 
-def record_of(run_id: str, started: float, name: str, words: list[str], asked: Asked, parts: list[dict]) -> dict:
-    """The record of the ranks' parts."""
+def record_of(
+    run_id: str, started: float, name: str, words: list[str], asked: Asked, parts: list[dict], watched: tuple
+) -> dict:
+    """The record of the ranks' parts. watched: as ``watched_of`` returns it."""
     first = parts[0]
     devices = sum(len(part["devices"]) for part in parts)
     batch, source = examples_of(parts, asked, devices)
-    keys = ("rank", "pid", "threads", "steps_taken", "step_number", "step_time_s", "data_wait_s", "watch_s",
-            "between_s", "images", "devices", "load")  # fmt: skip
+    keys = ("rank", "pid", "threads", "steps_taken", "other_steps", "step_number", "step_time_s", "data_wait_s",
+            "watch_s", "between_s", "images", "devices", "load")  # fmt: skip
     day = datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(timespec="milliseconds")
     label = node.network()
     return {
@@ -206,8 +250,8 @@ def record_of(run_id: str, started: float, name: str, words: list[str], asked: A
         },
         "environment": first["environment"],
         "samples": [{key: part[key] for key in keys} for part in parts],
-        "observed": first["observed"],
-        "unheard": first["unheard"],
+        "observed": watched[0],
+        "unheard": watched[1],
         "provenance": PROVENANCE,
     }
 

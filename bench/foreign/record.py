@@ -23,9 +23,11 @@ VERSION = 1
 NAME = "foreign.json"
 KIND = "foreign script"
 PROVENANCE = {
-    "step_time_s": "between the ends of two steps of the optimizer that steps first, per rank, by a monotonic clock, "
-    "on GPUs by CUDA events read at the end; intervals in which a DataLoader was started anew are no steps (between_s)",
-    "data_wait_s": "monotonic clock around the next() of torch's DataLoader iterators, per rank; 0 without one",
+    "step_time_s": "between the ends of two steps of the optimizer that trains first, per rank, by a monotonic clock, "
+    "on GPUs by CUDA events read at the end; intervals in which a DataLoader was started, or the model evaluated, are "
+    "no steps (between_s)",
+    "data_wait_s": "monotonic clock around the next() of torch's DataLoader iterators in the thread that trains, per "
+    "rank; 0 without one",
     "watch_s": "monotonic clock around what the Watch of bench does between the ends of two steps; which is in "
     "step_time_s",
     "throughput": "steps, or examples of all ranks, over the time of the slowest rank of each step; the examples per "

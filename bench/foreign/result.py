@@ -64,7 +64,13 @@ def notes(record: ForeignRecord) -> list[str]:
     if between:
         said.append(
             f"{record.program}: {len(between)} intervals, {sum(between):.1f} s, are no steps: a DataLoader was started "
-            "in them"
+            "in them, or the model was evaluated"
+        )
+    first = record["samples"][0]
+    if others := first.get("other_steps"):
+        said.append(
+            f"{record.program}: {others} of {others + first['steps_taken']} optimizer steps were another optimizer's: "
+            "a timed step lasts from one step of the first optimizer to its next"
         )
     return said
 

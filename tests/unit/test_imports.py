@@ -29,7 +29,8 @@ MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/proof/selfbench/bare
 
 # What a machine without torch can load: all but what lives in the worker.
 HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.observe",
-               "bench.foreign.rank", "bench.without_training.prediction.files", "bench.proof.selfbench",
+               "bench.foreign.rank", "bench.foreign.models", "bench.foreign.watching",
+               "bench.without_training.prediction.files", "bench.proof.selfbench",
                "bench.proof.gpu_check.probes", "bench.without_training.emulation.stand_in",
                "bench.structure"]  # fmt: skip
 LIGHT_EXCEPTIONS = [

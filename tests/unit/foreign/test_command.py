@@ -63,7 +63,8 @@ def test_the_commands_own_sitecustomize_and_path_are_kept(tmp_path):
 
 def parts(**changes) -> list[dict]:
     """What two ranks leave, as far as it is looked at."""
-    return [{"rank": r, "world_size": 2, "steps_taken": 30, "step_number": [21, 22], "images": 8} | changes
+    end = {"at": 1.0, "failed": False, "words": "after 30 steps"}
+    return [{"rank": r, "world_size": 2, "steps_taken": 30, "step_number": [21, 22], "images": 8, "end": end} | changes
             for r in range(2)]  # fmt: skip
 
 
@@ -72,12 +73,23 @@ def parts(**changes) -> list[dict]:
     (parts()[:1], "of 2 ranks only 0 left times"),
     (parts(rank=0), "2 processes trained and 2 say that they are rank 0"),
     (parts(step_number=[]), "took 30 steps, and the first 20 are the warm-up"),
+    (parts(end={"at": 1.0, "failed": True, "words": "OSError: x, after 3 steps"}), r"rank 0 has failed \(OSError: x, "),
 ])  # fmt: skip
 def test_parts_that_are_no_training_are_refused(left, said, tmp_path):
     for number, part in enumerate(left):
         (tmp_path / f"part-{number}.json").write_text(json.dumps(part))
     with pytest.raises(UserError, match=said):
         command.read_parts(tmp_path, "torchrun", Asked())
+
+
+def test_of_a_command_that_fails_the_rank_is_named_that_ended_first(tmp_path):
+    ends = [{"at": 2.0, "failed": True, "words": "RuntimeError: closed, after 7 steps"},
+            {"at": 1.0, "failed": False, "words": "after 7 steps"}]  # fmt: skip
+    assert command.ended_in(tmp_path) == ""
+    for rank, end in enumerate(ends):
+        (tmp_path / f"part-{rank}-1.json").write_text(json.dumps({"rank": rank, "end": end}))
+    said = "rank 1 (after 7 steps), then rank 0 (RuntimeError: closed, after 7 steps)"
+    assert command.ended_in(tmp_path).endswith(said)
 
 
 def test_examples_are_those_told_or_those_counted_and_never_a_guess():
