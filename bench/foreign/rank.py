@@ -244,7 +244,8 @@ class Timer:
         if self.own:
             own, self.own = self.own, None
             self.walks.clear()
-            own.part()  # which takes everything down
+            own.probe(Hang).over.set()
+            own.part()  # which takes everything else down
 
     def evaluated(self) -> None:
         """The model is called to be evaluated."""

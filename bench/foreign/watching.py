@@ -1,5 +1,6 @@
 """The Watch that ``bench time`` has in every process that trains, without a line of the script's."""
 
+import contextlib
 import time
 
 from torch import nn
@@ -41,7 +42,8 @@ class Silent(Watch):
         self.walked |= loader is not None
         if not self.begun:
             self.begun = True
-            self.world.look()
+            with contextlib.suppress(Exception):  # it is called where the script walks its loader
+                self.world.look()
             self.tell("begin", loader)
 
     def start(self, models: list[nn.Module], optimizers: list) -> None:

@@ -98,7 +98,7 @@ class Hang(Probe):
                     self.leave(None)
                     left = False
                 still = now - max(self.moved, looked)
-                if not self.said and (still > self.limit_s or (still > ENDED_S and any(map(has_ended, self.left())))):
+                if not self.said and (still > self.limit_s or (still > ENDED_S and self.some_ended())):
                     self.hangs()
                     looked, left = time.monotonic(), True
             except Exception:
@@ -112,7 +112,8 @@ class Hang(Probe):
         limit, world = self.limit_s, self.watch.world
         where = self.places(here)
         told, ended = all(where), {rank: place["ended"] for rank, place in enumerate(where) if has_ended(place)}
-        waited, waits = time.monotonic() - self.moved, here["collective"] is not False
+        waited = time.monotonic() - self.moved
+        waits = here["collective"] or (here["collective"] is None and waited > limit)
         if self.over.is_set() or (ended and not waits and waited < LONG * limit):
             return
         found = {"limit_s": limit, "where": where if told else [], "by": "Watch"}
@@ -122,7 +123,8 @@ class Hang(Probe):
             self.said, self.found = True, found
             at = f"{stacks.name(here)}{', in a collective' if here['collective'] else ''}"
             lines = [f"Watch: nothing has moved on rank {world.rank} for {waited:.3g} s; it is at {at}"]
-            lines += [f"  rank {rank} has ended ({why}){', and is waited for' * waits}" for rank, why in ended.items()]
+            lines += [f"  rank {rank} has ended ({why}){', and is waited for' if waits else ''}"
+                      for rank, why in ended.items()]  # fmt: skip
             if findings and world.rank == min(set(range(world.count)) - set(ended)):
                 lines += [f"known mistakes found: {len(findings)}"]
                 lines += [line for finding in findings for line in finding.lines()]
@@ -157,7 +159,13 @@ class Hang(Probe):
         with contextlib.suppress(Exception):  # the store is gone
             self.leave({"ended": f"{why}, {done}" if why else done, "file": "", "line": 0, "function": "",
                         "collective": False, "epochs": self.epochs, "taken": self.taken})  # fmt: skip
+            if self.store is not None:
+                self.store.set(self.key("ended"), "1")
         return done
+
+    def some_ended(self) -> bool:
+        """Whether a rank has left word that it ends."""
+        return self.store is not None and self.store.check([self.key("ended")])
 
     def places(self, here: dict) -> list[dict | None]:
         """The places of all ranks that hang in the time; None of one that does not say."""
@@ -188,8 +196,8 @@ class Hang(Probe):
             return None
         return json.loads(self.store.get(self.key(rank)))
 
-    def key(self, rank: int) -> str:
-        """Where a rank's place is in the store."""
+    def key(self, rank: int | str) -> str:
+        """Where a rank's place is in the store; "ended": whether there is one that has ended."""
         return f"bench-watch/hang{self.watch.number}/{rank}"
 
     def ended_because(self, rank: int) -> str:
