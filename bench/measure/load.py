@@ -23,23 +23,25 @@ class Load:
         self.began, self.before = time.perf_counter(), counters()
 
     def stop(self) -> dict:
-        """What they grew by. own_cpu_s: of this process and those that it started. machine_cpu_s: of all processes on
-        this machine, with interrupts_s: what the kernel took for interrupts, as of packets. steal_s: what its host gave
-        to others. pressure_s: how long some process waited for a core (PSI); None where the kernel does not count it.
-        cpu_mhz: the clock of the fastest core at the end; None where it cannot be read. Seconds of one core, but for
-        wall_s."""
+        """What they grew by. own_cpu_s: of this process and all that it started, also of those that have ended.
+        machine_cpu_s: of all processes on this machine, with interrupts_s: what the kernel took for interrupts, as of
+        packets. steal_s: what its host gave to others. pressure_s: how long some process waited for a core (PSI); None
+        where the kernel does not count it. cpu_mhz: the clock of the fastest core at the end; None where it cannot be
+        read. Seconds of one core, but for wall_s."""
         grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
-        own = max(0.0, grown["own_cpu_s"])  # a worker that has ended in between takes its own with it
+        own = max(0.0, grown["own_cpu_s"])  # a worker that nobody waited for takes its own with it
         wall_s = time.perf_counter() - self.began
         return grown | {"own_cpu_s": own, "wall_s": wall_s, "cores": psutil.cpu_count(), "cpu_mhz": cpu_mhz()}
 
 
 def counters() -> dict[str, float | None]:
     """All of them, now."""
-    used, machine = resource.getrusage(resource.RUSAGE_SELF), psutil.cpu_times()
+    used, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    machine = psutil.cpu_times()
     interrupts = getattr(machine, "irq", 0.0) + getattr(machine, "softirq", 0.0)
     return {
-        "own_cpu_s": used.ru_utime + used.ru_stime + sum(map(cpu_s, psutil.Process().children(recursive=True))),
+        "own_cpu_s": sum(each.ru_utime + each.ru_stime for each in (used, ended))
+        + sum(map(cpu_s, psutil.Process().children(recursive=True))),
         "involuntary_switches": used.ru_nivcsw,
         "page_faults": used.ru_majflt,
         "machine_cpu_s": machine.user + machine.system + getattr(machine, "nice", 0.0) + interrupts,
@@ -50,10 +52,10 @@ def counters() -> dict[str, float | None]:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of another process; 0 when it has ended."""
+    """CPU seconds of another process and of its children that have ended; 0 when it has ended itself."""
     with contextlib.suppress(psutil.Error):
         times = process.cpu_times()
-        return times.user + times.system
+        return times.user + times.system + times.children_user + times.children_system
     return 0.0
 
 

@@ -34,9 +34,13 @@ def thresholds() -> dict[str, float]:
 
 
 def disturbances_of(record: Record) -> dict[str, float]:
-    """Metric -> value of those above their threshold, by the record's own thresholds; a metric that was not measured
+    """``above`` of a record's summary."""
+    return above(record["summary"])
+
+
+def above(summary: dict) -> dict[str, float]:
+    """Metric -> value of those above their threshold, by the summary's own thresholds; a metric that was not measured
     disturbs nothing."""
-    summary = record["summary"]
     limits = thresholds() | (summary.get("disturbed_above") or {})
     return {name: value for name in THRESHOLDS if (value := summary.get(name) or 0.0) > limits[name]}
 

@@ -36,8 +36,8 @@ script. A key that is absent was not observed, and its detector says nothing. Al
                    three quarters of the steps wait at least, [s or None on a GPU, …]
     hang           {"limit_s", "where": [{"file", "line", "function", "collective"} or None, …]}; of a Watch "by", and
                    in each place "epochs" (batches of those that ended), "taken" (of this one), "trains", "evaluates",
-                   "left" (whether the rank has left the loop in which it trained), "awaits_batch" where it waits for its
-                   loader; of a rank whose process has ended "ended": after how much, and by which exception
+                   "left" (whether the rank has left the loop in which it trained), "awaits_batch" where it waits for
+                   its loader; of a rank whose process has ended "ended": after how much, and by which exception
 
 What a Watch alone observes:
 

@@ -25,7 +25,7 @@ from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report.pooling import workload_of
 
-FEWEST_ROUNDS = 6
+QUALIFYING_ROUNDS = 6
 KINDS = {"cpu": "CPU workers", "cuda": "GPUs"}
 
 
@@ -104,8 +104,8 @@ def hindrance(suite: Suite, base: Program | None) -> str:
     """Why nothing of a comparison counts; empty where it does."""
     if base is None:
         return "it has no program on one device (MODE=single) to be compared with"
-    if suite.n < FEWEST_ROUNDS:
-        return f"{suite.n} whole rounds, and {FEWEST_ROUNDS} are needed"
+    if suite.n < QUALIFYING_ROUNDS:
+        return f"{suite.n} whole rounds, and {QUALIFYING_ROUNDS} are needed"
     try:
         require_one_workload(suite, NOTHING_VARIES)
     except UserError as error:

@@ -51,10 +51,12 @@ from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import nvml
 from bench.measure.environment import collect_machine, cores_in_words, usable_cores
+from bench.measure.load import Load
 from bench.proof.selfbench import PARTS
 from bench.proof.selfbench import processes as progs
 from bench.proof.selfbench.input_pipeline import write_photographs
 from bench.proof.selfbench.rows import STATISTICS, Row, all_rows, interval, verdict
+from bench.record.disturbance import LABEL, above, in_words
 from bench.studies.rounds import order
 from bench.without_training.network.plan import in_bytes
 
@@ -89,7 +91,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
-    started = datetime.datetime.now().astimezone()
+    started, load = datetime.datetime.now().astimezone(), Load()
     with tempfile.TemporaryDirectory(prefix="bench-selfbench-") as folder:
         first = Path(folder) / "first"
         programs = all_programs(asked, first)  # none for the parts "loop", "progress" and "input"
@@ -120,8 +122,11 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         results.append(judge_gpu(on_gpu, gpu))
         console.print(gpu_words(on_gpu, gpu), highlight=False)
     results += [judge_messages(nbytes, sample) for nbytes, sample in messages.items()]
+    disturbance = withhold(results, load.stop())
     machine = collect_machine()
     print_table(console, machine, results, rounds)
+    if disturbance:
+        console.print(f"{LABEL}: {in_words(disturbance)}: no verdict", highlight=False)
     for name in importing:
         console.print(f"missed: {name} imports torch")
     path = out / f"selfbench-{started:%Y%m%d-%H%M%S}.json"
@@ -131,6 +136,7 @@ def run(asked: RunConfig, rounds: int, only: str | None) -> int:
         "rounds": rounds,
         "environment": machine,
         "statistics": STATISTICS,
+        "disturbance": disturbance,
         "rows": results,
         "imports_torch": importing,
         "loops": loops,
@@ -356,6 +362,20 @@ def judge(row: Row, programs: dict, samples: dict) -> dict:
     if row.statistic == "throughput":
         line["all_steps"] = interval(row, "mean throughput", programs, samples)
     return line | {"verdict": verdict(row, low, high)}
+
+
+def withhold(lines: list[dict], load: dict) -> dict[str, float]:
+    """Take the verdicts away where other processes disturbed the measurement. load: of all of it (``Load.stop``).
+    Returns metric -> value of what was above its threshold."""
+    cores, wall_s = load["cores"], load["wall_s"]
+    found = above({
+        "others_cpu_share": formulas.others_cpu_share(load["machine_cpu_s"], [load["own_cpu_s"]], cores, wall_s),
+        "steal_share": (load["steal_s"] or 0.0) / (cores * wall_s),
+    })  # fmt: skip
+    if found:
+        for line in lines:
+            line["verdict"] = LABEL if line["verdict"] else ""
+    return found
 
 
 def print_table(console: Console, machine: dict, lines: list[dict], rounds: int) -> None:

@@ -79,12 +79,12 @@ def interval(row: Row, statistic: str, programs: dict, samples: dict) -> tuple[f
 
 
 def verdict(row: Row, low: float, high: float) -> str:
-    """met: the whole interval keeps the target; missed: none of it does; else too noisy.
+    """met: the whole interval keeps the target; missed: none of it does; else inconclusive.
 
     >>> verdict(Row("", "", "", "", "throughput", target=0.99), low=0.992, high=1.01)
     'met'
     >>> verdict(Row("", "", "", "", "start", target=1.25, at_most=True), low=1.2, high=1.3)
-    'too noisy'
+    'inconclusive'
     >>> verdict(Row("", "", "", "", "throughput", target=1.0, margin=0.02), low=0.99, high=1.02)
     'met'
     """
@@ -93,4 +93,4 @@ def verdict(row: Row, low: float, high: float) -> str:
     low, high, target = (-high, -low, -row.target) if row.at_most else (low, high, row.target)
     if high < target:
         return "missed"
-    return "met" if low >= target - row.margin else "too noisy"
+    return "met" if low >= target - row.margin else "inconclusive"

@@ -47,18 +47,23 @@ class Row:
     def direction(self) -> str:
         """Where the mistake moved the measure: "up", "down", or "" where the interval holds no change, and of a time
         that was disturbed."""
-        if self.disturbed:
+        if self.undecided:
             return ""
         low, high = (self.change, self.change) if self.low is None else (self.low, self.high)
         nothing = 1 if self.measure.ratio else 0
         return "up" if low > nothing else "down" if high < nothing else ""
 
     @property
+    def undecided(self) -> str:
+        """Why no direction is stated; "" where one is. Times and unexpected measures need several seeds."""
+        if self.low is None and (self.measure.ratio or not self.measure.moves):
+            return "preview: no interval"
+        return "disturbed: not judged" if self.disturbed else ""
+
+    @property
     def seen(self) -> str:
-        """The direction in words. What was not fixed in advance is not shown by one seed."""
-        if self.low is None and not self.measure.moves:
-            return "one seed shows nothing"
-        return "disturbed: not judged" if self.disturbed else self.direction or "no effect shown here"
+        """The direction in words."""
+        return self.undecided or self.direction or "no effect shown here"
 
     @property
     def as_expected(self) -> bool:
@@ -126,7 +131,7 @@ def sentence(row: Row, n: int) -> str:
     """
     measure, seeds = row.measure, f"n = {n} seeds" if n > 1 else "one seed: no interval"
     word = row.seen
-    if measure.moves:
+    if measure.moves and not row.undecided:
         word += ", as expected" if row.as_expected else f", NOT as expected ({measure.moves})"
     return f"{measure.name}: {' → '.join(row.sides)}, {row.change_words} ({seeds}): {word}"
 

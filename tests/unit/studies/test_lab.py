@@ -17,11 +17,11 @@ from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.mistakes import INJECTED, MISTAKES
 from bench.mistakes.many_writers import whose
-from bench.mistakes.measures import METRIC
+from bench.mistakes.measures import METRIC, Measure
 from bench.modes.base import Topology
 from bench.report.page import page
 from bench.studies.base import Flags, Study
-from bench.studies.lab.result import LabResult
+from bench.studies.lab.result import LabResult, Row
 from bench.studies.lab.study import LAB
 from bench.training.script import Script
 from bench.workload import load_workload
@@ -231,6 +231,15 @@ def test_measures_have_the_workloads_words_and_digits():
 def test_a_direction_that_was_not_seen_is_said():
     result = result_of("no-reshuffle", wrong={"data": {"same_neighbours": 0.001}})
     assert not result.rows[0].as_expected and "NOT as expected (up)" in LAB.answer(result)[0]
+
+
+def test_one_run_of_a_time_and_a_disturbed_time_state_no_direction():
+    fast = Measure("s", lambda record, observed: None, "up", ratio=True)
+    missed = Measure("images never seen", lambda record, observed: None, "up")
+    rows = [Row(fast, [1.0], [2.0], 2.0, None, None), Row(fast, [1.0] * 3, [2.0] * 3, 2.0, 1.9, 2.1, disturbed=True),
+            Row(fast, [1.0] * 3, [2.0] * 3, 2.0, 1.9, 2.1), Row(missed, [0], [29], 29.0, None, None)]  # fmt: skip
+    assert [row.direction for row in rows] == ["", "", "up", "up"]
+    assert [bool(row.undecided) for row in rows] == [True, True, False, False]
 
 
 def test_a_lab_is_fair_but_for_what_it_studies():
