@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bench.files import PROC
 
-# libgomp counts iterations of its loop. The others count milliseconds; older ones know no smaller unit.
-BOUNDED = {"GOMP_SPINCOUNT": "30000", "KMP_BLOCKTIME": "1"}
+# libgomp counts iterations of its loop, the others milliseconds.
+BOUNDED = {"GOMP_SPINCOUNT": "30000", "KMP_BLOCKTIME": "5"}
 READ_BY = {
     "libgomp": ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"),
     "libiomp": ("KMP_LIBRARY", "KMP_BLOCKTIME", "OMP_WAIT_POLICY"),

@@ -36,7 +36,7 @@ from tests.records import suite_records
 ARMS = ("first", "second")
 MODE = "single"
 WORKLOAD = {"num_devices": 2, "data": "digits", "image_size": 16, "per_device_batch": 8, "device": "cpu"}
-ROUNDS = {False: 8, True: 3}
+ROUNDS = {False: 16, True: 3}
 REPLAYED_ROUNDS = 16
 SUITES = 40
 ON_S, OFF_S = (4.0, 25.0), (2.0, 12.0)  # how long the load is on and off, drawn uniformly
