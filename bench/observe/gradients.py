@@ -234,6 +234,7 @@ class Gradients(Probe):
     joins: ClassVar = {"gradient": gradient_of}
     silent: ClassVar = {"gradient": "no step of the optimizer was seen whole"}
     probe = scaling = None
+    in_step = False  # whether a step has called a closure: its gradients are of several passes
     ends = ()
 
     def follow(self, model, optimizer) -> None:
@@ -268,6 +269,7 @@ class Gradients(Probe):
 
     def backward(self) -> None:
         """A forward of the wrapped model has ended before: has anything been sent since then?"""
+        self.in_step |= self.watch.stepping > 0
         self.gathers |= self.sent is not None and sequence() != self.sent
         self.sent = None
 
@@ -290,10 +292,11 @@ class Gradients(Probe):
             self.probe.look(held_by(optimizer))
 
     def after_step(self, optimizer) -> None:
-        if not self.probe.hooks or not self.mine(optimizer) or self.probe.final is None:
+        in_step, self.in_step = self.in_step, False
+        if not self.probe.hooks or not self.mine(optimizer) or not (self.probe.final or in_step):
             return
         held, at = held_by(optimizer), self.looked[id(optimizer)]
-        if at < LOOKED_AT and (look := self.probe.result(self.scale)):
+        if not in_step and at < LOOKED_AT and (look := self.probe.result(self.scale)):
             self.looks += [{}] if at == len(self.looks) else []
             self.looks[at] |= {self.names[number]: pair for number, pair in look.items()}
             self.passes = max(self.passes, self.probe.passes)

@@ -44,7 +44,8 @@ def live(path: Path, log: Path, work: Path, variables: dict, watched: bool) -> N
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
+    except BaseException as error:
+        sys.last_value = error  # as an interpreter leaves it
         sys.excepthook(*sys.exc_info())
         code = 1
     facts = {"weights": weights.digest, "steps": weights.steps, "random": random_states(), "code": code}
