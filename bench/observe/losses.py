@@ -75,7 +75,7 @@ class Losses(Probe):
         self.passes_end = listen(torch.Tensor, "backward", guarded(self, self.backward))
 
     def fetched(self, epoch, batch) -> None:
-        if torch.is_grad_enabled() and self.watch.model.training:
+        if torch.is_grad_enabled() and self.watch.training:
             self.batch = length_of(batch) or 0
             self.fresh += self.batch
 

@@ -167,8 +167,8 @@ class Watch:
 
     @property
     def training(self) -> bool:
-        """Whether the model is in training mode; of several, one of them."""
-        return any(layers[-1].training for layers in self.models)
+        """Whether the model is in training mode, or one of several; True until they are known."""
+        return self.model is None or any(layers[-1].training for layers in self.models)
 
     # --- what happens, and who is told ----------------------------------------------------------------------------
 

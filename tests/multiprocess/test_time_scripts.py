@@ -232,6 +232,7 @@ def timed(folder, text: str, *launcher, words=(), options=()) -> tuple[runs.Resu
     done = runs.bench("time", "--out", folder / "out", "--warmup=3", *options, "--", *launcher, script, *words)
     found, refused = find(folder / "out")
     assert refused == []
+    assert not [why for record in found for why in record["unheard"].values() if "probe failed" in why]
     return done, (found[0] if found else None)
 
 
