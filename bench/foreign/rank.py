@@ -64,11 +64,10 @@ class Backward:
     def hear(self):
         """A hook of a parameter, which may be pickled meanwhile."""
 
-        @unserializable_hook
         def heard(gradient) -> None:
             self.seen = True
 
-        return heard
+        return unserializable_hook(uncompiled(heard))
 
     def close(self) -> None:
         """The parameters have no hooks any more."""

@@ -195,7 +195,7 @@ class Watch:
                 except Exception as error:
                     self.fails(probe, error)
 
-        return call
+        return uncompiled(call)
 
     def fails(self, probe: Probe, error: Exception) -> None:
         """A probe raised: from now on it is deaf."""
