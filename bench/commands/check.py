@@ -15,6 +15,7 @@ from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
 from bench.foreign.record import find as find_foreign
 from bench.mistakes import Finding
+from bench.record.disturbance import observed_of
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
 from bench.record.view import Record
@@ -35,7 +36,7 @@ def run(args) -> int:
     for record in records:
         names = record["unheard"] if isinstance(record, ForeignRecord) else mistakes.unobserved(record.observed)
         unseen[", ".join(names)] += 1
-        if findings := mistakes.find(record.observed):
+        if findings := mistakes.find(observed_of(record)):
             wrong.setdefault((program(record), *(finding.name for finding in findings)), []).append((record, findings))
     for (title, *_), runs in wrong.items():
         record, findings = runs[0]
@@ -83,7 +84,7 @@ def show(findings: list[Finding], title: str) -> None:
 
 def print_findings(record: Record) -> None:
     """What `bench run` says of a run with WATCH=1, after its table."""
-    findings = mistakes.find(record.observed)
+    findings = mistakes.find(observed_of(record))
     wrong, possible = ([each for each in findings if bool(each.question) == asked] for asked in (False, True))
     show(wrong, f"known mistakes found: {len(wrong)}")
     if possible:

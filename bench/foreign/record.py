@@ -14,6 +14,7 @@ from bench.config.options import RunConfig
 from bench.errors import BenchError
 from bench.mistakes import Finding
 from bench.record import schema
+from bench.record.disturbance import observed_of
 from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord
 from bench.record.summary import disturbance
@@ -126,7 +127,7 @@ class ForeignRecord(Record):
     @cached_property
     def findings(self) -> list[Finding]:
         """The known mistakes in it, those that may be meant so too."""
-        return mistakes.find(self.observed) if self.observed else []
+        return mistakes.find(observed_of(self)) if self.observed else []
 
 
 def load(path: Path) -> ForeignRecord:

@@ -45,6 +45,12 @@ def above(summary: dict) -> dict[str, float]:
     return {name: value for name in THRESHOLDS if (value := summary.get(name) or 0.0) > limits[name]}
 
 
+def observed_of(record: Record) -> dict:
+    """What was observed of a run, for the detectors, and in "disturbed" what else used the machine: no time of such a
+    run is evidence of a mistake."""
+    return record.observed | {"disturbed": in_words(above(record.data.get("summary") or {}))}
+
+
 def in_words(found: dict[str, float]) -> str:
     """
     >>> in_words({"others_cpu_share": 0.41, "foreign_gpu_processes": 2})

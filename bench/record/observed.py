@@ -6,6 +6,7 @@ script. A key that is absent was not observed, and its detector says nothing. Al
     world_size     processes that train
     num_devices    devices over all processes
     device         "cpu" or "cuda"; not known of a run that failed
+    disturbed      what else used the machine above the thresholds, in words; "" for nothing (record/disturbance.py)
     exchanges      whether gradients are exchanged at all (a bound without communication does not: no mistake of it)
     trains         whether epochs are trained (and not only steps timed)
     start, end     {"parameters": [sha256, …], "buffers": [sha256, …]}

@@ -22,7 +22,7 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find
 from bench.mistakes.measures import Measure
-from bench.record.disturbance import worst
+from bench.record.disturbance import observed_of, worst
 from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
 from bench.studies.lab.study import VARIANTS
@@ -232,7 +232,7 @@ def row_of(measure: Measure, records: dict[str, list[Record]]) -> Row | None:
 
 def findings_of(records: list[Record]) -> list[Finding]:
     """The detectors' findings in these records, each mistake once."""
-    by_name = {finding.name: finding for record in reversed(records) for finding in find(record.observed)}
+    by_name = {finding.name: finding for record in reversed(records) for finding in find(observed_of(record))}
     return sorted(by_name.values(), key=lambda finding: [*MISTAKES, finding.name].index(finding.name))
 
 

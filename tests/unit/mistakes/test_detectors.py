@@ -372,3 +372,10 @@ def test_what_cannot_be_read_is_exit_code_2(tmp_path, capsys):
     assert cli.main(["check", str(tmp_path)]) == check.UNREADABLE
     assert cli.main(["check", str(tmp_path / "record.json")]) == check.UNREADABLE
     assert "not a readable record" in capsys.readouterr().err
+
+
+def test_a_wait_for_data_beside_other_processes_is_a_possible_mistake():
+    waits = {"loader": {"wait_share": [0.1, 0.4], "workers": 1}}
+    busy = waits | {"disturbed": "other processes took 86 % of the CPU"}
+    questions = [DETECTED["loader-starvation"].find(observed).question for observed in (waits, busy)]
+    assert questions[0] == "" and questions[1]
