@@ -31,8 +31,8 @@ PROVENANCE = {
     "rank; 0 without one",
     "watch_s": "monotonic clock around what the Watch of bench does between the ends of two steps; which is in "
     "step_time_s",
-    "throughput": "steps, or examples of all ranks, over the time of the slowest rank of each step; the examples per "
-    "step are those that were given (BATCH), or that the Watch counted",
+    "throughput": "steps, or examples of all ranks, over the time of the rank that took longest for them; the examples "
+    "per step are those that were given (BATCH), or that the Watch counted",
     "load": "the operating system's counters, from the end of the warm-up to the end of the script's last step or of "
     "the process",
     "peak_memory_gib": "as in a run's record, from the first step on; torch's peaks are set back after the warm-up",
@@ -84,8 +84,8 @@ class ForeignRecord(Record):
 
     @property
     def steps_per_s(self) -> float:
-        """Over all timed steps, by the slowest rank of each."""
-        return formulas.throughput_per_s([formulas.slowest_rank([part.step_time_s for part in self.samples])], 1)
+        """Over all timed steps, by the rank that took longest for them."""
+        return formulas.throughput_per_s([part.step_time_s for part in self.samples], 1)
 
     @property
     def throughput(self) -> float:

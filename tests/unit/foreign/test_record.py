@@ -25,6 +25,15 @@ def test_figures_follow_from_the_steps_that_all_ranks_timed(tmp_path):
     assert record.unit == "examples/s" and not record.on_gpu and record.config.num_devices == 2
 
 
+def test_a_script_is_as_fast_as_the_rank_that_takes_longest_for_all_steps(tmp_path):
+    """Step ends that vary between ranks are no lost time: both ranks need 0.2 s for two steps."""
+    made = foreigners.data(batch=32, noise=0)
+    for part, steps in zip(made["samples"], ([0.09, 0.11], [0.11, 0.09]), strict=True):
+        part["step_time_s"] = steps * 10
+    record = foreigners.write(tmp_path, made)
+    assert record.steps_per_s == pytest.approx(10) and record.throughput == pytest.approx(320)
+
+
 def test_unknown_examples_are_steps_and_never_examples(tmp_path):
     record = foreigners.write(tmp_path, foreigners.data(batch=None, noise=0))
     assert record.throughput == pytest.approx(10) and record.unit == "steps/s"
