@@ -16,6 +16,16 @@ def slowest_rank(step_times: list[list[float]]) -> list[float]:
     return [max(step) for step in zip(*step_times, strict=True)]
 
 
+def rank_imbalance_s(step_times: list[list[float]]) -> float:
+    """By how much the slowest rank's mean step is longer than the mean rank's, in seconds.
+
+    >>> rank_imbalance_s([[3.0, 3.0], [2.0, 2.0]])
+    0.5
+    """
+    means = [statistics.fmean(times) for times in step_times]
+    return max(means) - statistics.fmean(means)
+
+
 def throughput_per_s(step_times: list[list[float]], global_batch: int) -> float:
     """Examples per second of ranks that step together: all examples over the time of the slowest rank.
 

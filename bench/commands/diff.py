@@ -7,6 +7,8 @@ from bench.analysis import tables
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.commands.base import is_on, needed
 from bench.errors import UserError
+from bench.foreign import result as foreign_result
+from bench.foreign import scaling
 from bench.foreign.record import ForeignRecord
 from bench.foreign.record import find as find_foreign
 from bench.record.describe import machine_line
@@ -25,9 +27,11 @@ REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
 
 
 def run(args) -> int:
-    """Print what differs, a table, a sentence for each program, and the judgement.
+    """Print what differs, a table, a sentence for each program, and the judgement; of one script on different numbers
+    of devices how it scales.
 
-    Returns the exit code: REGRESSION where a program fails the bound, see ``Result.regressions``.
+    Returns the exit code: REGRESSION where a program fails the bound, see ``Result.regressions``. Raises UserError
+    where nothing can be compared, or judged by the bound.
     """
     strict = is_on("STRICT", args.strict)
     bound = read_bound(args.bound, strict)
@@ -37,24 +41,53 @@ def run(args) -> int:
         if found and not other and not any(Path(place).rglob("record.json")):
             raise UserError(f"{name} holds foreign scripts alone, and those are compared with foreign scripts alone")
     (a, said_a), (b, said_b) = (read_side(place, name, not all(foreign)) for name, place in places.items())
-    said, results = [*said_a, *said_b, *(f"refused: {sentence}" for side in refused for sentence in side)], []
+    said = [*said_a, *said_b, *(f"refused: {sentence}" for side in refused for sentence in side)]
+    compared, scalings = [], []  # compared: a result with its two sides
     if any(foreign) and not all(foreign):
         said.append(f"note: foreign scripts are in {'A' if foreign[0] else 'B'} alone: not compared")
     if (a and b) or not all(foreign):
-        results.append(compare_sets(a, b))
-        show(results[0], a, b, said)
+        compared.append((compare_sets(a, b), a, b))
     if all(foreign):
-        results.append(compare_foreign(*foreign))
-        show(results[-1], *foreign, [] if results[1:] else said)
-    judged = [] if bound is None else results
-    regressions = [sentence for result in judged for sentence in result.regressions(bound, strict)]
+        result = compare_foreign(*foreign)
+        scalings = [] if result.differences else scaling.find(*foreign)
+        if result.differences or compared:
+            compared.append((result, *foreign))
+        elif not scalings:
+            raise UserError("; ".join([nothing_shared(*foreign), *said]))
+    console = tables.terminal()
+    for result, *sides in compared:
+        show(console, result, *sides, said)
+        said = []
+    if not compared:
+        show_machines(console, *foreign)
+    for found in scalings:
+        scaling.show(console, found)
+    for line in said:
+        console.print(line, markup=False)
+    if bound is None:
+        return 0
+    if not compared:
+        raise UserError(
+            f"BOUND={bound:g} is not judged: A and B have scripts on different numbers of devices, and none on the same"
+        )
+    results = [result for result, *_ in compared]
+    regressions = [sentence for result in results for sentence in result.regressions(bound, strict)]
     for sentence in regressions:
         print(f"regression: {sentence}")
-    if bound is not None and not regressions:
+    if not regressions:
         unjudged = sum(d.against(bound) == "unknown" for result in results for d in result.differences)
         more = f"; {unjudged} not judged (disturbed, or fewer than {FEWEST_ROUNDS} records a side)" if unjudged else ""
         print(f"no regression beyond {bound:g} % is shown{more}")
     return REGRESSION if regressions else 0
+
+
+def nothing_shared(a: list[ForeignRecord], b: list[ForeignRecord]) -> str:
+    """What each side has, and what it needs to be compared."""
+    listed = [", ".join(dict.fromkeys(map(foreign_result.program_in_words, side))) for side in (a, b)]
+    return (
+        f"nothing to compare: A has {listed[0]}; B has {listed[1]}. Scripts are compared under one name (LABEL), on "
+        "the same kind of device, with the same batch per device or the same global batch"
+    )
 
 
 def read_bound(text: str | None, strict: bool) -> float | None:
@@ -79,19 +112,24 @@ def units_of(records: list[Record]) -> str:
     return records[0].workload.units
 
 
-def show(result: Result, a: list[Record], b: list[Record], said: list[str]) -> None:
-    """Everything but the judgement."""
-    console = tables.terminal()
+def show_machines(console, a: list[Record], b: list[Record]) -> None:
+    """The machines of both sides, and how they differ."""
     for name, side in (("A", a), ("B", b)):
         for line in sorted({machine_line(record) for record in side}):
             console.print(f"{name}: {line}", markup=False)
     for line in changes(a, b):
         console.print(f"differs: {line}", markup=False)
+
+
+def show(console, result: Result, a: list[Record], b: list[Record], said: list[str]) -> None:
+    """Everything but the judgement."""
+    show_machines(console, a, b)
     for line in dict.fromkeys(line for d in result.differences for line in d.unlike):
         programs = [d.name for d in result.differences if line in d.unlike]
         where = "" if len(programs) == len(result.differences) else f" ({', '.join(programs)})"
         console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
-    tables.print_grid(console, grid(result, units_of(a + b)))
+    if result.differences:
+        tables.print_grid(console, grid(result, units_of(a + b)))
     for d in result.differences:
         console.print(f"{d.name}: {d.sentence()}", markup=False, style="dim" if d.disturbance else None)
         if d.disturbance:

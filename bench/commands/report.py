@@ -7,6 +7,7 @@ from bench.analysis import tables
 from bench.analysis.suite import suite_of, suites_of
 from bench.commands.base import folder_of
 from bench.foreign import result as foreign_result
+from bench.foreign import scaling
 from bench.foreign.record import find as find_foreign
 from bench.record.describe import machine_line
 from bench.record.read import find_records
@@ -35,6 +36,8 @@ def run(args) -> int:
         tables.print_grid(console, shown)
         for line in (line for record in foreign for line in foreign_result.summary_lines(record)):
             console.print(line, highlight=False, markup=False)
+        for found in scaling.find(foreign):
+            scaling.show(console, found)
     for suite, found in by_suite(networks).items():
         console.print(f"{suite}: {result.standing(found)[0]}", highlight=False, markup=False)
         for line in result.answer(found):

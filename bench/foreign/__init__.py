@@ -7,4 +7,5 @@ models   the models that a process trains, and when they are evaluated
 watching  the Watch of such a process
 record   the record: a kind of its own, which no table of runs, no pool and no comparison takes
 result   its figures in tables and in words
+scaling  one script on several numbers of devices
 """

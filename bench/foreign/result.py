@@ -88,13 +88,16 @@ def key_of(record: ForeignRecord) -> tuple:
     return (record.name, record["engine"], *place)
 
 
+def program_in_words(record: ForeignRecord) -> str:
+    """Everything that two records must have in common to be of one program, in words."""
+    name, engine, device, devices, batch, network = key_of(record)
+    more = ", ".join(filter(None, [engine, f"batch {batch or 'not known'}", network]))
+    return f"{KIND} {name} on {devices} × {device} ({more})"
+
+
 def labels(records: list[ForeignRecord]) -> dict[tuple, str]:
     """A name for each program: ``foreign script train.py on 2 × cpu``, with what tells it from others of that name."""
-    keys = dict.fromkeys(key_of(record) for record in records)
-    plain = {key: f"{KIND} {key[0]} on {key[3]} × {key[2]}" for key in keys}
-    found = {}
-    for key, name in plain.items():
-        _, engine, *_, batch, network = key
-        more = ", ".join(filter(None, [engine, f"batch {batch or 'not known'}", network]))
-        found[key] = f"{name} ({more})" if list(plain.values()).count(name) > 1 else name
-    return found
+    known = {key_of(record): record for record in records}
+    plain = {key: f"{KIND} {key[0]} on {key[3]} × {key[2]}" for key in known}
+    names = list(plain.values())
+    return {key: program_in_words(known[key]) if names.count(name) > 1 else name for key, name in plain.items()}

@@ -3,9 +3,9 @@
 Records of runs and of `bench network` alone are read; what was emulated or predicted is in files of other kinds.
 """
 
-import statistics
 from collections.abc import Iterable
 
+from bench import formulas
 from bench.analysis import style
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Program, Suite
@@ -166,7 +166,7 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
     found = {DATA_WAIT: [wait_ms(record) for record in program.records]}
     if bare:
         found[EXPOSED] = breakdown.exposed_comm(program, bare)[0]
-        found[IMBALANCE] = [breakdown.step_ms(record) - mean_rank_ms(record) for record in bare.records]
+        found[IMBALANCE] = [imbalance_ms(record) for record in bare.records]
     one = program.first.mode.max_devices == 1 or program.config.num_devices == 1
     rest = [step - sum(each) for step, each in zip(steps, zip(*found.values(), strict=True), strict=True)]
     return found | {COMPUTATION if bare or one else REST: rest}
@@ -178,9 +178,9 @@ def wait_ms(record: Record) -> float:
     return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)[breakdown.PHASES[0]]
 
 
-def mean_rank_ms(record: Record) -> float:
-    """Mean milliseconds of a step over all ranks."""
-    return 1e3 * statistics.fmean(statistics.fmean(part.step_time_s) for part in record.samples)
+def imbalance_ms(record: Record) -> float:
+    """Mean milliseconds by which a step of the slowest rank is longer than the mean rank's."""
+    return 1e3 * formulas.rank_imbalance_s([part.step_time_s for part in record.samples])
 
 
 def profile_for(suite: Suite, runs: list[Record]) -> Record | None:

@@ -18,6 +18,7 @@ from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.errors import UserError
 from bench.foreign import result as foreign_result
+from bench.foreign import scaling
 from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
 from bench.record import describe
@@ -219,9 +220,13 @@ def network_section(records: list[NetworkRecord]) -> dict:
 
 def foreign_section(records: list[ForeignRecord]) -> dict:
     """All that the template shows of the scripts that `bench time` timed."""
+    scalings = scaling.find(records)
     return {
-        "table": foreign_result.grid(records),
-        "lines": [line for record in records for line in foreign_result.summary_lines(record)],
+        "tables": [foreign_result.grid(records), *map(scaling.grid, scalings)],
+        "lines": [
+            *(line for record in records for line in foreign_result.summary_lines(record)),
+            *(line for found in scalings for line in found.lines()),
+        ],
         "machines": sorted({describe.machine_line(record) for record in records}),
     }
 

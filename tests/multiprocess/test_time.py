@@ -77,6 +77,20 @@ def test_steps_end_a_script_that_would_go_on_for_ever(tmp_path):
 
 
 @pytest.mark.wide
+def test_one_script_on_one_and_on_two_devices_scales(tmp_path):
+    (script := tmp_path / "train.py").write_text(SCRIPT)
+    sides = tmp_path / "1", tmp_path / "2"
+    for side in sides:
+        words = (*TORCHRUN[:-1], f"--nproc-per-node={side.name}", script)
+        done = runs.bench("time", "--out", side, "--warmup=10", "--", *words)
+        assert done.code == 0, done.stderr
+    said = runs.bench("diff", *sides)
+    assert said.code == 0 and "weak scaling: 4 examples per device" in said.stdout, said.stderr
+    assert "2 CPU processes emulate 2 devices" in said.stdout and "differs between" not in said.stdout
+    assert runs.bench("diff", *sides, "--bound=5").code == 2
+
+
+@pytest.mark.wide
 def test_nothing_that_a_script_computes_is_changed(tmp_path):
     (script := tmp_path / "train.py").write_text(SCRIPT)
     timed = runs.bench("time", "--out", tmp_path / "out", "--warmup=10", "--", *TORCHRUN, script)
