@@ -38,6 +38,8 @@ def lines(record: ForeignRecord) -> list[str]:
     said = [f"{record.program}: {record['engine']}; {describe.stand_in(record)}"]
     if not record.global_batch:
         said.append("examples per step are not known: BATCH=examples per device gives examples/s")
+    if record.observed:
+        said.append(f"known mistakes found: {sum(not finding.question for finding in record.findings)}")
     for finding in record.findings:
         said += finding.lines()
     whys = {}
