@@ -5,6 +5,8 @@ import threading
 import time
 from typing import ClassVar
 
+import torch
+
 from bench.observe.examples import is_list, length_of
 from bench.observe.probe import Probe, Unheard
 from bench.observe.view import Epoch, chosen
@@ -45,6 +47,7 @@ class Counts(Probe):
             known.append(len(indices))
 
     def fetched(self, epoch, batch) -> None:
+        epoch.evaluates |= not (self.watch.training and torch.is_grad_enabled())
         lengths = self.epochs.get(epoch)
         if lengths is not None and len(lengths) < LENGTHS:
             known = self.known[epoch]

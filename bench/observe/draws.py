@@ -160,6 +160,8 @@ class Draws(Probe):
         kept = chosen([record.epoch for record in known])
         records = [record for record in known if record.epoch in kept]
         found = {"validations": validations([record for record in known if record.epoch not in kept])}
+        if not records:
+            return found
         first = records[0]
         records = [record for record in records if alike(record, first)][:MOST_EPOCHS]
         part = {"examples": [record.examples for record in records[:HASHED_EPOCHS]], "set": arrays(first.set),

@@ -11,7 +11,7 @@ from bench.observe.probe import Probe, Unheard
 
 MOST_SAMPLES = 512  # beyond them every second one goes
 BLOCKS = 6  # in each of which memory has to grow, to grow steadily
-FEWEST = 4 * BLOCKS  # samples
+FEWEST = {"GPU": 4 * BLOCKS, "host": 8 * BLOCKS}  # samples; a process keeps pages that it has freed
 EPOCHS = 5  # ends of epochs, of fewer nothing is said
 STEADY = 1 / 3  # of the mean growth of a block: the least
 STATM = Path("/proc/self/statm")
@@ -55,15 +55,16 @@ class MemoryGrowth(Probe):
     def part(self) -> dict:
         if not getattr(self, "known", True):
             return {"memory": Unheard("this system does not tell the memory of a process")}
-        found = growth(self.samples, self.ends)
+        place = "host" if self.device is None else "GPU"
+        found = growth(self.samples, self.ends, FEWEST[place])
         if found is None:
             return {}
-        return {"memory": found | {"place": "host" if self.device is None else "GPU"}}
+        return {"memory": found | {"place": place}}
 
 
-def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]]) -> dict | None:
+def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]], fewest: int) -> dict | None:
     """samples, ends: (step, bytes) within epochs and at their ends. steps: the first and the last of those that are
-    compared; bytes: in use at them; steadily: whether it grew all the time between them. None: too few.
+    compared; bytes: in use at them; steadily: whether it grew all the time between them. None: fewer than so many.
 
     The first third is left out, in which allocators and caches fill up. Within epochs the lowest samples of blocks are
     compared, for what comes and goes with a step, or waits for Python's collector, is no growth.
@@ -71,7 +72,7 @@ def growth(samples: list[tuple[int, int]], ends: list[tuple[int, int]]) -> dict 
     later = samples[len(samples) // 3 :]
     size = len(later) // BLOCKS
     blocks = [min(later[at : at + size], key=lambda each: each[1]) for at in range(0, size * BLOCKS, size or 1)]
-    series = [blocks] * (len(later) >= FEWEST) + [ends[1:]] * (len(ends) >= EPOCHS)
+    series = [blocks] * (len(later) >= fewest) + [ends[1:]] * (len(ends) >= EPOCHS)
     found = [{"steps": [each[0][0], each[-1][0]], "bytes": [each[0][1], each[-1][1]], "steadily": steady(each)}
              for each in series]  # fmt: skip
     return next((each for each in found if each["steadily"]), found[0] if found else None)

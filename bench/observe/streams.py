@@ -448,9 +448,10 @@ class StepRandom(Probe):
 
     def part(self) -> dict:
         whole = [epoch for epoch, steps in self.seen.items() if len(steps) == FETCHES]
-        if not whole:
+        trained = chosen(whole)
+        if not trained:
             return {}
-        steps = self.seen[chosen(whole)[0]]
+        steps = self.seen[trained[0]]
         always = set.intersection(*map(set, steps))  # what is drawn now and then is a choice
         if any(steps) and not always:
             raise Unheard("random numbers were drawn in one of the first two steps only")

@@ -5,15 +5,18 @@ from collections.abc import Callable
 
 class Epoch:
     """One walk over a loader. loader: until its iterator has been made. taken: batches. whole: it was walked to its
-    end. ended: it is over. optimizer_steps: of any optimizer, while it was walked."""
+    end. ended: it is over. optimizer_steps: of any optimizer, while it was walked. evaluates: a batch was fetched in
+    evaluation mode or without gradients."""
 
     def __init__(self, loader):
         self.loader, self.taken, self.whole, self.ended, self.optimizer_steps = loader, 0, False, False, 0
+        self.evaluates = False
 
 
 def chosen(epochs: list[Epoch]) -> list[Epoch]:
-    """The epochs that train, which are those with optimizer steps; all of them where a script trains otherwise."""
-    return [epoch for epoch in epochs if epoch.optimizer_steps] or epochs
+    """The epochs that train, which are those with optimizer steps; where a script takes its steps outside of them, all
+    but those that evaluate."""
+    return [epoch for epoch in epochs if epoch.optimizer_steps] or [epoch for epoch in epochs if not epoch.evaluates]
 
 
 class Walked:

@@ -162,8 +162,9 @@ class Watch:
 
     @property
     def models(self) -> list[list[nn.Module]]:
-        """Each model with what it wraps: the last one is in no wrapper."""
-        return [layers_of(each) for each in (self.model if isinstance(self.model, nn.ModuleList) else [self.model])]
+        """Each model with what it wraps: the last one is in no wrapper. Of a module that holds wrapped ones, these."""
+        several = self.model if isinstance(self.model, nn.ModuleList) else [self.model]
+        return [layers_of(each) for model in several for each in wrapped_in(model)]
 
     @property
     def training(self) -> bool:
@@ -351,6 +352,14 @@ def guarded_join(join: Callable) -> Callable:
             raise Unheard(failure(error)) from None
 
     return joined
+
+
+def wrapped_in(model: nn.Module) -> list[nn.Module]:
+    """The outermost wrapped modules in a model; itself where there are none, or it wraps one."""
+    if len(layers_of(model)) > 1:
+        return [model]
+    found = [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+    return found or [model]
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

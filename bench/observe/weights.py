@@ -1,6 +1,7 @@
 """Weights and buffers of the replicas: whether they are the same on all ranks, at the start, at the end and between."""
 
 import hashlib
+import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -125,7 +126,7 @@ class Weights(Probe):
 
     joins: ClassVar = {"start": parameters_of, "end": parameters_of, "weights": weights_of}
     silent: ClassVar = dict.fromkeys(joins, "no epoch was seen: for batch in watch(loader)")
-    begun, moved = None, ()
+    begun, moved, thread = None, (), None
 
     def start(self) -> None:
         self.named = dict(self.watch.model.named_parameters())
@@ -159,6 +160,7 @@ class Weights(Probe):
     def after_step(self, optimizer) -> None:
         if self.begun is None or self.watch.stepping or not self.watch.steps_model(optimizer):
             return
+        self.thread = threading.get_ident()
         self.step += 1
         self.within += 1
         if looked_at(self.step):
@@ -167,7 +169,7 @@ class Weights(Probe):
             self.places.append((self.epoch, self.within))
 
     def epoch_ended(self, epoch) -> None:
-        if epoch.optimizer_steps:
+        if epoch.optimizer_steps and threading.get_ident() == self.thread:  # not where another one reads ahead
             self.epoch, self.within = self.epoch + 1, 0
 
     def part(self) -> dict:

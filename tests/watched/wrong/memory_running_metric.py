@@ -20,7 +20,7 @@ sampler = DistributedSampler(dataset)
 loader = DataLoader(dataset, 32, sampler=sampler)
 watch = Watch(model, optimizer)
 running = 0.0
-for epoch in range(4):
+for epoch in range(6):
     sampler.set_epoch(epoch)
     for a, b in watch(loader):
         optimizer.zero_grad()
