@@ -60,7 +60,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> No
     """Join, load, build, measure, collect, write. kept: with ELASTIC, what the mode keeps between two attempts."""
     moments = {"worker_started": steady.now()}
     if kept:
-        gc.collect()  # what an attempt before this one has left
+        gc.unfreeze()  # the attempt before this one froze its model and its optimizer as well
+        gc.collect()
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     status.phase("joining the group")
     script, observer = join(config, run_dir)

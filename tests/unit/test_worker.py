@@ -1,5 +1,7 @@
 """bench/worker.py: the order in which the timed steps are begun and ended. The device is made up: busy until asked."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -72,3 +74,29 @@ def test_the_wall_clock_ends_with_the_last_step_and_before_anything_is_read(devi
         "step_time_s": [1.0], "data_wait_s": [0.1], "phase_time_s": {"forward": [0.4]},
         "load": {"wall_s": 2.0, "local_rank": 1},
     }  # fmt: skip
+
+
+class Enough(Exception):
+    """What ends an attempt here, before it joins the others."""
+
+
+def test_an_elastic_attempt_frees_what_the_one_before_it_has_frozen(monkeypatch, tmp_path):
+    def join(*_):
+        raise Enough
+
+    class Trainer:
+        def __init__(self):
+            self.hooks = [self]  # a cycle
+
+    trainer = Trainer()
+    left = weakref.ref(trainer)
+    del trainer
+    gc.freeze()
+    monkeypatch.setattr(worker, "join", join)
+    try:
+        with pytest.raises(Enough):
+            worker.run(None, tmp_path, SimpleNamespace(phase=lambda name: None), kept=object())
+    finally:
+        gc.freeze()  # as it was for the other tests
+        gc.enable()
+    assert left() is None
