@@ -30,7 +30,7 @@ from bench.storage import remote
 def join(args, seat: Seat) -> int:
     """Become a rank; the exit code where this process does not come to be one. Otherwise it ends with its rank."""
     started = steady.now()
-    os.environ |= {"BENCH_STARTED_AT": str(started)} | ({} if seat.node_rank is None else place_of(seat))
+    os.environ |= {steady.STARTED_AT: str(started)} | ({} if seat.node_rank is None else place_of(seat))
     for name in (LAUNCHER_PID, "BENCH_HOSTS", "BENCH_REMOTE", "BENCH_INIT_METHOD"):  # of a `bench` that starts its own
         os.environ.pop(name, None)
     if (iface := os.environ.get("BENCH_IFACE")) and seat.engine == "torchrun":

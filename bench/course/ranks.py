@@ -182,7 +182,7 @@ def common_variables(num_ranks: int) -> dict[str, str]:
     return {
         **thread_variables(max(1, usable_cores() // num_ranks)),
         "PYTHONUNBUFFERED": "1",
-        "BENCH_STARTED_AT": str(steady.now()),
+        steady.STARTED_AT: str(steady.now()),
         **steady.variables(),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }

@@ -28,7 +28,7 @@ from bench.process.guard import LAUNCHER_PID
 
 # Variables that may differ from call to call: nothing that the process has imported has read them. The last is set by
 # torch itself, in the kernel, when it makes the first optimizer.
-OF_A_CALL = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "BENCH_STARTED_AT", steady.ANCHOR, GLOO_TIMEOUT, LAUNCHER_PID,
+OF_A_CALL = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", steady.STARTED_AT, steady.ANCHOR, GLOO_TIMEOUT, LAUNCHER_PID,
              "TORCHINDUCTOR_CACHE_DIR")  # fmt: skip
 BLANK = "0" * 16  # as long as a node's mark
 SOON_S = 60.0  # before its time is over it is not called any more

@@ -37,7 +37,7 @@ def thread_variables(threads: int) -> dict[str, str]:
 def common_variables(started: float) -> dict[str, str]:
     """What every engine's processes get: when the command began, its clock, and where this code is."""
     return {
-        "BENCH_STARTED_AT": str(started),
+        steady.STARTED_AT: str(started),
         **steady.variables(),
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),

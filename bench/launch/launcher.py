@@ -145,10 +145,9 @@ def fail(
 ) -> None:  # fmt: skip
     """Leave a record that says how the run failed, where the disk lets us. machine: what ``collect_machine`` has found
     already, where there is no time for it."""
-    os.environ["BENCH_STARTED_AT"] = str(started)
     with uninterrupted(), contextlib.suppress(OSError):
         failure = failure | {"after_s": round(steady.now() - started, 3)}
-        write_failure(run_dir, config, machine or collect_machine(), failure, survival and survival.told())
+        write_failure(run_dir, config, started, machine or collect_machine(), failure, survival and survival.told())
 
 
 def make_run_dir(config: RunConfig) -> Path:

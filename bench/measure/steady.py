@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 ANCHOR = "BENCH_CLOCK"  # in the environment: which boot of which machine, and what to add to its monotonic clock
+STARTED_AT = "BENCH_STARTED_AT"  # in the environment of a rank: when its command began
 
 
 def now() -> float:
@@ -23,6 +24,11 @@ def offset() -> float:
     """What is added to the monotonic clock: as the process that began the command has it, or as it is now."""
     boot, _, given = os.environ.get(ANCHOR, "").partition(" ")
     return float(given) if given and boot == this_boot() else time.time() - time.monotonic()
+
+
+def command_began() -> float | None:
+    """When the command of this rank began, as its launcher has put it into the environment; None without a launcher."""
+    return float(os.environ[STARTED_AT]) if STARTED_AT in os.environ else None
 
 
 def variables() -> dict[str, str]:

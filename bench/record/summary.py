@@ -1,6 +1,5 @@
 """The figures of a record that follow from its samples. They can be computed again from them at any time."""
 
-import os
 import statistics
 
 from bench import formulas
@@ -10,10 +9,11 @@ from bench.measure.nvml import SLOWED
 from bench.record.disturbance import thresholds
 
 
-def summarise(mode: str, units: int, parts: list[dict]) -> dict:
+def summarise(mode: str, units: int, parts: list[dict], started: float | None = None) -> dict:
     """The figures that tables show. units: those of throughput in a step over all devices. parts: one dict per rank, as
-    in the record's ``samples``."""
+    in the record's ``samples``. started: when the command began; without it that of rank 0's process."""
     times = [part["step_time_s"] for part in parts]
+    started = parts[0]["moments"]["worker_started"] if started is None else started
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
     middle = formulas.median_steps(times, MODES[mode].baseline)
@@ -36,7 +36,7 @@ def summarise(mode: str, units: int, parts: list[dict]) -> dict:
         **disturbance(parts),
         # of rank 0's machine: another one has another clock
         "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in on_one_machine(parts)[0])
-        - float(os.environ.get("BENCH_STARTED_AT", parts[0]["moments"]["worker_started"])),
+        - started,
     }
 
 

@@ -6,7 +6,6 @@ Raw samples are kept: every figure of ``summary`` can be computed again from ``s
 
 import datetime
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,14 +75,14 @@ def write_record(
     observed: what the detectors of bench/mistakes look at. Raises BadRecord when the result does not fit the schema,
     OSError when it cannot be written.
     """
-    nodes = nodes_of(parts)
+    nodes, units = nodes_of(parts), config.global_batch * workload_of(config).per_example
     record = {
         **frame(run_dir, config, "ok"),
         "topology": describe_topology(config, topology, label, parts),
         "environment": environment,
         "nodes": nodes,
         "samples": parts,
-        "summary": summarise(config.mode, config.global_batch * workload_of(config).per_example, parts),
+        "summary": summarise(config.mode, units, parts, steady.command_began()),
         "observed": observed,
         "provenance": provenance_of(config),
     }
@@ -164,22 +163,22 @@ def notes_of(survived: dict) -> list[str]:
 
 
 def write_failure(
-    run_dir: Path, config: RunConfig, environment: dict, failure: dict, survived: dict | None = None
+    run_dir: Path, config: RunConfig, started: float, environment: dict, failure: dict, survived: dict | None = None
 ) -> None:
-    """The launcher, after a run that did not end well. failure: rank, kind, message and traceback. survived: with
-    ELASTIC, what the run had survived before."""
-    record = frame(run_dir, config, "failed") | {"topology": {}, "environment": environment, "samples": []}
+    """The launcher, after a run that did not end well. started: when its command began. failure: rank, kind, message
+    and traceback. survived: with ELASTIC, what the run had survived before."""
+    record = frame(run_dir, config, "failed", started) | {"topology": {}, "environment": environment, "samples": []}
     record |= {"elastic": survived} if survived else {}
     check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
     public = {name: without_paths(failure[name]) for name in ("message", "traceback")}
     save(run_dir, record | {"failure": failure | public})
 
 
-def frame(run_dir, config: RunConfig, status: str) -> dict:
-    """The head that every record has."""
+def frame(run_dir, config: RunConfig, status: str, started: float | None = None) -> dict:
+    """The head that every record has. started: when its command began; a rank has that from its launcher."""
     label = node.network()
     public = without_names(config)
-    started = float(os.environ.get("BENCH_STARTED_AT", "0")) or steady.now()
+    started = started or steady.command_began() or steady.now()
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": Path(run_dir).name,

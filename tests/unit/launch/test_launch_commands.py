@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ from bench.launch import launcher as launch_run
 from bench.launch.engines import ENGINES, horovodrun
 from bench.launch.hosts import HOSTS
 from bench.launch.node import Node, Placement
-from bench.measure import nccl
+from bench.measure import nccl, steady
 from bench.process.guard import LAUNCHER_PID, error_path
 from bench.process.heartbeat import LAYOUT, NO_WINDOW, PHASES, status_path
 from bench.studies.prepare import available
@@ -292,7 +293,6 @@ def environment_of(monkeypatch, tmp_path):
 
         monkeypatch.setattr(ENGINES[config.launcher], "command", lambda *_: ([sys.executable, "-c", SHOW], {}))
         monkeypatch.setattr(supervise, "run", show)
-        monkeypatch.setenv("BENCH_STARTED_AT", "0")  # put back what launch changes
         monkeypatch.chdir(tmp_path)
         with pytest.raises(RunFailed):
             launch_run.launch(config)
@@ -565,7 +565,6 @@ def test_runs_of_the_same_second_do_not_meet(tmp_path):
 def launch_with(monkeypatch, tmp_path, happening) -> Path:
     """``launch`` with ``happening(run_dir)`` in the place of processes; it must raise RunFailed. The run's folder."""
     monkeypatch.setattr(supervise, "run", lambda nodes, start, run_dir, *rest: happening(run_dir))
-    monkeypatch.setenv("BENCH_STARTED_AT", "0")  # put back what launch changes
     with pytest.raises(RunFailed):
         launch_run.launch(config_of(out=str(tmp_path)))
     (folder,) = tmp_path.iterdir()
@@ -576,6 +575,15 @@ def test_no_record_is_a_failure(monkeypatch, tmp_path):
     folder = launch_with(monkeypatch, tmp_path, lambda run_dir: None)
     failed = json.loads((folder / "record.json").read_text())
     assert failed["status"] == "failed" and failed["failure"]["kind"] == "launcher"
+
+
+def test_a_failed_record_contains_the_start_of_its_own_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCH_STARTED_AT", "1000.0")  # of another run
+    began, variables = steady.now(), dict(os.environ)
+    folder = launch_with(monkeypatch, tmp_path, lambda run_dir: None)
+    started = datetime.fromisoformat(json.loads((folder / "record.json").read_text())["started_at"]).timestamp()
+    assert began - 0.001 <= started <= steady.now()
+    assert dict(os.environ) == variables  # nothing for the next run to inherit
 
 
 def test_a_rank_ended_while_it_wrote_the_record_leaves_no_half_of_it(monkeypatch, tmp_path):
@@ -648,6 +656,7 @@ def test_a_config_crosses_the_boundary_unchanged(tmp_path, monkeypatch):
 
 BEATING = """
 import json, sys, time
+from datetime import datetime
 from pathlib import Path
 from bench.process.heartbeat import StatusWriter
 status = StatusWriter(Path(sys.argv[1]), 0)

@@ -282,9 +282,10 @@ def test_an_edited_record_is_refused(tmp_path, good, edit):
 
 
 def test_a_failed_run_leaves_a_record(tmp_path):
-    writer.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE)
+    writer.write_failure(tmp_path, CONFIG, 1.5, {"machine": {}}, FAILURE)
     failed = load(tmp_path / "record.json")
     assert (failed["status"], failed["failure"], failed["samples"]) == ("failed", FAILURE, [])
+    assert failed["started_at"] == "1970-01-01T00:00:01.500+00:00"
     assert failed["config"]["num_devices"] == 2
 
 
@@ -293,7 +294,7 @@ def test_a_traceback_names_no_folder_of_this_machine(tmp_path):
         f'  File "{PROJECT}/bench/training/loop.py", line 3 in f',
         '  File "/home/jane/v/site-packages/torch/a.py", line 1',
     ]
-    writer.write_failure(tmp_path, CONFIG, {"machine": {}}, FAILURE | {"traceback": "\n".join(lines)})
+    writer.write_failure(tmp_path, CONFIG, 1.5, {"machine": {}}, FAILURE | {"traceback": "\n".join(lines)})
     said = load(tmp_path / "record.json")["failure"]["traceback"]
     assert said == '  File "bench/training/loop.py", line 3 in f\n  File "site-packages/torch/a.py", line 1'
 
@@ -301,7 +302,7 @@ def test_a_traceback_names_no_folder_of_this_machine(tmp_path):
 @pytest.mark.parametrize("change", [{"kind": "bored"}, {"rank": "one"}, {"traceback": None}])
 def test_a_failure_that_says_nothing_useful_is_refused(tmp_path, change):
     with pytest.raises(BadRecord):
-        writer.write_failure(tmp_path, CONFIG, {}, FAILURE | change)
+        writer.write_failure(tmp_path, CONFIG, 1.5, {}, FAILURE | change)
     assert list(tmp_path.iterdir()) == []
 
 
