@@ -6,6 +6,7 @@ class BenchError(Exception):
 
     exit_code = 1
     run_dir = None  # of a run that failed and left something there
+    failure = None  # of a run that had begun: what its record says of how it failed
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows of it: the line, without the way through our own code."""

@@ -131,7 +131,7 @@ class Rank(Guard):
     def fail(self, kind: str, user_error: bool, message: str, trace: str, **more) -> None:
         """Tell the others why this rank ends."""
         log = {} if self.shared else {"log": tail(self.log, LOG_BYTES)}
-        self.failed = joining.report_of(self.rank, kind, user_error, message, trace, **log, **more)
+        self.failed = joining.report_of(self.rank, kind, user_error, message, trace, self.phase, **log, **more)
         try:
             self.meeting.fail(self.failed)
         except RuntimeError:  # the meeting is gone: so is who would read it
@@ -213,8 +213,8 @@ class Rank(Guard):
         error = self.cause(HURRY_S if hurried else QUIET_S)
         self.tidy()
         self.speak()
-        if isinstance(error, UserError) and not any(self.run_dir.glob("*.pt")):
-            shutil.rmtree(self.run_dir, ignore_errors=True)  # nothing ran
+        if isinstance(error, UserError) and not error.failure:
+            shutil.rmtree(self.run_dir, ignore_errors=True)  # nothing had begun
         elif not done:
             self.leave_record(error)
         print(f"bench: {printable(str(error))}", file=sys.stderr, flush=True)
@@ -224,9 +224,7 @@ class Rank(Guard):
 
     def leave_record(self, error: BenchError) -> None:
         """The record of a run that failed."""
-        failure = getattr(error, "failure", None)
-        failure = failure or {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
-        launcher.fail(self.run_dir, self.config, self.started, failure, machine=self.machine)
+        launcher.fail(self.run_dir, self.config, self.started, error.failure, machine=self.machine)
 
     def ended_by_launcher(self) -> BenchError:
         """That no rank has said why it ends."""

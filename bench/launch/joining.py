@@ -29,7 +29,7 @@ from bench.launch.launcher import make_run_dir
 from bench.launch.seat import Seat
 from bench.measure import node, waiting
 from bench.measure.environment import cpu_quota, package_versions, source_hash
-from bench.process.heartbeat import Heartbeat, Window
+from bench.process.heartbeat import PHASES, Heartbeat, Window
 
 TICK_S = 0.1
 SHARED = ".joined"  # in the run's folder: by it a rank knows that it sees the folder that rank 0 has made
@@ -263,9 +263,10 @@ def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
 # --- how it failed ---------------------------------------------------------------------------------------------------
 
 
-def report_of(rank: int, kind: str, user_error: bool, message: str, trace: str, **more) -> dict:
-    """Why a rank ends. kind: raised, hung or terminated."""
-    return {"rank": rank, "kind": kind, "user_error": user_error, "message": message, "traceback": trace, **more}
+def report_of(rank: int, kind: str, user_error: bool, message: str, trace: str, phase: str = PHASES[0], **more) -> dict:
+    """Why a rank ends, and in which phase. kind: raised, hung or terminated."""
+    said = {"message": message, "traceback": trace, "phase": phase}
+    return {"rank": rank, "kind": kind, "user_error": user_error, **said, **more}
 
 
 def settled(reports: list[dict], world_size: int) -> bool:
@@ -286,7 +287,9 @@ def cause_of(reports: list[dict], world_size: int, limit_s: float, run_dir: Path
     """
     if found := next(filter(is_cause, reports), None):
         if found["user_error"]:
-            return UserError(found["message"])
+            error = UserError(found["message"])
+            error.failure = supervise.failure_of(found)
+            return error
         message = f"rank {found['rank']} raised {found['message']}"
         return supervise.failed("raised", found["rank"], message, run_dir, found["traceback"])
     spoken = {report["rank"]: report for report in reversed(reports)}

@@ -2,6 +2,7 @@
 host's."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -69,26 +70,29 @@ def launch(config: RunConfig, watch=None) -> Path:
     run_dir = make_run_dir(config)
     nodes, rendezvous = [], []  # a file:// one, once it is known to be ours
     survival = Survival(config, run_dir, started) if config.elastic else None
-    going = config
+    attempt = config
     try:
-        while going:
+        while True:
             try:
-                go(going, run_dir, started, watch, survival, nodes, rendezvous)
+                go(attempt, run_dir, started, watch, survival, nodes, rendezvous)
                 break
             except RunFailed as error:
-                going = survival and survival.remaining(nodes, error.failure, lambda: remote.answering(config))
-                if not going:
+                answering = functools.partial(remote.answering, config)
+                remaining = survival.remaining(nodes, error.failure, answering) if survival else None
+                if remaining is None:
                     raise
+                attempt = remaining
         if not (run_dir / config.leaves).exists():
             raise supervise.failed("launcher", None, "every process ended well, but there is no record", run_dir)
         if survival:
             add_survival(run_dir, config, survival.told)
     except UserError as error:
-        if any(run_dir.glob("*.pt")):  # it trained, until it met an image that cannot be read, say
-            fail(run_dir, config, started, {"rank": None, "kind": "raised", "message": str(error), "traceback": ""})
-            error.run_dir = run_dir
+        failure = error.failure or trained_before(survival, error)
+        if failure and run_dir.is_dir():  # it met an image that cannot be read, say
+            fail(run_dir, config, started, failure, survival)
+            error.run_dir, error.args = run_dir, (f"{error}; see {run_dir}",)
         else:
-            shutil.rmtree(run_dir, ignore_errors=True)  # nothing ran
+            shutil.rmtree(run_dir, ignore_errors=True)  # nothing had begun
         raise
     except RunFailed as error:
         if survival:
@@ -96,14 +100,22 @@ def launch(config: RunConfig, watch=None) -> Path:
         fail(run_dir, config, started, error.failure, survival)
         error.run_dir = run_dir
         raise
-    except KeyboardInterrupt:  # a second one
-        fail(run_dir, config, started, supervise.failed("interrupted", None, "interrupted", run_dir).failure)
+    except KeyboardInterrupt:  # outside of ``supervise.run``, which makes a RunFailed of it: between two attempts, say
+        failure = supervise.failed("interrupted", None, "interrupted", run_dir).failure
+        fail(run_dir, config, started, failure, survival)
         raise
     finally:
         for node in nodes:
             node.close()
         tidy(run_dir, rendezvous)
     return run_dir / config.leaves
+
+
+def trained_before(survival: Survival | None, error: UserError) -> dict | None:
+    """ELASTIC: the failure of a run that cannot continue, where an attempt before this one trained; else None."""
+    if survival and survival.starts:
+        return {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
+    return None
 
 
 def go(

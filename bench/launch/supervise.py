@@ -17,7 +17,7 @@ from bench.launch.elastic import Survival
 from bench.launch.node import Node
 from bench.process.ending import GRACE_S, signals_as_interrupt, uninterrupted
 from bench.process.guard import error_path
-from bench.process.heartbeat import PHASES, Heartbeat
+from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
 
 TICK_S = 0.2
 MOST_S = 5.0  # from one look to the next, on a busy machine
@@ -251,9 +251,19 @@ def first_error(run_dir: Path, nodes: list[Node]) -> Exception | None:
     rank, message = report["rank"], report["message"]
     host = place_of(nodes, rank)
     if report["user_error"]:
-        return UserError(f"rank {rank}{host}: {message}" if host else message)
+        error = UserError(f"rank {rank}{host}: {message}" if host else message)
+        error.failure = failure_of(report)
+        return error
     message = f"rank {rank}{host} {'raised ' if report['traceback'] else ''}{message}"
     return failed("raised", rank, message, run_dir, report["traceback"])
+
+
+def failure_of(report: dict) -> dict | None:
+    """What the record of a run says of a rank that found the request impossible; None where nothing had begun. report:
+    of the rank."""
+    if report["phase"] in PREPARING:
+        return None
+    return {"kind": "raised"} | {name: report[name] for name in ("rank", "message", "traceback")}
 
 
 def failed(

@@ -23,6 +23,7 @@ from pathlib import Path
 from bench.errors import UserError
 from bench.files import PROC, written_whole
 from bench.measure import steady
+from bench.process.heartbeat import PHASES
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
 
@@ -112,9 +113,14 @@ class Guard:
     def report(self, user_error: bool, message: str, trace: str) -> None:
         """Leave behind why this rank ends. The first of all ranks' is the cause."""
         found = {"rank": self.rank, "time": steady.now(), "user_error": user_error, "message": message,
-                 "traceback": trace}  # fmt: skip
+                 "traceback": trace, "phase": self.phase}  # fmt: skip
         with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
             error_path(self.run_dir, self.rank).write_text(json.dumps(found))
+
+    @property
+    def phase(self) -> str:
+        """What this rank is doing: one of PHASES."""
+        return self.status.current if self.status else PHASES[0]
 
     def leave(self, phase: str, code: int) -> None:
         """Say how it ended and go, without the destructors of libraries that may wait for other ranks."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
           "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "running",
           "collecting results", "done", "raised", "terminated")  # fmt: skip
+PREPARING = PHASES[:4]  # until here nothing has been trained or measured
 LAYOUT = struct.Struct("<qqqqdqqdddd")  # pid, phase, step, total steps, loss, beats; then a Window
 WINDOW_AT = 48
 LINE_S = 5.0  # between two lines of progress, and a twentieth of the steps
@@ -66,11 +67,13 @@ class StatusWriter:
             self.map = mmap.mmap(file.fileno(), LAYOUT.size)
         LAYOUT.pack_into(self.map, 0, os.getpid(), 0, 0, 0, float("nan"), 0, *NO_WINDOW)
         self.beats = 0
+        self.current = PHASES[0]
         self.codes = {phase: code for code, phase in enumerate(PHASES)}
 
     def phase(self, phase: str) -> None:
         """Say what comes next, or that it still goes on. ``phase``: one of PHASES."""
         struct.pack_into("<q", self.map, 8, self.codes[phase])
+        self.current = phase
         self.beats += 1
         struct.pack_into("<q", self.map, 40, self.beats)
 

@@ -207,7 +207,7 @@ def live(run_dir: Path, rank: int, num_ranks: int, variables: dict) -> None:
             code = 2 if isinstance(error, UserError) else 1
             words = str(error) if code == 2 else f"{type(error).__name__}: {error}"
             report = {"rank": rank, "time": steady.now(), "user_error": code == 2, "message": words,
-                      "traceback": traceback.format_exc()}  # fmt: skip
+                      "traceback": traceback.format_exc(), "phase": status.current}  # fmt: skip
             status.phase("raised")
             error_path(run_dir, rank).write_text(json.dumps(report))
             leave_group()

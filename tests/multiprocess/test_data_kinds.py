@@ -152,6 +152,7 @@ def test_a_corrupt_image_is_named_or_counted(tmp_path, folder, ranks):
     result = ranks.run(tmp_path / "refused", **options)
     assert result.code == 2 and "roses/" in result.last_error_line and "SKIP_BAD=1" in result.last_error_line
     assert result.stderr.count("\n") == 1, result.stderr
+    assert result.loaded.status == "failed" and (result.run_dir / "rank0.log").exists()
     record = trained(ranks.run(tmp_path / "skipped", **options, skip_bad=1, workers=2), images=8)
     (note,) = [note for note in record.notes if "could not be read" in note]
     assert note.startswith("2 images") and "train/roses/3.jpg" in note and "val/roses/1.jpg" in note

@@ -8,6 +8,7 @@ from bench.config.hosts import Host
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
+from bench.launch import launcher, supervise
 from bench.launch.elastic import Survival
 from bench.launch.placement import Placement
 from bench.measure import steady
@@ -217,3 +218,19 @@ def test_the_notes_say_what_was_lost():
     )
     assert said[1] == "examples: epoch 1: 4 more than once, 2 never" and said[-1] == "the rule"
     assert notes_of({"interruptions": [], "epochs": [], "rule": ""}) == []
+
+
+@pytest.mark.parametrize("error", [UserError("no such image"), KeyboardInterrupt()])
+def test_a_run_that_ends_for_another_reason_has_what_it_survived_in_its_record(error, monkeypatch, tmp_path):
+    def happening(nodes, start, run_dir, timeout, watch, survival):
+        for step in (0, 3):
+            survival.begins({"step": step, "images_seen": 8 * step, "devices": 2, "global_batch": 8, "num_images": 96})
+        raise error
+
+    monkeypatch.setattr(supervise, "run", happening)
+    with pytest.raises(type(error)):
+        launcher.launch(config_of(out=str(tmp_path)))
+    (folder,) = tmp_path.iterdir()
+    record = json.loads((folder / "record.json").read_text())
+    (row,) = record["elastic"]["interruptions"]
+    assert record["status"] == "failed" and (row["kind"], row["devices_after"]) == ("unseen", 2)

@@ -132,7 +132,9 @@ def test_the_cause_is_who_raised_by_itself_or_is_silent(tmp_path, reports, kind,
 
 def test_a_users_error_stays_one(tmp_path):
     error = joining.cause_of([report(1, message="no such model", user_error=True)], 2, 9.0, tmp_path)
-    assert isinstance(error, UserError) and str(error) == "no such model"
+    assert isinstance(error, UserError) and str(error) == "no such model" and error.failure is None
+    error = joining.cause_of([report(1, message="a.jpg is bad", user_error=True, phase="forward")], 2, 9.0, tmp_path)
+    assert isinstance(error, UserError) and error.failure["rank"] == 1  # it had begun: its record and its logs stay
 
 
 def test_ranks_that_all_stand_still_name_the_one_outside(tmp_path):

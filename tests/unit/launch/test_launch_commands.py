@@ -642,6 +642,38 @@ def test_an_engine_that_fails_silently_is_said_to(tmp_path):
     assert "it printed nothing" in supervise.diagnose(1, [one_node(tmp_path)], tmp_path).failure["message"]
 
 
+RAISING = """
+import sys
+from pathlib import Path
+from bench.errors import UserError
+from bench.process.guard import Guard
+from bench.process.heartbeat import StatusWriter
+with Guard(Path(sys.argv[1]), 0) as guard:
+    guard.status = StatusWriter(Path(sys.argv[1]), 0)
+    guard.status.phase(sys.argv[2])
+    raise UserError("a.jpg cannot be read")
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "kept"), [("building the model", False), ("waiting for data", True), ("validating", True)]
+)
+def test_an_impossible_request_leaves_its_logs_once_a_rank_has_begun(phase, kept, monkeypatch, tmp_path):
+    config = config_of(mode="single", num_devices=1, out=str(tmp_path))
+    argv = [sys.executable, "-c", RAISING]
+    monkeypatch.setattr(
+        ENGINES[config.launcher], "command", lambda _, run_dir, *rest: ([*argv, str(run_dir), phase], {})
+    )
+    with pytest.raises(UserError, match="cannot be read") as raised:
+        launch_run.launch(config)
+    folders = list(tmp_path.iterdir())
+    assert folders == ([raised.value.run_dir] if kept else [])
+    for folder in folders:
+        failure = json.loads((folder / "record.json").read_text())["failure"]
+        assert (failure["rank"], failure["kind"], failure["message"]) == (0, "raised", "a.jpg cannot be read")
+        assert "a.jpg" in (folder / "rank0.log").read_text() and str(folder) in str(raised.value)
+
+
 def test_a_config_crosses_the_boundary_unchanged(tmp_path, monkeypatch):
     """What the worker will read is the config that was launched."""
     seen = {}
