@@ -9,6 +9,7 @@ in place.
 
 import functools
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.config.options import AVERAGES, RunConfig, from_dict, to_dict
+from bench.config.tasks import TASKS
 from bench.measure import steady
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
@@ -36,16 +38,10 @@ def main() -> None:
 
 
 def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], None]:
-    """What a rank does: it trains, unless PROBE names something else."""
-    if config.probe_kind == "network":
-        from bench.without_training.network.rank import run as program
-    elif config.probe_kind == "predict":
-        from bench.without_training.prediction.rank import run as program
-    elif config.probe_kind == "emulate":
-        from bench.without_training.emulation.rank import run as program
-    else:
-        program = run_elastic if config.elastic else run
-    return program
+    """What a rank does: it trains, unless PROBE names another task."""
+    if config.probe:
+        return importlib.import_module(TASKS[config.probe_kind].module).run
+    return run_elastic if config.elastic else run
 
 
 def run_elastic(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:

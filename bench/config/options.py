@@ -11,10 +11,11 @@ import dataclasses
 from dataclasses import dataclass
 
 from bench import mistakes
-from bench.config import data_sets, fields, own, rules
+from bench.config import data_sets, fields, own, rules, tasks
 from bench.config.fields import option
 from bench.config.hosts import SSH, Host, parse, share
 from bench.config.modes import LAUNCHERS, MODES
+from bench.config.tasks import TASKS
 from bench.config.values import SCHEDULES
 from bench.errors import UserError
 
@@ -319,7 +320,7 @@ class RunConfig:
     probe: str | None = option(
         "labels",
         None,
-        "label: what ranks do instead of training (plan.py of a folder in bench/without_training)",
+        "label: what ranks do instead of training (bench/config/tasks.py)",
         within="study",
     )
     looks: str | None = option(
@@ -355,15 +356,12 @@ class RunConfig:
     @property
     def leaves(self) -> str:
         """The file that a run leaves in its folder when it has ended well."""
-        return {"": "record.json", "network": "network.json", "predict": "predictions.csv",
-                "emulate": "emulation.json"}[self.probe_kind]  # fmt: skip
+        return TASKS[self.probe_kind].leaves if self.probe else "record.json"
 
     @property
     def probe_kind(self) -> str:
-        """What the ranks do instead of training, as PROBE says: "network", "predict", "emulate"; else ""."""
-        if not self.probe:
-            return ""
-        return next((kind for kind in ("predict", "emulate") if self.probe.startswith(f'{{"{kind}"')), "network")
+        """The task of the ranks instead of training, one of TASKS; "" where they train."""
+        return tasks.parse(self.probe)[0] if self.probe else ""
 
     @property
     def threads_per_process(self) -> int:

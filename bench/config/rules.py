@@ -7,7 +7,7 @@ import dataclasses
 import re
 
 from bench import mistakes
-from bench.config import data_sets, hosts, own
+from bench.config import data_sets, hosts, own, tasks
 from bench.config.data_sets import IN_MEMORY, OWN, data_kind
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
@@ -34,6 +34,8 @@ def check(config, knobs: set[str]) -> None:
         parse_fault(config.fault, config.num_processes)
     if config.snapshots:
         parse_snapshots(config.snapshots)
+    if config.probe:
+        tasks.parse(config.probe)
     if config.looks and not re.fullmatch(LOOKS, config.looks):
         raise UserError(f"LOOKS={config.looks}: write rounds, as in 4,8,16")
 

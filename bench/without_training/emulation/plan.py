@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config import tasks
 from bench.config.modes import MODES
 from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast.profile import Profile
@@ -31,10 +32,9 @@ class Plan:
         return dataclasses.asdict(self)
 
     def put(self, path: Path) -> str:
-        """Write it, and return what the config of a run carries: a profile is too long for an option's value.
-        ``RunConfig.probe_kind`` reads its beginning."""
+        """Write it, and return what the config of a run carries: a profile is too long for an option's value."""
         path.write_text(json.dumps(self.to_dict()))
-        return json.dumps({"emulate": str(path.resolve())})
+        return tasks.text_of("emulate", str(path.resolve()))
 
 
 def from_dict(values: dict) -> Plan:
@@ -49,7 +49,8 @@ def from_dict(values: dict) -> Plan:
 
 def find(probe: str) -> Plan:
     """The plan of a run, by what its config carries."""
-    return from_dict(json.loads(Path(json.loads(probe)["emulate"]).read_text()))
+    _, path = tasks.parse(probe)
+    return from_dict(json.loads(Path(path).read_text()))
 
 
 def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:

@@ -1,10 +1,10 @@
 """Which messages `bench network` sends, how often, and within how much time."""
 
 import dataclasses
-import json
 import re
 from dataclasses import dataclass
 
+from bench.config import tasks
 from bench.errors import UserError
 
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -27,7 +27,7 @@ class Plan:
 
     def text(self) -> str:
         """As the config of a run carries it."""
-        return json.dumps(dataclasses.asdict(self))
+        return tasks.text_of("network", dataclasses.asdict(self))
 
 
 def read_plan(text: str) -> Plan:
@@ -36,7 +36,7 @@ def read_plan(text: str) -> Plan:
     >>> read_plan(Plan((4096, 16384), 3, 60.0).text())
     Plan(sizes=(4096, 16384), rounds=3, budget_s=60.0, backend='gloo')
     """
-    values = json.loads(text)
+    _, values = tasks.parse(text)
     return Plan(**values | {"sizes": tuple(values["sizes"])})
 
 

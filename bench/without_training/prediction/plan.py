@@ -1,8 +1,9 @@
 """What the ranks of `bench predict-images` are told, and the table that rank 0 leaves. It imports no torch."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
+
+from bench.config import tasks
 
 NAME = "predictions.csv"  # config.leaves
 MOST = 5  # classes of an image that are named
@@ -21,8 +22,8 @@ class Plan:
     classes: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As the config of a run carries it; ``RunConfig.probe_kind`` reads its beginning."""
-        return json.dumps({"predict": dataclasses.asdict(self)})
+        """As the config of a run carries it."""
+        return tasks.text_of("predict", dataclasses.asdict(self))
 
 
 def read_plan(text: str) -> Plan:
@@ -31,7 +32,7 @@ def read_plan(text: str) -> Plan:
     >>> read_plan(Plan("a", "b.pt", "cifar10", 2, ("x", "y")).text())
     Plan(folder='a', checkpoint='b.pt', data='cifar10', num_classes=2, classes=('x', 'y'))
     """
-    values = json.loads(text)["predict"]
+    _, values = tasks.parse(text)
     return Plan(**values | {"classes": tuple(values["classes"])})
 
 

@@ -161,6 +161,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("run --lr nan", "LR=nan"),
         ("run --steps 0", "STEPS=0"),
         ("run --fault maybe", "FAULT=maybe"),
+        ('run --probe {"predcit":{}}', "PROBE="),
         ("verify --gpus x", "GPUS=x"),
         ("gpu-check --device cpu --gpus x", "GPUS=x"),
         ("selfbench --rounds 1", "ROUNDS=1"),

@@ -346,6 +346,15 @@ def test_a_value_is_of_its_options_type():
     assert fits(FIELDS["target"], None) and not fits(FIELDS["sync"], 1)
 
 
+@pytest.mark.parametrize(
+    "probe",
+    ["network", "{}", "[]", "null", '"network"', '{"sizes": [4]}', '{"predcit": {}}', '{"network": {}, "predict": {}}'],
+)
+def test_what_names_no_task_is_refused_and_never_taken_for_one(probe):
+    with pytest.raises(UserError, match="PROBE="):
+        RunConfig(probe=probe)
+
+
 def test_a_record_is_read_whatever_can_be_run_today():
     config = unchecked({"mode": "single", "num_devices": 4, "colour": "red"})
     assert (config.mode, config.num_devices, config.lr) == ("single", 4, RunConfig().lr)
