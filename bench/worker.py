@@ -1,7 +1,8 @@
 """The worker process: ``python -m bench.worker RUN_DIR``, started by a launcher, once per rank.
 
-What comes in: RUN_DIR/config.json, and a rank from the launcher's environment. What goes out: RUN_DIR/rank<r>.log and,
-from rank 0, RUN_DIR/record.json. A process that fails leaves RUN_DIR/.rank<r>.error.json and ends at once.
+What comes in: RUN_DIR/config.json, and a rank in the environment, in the variable that the launcher names as RANK_IN.
+What goes out: RUN_DIR/rank<r>.log and, from rank 0, RUN_DIR/record.json. A process that fails leaves
+RUN_DIR/.rank<r>.error.json and ends at once.
 
 ``run`` is the whole story; each phase below it imports what it needs, for torch is not loaded before crash handling is
 in place.
@@ -21,16 +22,14 @@ from typing import NamedTuple
 from bench.config.options import AVERAGES, RunConfig, from_dict, to_dict
 from bench.config.tasks import TASKS
 from bench.measure import steady
-from bench.process.guard import Guard
+from bench.process.guard import RANK_IN, Guard
 from bench.process.heartbeat import StatusWriter
-
-RANKS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")  # where a launcher says which rank this is
 
 
 def main() -> None:
     """Set up what must work even when everything else fails, then run."""
     run_dir = Path(sys.argv[1])
-    rank = next((int(os.environ[name]) for name in RANKS if name in os.environ), 0)
+    rank = int(os.environ[os.environ.get(RANK_IN, "RANK")])
     with Guard(run_dir, rank) as guard:
         config = from_dict(json.loads((run_dir / "config.json").read_text()))
         guard.status = StatusWriter(run_dir, rank)

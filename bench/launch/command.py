@@ -10,6 +10,7 @@ from bench.launch.devices import device_variables
 from bench.launch.engines import ENGINES
 from bench.launch.placement import Placement
 from bench.measure import steady, waiting
+from bench.process.guard import RANK_IN
 
 # What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
 OF_ENGINES = re.compile(
@@ -35,8 +36,10 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def common_variables(started: float) -> dict[str, str]:
-    """What every engine's processes get: when the command began, its clock, and where this code is."""
+    """What every engine's processes get: when the command began, its clock, where this code is, and in which variable a
+    rank finds its number, unless the engine names another one."""
     return {
+        RANK_IN: "RANK",
         steady.STARTED_AT: str(started),
         **steady.variables(),
         "PYTHONUNBUFFERED": "1",

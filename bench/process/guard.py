@@ -26,6 +26,7 @@ from bench.measure import steady
 from bench.process.heartbeat import PHASES
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
+RANK_IN = "BENCH_RANK_IN"  # set by the launcher: the name of the variable in which a process finds its rank
 
 
 def error_path(run_dir: Path, rank: int) -> Path:

@@ -1,6 +1,10 @@
 """bench/worker.py: the order in which the timed steps are begun and ended. The device is made up: busy until asked."""
 
 import gc
+import json
+import os
+import subprocess
+import sys
 import weakref
 from types import SimpleNamespace
 
@@ -8,6 +12,7 @@ import pytest
 
 from bench import worker
 from bench.measure import load, steady
+from tests.runs import ROOT
 
 
 class Device:
@@ -74,6 +79,31 @@ def test_the_wall_clock_ends_with_the_last_step_and_before_anything_is_read(devi
         "step_time_s": [1.0], "data_wait_s": [0.1], "phase_time_s": {"forward": [0.4]},
         "load": {"wall_s": 2.0, "local_rank": 1},
     }  # fmt: skip
+
+
+def errors_of(run_dir, **variables) -> list[str]:
+    """The reports that a worker leaves whose launcher gave it these variables, and no config that can be read."""
+    (run_dir / "config.json").write_text(json.dumps({"colour": "red"}))
+    usual = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
+    argv = [sys.executable, "-m", "bench.worker", str(run_dir)]
+    assert subprocess.run(argv, cwd=ROOT, env=usual | variables, capture_output=True).returncode != 0
+    return sorted(path.name for path in run_dir.glob(".rank*.error.json"))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": "1"},
+        {"RANK": "3", "BENCH_RANK_IN": "HOROVOD_RANK", "HOROVOD_RANK": "1", "OMPI_COMM_WORLD_RANK": "5"},
+        {"RANK": "3", "BENCH_RANK_IN": "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK": "5", "OMPI_COMM_WORLD_RANK": "1"},
+    ],
+)
+def test_a_rank_has_its_number_from_its_own_launcher_alone(variables, tmp_path):
+    assert errors_of(tmp_path, **variables) == [".rank1.error.json"]
+
+
+def test_a_process_without_a_rank_takes_the_place_of_none(tmp_path):
+    assert errors_of(tmp_path, BENCH_RANK_IN="HOROVOD_RANK", RANK="0") == []
 
 
 class Enough(Exception):

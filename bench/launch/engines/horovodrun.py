@@ -13,6 +13,7 @@ from bench.files import PROC
 from bench.install import horovod_status
 from bench.launch.placement import Placement
 from bench.measure import nccl
+from bench.process.guard import RANK_IN
 
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
@@ -27,14 +28,15 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     argv = start(len(placement.ranks), program)
     if why := lacking(config):
         raise UserError(f"MODE=horovod {why}")
-    over = {}
+    over = {RANK_IN: "HOROVOD_RANK"}
     if placement.count > 1:
         hosts = ",".join(f"{host.name}:{host.slots}" for host in config.machines)
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_ranks", hosts, str(placement.number), *program]
-        over = over_hosts(placement)
+        over |= over_hosts(placement)
     elif config.elastic:
         limits = [config.elastic, len(placement.ranks), config.restarts, max(1, int(config.timeout))]
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_elastic", *map(str, limits), *program]
+        over = {RANK_IN: "RANK"}  # Horovod numbers the ranks that are left anew
     return argv, {**defaults(config), **of_horovod(config, run_dir), **over}
 
 

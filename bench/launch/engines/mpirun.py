@@ -15,6 +15,7 @@ from bench.errors import UserError
 from bench.install import horovod_status
 from bench.launch.engines import horovodrun
 from bench.launch.placement import Placement
+from bench.process.guard import RANK_IN
 
 # As root, as in a container; more ranks than cores; and no rank bound to a core, on which all its threads would share.
 FLAGS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
@@ -35,6 +36,7 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     return [*argv, sys.executable, "-m", "bench.worker", str(run_dir)], {
         **{name: os.environ.get(name, value) for name, value in settings.items()},
         **horovodrun.of_horovod(config, run_dir),
+        RANK_IN: "OMPI_COMM_WORLD_RANK",
         "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_CPU_OPERATIONS": "mpi",
     }

@@ -221,6 +221,7 @@ def test_horovodrun(some_horovod):
     assert argv[-4:] == [sys.executable, "-m", "bench.worker", "/runs/one"]
     assert "HOROVOD_CYCLE_TIME" not in variables
     assert float(variables["HOROVOD_GLOO_TIMEOUT_SECONDS"]) >= 60  # TIMEOUT decides, not Horovod's own 30 s
+    assert variables["BENCH_RANK_IN"] == "HOROVOD_RANK"
 
 
 def test_options_become_horovods_variables(some_horovod):
@@ -317,6 +318,7 @@ def test_the_workers_find_bench_and_their_launcher(environment_of, monkeypatch):
     variables = environment_of(config_of())
     assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/mine"
     assert variables[LAUNCHER_PID] == str(os.getpid())
+    assert variables["BENCH_RANK_IN"] == "RANK"
     assert before <= float(variables["BENCH_STARTED_AT"]) <= time.time()
 
 
@@ -423,6 +425,7 @@ def test_mpirun(installed_horovod, some_mpirun, monkeypatch):
     assert {"--allow-run-as-root", "--oversubscribe", "--bind-to"} < set(argv)
     assert (variables["HOROVOD_CONTROLLER"], variables["HOROVOD_CYCLE_TIME"]) == ("mpi", "5.0")
     assert variables["OMPI_MCA_btl"] == "self,tcp"  # the user's
+    assert variables["BENCH_RANK_IN"] == "OMPI_COMM_WORLD_RANK"
 
 
 @pytest.mark.parametrize(
