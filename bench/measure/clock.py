@@ -64,7 +64,11 @@ class StepClock:
         return moment(self.device)
 
     def phase_done(self, phase: str) -> None:
-        """A phase of the current step has been issued; phase: one of its names, in that order."""
+        """A phase of the current step has been issued. Raises ValueError unless it is the next of the clock's names:
+        after a missing call every phase would get the time of the one before it."""
+        due = self.names[len(self.points)] if len(self.points) < len(self.names) else None
+        if phase != due:
+            raise ValueError(f"phase {phase} ends, but the next phase of this clock is {due}")
         self.points.append(self.now())
 
     def step_done(self, data_wait_s: float) -> None:

@@ -186,6 +186,7 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
             coming.events.clear(), phases.clear(), [moments.clear() for moments in marks]
             batch = prepared(config, raw, as_it_is)
             trainer.take_step(batch, targets)
+            trainer.clock.step_done(0.0)
             noted = {coming.place_of(tensor): "images" for tensor in tensors((raw, batch, targets))}
         known = {coming.place_of(tensor): kind for kind, tensor in reversed(list(holdings(trainer)))}
         after, seen = dict(coming.there.values()), list(coming.events)

@@ -105,3 +105,15 @@ def test_a_cpu_is_timed_by_its_clock_also_with_accumulation(monkeypatch):
     steps.step_done(0.5)
     assert steps.step_time_s() == [7.0]
     assert steps.phase_time_s() == {phase: [1.0] for phase in clock.ACCUMULATED[1:]}
+
+
+@pytest.mark.parametrize(
+    "phases", [("forward",), ("start", "backward"), ("start", "start"), (*clock.PHASES, "validation")]
+)
+def test_a_phase_out_of_its_place_is_an_error_and_not_the_time_of_another(phases):
+    steps = StepClock(CPU)
+    steps.start()
+    for phase in phases[:-1]:
+        steps.phase_done(phase)
+    with pytest.raises(ValueError, match=phases[-1]):
+        steps.phase_done(phases[-1])
