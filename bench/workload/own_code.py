@@ -37,7 +37,7 @@ from bench.workload import batch
 from bench.workload.freezing import train_mode
 
 NO_MEMORY = re.compile("allocate memory|enough memory|out of memory")
-NAME = "own_code_of_{}"  # of a module that was loaded from a file: its stem
+NAME = "own_code_of_{}_{}"  # of a module that was loaded from a file: its stem, and a hash of its path
 
 
 def function(option: str, text: str):
@@ -74,7 +74,7 @@ def from_file(path: Path) -> ModuleType:
     """A file as a module; its neighbours can be imported by it."""
     if not path.is_file():
         raise FileNotFoundError(2, "not there", str(path))
-    name = NAME.format(path.stem)
+    name = NAME.format(path.stem, hashlib.sha256(str(path).encode()).hexdigest()[:12])
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:

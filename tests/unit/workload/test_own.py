@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import itertools
+import pickle
 import sys
 import textwrap
 from pathlib import Path
@@ -269,6 +270,21 @@ def test_keras_with_another_backend_is_refused_before_it_is_imported(monkeypatch
     monkeypatch.delitem(sys.modules, "bench.keras_fit", raising=False)
     with pytest.raises(ImportError, match="Keras would compute with jax"):
         importlib.import_module("bench.keras_fit")
+
+
+def test_two_files_of_one_name_are_two_modules(own, tmp_path):
+    """A loader worker that is spawned, and a saved object, find each class by its module's name."""
+    model, data, wrong = (tmp_path / place / "net.py" for place in ("model", "data", "wrong"))
+    for path in (model, data, wrong):
+        path.parent.mkdir()
+    model.write_text("from torch import nn\nclass Net(nn.Linear): pass\ndef build(outputs): return Net(3, outputs)\n")
+    data.write_text(textwrap.dedent(GOOD))
+    wrong.write_text("raise ValueError(3)")
+    workload = own(model=f"{model}:build", data=f"{data}:datasets")
+    net, _ = tried(workload)
+    with pytest.raises(UserError, match="ValueError: 3"):
+        own(model=f"{wrong}:build")
+    assert type(pickle.loads(pickle.dumps(net))) is type(net)
 
 
 def test_a_file_that_is_not_there(tmp_path):
