@@ -33,6 +33,8 @@ class Script:
         if mistake != "none":
             self.right = Script(config, mode, workload)
             for decision, wrongly in mistakes.MISTAKES[mistake].overrides.items():
+                if not callable(getattr(Script, decision, None)):
+                    raise AttributeError(f"MISTAKE={mistake} overrides {decision}, which is no decision of a script")
                 setattr(self, decision, functools.partial(wrongly, self))
 
     # --- decisions ------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The mistakes made on purpose, as far as they need no second process, and what is said of a lab."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,6 +55,14 @@ def drawn(name: str, rank: int, steps: int) -> np.ndarray:
 def steps_of_an_epoch(name: str) -> int:
     """Whole steps of an epoch by the script's own reckoning."""
     return script(name).epoch_images(IMAGES) // (10 * RANKS)
+
+
+def test_a_mistake_that_overrides_no_decision_is_not_taken_for_made(monkeypatch):
+    """After a decision has another name, say: its record would say that the mistake was made."""
+    renamed = dataclasses.replace(MISTAKES["whole-data"], overrides={"images_of_an_epoch": lambda script, count: count})
+    monkeypatch.setitem(MISTAKES, "whole-data", renamed)
+    with pytest.raises(AttributeError, match="images_of_an_epoch"):
+        script("whole-data")
 
 
 def test_every_lab_has_a_primary_measure_with_a_direction_and_overrides_decisions_alone():
