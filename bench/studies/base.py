@@ -17,6 +17,18 @@ DECIDED = ("mode", "num_devices", "launcher", "out", "baselines", "profile", "sy
 
 
 @dataclass(frozen=True)
+class Hooks:
+    """Functions of a suite that a study's result.py may have, where it says so: HOOKS = Hooks(notes=notes). What they
+    return is that of ``Study``'s methods of these names; without one a study says what most do."""
+
+    about: Callable | None = None
+    heading_of: Callable | None = None
+    warning: Callable | None = None
+    said_of: Callable | None = None
+    notes: Callable | None = None
+
+
+@dataclass(frozen=True)
 class Study:
     """One line of the registry.
 
@@ -87,12 +99,16 @@ class Study:
                 style.to_grey(figure)
         return found
 
-    # --- what most studies have nothing of: functions that their result.py may have ---------------------------------
+    # --- what most studies have nothing of: the hooks of their result.py --------------------------------------------
 
     def ask(self, name: str, suite, otherwise):
-        """What a function of its result.py says of a suite; ``otherwise`` where there is no such function."""
-        function = getattr(self.part("result"), name, None)
-        return function(suite) if function else otherwise
+        """What a hook of its result.py says of a suite; ``otherwise`` where it has none. Raises AttributeError for a
+        function with the name of a hook that is not in HOOKS: nobody would call it."""
+        module = self.part("result")
+        hook = getattr(getattr(module, "HOOKS", Hooks()), name)
+        if hook is None and hasattr(module, name):
+            raise AttributeError(f"{module.__name__} has {name}, but not in its HOOKS")
+        return hook(suite) if hook else otherwise
 
     def about(self, suite) -> str:
         """What a suite is about, where the study has several kinds: a mode, a replay, a mistake; else empty."""

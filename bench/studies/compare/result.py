@@ -4,6 +4,7 @@ from bench.analysis.certificate import NOTHING_VARIES
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import CHOSEN, Suite
 from bench.record.describe import contradiction
+from bench.studies.base import Hooks
 from bench.studies.compare.study import RULES
 from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
@@ -43,3 +44,6 @@ def answer(result: Result) -> list[str]:
     best, *others = result.ranking()
     first = {label: program.first for label, program in result.suite.programs.items()}
     return result.answer() + [said for label in others if (said := contradiction(first[best], first[label]))]
+
+
+HOOKS = Hooks(about=about, heading_of=heading_of)

@@ -5,6 +5,7 @@ from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.comparison import compare as compare_programs
 from bench.analysis.suite import Program, Suite
 from bench.config.options import KNOBS, UNSET
+from bench.studies.base import Hooks
 from bench.studies.knobs.study import COMPILE_NOTE, RULES
 from bench.studies.programs import shown
 from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
@@ -75,3 +76,6 @@ def chance(suite: Suite) -> list[str]:
 def notes(suite: Suite) -> list[str]:
     """What must be known of a suite in which some program is compiled; nothing of others."""
     return [COMPILE_NOTE] if any(program.config.compile for program in suite.programs.values()) else []
+
+
+HOOKS = Hooks(about=about, notes=notes)

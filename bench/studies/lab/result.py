@@ -25,6 +25,7 @@ from bench.mistakes.measures import Measure
 from bench.record.disturbance import observed_of, worst
 from bench.record.view import Record
 from bench.studies.accuracy.study import OF_THE_SEED
+from bench.studies.base import Hooks
 from bench.studies.lab.study import VARIANTS
 
 BY_MISTAKE = "it is what the mistake changes"
@@ -274,3 +275,6 @@ def warning(suite: Suite) -> str:
         return ""
     switch = " ".join(in_words(f, mistake.wrong[f.name]) for f in fields(RunConfig) if f.name in mistake.wrong)
     return f"Made on purpose, in the wrong version alone: {switch}"
+
+
+HOOKS = Hooks(about=about, heading_of=heading_of, warning=warning, said_of=said_of)

@@ -4,6 +4,7 @@ from bench.analysis import ratio_figure, words
 from bench.analysis.comparison import Pair, Result, compare_suite
 from bench.analysis.suite import Suite
 from bench.errors import UserError
+from bench.studies.base import Hooks
 from bench.studies.replay.study import REPLAYS, VARIANTS
 from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 
@@ -60,3 +61,6 @@ def answer(result: Result) -> list[str]:
             f"The unfairness alone: × {words.with_span(c.ratio, c.low, c.high)}: {seen}; expected here: {expected}"
         )
     return lines
+
+
+HOOKS = Hooks(about=about)
