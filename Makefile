@@ -34,13 +34,16 @@ endif
 # the course needs. Listing them takes no more than a Python.
 LISTER  := $(firstword $(wildcard $(PY)) $(PYTHON))
 TARGETS := $(shell $(LISTER) -m bench help --targets 2>/dev/null)
+OWN     := setup test lint clean help
 ifeq ($(TARGETS),)
-  $(shell $(PYTHON) -m bench.install.packages --check --venv "$(VENV)" >&2)
+ifneq ($(filter-out setup test lint clean,$(or $(MAKECMDGOALS),help)),)
+  # The wrong Python, or a file that cannot be imported: its traceback.
+  $(shell { $(PYTHON) -m bench.install.packages --check --venv "$(VENV)" && $(LISTER) -m bench help --targets; } >&2)
   $(error the commands of bench cannot be listed)
 endif
-OWN    := setup test lint clean help
-LEARN  := $(patsubst %+course,%,$(filter %+course,$(TARGETS)))
-DIRECT := $(filter-out $(OWN) %+course,$(TARGETS))
+endif
+LEARN   := $(patsubst %+course,%,$(filter %+course,$(TARGETS)))
+DIRECT  := $(filter-out $(OWN) %+course,$(TARGETS))
 
 .DEFAULT_GOAL := help
 .PHONY: $(DIRECT) $(LEARN) $(OWN)

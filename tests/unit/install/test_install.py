@@ -482,6 +482,34 @@ def test_the_targets_that_are_no_command_are_in_the_table():
     assert set(own.split()) == {line.make for line in LINES if not line.module} | {"help"}
 
 
+BROKEN = """
+import sys
+
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "{}":
+            raise ZeroDivisionError("this file is broken")
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@needs_make
+@pytest.mark.parametrize("module", ["bench.studies.lab.study", "bench.mistakes.drift"])
+def test_a_file_that_cannot_be_imported_is_shown_and_stops_only_the_commands(module, fake_project):
+    (fake_project / "sitecustomize.py").write_text(BROKEN.format(module))
+    python = fake_project / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{fake_project}:{ROOT}" exec "{sys.executable}" "$@"\n')
+    shutil.rmtree(fake_project / "bench")
+    for target in ("help", "bench"):
+        output, code = run_make(target, f"PYTHON={python}", "VENV=none", folder=fake_project)
+        assert code == 2 and "Traceback" in output and "ZeroDivisionError: this file is broken" in output
+    output, code = run_make("clean", f"PYTHON={python}", "VENV=none", folder=fake_project)
+    assert code == 0 and "Traceback" not in output
+
+
 @needs_make
 def test_make_passes_what_stands_on_its_command_line(fake_project):
     output, code = run_make("bench", "MODE=ddp", "GPUS=4", "IMAGE_SIZE=32", folder=fake_project)
