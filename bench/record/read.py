@@ -1,6 +1,5 @@
 """Records from files: read, migrated, and checked against their schema and their own samples."""
 
-import contextlib
 import json
 import math
 import re
@@ -18,6 +17,7 @@ from bench.record.view import Record, workload_in
 
 MOST_BYTES = 256 * 2**20  # a record of a long run on many ranks has some MiB
 LATER = {"median_throughput_per_s", "steal_share"}  # figures that older records lack
+PARTS = ("schema_version", "run_id", "config", "samples")  # which no other file of ours has together
 # A control character, written as JSON writes it, but for tab and newline; after an even number of backslashes.
 CONTROL = re.compile(r"(?<!\\)((?:\\\\)*)\\u00(?:0[0-8bcef]|1[0-9a-f]|7f|[89][0-9a-f])", re.IGNORECASE)
 
@@ -28,12 +28,15 @@ def load(path: Path) -> Record:
     data = parsed(path)
     check(migrate(data, path), path)
     check_config(data, path)
+    added = frozenset()
     if data["status"] == "ok":
         check_samples(data, path)
         check_nodes(data, path)
         check_coverage(data, path)
-        check_summary(data, path)
-    return Record(data, str(path.parent))
+        follows = summary_of(data, path)
+        data["summary"], added = completed(data["summary"], follows)
+        check_summary(data, follows, path)
+    return Record(data, str(path.parent), added)
 
 
 def parsed(path: Path):
@@ -95,16 +98,24 @@ def find_runs(folder: Path) -> list[Record]:
     """The record of every run below a folder, by whatever name its file has, oldest first: a run that is no reference
     is stored among reference records under another name than record.json.
 
-    Raises UserError when the folder does not exist, BadRecord for a record.json that is no good record.
+    Raises UserError when the folder does not exist, BadRecord for the record of a run that is no good one.
     """
     found, refused = find_records(folder, needed=False)
     if refused:
         raise BadRecord(refused[0])
     for path in sorted(Path(folder).rglob("*.json")):
-        if not path.with_name("record.json").exists():
-            with contextlib.suppress(BadRecord):
-                found.append(load(path))
+        if not path.with_name("record.json").exists() and is_of_a_run(path):
+            found.append(load(path))
     return sorted(found, key=lambda record: record.started_at)
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Whether a file is the record of a run, good or not, by the names of its parts: it is not parsed for that."""
+    try:
+        text = text_of(path)
+    except (OSError, ValueError):
+        return False
+    return all(f'"{name}"' in text for name in PARTS)
 
 
 def check_config(record: dict, where) -> None:
@@ -172,20 +183,27 @@ def check_coverage(record: dict, where) -> None:
         raise BadRecord(f"{where}: not a valid record: observed/data: epochs/never, never_seen and num_images disagree")
 
 
-def check_summary(record: dict, where) -> None:
-    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited. Figures
-    that a record is too old to have are filled in from its samples."""
+def summary_of(record: dict, where) -> dict:
+    """The summary that follows from a record's samples. Raises BadRecord where the global batch was edited."""
     config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
     if global_batch != config.global_batch:
         raise BadRecord(
             f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
         )
-    workload = workload_in(record)
-    follows = summarise(config.mode, global_batch * workload.per_example, record["samples"])
-    summary = record["summary"]
-    for name in LATER & follows.keys():
-        summary.setdefault(name, follows[name])
-    summary["step_time_s"].setdefault("mean", follows["step_time_s"]["mean"])
+    return summarise(config.mode, global_batch * workload_in(record).per_example, record["samples"])
+
+
+def completed(summary: dict, follows: dict) -> tuple[dict, frozenset[str]]:
+    """A summary with the figures that it is too old to have, from what follows from the samples; and their names."""
+    steps, mean = summary["step_time_s"], follows["step_time_s"]["mean"]
+    added = {name: follows[name] for name in LATER & follows.keys() - summary.keys()}
+    full = summary | added | {"step_time_s": steps | {"mean": steps.get("mean", mean)}}
+    return full, frozenset([*added, *({"step_time_s/mean"} if "mean" not in steps else ())])
+
+
+def check_summary(record: dict, follows: dict, where) -> None:
+    """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited."""
+    config, summary, workload = unchecked(record["config"]), record["summary"], workload_in(record)
     for name, value in follows.items():
         if name not in ("command_to_first_timed_step_s", "disturbed_above") and not agree(value, summary.get(name)):
             raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")

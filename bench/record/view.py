@@ -63,13 +63,15 @@ def workload_in(data: dict) -> WorkloadInfo:
 
 @dataclass(frozen=True, eq=False)
 class Record(Mapping):
-    """A record. data: as in its file, of this schema version. folder: where the file is.
+    """A record. data: as in its file, of this schema version. folder: where the file is. added: figures of the summary
+    that are not in the file, which is too old to have them; they were computed from its samples.
 
     ``record["summary"]`` is that part of the file; everything else here is a name for something in it.
     """
 
     data: dict
     folder: str = ""
+    added: frozenset[str] = frozenset()
 
     def __getitem__(self, key: str):
         return self.data[key]

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import os
+import re
 
 import jsonschema
 import pytest
@@ -14,7 +15,7 @@ from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.files import PROJECT
 from bench.record import write as writer
-from bench.record.read import load
+from bench.record.read import find_runs, load
 from bench.record.schema import SCHEMA_PATH, SCHEMA_VERSION, BadRecord
 from bench.record.view import Record
 from tests import records
@@ -158,6 +159,7 @@ def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     assert record["samples"] == old["samples"] and record["topology"] == old["topology"]
     assert record.throughput == old["summary"]["throughput_images_per_s" if version < 5 else "throughput_per_s"]
     assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
+    assert record.added == {"median_throughput_per_s", "step_time_s/mean"} and now.added == frozenset()
     assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
     labels = [getattr(record.config, name) for name in names("labels")]
     assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 4
@@ -248,6 +250,18 @@ def test_what_an_old_record_lacks_is_empty_or_none(tmp_path):
     record = load(write(tmp_path, as_of(1, records.record("ddp"))))
     assert record.samples[0].facts is None and record.samples[0].phase_time_s == {}
     assert record.samples[0].timeline is None and record.samples[0].lab == {}
+
+
+def test_a_run_is_found_by_whatever_name_and_a_broken_one_is_no_other_file(tmp_path, good):
+    for name, content in (("x/a.json", good), ("x/b.json", {"run_id": "of another file"}), ("y/record.json", good)):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+    assert [found.run_id for found in find_runs(tmp_path)] == [good["run_id"]] * 2
+    broken = tmp_path / "x" / "broken.json"
+    broken.write_text(json.dumps(good)[:-20])
+    with pytest.raises(BadRecord, match=re.escape(str(broken))):
+        find_runs(tmp_path)
 
 
 # --- What is refused ------------------------------------------------------------------------------------------------
