@@ -25,6 +25,8 @@ from bench.measure import nvml
 from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# What no rank imports: which runs there are, what is shown of them, the course.
+NO_RANKS = ("__main__.py", "commands", "course", "proof", "report", "studies")
 
 PACKAGES = ("torch", "torchvision", "horovod", "numpy", "pandas", "matplotlib", "psutil", "nvidia-ml-py")
 OF_MODELS = ("keras", "timm")  # recorded where a model is theirs: where they are loaded
@@ -84,13 +86,24 @@ def collect_machine() -> dict[str, Any]:
     }
 
 
-def source_hash() -> str:
-    """sha256 over every Python file of this package, by name: which code ran, committed or not."""
+def source_hash(*more: str) -> str:
+    """sha256 over the Python files that a rank or its launcher can import, by name: which code ran, committed or not.
+    more: of NO_RANKS, what counts as well."""
     digest = hashlib.sha256()
     package = REPOSITORY / "bench"
-    for path in sorted(package.rglob("*.py")):
+    for path in source_files(*more):
         digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def source_files(*more: str) -> list[Path]:
+    """The files of ``source_hash``. In bench/commands are those processes that another launcher starts as ranks."""
+    package = REPOSITORY / "bench"
+    others = [package / name for name in NO_RANKS if name not in more]
+    return [
+        path for path in sorted(package.rglob("*.py"))
+        if path.match("commands/joined*.py") or not any(other in (path, *path.parents) for other in others)
+    ]  # fmt: skip
 
 
 # --- the machine ------------------------------------------------------------------------------------------------

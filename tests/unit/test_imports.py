@@ -9,6 +9,8 @@ import pytest
 
 from bench.commands import LINES
 from bench.config.modes import MODES
+from bench.config.tasks import TASKS
+from bench.measure.environment import source_files
 from tests.runs import ROOT
 
 BENCH = ROOT / "bench"
@@ -99,6 +101,30 @@ def test_an_import_that_is_forbidden_is_found(tmp_path, file, line, said):
     path.write_text(f"{path.read_text() if path.exists() else ''}\n{line}\n")
     result = run_python("-c", LINT, "--no-cache", folder=tmp_path)
     assert result.returncode != 0 and said in result.stdout, result.stdout
+
+
+def imported_by(name: str) -> set[str]:
+    """The files of bench that a file imports, within functions too, with the packages above them."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    found |= {each.rpartition(".")[0] for each in found}
+    return NAMES & (found | {f"{each}.__init__" for each in found})
+
+
+def test_the_hash_of_the_code_covers_what_ranks_and_launchers_import():
+    covered = {name_of(path) for path in source_files()}
+    reached, due = set(), {"bench.worker", *(task.module for task in TASKS.values()), "bench.foreign.rank"}
+    due |= {name for name in NAMES if within(name, ["bench.launch", "bench.modes", "bench.workload", "bench.mistakes"])}
+    while new := due - reached:
+        reached |= new
+        due = set().union(*map(imported_by, new))
+    assert len(reached) > 200 and reached <= covered
+    assert {"bench.commands.joined", "bench.commands.joined_rank"} <= covered
+    assert not {"bench.course.site", "bench.report.page", "bench.commands.help"} & covered
 
 
 # --- What an import brings along ------------------------------------------------------------------------------------

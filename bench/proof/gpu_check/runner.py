@@ -83,7 +83,9 @@ def key_of(asked: RunConfig, gpus: list[Gpu]) -> str:
     """What an answer rests on: the code, the options, torch, and which GPUs, by their kind: a cluster gives another one
     of them to every job. A hash."""
     options = {name: to_dict(asked)[name] for name in CHOSEN if name != "out"}
-    text = json.dumps([source_hash(), options, torch_version(), [gpu.name for gpu in gpus], sys.version])
+    text = json.dumps(
+        [source_hash("proof", "studies"), options, torch_version(), [gpu.name for gpu in gpus], sys.version]
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 

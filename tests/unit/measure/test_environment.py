@@ -191,6 +191,28 @@ def test_revision_and_what_counts_as_dirty(tmp_path):
     assert environment.git_state(tmp_path / "bench") is None  # a folder in a repository is not that repository
 
 
+@pytest.mark.parametrize(
+    ("file", "runs_there", "checked"),
+    [
+        ("training/loop.py", True, True),
+        ("commands/joined_rank.py", True, True),
+        ("proof/gpu_check/b1_shared.py", False, True),
+        ("course/site.py", False, False),
+        ("report/page.py", False, False),
+        ("__main__.py", False, False),
+    ],
+)
+def test_the_hash_of_the_code_is_of_what_can_change_a_run(file, runs_there, checked, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    path = tmp_path / "bench" / file
+    path.parent.mkdir(parents=True)
+    for more, counts in (((), runs_there), (("proof", "studies"), checked)):
+        path.write_text("")
+        before = environment.source_hash(*more)
+        path.write_text("# another line")
+        assert (environment.source_hash(*more) != before) == counts
+
+
 def test_topology_is_text_without_terminal_codes(tmp_path, monkeypatch):
     tool = tmp_path / "nvidia-smi"
     tool.write_text('#!/bin/sh\nprintf "\\033[4m\\tGPU0\\tGPU1\\033[0m\\nGPU0\\t X \\tNV18\\n"\n')

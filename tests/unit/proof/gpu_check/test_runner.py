@@ -94,7 +94,7 @@ def test_a_second_call_goes_on_where_the_first_stopped(first, monkeypatch):
     assert (out / "begun").read_text() == "right "
     said.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "source_hash", lambda: "of other code")
+        patch.setattr(runner, "source_hash", lambda *more: "of other code")
         carry_out(out, budget_s=0.5, said=said)
     carry_out(out, budget_s=0.5, said=said, seed=3)
     assert len(said) == 2 * len(OUTCOMES) and not any("answered before" in line for line in said)
