@@ -42,10 +42,25 @@ def tensors_of(model) -> Iterator[torch.Tensor]:
 
 
 @contextlib.contextmanager
+def replaced(owner, name: str, function: Callable) -> Iterator[None]:
+    """Within it a method of an object is another function; afterwards it is what it was, the object's own or its
+    class's."""
+    own = vars(owner).get(name)
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+        if own is not None:
+            setattr(owner, name, own)
+
+
+@contextlib.contextmanager
 def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[Note]]:
     """What is there during a step alone: the batch, the replicas of nn.DataParallel, and of FSDP's blocks the whole
     weights and the pieces that travel."""
-    noted, prepare, model, hooks = [], trainer.workload.prepare, trainer.model, []
+    noted, prepare, model = [], trainer.workload.prepare, trainer.model
+    apply, undo = getattr(model, "parallel_apply", None), contextlib.ExitStack()
 
     def note(kind: str, tensors) -> None:
         noted.extend(Note(kind, address_of(tensor), time.time_ns()) for tensor in tensors)
@@ -60,28 +75,21 @@ def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[lis
         note("gathered", whole)
         for parameter in whole:  # backward gathers it anew, elsewhere
             if parameter.requires_grad:
-                hooks.append(parameter.register_hook(lambda _, p=parameter: note("gathered", [p])))
+                undo.callback(parameter.register_hook(lambda _, p=parameter: note("gathered", [p])).remove)
 
-    trainer.workload.prepare = preparing
-    if fsdp := sys.modules.get("torch.distributed.fsdp"):
-        sharded = [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
-        hooks += [module.register_forward_pre_hook(gathered) for module in sharded]
-        trainer.mode.note_pieces(lambda tensor: note("gathered", [tensor]))
-    if isinstance(model, torch.nn.DataParallel):
-        apply = model.parallel_apply
+    def applying(replicas, inputs, options):
+        for replica in replicas[1:]:
+            note("replicas", tensors_of(replica))
+        note("images", tensors((inputs, options)))
+        return apply(replicas, inputs, options)
 
-        def applying(replicas, inputs, options):
-            for replica in replicas[1:]:
-                note("replicas", tensors_of(replica))
-            note("images", tensors((inputs, options)))
-            return apply(replicas, inputs, options)
-
-        model.parallel_apply = applying
-    try:
-        yield noted
-    finally:
-        del trainer.workload.prepare
-        for hook in hooks:
-            hook.remove()
+    with undo:
+        undo.enter_context(replaced(trainer.workload, "prepare", preparing))
         if isinstance(model, torch.nn.DataParallel):
-            del model.parallel_apply
+            undo.enter_context(replaced(model, "parallel_apply", applying))
+        if fsdp := sys.modules.get("torch.distributed.fsdp"):
+            for module in model.modules():
+                if isinstance(module, fsdp.FSDPModule):
+                    undo.callback(module.register_forward_pre_hook(gathered).remove)
+            trainer.mode.note_pieces(lambda tensor: note("gathered", [tensor]))
+        yield noted

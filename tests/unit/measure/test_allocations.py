@@ -1,6 +1,7 @@
 """What a step's memory is filled with on a CPU: a real collective over Gloo, whose memory another thread lets go."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 
 from bench.measure.allocations import record_step
 from bench.measure.memory_parts import WORKSPACE
+from bench.training.holdings import notes_of
 
 MIB = 2**20
 
@@ -67,3 +69,23 @@ def test_what_a_collective_used_and_stays_is_there_at_the_end(alone):
         numbers(70)
 
     assert filled(step, lambda: [("weights", each) for each in there]) == {"weights": 20, "activations": 70}
+
+
+class Workload:
+    """What a batch goes through before the model."""
+
+    def prepare(self, inputs):
+        return inputs + 1
+
+
+def test_what_notes_a_step_leaves_the_workload_as_it_was():
+    """Also two of them, one in the other, and where the method is the object's own, as that of a user's file is."""
+    mode = SimpleNamespace(note_pieces=lambda note: None)
+    trainer = SimpleNamespace(workload=Workload(), model=torch.nn.Linear(2, 2), mode=mode)
+    with notes_of(trainer, id) as outer, notes_of(trainer, id) as inner:
+        assert trainer.workload.prepare(torch.ones(2)).tolist() == [2, 2]
+    assert len(outer) == len(inner) == 2 and vars(trainer.workload) == {}
+    own = trainer.workload.prepare = lambda inputs: inputs
+    with notes_of(trainer, id):
+        assert trainer.workload.prepare is not own
+    assert trainer.workload.prepare is own
