@@ -7,9 +7,8 @@ import sys
 
 from bench.commands import COMMANDS
 from bench.commands.base import Command, nearest
-from bench.errors import BenchError, UserError, printable
+from bench.errors import BenchError, ExitCode, UserError, printable
 
-INTERRUPTED = 128 + signal.SIGINT
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
 
 
@@ -42,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
             provide(args)
         return command.run(args)
     except BenchError as error:
-        if error.exit_code == INTERRUPTED and argv is None:
+        if error.exit_code == ExitCode.INTERRUPTED and argv is None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
         print(f"bench: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -51,12 +50,12 @@ def main(argv: list[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except OSError as error:  # a full disk, a folder that may not be written to
         print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return ExitCode.FAILED
     except KeyboardInterrupt:
         if argv is None:  # with others, this process goes on
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("bench: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def not_used(command: Command, names: list[str], by_make: bool) -> str:

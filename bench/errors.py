@@ -1,10 +1,27 @@
 """The errors a person can cause. The command line prints them as one line and exits with their code."""
 
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """How a command of `bench` ends; `bench help` shows it."""
+
+    DONE = 0, "done"
+    FAILED = 1, "a run, a check or a part of this machine failed, or there is nothing to show"
+    REFUSED = 2, "the request cannot be met, or a file cannot be read"
+    FOUND = 3, "what was looked for is there: a mistake, a regression"
+    INTERRUPTED = 130, "interrupted (Ctrl-C)"
+
+    def __new__(cls, value: int, meaning: str):
+        code = int.__new__(cls, value)
+        code._value_, code.meaning = value, meaning
+        return code
+
 
 class BenchError(Exception):
     """Something went wrong that one clear line can explain."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
     run_dir = None  # of a run that failed and left something there
     failure = None  # of a run that had begun: what its record says of how it failed
 
@@ -16,7 +33,7 @@ class BenchError(Exception):
 class UserError(BenchError):
     """What was asked for cannot be done: a wrong option, a missing part, an unwritable folder."""
 
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
 
 class RunFailed(BenchError):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench import mistakes
 from bench.commands.base import folder_of
+from bench.errors import ExitCode
 from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
 from bench.foreign.record import find as find_foreign
@@ -19,8 +20,6 @@ from bench.record.disturbance import observed_of
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
 from bench.record.view import Record
-
-FOUND, UNREADABLE = 3, 2
 
 
 def run(args) -> int:
@@ -53,7 +52,7 @@ def run(args) -> int:
             print(f"not observed in {unlooked}: {names}")
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
-    return FOUND if count else UNREADABLE if refused else 0
+    return ExitCode.FOUND if count else ExitCode.REFUSED if refused else ExitCode.DONE
 
 
 def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.commands.base import is_on, needed
-from bench.errors import UserError
+from bench.errors import ExitCode, UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.foreign.record import ForeignRecord
@@ -23,15 +23,13 @@ from bench.report.difference import (
     time_note,
 )
 
-REGRESSION = 3  # the exit code; 1 and 2 are those of bench/errors.py
-
 
 def run(args) -> int:
     """Print what differs, a table, a sentence for each program, and the judgement; of one script on different numbers
     of devices how it scales.
 
-    Returns the exit code: REGRESSION where a program fails the bound, see ``Result.regressions``. Raises UserError
-    where nothing can be compared, or judged by the bound.
+    Returns the exit code: FOUND where a program fails the bound, see ``Result.regressions``. Raises UserError where
+    nothing can be compared, or judged by the bound.
     """
     strict = is_on("STRICT", args.strict)
     bound = read_bound(args.bound, strict)
@@ -78,7 +76,7 @@ def run(args) -> int:
         unjudged = sum(d.against(bound) == "unknown" for result in results for d in result.differences)
         more = f"; {unjudged} not judged (disturbed, or fewer than {FEWEST_ROUNDS} records a side)" if unjudged else ""
         print(f"no regression beyond {bound:g} % is shown{more}")
-    return REGRESSION if regressions else 0
+    return ExitCode.FOUND if regressions else ExitCode.DONE
 
 
 def nothing_shared(a: list[ForeignRecord], b: list[ForeignRecord]) -> str:

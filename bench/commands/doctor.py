@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.errors import UserError
+from bench.errors import ExitCode, UserError
 from bench.install.horovod_status import Status, installed_with, mpi_built, status
 from bench.launch.engines import mpirun
 from bench.launch.gpu_fit import require_fit
@@ -51,7 +51,7 @@ def run(args) -> int:
         console.print(f"fix: {problem}", markup=False)
     if not problems:
         console.print("nothing to fix")
-    return 1 if problems else 0
+    return ExitCode.FAILED if problems else ExitCode.DONE
 
 
 def memory_words(facts: dict) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.base import is_on, needed, whole
-from bench.errors import RunFailed, UserError
+from bench.errors import ExitCode, RunFailed, UserError
 from bench.measure.environment import collect_environment
 from bench.process import ending
 from bench.without_training.emulation import record as records
@@ -68,7 +68,7 @@ def run(args) -> int:
     for line in check.answer(data):
         console.print(line, highlight=False, markup=False)
     print(f"written: {path}", flush=True)
-    return 1 if failed else 0
+    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
 def real_runs(console, runs: str, folder: Path) -> list[dict]:
@@ -92,7 +92,7 @@ def of_tables(args) -> int:
         tables.print_grid(console, grid)
     for line in published.answer(found):
         console.print(line, highlight=False, markup=False)
-    return 0
+    return ExitCode.DONE
 
 
 def emulated(setting: Setting, profile: Profile, folder: Path, out: str | None) -> dict:

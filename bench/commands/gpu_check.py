@@ -10,7 +10,7 @@ from bench.commands.base import is_on
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import UNSET, RunConfig
-from bench.errors import UserError
+from bench.errors import ExitCode, UserError
 from bench.launch.devices import usable_gpus
 from bench.launch.gpu_fit import require_fit
 from bench.process.ending import signals_as_interrupt
@@ -36,7 +36,7 @@ def run(args) -> int:
     if only_plan:
         known = (runner.Findings(Path(asked.out)), runner.key_of(asked, gpus)) if gpus else ()
         print("\n".join(runner.plan(modules, *known)))
-        return 0
+        return ExitCode.DONE
     if not gpus:
         raise UserError(
             "gpu-check needs a GPU, and none is visible here: `bench doctor` says why; PLAN=1 works without"
@@ -52,7 +52,7 @@ def run(args) -> int:
         results = runner.carry_out(modules, asked, gpus, budget_s, say)
     print_grid(console, runner.table(results))
     print(f"{runner.counted(results)}: {Path(asked.out).resolve() / runner.FILE}")
-    return 1 if any(found["outcome"] == FAILED for found in results) else 0
+    return ExitCode.FAILED if any(found["outcome"] == FAILED for found in results) else ExitCode.DONE
 
 
 def check(asked: RunConfig) -> RunConfig:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from bench.commands.base import GROUPS, OWN, Command
+from bench.errors import ExitCode
 
 COLUMN = 40  # letters
 
@@ -24,6 +25,9 @@ def run(args) -> int:
         print("usage: bench COMMAND [--option=value ...]\n")
         print("\n".join(listing([line for line in LINES if line.module], "bench")))
         print("\n`bench COMMAND --help` lists the options of a command.")
+        print("\nexit codes")
+        for code in ExitCode:
+            print(f"  {code:<5d}{code.meaning}")
     return 0
 
 

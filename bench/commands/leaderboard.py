@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.base import needed
+from bench.errors import ExitCode
 from bench.report import leaderboard
 
 
@@ -17,4 +18,4 @@ def run(args) -> int:
         tables.print_grid(console, grid)
     for sentence in said:
         print(sentence, file=sys.stderr)
-    return 0 if found else 1
+    return ExitCode.DONE if found else ExitCode.FAILED

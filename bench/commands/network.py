@@ -13,7 +13,7 @@ from bench.commands.base import whole
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
-from bench.errors import RunFailed, UserError
+from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch.devices import choose_device, why_cpu
 from bench.launch.engines import ENGINES
 from bench.launch.launcher import launch, resolve_here
@@ -56,7 +56,7 @@ def run(args) -> int:
             with LiveProgress(config, console, backend) as watch:
                 records.append(load(launch(config, watch)))
         except RunFailed as error:
-            if error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
+            if error.exit_code == ExitCode.INTERRUPTED:
                 raise
             failed = RunFailed(f"{backend}: {error}")
             print(f"bench: {failed}", file=sys.stderr)
@@ -68,7 +68,7 @@ def run(args) -> int:
 
     drawing.save_all(figure.figures(records), folder)
     print(f"records and pictures: {folder}", flush=True)
-    return RunFailed.exit_code if failed else 0
+    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
 def check(asked: RunConfig) -> RunConfig:

@@ -6,6 +6,7 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.analysis.suite import suite_of, suites_of
 from bench.commands.base import folder_of
+from bench.errors import ExitCode
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.foreign.record import find as find_foreign
@@ -53,7 +54,7 @@ def run(args) -> int:
         path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"), networks,
                                foreign)  # fmt: skip
         print(f"report: {path}", flush=True)
-    return 1 if refused and not records + networks + foreign else 0
+    return ExitCode.REFUSED if refused and not records + networks + foreign else ExitCode.DONE
 
 
 def print_records(console, records: list[Record]) -> None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from bench.commands.base import folder_of, is_on
+from bench.errors import ExitCode
 from bench.record.read import find_records
 from bench.report.export import write_table
 
@@ -14,8 +15,8 @@ def run(args) -> int:
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     if not records:
-        return 1
+        return ExitCode.REFUSED
     write_table(records, args.to or None, args.format or None, is_on("MEMORY", args.memory))
     if args.to:
         print(f"table: {args.to}")
-    return 0
+    return ExitCode.DONE

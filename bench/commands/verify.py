@@ -32,7 +32,7 @@ from bench.config.modes import MODES, TRAINABLE
 from bench.config.options import UNSET, RunConfig
 from bench.config.rules import GPT
 from bench.config.workloads import work, workload_of
-from bench.errors import UserError
+from bench.errors import ExitCode, UserError
 from bench.launch.devices import usable_gpus
 from bench.launch.engines import mpirun
 from bench.launch.launcher import launch, resolve_here
@@ -97,7 +97,7 @@ def run(args) -> int:
         f"verify: {'ok' if ok else 'FAILED'}: largest difference {worst:.1e}, bound {bound:.0e}{why}"
         + (f"; {len(missing)} mode(s) not compared" if missing else "")
     )
-    return 0 if ok else 1
+    return ExitCode.DONE if ok else ExitCode.FAILED
 
 
 def bound_of(control: float | None) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.course.output import MOST_LINES
-from bench.errors import RunFailed, UserError
+from bench.errors import ExitCode, RunFailed, UserError
 from bench.files import PROJECT
 from bench.process import ending
 from bench.studies.registry import STUDIES
@@ -133,7 +133,7 @@ def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = 
             code = process.wait()
     if late.is_set():
         raise RunFailed(f"not ended within {timeout:g} s (timeout=), and stopped")
-    if code == UserError.exit_code and last.startswith("bench: "):
+    if code == ExitCode.REFUSED and last.startswith("bench: "):
         raise UserError(last.removeprefix("bench: "))
     if code:
         raise RunFailed(f"the command ended with code {code}: {last or 'it printed nothing'}")

@@ -22,7 +22,7 @@ from bench.config.command_line import in_words
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
-from bench.errors import BenchError, RunFailed, UserError
+from bench.errors import BenchError, ExitCode, RunFailed, UserError
 from bench.launch import supervise
 from bench.launch.devices import weakest_of
 from bench.launch.launcher import make_run_dir
@@ -167,7 +167,7 @@ def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
 
     def over() -> None:
         print(f"bench: not all processes of mpirun came within {limit_s:g} s (TIMEOUT)", file=sys.stderr, flush=True)
-        os._exit(UserError.exit_code)
+        os._exit(ExitCode.REFUSED)
 
     timer = threading.Timer(limit_s + seat.rank, over)  # one rank after the other: the first one says it
     timer.daemon = True

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.errors import RunFailed, UserError
+from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch import elastic, stacks
 from bench.launch.elastic import Survival
 from bench.launch.node import Node
@@ -274,7 +274,7 @@ def failed(
     log = log if rank is None else f"rank{rank}.log"
     first_line = message.splitlines()[0]
     error = RunFailed(first_line if kind == "interrupted" else f"{first_line}; see {run_dir / log}")
-    error.exit_code = 130 if kind == "interrupted" else 1
+    error.exit_code = ExitCode.INTERRUPTED if kind == "interrupted" else ExitCode.FAILED
     text = tail(run_dir / log, 60) if trace is None else trace
     error.failure = {"rank": rank, "kind": kind, "message": first_line, "traceback": text}
     return error

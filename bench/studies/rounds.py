@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from bench.config.options import RunConfig
-from bench.errors import RunFailed
+from bench.errors import ExitCode, RunFailed
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
 from bench.record.describe import did_not_fit
@@ -69,7 +69,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
             except RunFailed as error:
                 if plan.study.partial and did_not_fit(error.failure):
                     said[label], last = "did not fit into memory", error
-                elif label not in plan.may_fail or error.exit_code != RunFailed.exit_code:  # Ctrl-C has another
+                elif label not in plan.may_fail or error.exit_code == ExitCode.INTERRUPTED:
                     raise
                 else:
                     said[label] = "failed, as it may"

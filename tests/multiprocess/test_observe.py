@@ -3,7 +3,7 @@
 import pytest
 
 from bench import mistakes
-from bench.commands import check
+from bench.errors import ExitCode
 from tests import runs
 from tests.runs import NARROW, needs_horovod
 
@@ -70,4 +70,4 @@ def test_what_is_wrong_on_purpose_is_found_and_said(observed):
     assert "possible mistakes: 1\n  host-sync: " in result.stdout  # a CPU does not wait for itself
     assert seen["host_syncs"][0]["where"].startswith("loop.py:") and seen["host_syncs"][0]["per_step"] == 1
     checked = runs.bench("check", result.out)
-    assert checked.code == check.FOUND and all(name in checked.stdout for name in names)
+    assert checked.code == ExitCode.FOUND and all(name in checked.stdout for name in names)

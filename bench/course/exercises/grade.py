@@ -21,7 +21,7 @@ from bench import files
 from bench.course.exercises import nbgrading, submissions, text
 from bench.course.exercises.nbgrading import NotGraded
 from bench.course.exercises.submissions import Submission, Unreadable
-from bench.errors import UserError
+from bench.errors import ExitCode
 from bench.files import CLONE, PROJECT
 
 GRADES = (PROJECT if CLONE else Path()) / "build" / "grades"
@@ -79,7 +79,7 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
     print(f"grades: {to / 'grades.csv'}")
     for sentence in said:
         print(f"bench: {sentence}", file=sys.stderr)
-    return UserError.exit_code if said else 0
+    return ExitCode.REFUSED if said else ExitCode.DONE
 
 
 def grade_one(prepared: Path, problem_set: text.ProblemSet, one: Submission, cell_limit_s: float) -> Grade:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.course.exercises import grade, nbgrading, release, submissions, text
 from bench.course.exercises.nbgrading import NotGraded
+from bench.errors import ExitCode
 
 
 def run(names: str | None, folder: str | None, cell_limit_s: float, key: int = 0) -> int:
@@ -35,7 +36,7 @@ def run(names: str | None, folder: str | None, cell_limit_s: float, key: int = 0
             seconds = f"{time.monotonic() - started:.0f} s"
             row = f"{problem_set.name:30} {problem_set.points:6g}  {found[0]:>6}  {found[1]:>6}  {seconds:>6}"
             print(row, "; ".join(wrong), flush=True)
-    return int(broken > 0)
+    return ExitCode.FAILED if broken else ExitCode.DONE
 
 
 def solved(problem_set: text.ProblemSet, blank: str) -> str:

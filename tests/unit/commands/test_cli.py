@@ -16,6 +16,7 @@ import yaml
 from bench.commands import LINES
 from bench.commands.base import GROUPS, OWN
 from bench.config.modes import MODES
+from bench.errors import ExitCode
 from bench.files import LINUX
 from bench.studies.registry import STUDIES
 from tests.forked_programs import Programs
@@ -115,6 +116,12 @@ def test_every_help_lists_every_command_in_its_group(form, heading, entry, of_ma
         names = [line.make if of_make else line.name for line in lines]
         assert re.findall(entry, section, re.MULTILINE) == names
         assert all(line.help in section for line in lines)
+
+
+def test_help_says_with_which_codes_every_command_ends():
+    found = dict(re.findall(r"^  (\d+) +(.+)$", bench("help").stdout.partition("\nexit codes\n")[2], re.MULTILINE))
+    assert {int(code): meaning for code, meaning in found.items()} == {code: code.meaning for code in ExitCode}
+    assert list(ExitCode) == [0, 1, 2, 3, 130]  # which scripts and workflows know
 
 
 def test_help_is_the_help_of_the_command(fresh):
@@ -254,7 +261,7 @@ def test_report_shows_what_is_good_and_names_what_is_not(records, no_torch):
 
 def test_report_of_nothing_but_refused_records(records, no_torch):
     result = bench("report", records / "truncated", env=no_torch)
-    assert result.code == 1 and result.stderr.startswith("refused: ")
+    assert result.code == 2 and result.stderr.startswith("refused: ")
 
 
 def test_report_into_a_pipe_that_closes(records):

@@ -153,5 +153,5 @@ def test_the_command_names_refused_files_and_uses_the_rest(tmp_path, capsys):
 
 def test_a_folder_of_refused_files_alone_is_no_table(tmp_path, capsys):
     (tmp_path / "record.json").write_text("[]")
-    assert run(str(tmp_path)) == 1
+    assert run(str(tmp_path)) == 2
     assert "record.json" in capsys.readouterr().err
