@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import sys
 
@@ -75,6 +76,10 @@ def command_of(words: list[str]) -> Command:
         return known[words[0]]
     if words[0] in COMMANDS:
         raise UserError(f"{words[0]} is a target of make alone: run `make {words[0]}`")
+    if re.match("--local[-_]rank", words[0]):
+        raise UserError(
+            f"{words[0]} comes from torch.distributed.launch: start `bench run` with torchrun, or give --use-env"
+        )
     near = " or ".join(nearest(words[0], known))
     raise UserError(f"unknown command {words[0]}: {f'did you mean {near}?' if near else '`bench help` lists them'}")
 

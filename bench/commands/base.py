@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from bench.config import synonyms
 from bench.config.command_line import add_arguments
 from bench.errors import UserError
 from bench.files import CLONE
@@ -117,10 +118,12 @@ class Parser(argparse.ArgumentParser):
 
     def unknown(self, word: str) -> str:
         """What to say of a word that is no argument of this command, as the user of make has written it, too."""
-        if not word.startswith("--"):
-            return f"{word}: not an argument of this command"
-        near = [f"--{name} ({variable(name)})" for name in nearest(word[2:], self.names())]
-        hint = f"did you mean {' or '.join(near)}?" if near else "this command has no such option"
+        if not word.startswith("--"):  # -b, or a word without a flag
+            hint = synonyms.advice(word[1:2] if word.startswith("-") else "", self.names())
+            return f"{word}: not an argument of this command{f': {hint}' if hint else ''}"
+        hint = synonyms.advice(word[2:], self.names())
+        near = [] if hint else [f"--{name} ({variable(name)})" for name in nearest(word[2:], self.names())]
+        hint = hint or (f"did you mean {' or '.join(near)}?" if near else "this command has no such option")
         return f"unknown option {word} ({variable(word)}): {hint}"
 
     def names(self) -> list[str]:

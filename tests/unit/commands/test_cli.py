@@ -142,6 +142,13 @@ def test_help_is_the_help_of_the_command(fresh):
         ("doctor --gpus=2", ["--gpus", "no such option"]),  # of other commands
         ("run 8", ["8", "not an argument"]),
         ("clean", ["clean", "make"]),  # a target of make
+        ("run --arch resnet50", ["ARCH=", "use MODEL=", "--model"]),  # other scripts' names
+        ("run --dist-backend=nccl", ["DIST_BACKEND=", "leave it out"]),
+        ("compare --output_dir=x", ["use OUT=", "--out"]),
+        ("run -b 256", ["-b", "use BATCH=", "per device"]),
+        ("run -e", ["-e", "use EVALUATE=1"]),
+        ("doctor --arch=x", ["--arch", "no such option"]),
+        ("--local-rank=1 run", ["--local-rank=1", "torchrun", "--use-env"]),
     ],
 )
 def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from bench.config import command_line
+from bench.config import command_line, synonyms
 from bench.config import options as table
 from bench.config.command_line import add_arguments, from_arguments, make_command
 from bench.config.fields import PARTS, base_type, fits, flag_of, option, variable_of
@@ -331,6 +331,13 @@ def test_gpus_are_a_number_or_named(text, count, ids, again):
 )
 def test_a_wrong_list_of_gpus_is_refused(given, words):
     assert words in refused(parse, **given)
+
+
+def test_the_names_of_other_scripts_lead_to_options_and_are_none():
+    options = {flag_of(f)[2:] for f in FIELDS.values()}
+    names = [name for table in (synonyms.WRITE, synonyms.NO_OPTION) for each in table.values() for name in each]
+    assert len(names) == len(set(names)) and not options & set(names)
+    assert {synonyms.option_of(text) for text in synonyms.WRITE} <= options
 
 
 def test_an_option_of_no_part_is_an_error():
