@@ -75,6 +75,8 @@ class Command:
         for name in self.positional:
             if getattr(args, name) is None:
                 setattr(args, name, getattr(args, f"{name}_"))
+        if self.options:
+            settle(args)
         return args
 
     def missing_clone(self, args: argparse.Namespace) -> bool:
@@ -154,6 +156,27 @@ def variable(flag: str) -> str:
     'IMAGE_SIZE='
     """
     return flag.lstrip("-").replace("-", "_").upper() + "="
+
+
+def settle(args: argparse.Namespace) -> None:
+    """Words that stand for another value: GPUS=all, and DIST_URL=env://, torch's name of what happens without it.
+    Raises UserError for GPUS=all where no GPU is used."""
+    if args.dist_url == "env://":
+        args.dist_url = None
+    if args.num_devices == "all":
+        args.num_devices = all_devices(args)
+
+
+def all_devices(args: argparse.Namespace) -> str | None:
+    """GPUS=all: the visible GPUs of this machine; None where HOSTS or another launcher say how many there are."""
+    from bench.launch.seat import seat_of
+    from bench.measure.nvml import visible_gpus
+
+    if args.hosts or os.environ.get("BENCH_HOSTS") or seat_of(os.environ):
+        return None
+    if args.device == "cpu" or not (gpus := visible_gpus()):
+        raise UserError("GPUS=all, but no GPU is used here: write how many CPU workers, as in GPUS=2")
+    return str(len(gpus))
 
 
 def folder_of(args: argparse.Namespace) -> str:

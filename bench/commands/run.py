@@ -11,11 +11,11 @@ from rich.console import Console
 from bench.analysis import tables
 from bench.commands import joined
 from bench.commands.run_output import announce, copy_what_is_there, epoch_line, finish
-from bench.config.command_line import from_arguments
+from bench.config.command_line import from_arguments, given_options
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
 from bench.errors import RunFailed
-from bench.launch.devices import why_cpu
+from bench.launch.devices import unused_gpus, why_cpu
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.launch.seat import seat_of
@@ -36,6 +36,8 @@ def run(args) -> int:
     if why := why_cpu(asked):
         console.print(why, highlight=False, markup=False)
     announce(console, config)
+    if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
+        console.print(more, highlight=False)
     if config.copy_to:
         remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
     path, others, began = None, [], time.monotonic()

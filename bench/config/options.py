@@ -40,8 +40,8 @@ class RunConfig:
     # mode: which pattern, on how many of which devices
     mode: str = option("mode", "ddp", "the data-parallel pattern, or the baseline 'independent'", choices=tuple(MODES))
     num_devices: int = option(
-        "mode", 1, "how many GPUs: the first visible ones; on a machine without GPUs, CPU workers. Or which GPUs, by "
-        "nvidia-smi's number or UUID: 0,1 or GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
+        "mode", 1, "how many GPUs: the first visible ones, or all; on a machine without GPUs, CPU workers. Or which "
+        "GPUs, by nvidia-smi's number or UUID: 0,1 or GPU-3f2a,GPU-77b0; a single one as 3,", flag="gpus", minimum=1,
     )  # fmt: skip
     device: str = option("mode", "auto", "auto: GPUs where there are any", choices=DEVICES)
     share_gpu: bool = option("mode", False, "all ranks on ONE GPU: for learning, not for speed")

@@ -1,5 +1,6 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
+from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
@@ -69,6 +70,14 @@ def why_cpu(asked: RunConfig) -> str:
     if asked.device != "auto" or visible_gpus() or nvml.is_absent():
         return ""
     return nvml.why_no_gpu() or ""
+
+
+def unused_gpus(config: RunConfig) -> str:
+    """One sentence where a run of one GPU could be one of several; empty elsewhere, and for a mode of one device."""
+    more = len(visible_gpus())
+    if config.device != "cuda" or config.hosts or config.num_devices > 1 or more < 2 or MODES[config.mode].max_devices:
+        return ""
+    return f"1 of {more} GPUs is used: GPUS=all uses all of them"
 
 
 def usable_gpus(config: RunConfig) -> list[Gpu]:

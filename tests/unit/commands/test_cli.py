@@ -165,6 +165,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("run --gpus 0", "GPUS=0 is too small"),
         ("run --gpus -1", "GPUS=-1 is too small"),
         ("run --gpus x", "GPUS=x is not a whole number"),
+        ("run --device cpu --gpus all", "GPUS=all, but no GPU is used here"),
         ("run --gpus 1.5", "GPUS=1.5 is not a whole number"),
         ("run --gpus=", "GPUS= is not a whole number"),
         ("run --mode single --gpus 2", "MODE=single is one device, but GPUS=2"),

@@ -50,6 +50,28 @@ def test_a_run_says_what_was_chosen_for_its_gpus(nvml_stub, machine, given, prec
     assert ("BASELINES=1 runs both" in text) == (said is not None and "baselines" not in given)
 
 
+GIVEN = """
+import json
+from bench.commands import COMMANDS
+from bench.config.command_line import from_arguments
+from bench.launch.devices import unused_gpus
+from bench.launch.launcher import resolve_here
+def of(*words):
+    return from_arguments(COMMANDS["run"].parse(list(words)))
+def unused(*words):
+    return unused_gpus(resolve_here(of(*words)))
+every = of("--gpus=all").num_devices
+hosts = of("--gpus=all", "--hosts=a:2,b:2").num_devices
+print(json.dumps([every, hosts, unused(), unused("--gpus=all"), unused("--mode=single"), of("--dist-url=env://").dist_url]))
+"""
+
+
+def test_all_gpus_are_taken_by_a_word_and_named_where_one_is(nvml_stub):
+    every, hosts, *said, url = nvml_stub.run(GIVEN, count=3)
+    assert (every, hosts, url) == (3, 4, None)
+    assert "1 of 3 GPUs" in said[0] and said[1:] == ["", ""]
+
+
 @pytest.fixture
 def runs(monkeypatch, tmp_path):
     """``runs(asked, too_large=…)``: run a config on four H100s, each run a made-up record; what was launched, and what
