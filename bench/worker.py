@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -211,14 +212,16 @@ def evaluate(trainer, data: Data, checkpoint: tuple | None, notes: list[str]) ->
     from bench.training.averages import stored
     from bench.training.validation import validate, validate_averages
 
+    began = time.perf_counter()
     result, topology = validate(trainer, data.val_batches), trainer.mode.topology
+    seconds = time.perf_counter() - began  # its figures are on the host: nothing is left to be done on the device
     if checkpoint and trainer.mode.replicated:
         judged = stored(trainer.mode, trainer.model, checkpoint[0])
         result |= validate_averages(trainer, data.val_batches, judged)
     elif checkpoint and any(name in checkpoint[0] for name in AVERAGES):
         notes.append(f"MODE={trainer.config.mode} shards the weights: the checkpoint's averages were not validated")
     if topology.rank == 0:
-        write_evaluation(trainer.run_dir, trainer.config, topology, collect_environment(), result, notes)
+        write_evaluation(trainer.run_dir, trainer.config, topology, collect_environment(), result, seconds, notes)
 
 
 def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
@@ -290,6 +293,8 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         stream.close()
         raise
     times = end_timing(trainer, memory, moments, load)
+    status.total(first + steps)  # with those that are watched, and not timed
+    trainer.progress.total = first + steps
     seen = {"facts": facts, "loader_workers": loader.num_workers, **times, "devices": memory.stop()}
     if watched:  # before a profiler, which slows a step
         seen["profile"] = device_profile.take(trainer, functools.partial(trainer.train_steps, stream, 1), watched)

@@ -31,7 +31,8 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
             f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "
             "host's."
         )
-    steps = f"{config.epochs} epochs" if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
+    epochs = f"{config.epochs} epoch{'s' * (config.epochs > 1)}"
+    steps = epochs if config.epochs else f"{config.warmup_steps} + {config.timed_steps} steps"
     steps = "validation alone" if config.evaluate else steps
     console.print(
         f"{config.mode} on {config.num_devices} × {config.device}: {work(config, without_credentials(config.data))}, "
@@ -48,6 +49,11 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
     if chosen := gpu_defaults.sentence(config):
         also = "" if config.baselines or config.epochs or config.evaluate else ", BASELINES=1 runs both"
         console.print(chosen + also, highlight=False)
+    if config.watch and not config.warmup_steps and not config.evaluate:
+        console.print(
+            "WATCH=1 looks at gradients in the untimed steps, and WARMUP=0 leaves none: use WARMUP=1 or more",
+            highlight=False,
+        )
     if config.mistake != "none":
         console.print(f"[bold red]{mistakes.MISTAKES[config.mistake].warning}[/]")
 
@@ -82,7 +88,8 @@ def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
 def print_run(console: Console, record: Record, others: list[Record]) -> None:
     """What a person sees after a run: where it ran, the table, what to know of it, accuracy."""
     console.print(f"[bold]{machine_line(record)}[/]")
-    tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))
+    if not record.config.evaluate:  # which has no steps
+        tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))
     if record.samples and record.config.workers:
         shares = [formulas.data_wait_share(part.data_wait_s, part.step_time_s) for part in record.samples]
         console.print(f"waiting for the loader: {100 * max(shares):.1f} % of the step time (the rank that waits most)")
@@ -126,6 +133,12 @@ def epoch_line(row: dict, workload) -> str:
     values = [(label, row[key]) for key, label in labels.items() if key in row]
     parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
     parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
-    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [f"{row['images']} {workload.batched}"]
+    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [validated(row, workload)]
     head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
     return f"{head}: {', '.join(parts)}"
+
+
+def validated(row: dict, workload) -> str:
+    """How many examples a validation alone took, and how fast; older records do not say how long it took."""
+    seconds, images = row["elapsed_s"], f"{row['images']} {workload.batched}"
+    return f"{images} in {seconds:.1f} s ({row['images'] / seconds:.0f} {workload.batched}/s)" if seconds else images

@@ -282,7 +282,7 @@ class RunConfig:
 
     # besides the steps
     print_every: int | None = option(
-        "besides", None, "a line of progress every so many steps (default: every 5 s and 20th of the steps)", minimum=1
+        "besides", None, "a line of progress every so many steps (default: every 5 s and 10th of the steps)", minimum=1
     )
     evaluate: bool = option("besides", False, "only validate, with the weights of RESUME or PRETRAINED", trains=True)
     target: float | None = option(

@@ -68,7 +68,7 @@ class LiveProgress:
     def says(self, beat: Heartbeat) -> str:
         """How far it is, and the time left."""
         workload = workload_of(self.config)
-        said = in_words(beat, workload.units)
+        said = in_words(beat, workload.units, "rank 0" if self.config.num_processes > 1 else "")
         if not beat.window.rate or beat.step >= beat.total_steps:
             return said
         left = (beat.total_steps - beat.step) * self.config.global_batch * workload.per_example / beat.window.rate

@@ -21,8 +21,8 @@ PHASES = ("starting", "joining the group", "preparing the data", "building the m
 PREPARING = PHASES[:4]  # until here nothing has been trained or measured
 LAYOUT = struct.Struct("<qqqqdqqdddd")  # pid, phase, step, total steps, loss, beats; then a Window
 WINDOW_AT = 48
-LINE_S = 5.0  # between two lines of progress, and a twentieth of the steps
-LINES = 20
+LINE_S = 5.0  # between two lines of progress, and a tenth of the steps
+LINES = 10
 
 
 class Window(NamedTuple):
@@ -105,8 +105,9 @@ def starts_path(run_dir: Path) -> Path:
     return Path(run_dir) / ".rank0.starts"
 
 
-def in_words(beat: Heartbeat, units: str) -> str:
+def in_words(beat: Heartbeat, units: str, whose: str = "") -> str:
     """How far a rank is, in one line: step, epoch, rate, loss, wait for data, learning rate. units: what it counts.
+    whose: named at the loss, which no rank shares with the others before the end of an epoch.
 
     >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(2, 187.0, 0.031, 0.05, 0.68)), "images")
     'step 20 of 100, epoch 2, 187 images/s, loss 1.234, waiting for data 3 %, lr 0.05'
@@ -118,7 +119,8 @@ def in_words(beat: Heartbeat, units: str) -> str:
         return beat.phase
     rate = f"{window.rate:.3g}" if window.rate < 100 else f"{window.rate:.0f}"
     parts = [f"step {beat.step} of {beat.total_steps}", *([f"epoch {window.epoch}"] if window.epoch else [])]
-    parts += [f"{rate} {units}/s", *([] if math.isnan(beat.loss) else [f"loss {beat.loss:.3f}"])]
+    loss = f"loss ({whose})" if whose else "loss"
+    parts += [f"{rate} {units}/s", *([] if math.isnan(beat.loss) else [f"{loss} {beat.loss:.3f}"])]
     return ", ".join([*parts, f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"])
 
 
@@ -126,7 +128,7 @@ def line_is_due(every: int | None, step: int, told: int, total: int, since_s: fl
     """Whether a line of progress is due after ``step`` steps of ``total``. every: PRINT_EVERY. told, since_s: the step
     of the last line, and the seconds since then.
 
-    >>> [line_is_due(4, step, 3, 12, 0.0) for step in (3, 4, 5)], line_is_due(None, 50, 40, 200, 6.0)
+    >>> [line_is_due(4, step, 3, 12, 0.0) for step in (3, 4, 5)], line_is_due(None, 60, 40, 200, 6.0)
     ([False, True, True], True)
     """
     if every:

@@ -118,12 +118,17 @@ def nodes_of(parts: list[dict]) -> list[dict]:
     return nodes
 
 
-def write_evaluation(run_dir, config: RunConfig, topology, environment: dict, result: dict, notes: list[str]) -> None:
-    """Rank 0 of a run that only validated (EVALUATE=1): there are no steps, so there is nothing but the accuracy."""
+def write_evaluation(
+    run_dir, config: RunConfig, topology, environment: dict, result: dict, seconds: float, notes: list[str]
+) -> None:
+    """Rank 0 of a run that only validated (EVALUATE=1): there are no steps, so there is only the accuracy and the
+    seconds that it took."""
     record = frame(run_dir, config, "evaluated") | {"environment": environment, "samples": [], "summary": {}}
     record["topology"] = {"world_size": topology.world_size, "num_devices": topology.num_devices, "notes": notes}
     metrics = {metric.key: result[metric.key] for metric in workload_of(config).metrics}
-    record["accuracy"] = metrics | {"epochs": [{"epoch": 0, "steps": 0, "elapsed_s": 0.0, **result}]}
+    record["accuracy"] = metrics | {
+        "epochs": [{"epoch": 0, "steps": 0, "elapsed_s": seconds, "validate_s": seconds, **result}]
+    }
     save(run_dir, record | {"provenance": {workload_of(config).metrics[0].key: PROVENANCE["metric"]}})
 
 

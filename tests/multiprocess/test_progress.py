@@ -21,6 +21,8 @@ def test_lines_epochs_and_every_ranks_log(mode, tmp_path, ranks):
     assert result.code == 0, result.stderr
     said = result.stdout.splitlines()
     assert any(re.match(rf"{mode}: step \d+ of 12, epoch 1, .* left$", line) for line in said), said
+    losses = [line.partition(", loss ")[2] for line in said if line.startswith(f"{mode}: step ") and ", loss " in line]
+    assert losses and all(loss.startswith("(rank 0) ") for loss in losses)  # the others have their own
     epochs = [number for number, line in enumerate(said) if line.startswith("epoch ")]
     table = next(number for number, line in enumerate(said) if line.startswith("CPU only"))
     assert len(epochs) == 2 and max(epochs) < table
@@ -31,6 +33,17 @@ def test_lines_epochs_and_every_ranks_log(mode, tmp_path, ranks):
     rows = result.loaded.epochs
     assert all(0 <= row["train_top1"] <= row["train_top5"] <= 1 for row in rows)
     assert all(f"training top-1 {row['train_top1']:.4f}" in result.stdout for row in rows)
+
+
+def test_steps_that_are_not_timed_are_counted_too(tmp_path, ranks):
+    """Those in which a profiler looks, and the one of which every allocation is recorded."""
+    options = EPOCHS | {"epochs": None, "gpus": 1, "print_every": 1, "warmup": 1, "steps": 2}
+    result = ranks.run(tmp_path, mode="single", **options, profile=1, memory=1)
+    assert result.code == 0, result.stderr
+    log = (result.run_dir / "rank0.log").read_text()
+    steps = [tuple(map(int, pair)) for pair in re.findall(r"^step (\d+) of (\d+),", log, re.MULTILINE)]
+    assert steps[:3] == [(1, 3), (2, 3), (3, 3)] and len(steps) > 4
+    assert all(step <= total == steps[-1][0] for step, total in steps[3:])
 
 
 def test_an_epoch_is_printed_when_it_ends_and_not_with_the_table(tmp_path, copied_python):

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -353,6 +354,8 @@ def test_a_run_that_only_evaluates(tmp_path, trained, copied_python):
     """As a person asks for it, with a launch of its own."""
     result = run(tmp_path, mode="dp", gpus=3, batch=7, evaluate=1, resume=trained("ddp").run_dir)
     assert result.code == 0, result.stderr
+    assert re.search(r"^validation: .*, 360 images in [\d.]+ s \(\d+ images/s\)$", result.stdout, re.MULTILINE)
+    assert "step ms" not in result.stdout  # there is none
     same_accuracy(result.record, trained("ddp").record)
 
 

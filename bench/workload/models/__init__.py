@@ -45,7 +45,8 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
             say(note)
     if config.freeze or config.train_only:
         frozen = freeze_parameters(model, config.freeze, config.train_only)
-        say(f"{len(frozen)} of {len(list(model.parameters()))} parameters are frozen: {', '.join(frozen)}")
+        named = ", ".join(frozen[:4]) + (f" and {len(frozen) - 4} more" if len(frozen) > 4 else "")
+        say(f"{len(frozen)} of {len(list(model.parameters()))} parameters are frozen: {named}")
     train_mode(model)
     return model
 

@@ -327,6 +327,7 @@ def test_names_say_what_is_trained(options, expected):
     assert trained(model) == expected
     frozen = sum(not p.requires_grad for p in model.parameters())
     assert len(notes) == 1 and notes[0].startswith(f"{frozen} of 62 parameters are frozen: conv1.weight, ")
+    assert notes[0].endswith(f" and {frozen - 4} more")  # and not each of them
 
 
 def test_frozen_names_are_returned():
