@@ -38,13 +38,12 @@ def run(args) -> int:
         f"Python {python}"
     )
     others = others_now()
-    console.print(f"load     other processes take {100 * others:.0f} % of the CPU now")
+    busy = ": what is measured now is disturbed" if others > THRESHOLDS["others_cpu_share"].above else ""
+    console.print(f"load     other processes take {100 * others:.0f} % of the CPU now{busy}")
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(status())}")
     problems = find_problems(gpus, torch) + shared_memory()
-    if others > THRESHOLDS["others_cpu_share"].above:
-        problems.append(f"other processes take {100 * others:.0f} % of the CPU: what is measured now is theirs, too")
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
     for problem in problems:

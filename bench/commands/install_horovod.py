@@ -30,7 +30,7 @@ def provide(args) -> None:
         return
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            horovod_install.install()
+            horovod_install.install(quiet=True)
     except BenchError as error:
         if mode:
             raise

@@ -30,13 +30,13 @@ CHECK = "import horovod.torch as hvd; print(int(hvd.gloo_built()), int(hvd.nccl_
 
 def install(
     gpu: str = "auto", force: bool = False, wheel_dir: str | None = None, jobs: int | None = None,
-    timeout: float = 1800, mpi: bool = False,
+    timeout: float = 1800, mpi: bool = False, quiet: bool = False,
 ) -> None:  # fmt: skip
     """Install Horovod if it is not there yet. Raises UserError or BenchError with one line.
 
     gpu: "auto", "none" or "nccl". force: build again. wheel_dir: only build, and put the wheel there. jobs: compilers
     at a time. timeout: seconds after which it gives up. mpi: one that has MPI besides; without it one that has MPI is
-    left as it is.
+    left as it is. quiet: nothing is printed where it is there already.
     """
     now = status(gpu, mpi)
     if now.state == "no torch":
@@ -45,7 +45,8 @@ def install(
             " then run `bench install-horovod`"
         )
     if not (force or wheel_dir) and _usable(now, mpi):
-        print(f"horovod {now.horovod} is installed and fits torch {now.torch}")
+        if not quiet:
+            print(f"horovod {now.horovod} is installed and fits torch {now.torch}")
         return
     deadline = time.monotonic() + timeout
     with _build_lock(deadline):

@@ -13,7 +13,7 @@ import sys
 import pytest
 import yaml
 
-from bench.commands import LINES
+from bench.commands import LINES, doctor
 from bench.commands.base import GROUPS, OWN
 from bench.config.modes import MODES
 from bench.errors import ExitCode
@@ -22,6 +22,7 @@ from bench.studies.registry import STUDIES
 from tests.forked_programs import Programs
 from tests.records import compare_programs, record, store, suite_records
 from tests.runs import ROOT, bench
+from tests.shown import in_one_line
 
 COMMANDS = [line.name for line in LINES if line.module]
 
@@ -355,6 +356,14 @@ def test_doctor_on_a_machine_whose_torch_is_broken(no_torch, fresh):
     assert result.code == 1 and not result.stderr
     assert "fix: torch does not import" in result.stdout
     assert "no: torch is missing" in result.stdout
+
+
+def test_a_busy_machine_is_nothing_to_fix(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "others_now", lambda: 0.9)
+    monkeypatch.setattr(doctor, "find_problems", lambda *_: [])
+    monkeypatch.setattr(doctor, "shared_memory", lambda: [])
+    assert doctor.run(None) == 0
+    assert "90 % of the CPU now: what is measured now is disturbed" in in_one_line(capsys.readouterr().out)
 
 
 def test_doctor_counts_the_gpus(nvml_stub, fresh):

@@ -617,7 +617,7 @@ def test_make_help_is_the_commands_own():
 # --- Horovod, before a command of make that can use it ------------------------------------------------------
 
 
-def provided(monkeypatch, *words, install=lambda: print("installed")) -> None:
+def provided(monkeypatch, *words, install=lambda **_: print("installed")) -> None:
     """What make's command does before it runs."""
     monkeypatch.setattr(horovod, "install", install)
     install_horovod.provide(COMMANDS[words[0]].parse(list(words[1:])))
@@ -642,8 +642,17 @@ def test_only_what_can_use_horovod_looks_for_it(monkeypatch, capsys, words, look
     assert (out, "installed" in err) == ("", looks)  # the command's own output stays its own
 
 
+def test_a_horovod_that_is_there_opens_no_command(monkeypatch, capsys):
+    ready = SimpleNamespace(state="ready", ready=True, horovod="0.28.1", torch="2.14.1")
+    monkeypatch.setattr(horovod, "status", lambda *_: ready)
+    provided(monkeypatch, "compare", install=horovod.install)
+    assert capsys.readouterr() == ("", "")
+    horovod.install()
+    assert "is installed and fits" in capsys.readouterr().out
+
+
 def test_without_horovod_all_goes_on_but_what_is_of_horovod_alone(monkeypatch, capsys):
-    def install():
+    def install(**_):
         raise BenchError("it cannot be built")
 
     provided(monkeypatch, "compare", install=install)
