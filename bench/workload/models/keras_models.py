@@ -6,6 +6,7 @@ parameters and buffers of a torch module, and Keras is handed them at every call
 """
 
 import os
+import re
 from collections.abc import Iterator
 
 import torch
@@ -17,6 +18,9 @@ from bench.config.options import RunConfig
 from bench.config.own import KERAS
 from bench.errors import UserError
 from bench.workload import own_code
+
+# What Keras says of a model that was built for N H W C.
+SHAPE = re.compile(r"input.?(size|shape)|channels_", re.IGNORECASE)
 
 
 def build(config: RunConfig, num_classes: int) -> nn.Module:
@@ -39,6 +43,10 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
             model = (
                 own_code.call("MODEL", config.model, num_classes) if theirs else of_keras(keras, config, num_classes)
             )
+    except UserError as error:
+        if not SHAPE.search(str(error)):
+            raise
+        raise UserError(f"{error}; images come channels first, so the input shape is (3, height, width)") from error
     except (ValueError, RuntimeError) as error:
         raise UserError(f"MODEL={config.model} cannot be built here: {str(error).splitlines()[0]}") from None
     if not isinstance(model, keras.Model) or not model.built or not isinstance(model.input_shape, tuple):

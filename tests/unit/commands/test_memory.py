@@ -33,6 +33,16 @@ def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
     assert code == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "pixels"),
+    [(("--model=shufflenet_v2_x0_5",), "224"), (("--model=shufflenet_v2_x0_5", "--data=digits"), "16"), ((), "16")],
+)
+def test_a_model_is_planned_at_the_size_that_it_is_asked_about_for(arguments, pixels, capsys):
+    assert cli.main(["memory", "--mode=single", "--device=cpu", "--batch=4", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert f"{pixels} px" in out and ("IMAGE_SIZE and DATA" in out) == (pixels == "224")
+
+
 def test_a_process_on_the_cpu_gets_its_share_of_what_is_there(capsys):
     code, out, _ = said(capsys, "--mode=ddp", "--gpus=2", "--device=cpu", "--batch=4")
     assert code == 0 and "available now, over 2 processes" in out and "Python, torch" in out

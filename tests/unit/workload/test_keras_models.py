@@ -35,6 +35,8 @@ def drops(classes):
 
 def wrong(classes):
     return classes
+def channels_last(classes):
+    return keras.applications.MobileNetV2(input_shape=(32, 32, 3), weights=None, classes=classes)
 """
 
 
@@ -135,6 +137,7 @@ def test_dropout_draws_from_torchs_generator(file):
     ("keras:nowhere.py:build", {}, "nowhere.py is not there"),
     ("keras:{}:missing", {}, "has no function missing"),
     ("keras:{}:wrong", {}, "no built keras.Model"),
+    ("keras:{}:channels_last", {}, "channels first"),
     ("keras:VGG16", {}, "cannot be built here"),  # of 8 pixels nothing is left
     ("keras:{}:build", {"norm": "group"}, "NORM=group cannot replace"),
     ("keras:{}:build", {"pretrained": "torchvision"}, "PRETRAINED"),
