@@ -66,6 +66,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> No
 
     status.phase("preparing the data")
     data = load(config, script, status)
+    moments["data_ready"] = steady.now()
     status.phase("building the model")
     trainer, checkpoint, notes = build(config, script, data, status, run_dir)
     gc.freeze()  # the collector is on from here, and leaves alone what the imports made

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.commands.run_output import epoch_line, finish
+from bench.commands.run_output import finish
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
 from bench.errors import BenchError, UserError, printable
@@ -24,6 +24,7 @@ from bench.measure.environment import collect_machine
 from bench.process.ending import GRACE_S
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
+from bench.record.describe import epoch_line
 from bench.storage import stage
 
 LOOK_S = 1.0  # between two looks at what the other ranks have said

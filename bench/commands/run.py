@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.analysis import tables
 from bench.commands import joined
-from bench.commands.run_output import announce, copy_what_is_there, epoch_line, finish
+from bench.commands.run_output import announce, copy_what_is_there, finish
 from bench.config.command_line import from_arguments, given_options
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
@@ -19,7 +19,7 @@ from bench.launch.devices import unused_gpus, why_cpu
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.launch.seat import seat_of
-from bench.record.describe import did_not_fit
+from bench.record.describe import did_not_fit, epoch_line
 from bench.record.read import load
 from bench.record.view import Record
 from bench.storage import remote

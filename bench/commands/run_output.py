@@ -11,10 +11,17 @@ from bench.analysis import tables
 from bench.commands.check import print_findings
 from bench.config import gpu_defaults
 from bench.config.hosts import where
-from bench.config.options import AVERAGES, RunConfig
+from bench.config.options import RunConfig
 from bench.config.workloads import work, workload_of
 from bench.errors import BenchError
-from bench.record.describe import cautions_of_single_runs, flops_sentence, machine_line, memory_sentences
+from bench.record.describe import (
+    cautions_of_single_runs,
+    epoch_line,
+    flops_sentence,
+    machine_line,
+    memory_sentences,
+    staging_sentence,
+)
 from bench.record.read import load
 from bench.record.view import Record
 from bench.storage import stage
@@ -96,7 +103,8 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
     if len((memory := tables.measured_memory([record])).head) > 1:
         console.print(f"{memory.caption}:")
         tables.print_grid(console, memory)
-    for note in filter(None, [flops_sentence(record), *record.notes, *memory_sentences(record)]):
+    said = [flops_sentence(record), staging_sentence(record), *record.notes, *memory_sentences(record)]
+    for note in filter(None, said):
         console.print(f"note: {note}", highlight=False, markup=False)
     for other in (other for other in others if other.config.plain):
         console.print(
@@ -123,22 +131,3 @@ def print_accuracy(console: Console, record: Record) -> None:
         seconds = record.accuracy["time_to_accuracy_s"]
         reached = "not reached" if seconds is None else f"reached after {seconds:.1f} s of training and validation"
         console.print(f"{record.workload.metrics[0].label} {record.accuracy['target']:g}: {reached}")
-
-
-def epoch_line(row: dict, workload) -> str:
-    """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``batched``."""
-    labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
-    labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
-    labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
-    values = [(label, row[key]) for key, label in labels.items() if key in row]
-    parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
-    parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
-    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [validated(row, workload)]
-    head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
-    return f"{head}: {', '.join(parts)}"
-
-
-def validated(row: dict, workload) -> str:
-    """How many examples a validation alone took, and how fast; older records do not say how long it took."""
-    seconds, images = row["elapsed_s"], f"{row['images']} {workload.batched}"
-    return f"{images} in {seconds:.1f} s ({row['images'] / seconds:.0f} {workload.batched}/s)" if seconds else images

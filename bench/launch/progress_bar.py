@@ -13,7 +13,8 @@ BAR_S = 0.5  # between two drawings of the bar
 
 
 class LiveProgress:
-    """Give ``watch`` to ``launch``: it shows rank 0's step, epoch, rate, loss, and the time left.
+    """Give ``watch`` to ``launch``: it shows rank 0's step, epoch, rate, loss, and the time left, or how
+    far its validation is.
 
     row: turns an epoch's row into the line to print as soon as the epoch has ended; None prints none. captures: whether
     what this process prints meanwhile goes above the bar.
@@ -33,6 +34,7 @@ class LiveProgress:
         )  # fmt: skip
         self.task = self.progress.add_task(title, total=None, says="starting")
         self.shown_at, self.shown, self.rows = time.monotonic(), 0, 0
+        self.validated = 0  # batches of a validation that were shown last
 
     def __enter__(self):
         self.progress.start()
@@ -57,19 +59,22 @@ class LiveProgress:
                 )
                 self.progress.refresh()
         elif self.is_due(rank0, now):
-            self.shown_at, self.shown = now, rank0.step
+            self.shown_at, self.shown, self.validated = now, rank0.step, rank0.window.batch
             self.console.print(f"{self.title}: {self.says(rank0)}", highlight=False, markup=False)
 
     def is_due(self, beat: Heartbeat, now: float) -> bool:
         """Whether a line is to be printed."""
         every, since_s = self.config.print_every, now - self.shown_at
+        if beat.validates:
+            told = self.validated if self.validated <= beat.window.batch else 0  # of the validation before
+            return line_is_due(every, beat.window.batch, told, beat.window.batches, since_s)
         return bool(beat.window.rate) and line_is_due(every, beat.step, self.shown, beat.total_steps, since_s)
 
     def says(self, beat: Heartbeat) -> str:
         """How far it is, and the time left."""
         workload = workload_of(self.config)
-        said = in_words(beat, workload.units, "rank 0" if self.config.num_processes > 1 else "")
-        if not beat.window.rate or beat.step >= beat.total_steps:
+        said = in_words(beat, workload.units, 0 if self.config.num_processes > 1 else None)
+        if beat.validates or not beat.window.rate or beat.step >= beat.total_steps:
             return said
         left = (beat.total_steps - beat.step) * self.config.global_batch * workload.per_example / beat.window.rate
         return f"{said}, {int(left // 60)}:{int(left % 60):02d} left"

@@ -15,25 +15,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+VALIDATING = "validating"
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
-          "backward", "synchronize", "optimizer step", "validating", "writing a checkpoint", "running",
+          "backward", "synchronize", "optimizer step", VALIDATING, "writing a checkpoint", "running",
           "collecting results", "done", "raised", "terminated")  # fmt: skip
 PREPARING = PHASES[:4]  # until here nothing has been trained or measured
-LAYOUT = struct.Struct("<qqqqdqqdddd")  # pid, phase, step, total steps, loss, beats; then a Window
+LAYOUT = struct.Struct("<qqqqdqqddddqq")  # pid, phase, step, total steps, loss, beats; then a Window
 WINDOW_AT = 48
-LINE_S = 5.0  # between two lines of progress, and a tenth of the steps
-LINES = 10
+BATCHES_AT = 88
+LINE_S = 5.0  # between two lines of progress, and a twentieth of the steps
+LINES = 20
 
 
 class Window(NamedTuple):
     """What the last second or so of training was like. epoch: from 1, or 0 without epochs. rate: units per second over
-    all processes. data_wait: share of the time. memory_gib: of the process, or its GPU."""
+    all processes. data_wait: share of the time. memory_gib: of the process, or its GPU. batch, batches: of a validation
+    that goes on, how many are done, of how many."""
 
     epoch: int = 0
     rate: float = 0.0
     data_wait: float = 0.0
     lr: float = 0.0
     memory_gib: float = 0.0
+    batch: int = 0
+    batches: int = 0
 
 
 NO_WINDOW = Window()
@@ -50,6 +55,11 @@ class Heartbeat:
     loss: float
     beats: int = 0  # grows with every phase that begins: a rank that goes on shows it here
     window: Window = NO_WINDOW
+
+    @property
+    def validates(self) -> bool:
+        """Whether it validates, and has said how far it is."""
+        return self.phase == VALIDATING and self.window.batches > 0
 
 
 def status_path(run_dir: Path, rank: int) -> Path:
@@ -91,7 +101,12 @@ class StatusWriter:
 
     def window(self, window: Window) -> None:
         """Tell what the last second or so was like."""
-        struct.pack_into("<qdddd", self.map, WINDOW_AT, *window)
+        struct.pack_into("<qddddqq", self.map, WINDOW_AT, *window)
+
+    def validated(self, epoch: int, batch: int, batches: int) -> None:
+        """Say how many batches of a validation are done, of how many. epoch: that it follows, or 0."""
+        struct.pack_into("<q", self.map, WINDOW_AT, epoch)
+        struct.pack_into("<qq", self.map, BATCHES_AT, batch, batches)
 
 
 def epochs_path(run_dir: Path) -> Path:
@@ -105,22 +120,28 @@ def starts_path(run_dir: Path) -> Path:
     return Path(run_dir) / ".rank0.starts"
 
 
-def in_words(beat: Heartbeat, units: str, whose: str = "") -> str:
+def in_words(beat: Heartbeat, units: str, rank: int | None = None) -> str:
     """How far a rank is, in one line: step, epoch, rate, loss, wait for data, learning rate. units: what it counts.
-    whose: named at the loss, which no rank shares with the others before the end of an epoch.
+    rank: whose loss it is, where there are several.
 
     >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(2, 187.0, 0.031, 0.05, 0.68)), "images")
     'step 20 of 100, epoch 2, 187 images/s, loss 1.234, waiting for data 3 %, lr 0.05'
+    >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(0, 187.0, 0.0, 0.05)), "images", rank=0)
+    'step 20 of 100, 187 images/s, loss 1.234 (rank 0), waiting for data 0 %, lr 0.05'
+    >>> in_words(Heartbeat(1, "validating", 50, 100, 1.2345, window=Window(2, batch=8, batches=40)), "images")
+    'validating epoch 2, batch 8 of 40'
     >>> in_words(Heartbeat(1, "building the model", 0, 0, float("nan")), "images")
     'building the model'
     """
     window = beat.window
+    if beat.validates:
+        return f"validating{f' epoch {window.epoch}' * bool(window.epoch)}, batch {window.batch} of {window.batches}"
     if not window.rate:
         return beat.phase
     rate = f"{window.rate:.3g}" if window.rate < 100 else f"{window.rate:.0f}"
+    whose = "" if rank is None else f" (rank {rank})"
     parts = [f"step {beat.step} of {beat.total_steps}", *([f"epoch {window.epoch}"] if window.epoch else [])]
-    loss = f"loss ({whose})" if whose else "loss"
-    parts += [f"{rate} {units}/s", *([] if math.isnan(beat.loss) else [f"{loss} {beat.loss:.3f}"])]
+    parts += [f"{rate} {units}/s", *([] if math.isnan(beat.loss) else [f"loss {beat.loss:.3f}{whose}"])]
     return ", ".join([*parts, f"waiting for data {100 * window.data_wait:.0f} %", f"lr {window.lr:.4g}"])
 
 

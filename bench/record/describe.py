@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 
 from bench import formulas
-from bench.config.options import RunConfig
+from bench.config.options import AVERAGES, RunConfig
 from bench.config.peak_flops import peak_of
 from bench.measure import waiting
 from bench.measure.environment import cores_in_words
@@ -103,10 +103,18 @@ def workload(record: Record) -> str:
 
 def model_and_data(config: RunConfig) -> str:
     """Model and data with their sizes: ``resnet18, digits 16 px``; ``gpt 2×64, stdlib 64 bytes``."""
+    return f"{model_of(config)}, {data_of(config)}"
+
+
+def model_of(config: RunConfig) -> str:
+    """The model with its sizes."""
+    return f"{config.model} {config.layers}×{config.width}" if config.layers else config.model
+
+
+def data_of(config: RunConfig) -> str:
+    """The data with the size of an example."""
     size = f" {config.image_size} px" if config.image_size else ""
-    size = f" {config.context} bytes" if config.context else size
-    sizes = f" {config.layers}×{config.width}" if config.layers else ""
-    return f"{config.model}{sizes}, {config.data}{size}"
+    return f"{config.data}{f' {config.context} bytes' if config.context else size}"
 
 
 def memory_cell(devices: list[dict]) -> str:
@@ -168,6 +176,34 @@ def row(record: Record) -> list[str]:
         str(step["n"]),
         memory_cell(record.peak_memory),
     ]
+
+
+def epoch_line(row: dict, workload) -> str:
+    """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``batched``."""
+    labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
+    labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
+    labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
+    values = [(label, row[key]) for key, label in labels.items() if key in row]
+    parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
+    parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
+    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [validated(row, workload)]
+    head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
+    return f"{head}: {', '.join(parts)}"
+
+
+def validated(row: dict, workload) -> str:
+    """How many examples a validation alone took, and how fast; older records do not say how long it took."""
+    seconds, images = row["elapsed_s"], f"{row['images']} {workload.batched}"
+    return f"{images} in {seconds:.1f} s ({row['images'] / seconds:.0f} {workload.batched}/s)" if seconds else images
+
+
+def staging_sentence(record: Record) -> str:
+    """How long the ranks waited for data that came from a URL; "" of other data, and of older records."""
+    known = [part.moments for part in record.samples if "data_ready" in part.moments]
+    if "://" not in record.config.data or not known:
+        return ""
+    seconds = max(moments["data_ready"] - moments["joined"] for moments in known)
+    return f"the data were ready after {seconds:.1f} s: copied from the URL, or found in the cache"
 
 
 def interrupted(record: Record) -> str:

@@ -21,7 +21,8 @@ class Sample:
     loader_workers: int
     step_time_s: list[float]
     data_wait_s: list[float]
-    moments: dict[str, float]  # seconds since 1970, steady: worker_started, joined, first_timed_step, last_timed_step
+    # Seconds since 1970, steady: worker_started, joined, data_ready, first_timed_step, last_timed_step.
+    moments: dict[str, float]
     first_indices: list[int]  # the examples of the first step
     batch_fingerprints: list[int]
     devices: list[dict]  # memory over time and its peaks, one per device of this process

@@ -139,7 +139,8 @@ def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
     if needed > free:
         raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, {free / 2**30:.2f} are free")
     say(f"staging {remote.url} into {copy.data}: {total} files, {needed / 2**30:.2f} GiB to fetch")
-    done, done_bytes, said = 0, 0, time.monotonic()
+    done, done_bytes, began = 0, 0, time.monotonic()
+    said = began
     pool = concurrent.futures.ThreadPoolExecutor(THREADS, "stage")
     try:
         names = {
@@ -154,7 +155,8 @@ def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
                 done, done_bytes = done + 1, done_bytes + entry["size"]
                 if time.monotonic() - said > SAY_EVERY_S or done == total:
                     said = time.monotonic()
-                    say(f"staging {remote.url}: {done} of {total} files, {done_bytes / 2**30:.2f} GiB")
+                    size, took = done_bytes / 2**30, said - began
+                    say(f"staging {remote.url}: {done} of {total} files, {size:.2f} GiB in {took:.1f} s")
     finally:
         if done < total:
             remote.stop.set()

@@ -17,6 +17,7 @@ from bench.config.values import parse_keep
 from bench.config.workloads import workload_of
 from bench.errors import UserError
 from bench.process.heartbeat import epochs_path, starts_path
+from bench.record.describe import epoch_line
 from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import BEST, LATEST
@@ -46,9 +47,11 @@ class Epochs:
         self.watchers = []  # each has ``end_epoch``, called after every validation, and ``end_training``
 
     def add_tracker(self, tracker) -> None:
-        """From now on a tracker gets every loss that is known, and every epoch's row."""
+        """From now on a tracker gets every loss that is known, and every epoch's row. Of several ranks it gets rank 0's
+        loss, and its name says so; those of the epochs are means over the ranks."""
         self.tracker = tracker
-        self.trainer.on_loss = lambda step, loss: tracker.log(step, {"train/loss": loss})
+        name = "train/loss" if self.trainer.progress.rank is None else "train/loss_rank0"
+        self.trainer.on_loss = lambda step, loss: tracker.log(step, {name: loss})
 
     @property
     def best(self) -> float | None:
@@ -132,6 +135,7 @@ class Epochs:
         if self.config.checkpoint:
             self.write_checkpoint(ends_epoch=True, best=best)
         if trainer.mode.topology.rank == 0:
+            print(epoch_line(row, trainer.workload.info), flush=True)  # into its log
             with epochs_path(trainer.run_dir).open("a") as file:
                 file.write(json.dumps(row) + "\n")
 

@@ -119,7 +119,8 @@ class Trainer:
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
         self.on_loss = None  # called with (step, loss) whenever a loss is known
         self.after_step = []  # called between two steps, in the time of neither
-        self.progress = Progress(config, status, self.device)
+        rank = mode.topology.rank if mode.topology.world_size > 1 else None
+        self.progress = Progress(config, status, self.device, rank)
         self.step = 0
         self.images_seen = 0  # over all processes
         self.skipped_steps = 0

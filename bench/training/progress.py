@@ -10,17 +10,19 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
-from bench.process.heartbeat import Heartbeat, StatusWriter, Window, in_words, line_is_due
+from bench.process.heartbeat import VALIDATING, Heartbeat, StatusWriter, Window, in_words, line_is_due
 
 WINDOW_S = 1.0  # the least time between two rates
 
 
 class Progress:
-    """Counts the steps of one rank. loss: the newest that is known; the trainer sets it."""
+    """Counts the steps of one rank, and the batches of its validations. rank: where there are several. loss: the newest
+    of this rank that is known; the trainer sets it."""
 
-    def __init__(self, config: RunConfig, status: StatusWriter, device: torch.device):
-        self.config, self.status, self.device = config, status, device
+    def __init__(self, config: RunConfig, status: StatusWriter, device: torch.device, rank: int | None = None):
+        self.config, self.status, self.device, self.rank = config, status, device, rank
         self.workload, self.loss = workload_of(config), None
+        self.validating, self.validated_at = 0, 0.0  # the batch of a validation that was told last, and when
         self.start(0, 0, 0)
 
     def start(self, step: int, total: int, epoch_images: int) -> None:
@@ -43,14 +45,32 @@ class Progress:
         done = max(1, step - self.first)
         units = done * self.config.global_batch * self.workload.per_example
         rate, wait = units / max(took, 1e-9), self.waited / max(took, 1e-9)
-        epoch = 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
-        window = Window(epoch, rate, wait, lr, self.memory_gib())
+        window = Window(self.epoch_of(images_seen), rate, wait, lr, self.memory_gib())
         self.status.window(window)
         if due:
             beat = Heartbeat(0, "", step, self.total, math.nan if self.loss is None else self.loss, window=window)
-            print(f"{in_words(beat, self.workload.units)}, {window.memory_gib:.2f} GiB", flush=True)
+            said = in_words(beat, self.workload.units, self.rank)
+            print(f"{said}, {window.memory_gib:.2f} GiB", flush=True)
             self.told_at, self.told = now, step
         self.resume(step)
+
+    def epoch_of(self, images_seen: int) -> int:
+        """The epoch of the last step, from 1; 0 without epochs."""
+        return 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
+
+    def validation_starts(self, images_seen: int, batches: int) -> None:
+        """A validation of so many batches of this rank begins."""
+        self.validating, self.validated_at = 0, time.perf_counter()
+        self.status.validated(self.epoch_of(images_seen), 0, batches)
+
+    def batch_validated(self, images_seen: int, batch: int, batches: int) -> None:
+        """``batch`` batches of a validation are done."""
+        epoch, now = self.epoch_of(images_seen), time.perf_counter()
+        self.status.validated(epoch, batch, batches)
+        if line_is_due(self.config.print_every, batch, self.validating, batches, now - self.validated_at):
+            beat = Heartbeat(0, VALIDATING, 0, 0, math.nan, window=Window(epoch, batch=batch, batches=batches))
+            print(in_words(beat, self.workload.units), flush=True)
+            self.validating, self.validated_at = batch, now
 
     def memory_gib(self) -> float:
         """Of this process: what its GPU's allocator holds, or its resident memory."""

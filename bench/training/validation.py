@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bench.errors import UserError
+from bench.process.heartbeat import VALIDATING
 from bench.training.loop import Trainer
 from bench.workload import batch
 from bench.workload.freezing import train_mode
@@ -23,7 +24,7 @@ def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = Non
     says a validation calls (``Mode.judged``). Batch norm's statistics may differ by rank; the model that is validated
     is one, rank 0's, as a checkpoint would hold it. judged: what to call instead of the trained model.
     """
-    trainer.status.phase("validating")
+    trainer.status.phase(VALIDATING)
     mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
     own = to_cpu(dict(model.named_buffers()))
     load_buffers(model, mode.gather(own)[0])
@@ -84,13 +85,15 @@ def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
     mode, blank, most = trainer.mode, (trainer.workload.blank(), None), 0
     if mode.collective_forward:  # asked before the first pass: ranks that meet in one must not be asked meanwhile
         most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))
-    for inputs, targets, unreadable in plain_errors(iter(batches)):
-        trainer.status.phase("validating")
+    trainer.progress.validation_starts(trainer.images_seen, len(batches))
+    for number, (inputs, targets, unreadable) in enumerate(plain_errors(iter(batches)), 1):
+        trainer.status.phase(VALIDATING)
         trainer.skipped_images.update(unreadable)
         if batch.length(targets):
             yield inputs, targets
         elif mode.collective_forward:
             yield blank
+        trainer.progress.batch_validated(trainer.images_seen, number, len(batches))
     yield from itertools.repeat(blank, most - len(batches))
 
 

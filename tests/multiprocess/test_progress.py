@@ -11,7 +11,8 @@ from tests.runs import LASTING, bench, finish, needs_horovod, start_run, wait_fo
 
 EPOCHS = LASTING | {"gpus": 2, "batch": 120, "image_size": 8, "epochs": 2, "print_every": 2}  # six steps per epoch
 RANK_LINE = re.compile(
-    r"step (\d+) of 12, epoch (\d), [\d.e+]+ images/s(, loss [\d.]+)?, waiting for data \d+ %, lr [\d.e-]+, [\d.]+ GiB"
+    r"step (\d+) of 12, epoch (\d), [\d.e+]+ images/s(, loss [\d.]+ \(rank (\d)\))?, "
+    r"waiting for data \d+ %, lr [\d.e-]+, [\d.]+ GiB"
 )
 
 
@@ -26,10 +27,16 @@ def test_lines_epochs_and_every_ranks_log(mode, tmp_path, ranks):
     epochs = [number for number, line in enumerate(said) if line.startswith("epoch ")]
     table = next(number for number, line in enumerate(said) if line.startswith("CPU only"))
     assert len(epochs) == 2 and max(epochs) < table
+    assert not any("loss" in line and "(rank 0)" not in line for line in said if line.startswith(f"{mode}: step"))
     for rank in range(2):
-        lines = [RANK_LINE.fullmatch(line) for line in (result.run_dir / f"rank{rank}.log").read_text().splitlines()]
+        log = (result.run_dir / f"rank{rank}.log").read_text().splitlines()
+        lines = [RANK_LINE.fullmatch(line) for line in log]
         found = [(int(line[1]), int(line[2])) for line in lines if line]
         assert found == [(2, 1), (4, 1), (6, 1), (8, 2), (10, 2), (12, 2)]
+        assert {line[4] for line in lines if line} == {str(rank)}
+        validated = [line for line in log if line.startswith("validating")]
+        assert validated == [f"validating epoch {epoch}, batch 2 of 2" for epoch in (1, 2)]
+        assert [line for line in log if line.startswith("epoch ")] == [said[number] for number in epochs if rank == 0]
     rows = result.loaded.epochs
     assert all(0 <= row["train_top1"] <= row["train_top5"] <= 1 for row in rows)
     assert all(f"training top-1 {row['train_top1']:.4f}" in result.stdout for row in rows)

@@ -63,8 +63,11 @@ def test_the_writers_offsets_are_the_layouts(tmp_path):
     writer.step(3)
     writer.total(4)
     writer.loss(5.0)
-    writer.window(Window(6, 7.0, 8.0, 9.0, 10.0))
-    assert struct.unpack(LAYOUT.format, bytes(writer.map)) == (os.getpid(), 2, 3, 4, 5.0, 1, 6, 7.0, 8.0, 9.0, 10.0)
+    writer.window(Window(6, 7.0, 8.0, 9.0, 10.0, 11, 12))
+    fields = [os.getpid(), 2, 3, 4, 5.0, 1, 6, 7.0, 8.0, 9.0, 10.0, 11, 12]
+    assert list(struct.unpack(LAYOUT.format, bytes(writer.map))) == fields
+    writer.validated(13, 14, 15)
+    assert list(struct.unpack(LAYOUT.format, bytes(writer.map))) == [*fields[:6], 13, *fields[7:11], 14, 15]
 
 
 def test_phases_that_end_a_life_come_last():
