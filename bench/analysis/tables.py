@@ -16,6 +16,7 @@ from bench.record.disturbance import disturbances_of
 from bench.record.view import Record
 
 STATUS_ORDER = {"differs": 0, "not recorded": 1, "inherent": 2}
+RATE = 4  # the column of the throughput in ``describe.row``
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,30 @@ def print_table(console: Console, table: Table) -> None:
 
 def runs_grid(records: list[Record], base: Record | None = None) -> Grid:
     """One row per run; with ``base``, a column with the ratio of its throughput to that one's, by the median steps."""
-    units = records[0].workload.units
-    head = [("mode", False), ("devices", True), ("processes\n× threads", True), ("global\nbatch", True),
-            (f"{units}/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True),
-            ("peak memory\nGiB per device", True)]  # fmt: skip
-    grey = disturbed_rows(records)
+    head, grey = runs_head(f"{records[0].workload.units}/s"), disturbed_rows(records)
     if base is None:
         return Grid(head, [describe.row(record) for record in records], grey=grey)
     rows = [[*describe.row(record), describe.ratio(record, base)] for record in records]
     return Grid([*head, ("× this\nrun by\nmedian", True)], rows, grey=grey)
+
+
+def single_runs_grid(records: list[Record]) -> Grid:
+    """Runs of no suite, which may be of different models on different data: these have columns of their own."""
+    units, rows = {record.workload.units for record in records}, []
+    for record in records:
+        name, *cells = describe.row(record)
+        if len(units) > 1 and record.ok:
+            cells[RATE - 1] += f" {record.workload.units}"
+        rows.append([name, describe.model_of(record.config), describe.data_of(record.config), *cells])
+    mode, *head = runs_head(f"{units.pop()}/s" if len(units) == 1 else "throughput\nper second")
+    head = [mode, ("model", False), ("data", False), *head]
+    return Grid(head, rows, "One run each, no interval, no verdict", disturbed_rows(records))
+
+
+def runs_head(rate: str) -> list[tuple[str, bool]]:
+    """The columns of ``describe.row``. rate: the name of the throughput's."""
+    return [("mode", False), ("devices", True), ("processes\n× threads", True), ("global\nbatch", True), (rate, True),
+            ("step ms\nmedian [p5–p95]", True), ("n", True), ("peak memory\nGiB per device", True)]  # fmt: skip
 
 
 def disturbed_rows(records: list[Record]) -> frozenset[int]:

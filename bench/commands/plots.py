@@ -1,4 +1,5 @@
-"""`bench plots`: every suite's pictures, in a folder `pictures` next to its records."""
+"""`bench plots`: every suite's pictures, in a folder `pictures` next to its records; of single runs one, in the folder
+itself."""
 
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from bench.analysis.suite import suites_of
 from bench.commands.base import folder_of
 from bench.errors import UserError
 from bench.record.read import find_records
+from bench.report import runs_figure
 from bench.studies.registry import study_of
 from bench.without_training.network import figure
 from bench.without_training.network.record import by_suite, place_of
@@ -15,13 +17,15 @@ from bench.without_training.network.record import find as find_networks
 
 
 def run(args) -> int:
-    """Draw all suites below a folder; one that cannot be compared is named. Raises UserError where there is none."""
+    """Draw all suites and all single runs below a folder; a suite that cannot be compared is named. Raises UserError
+    where there is nothing to draw."""
     folder = Path(folder_of(args))
     networks, bad = find_networks(folder)
     records, refused = find_records(folder, needed=not networks)
     suites, refused = suites_of(records), refused + bad
-    if not suites and not networks:
-        raise UserError(f"no suite below {folder} to draw: run `make compare` first")
+    single = runs_figure.figures(records)
+    if not suites and not networks and not single:
+        raise UserError(f"no run below {folder} to draw: run `make bench` or `make compare` first")
     for suite in suites:
         study = study_of(suite)
         try:
@@ -29,11 +33,16 @@ def run(args) -> int:
         except UserError as error:
             refused.append(str(error))
             continue
-        for path in drawing.save_all(drawn, suite.folder)[::2]:  # the SVG of each
-            print(path)
+        save(drawn, suite.folder)
     for found in by_suite(networks).values():
-        for path in drawing.save_all(figure.figures(found), place_of(found))[::2]:
-            print(path)
+        save(figure.figures(found), place_of(found))
+    save(single, folder)
     for sentence in refused:
         print(f"refused: {sentence}", file=sys.stderr)
     return 0
+
+
+def save(figures: dict, folder: Path) -> None:
+    """Write pictures, and print where the SVG of each is."""
+    for path in drawing.save_all(figures, folder)[::2]:
+        print(path)

@@ -61,7 +61,9 @@ def print_records(console, records: list[Record]) -> None:
     """A row for each single run; of a suite one line, for its rounds belong together."""
     single = [record for record in records if not record.config.suite]
     if single:
-        tables.print_grid(console, tables.runs_grid(single[-MOST_RUNS:]))
+        grid = tables.single_runs_grid(single[-MOST_RUNS:])
+        console.print(f"{grid.caption}:")
+        tables.print_grid(console, grid)
     if len(single) > MOST_RUNS:
         console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench table` has all")
     suites = {}

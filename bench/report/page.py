@@ -23,6 +23,7 @@ from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
 from bench.record import describe
 from bench.record.view import Record
+from bench.report import runs_figure
 from bench.report.advice import facts_of
 from bench.report.pooling import machine_of
 from bench.studies.compare.study import COMPARE
@@ -33,6 +34,7 @@ from bench.without_training.network import result as network_result
 from bench.without_training.network.record import NetworkRecord, by_suite
 
 TEMPLATE = "page.html.j2"
+NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal
 
 
 class Subject(NamedTuple):
@@ -107,7 +109,7 @@ def page(
             if (said := tell(record))
         ],
         more=lines + failed_lines(others),
-        runs=[runs_grid(runs), *memory_grids(runs)],
+        runs=runs_section(runs),
         failed=failed_grid([record for record in failed if not record.failed_on_purpose]),
         refused=refused,
     )
@@ -272,15 +274,38 @@ def warning_of(record: Record) -> str:
     return MISTAKES[record.config.mistake].warning if record.config.mistake != "none" else ""
 
 
-def runs_grid(records: list[Record]) -> Grid:
-    """Runs of no suite, the newest first: one each, no interval."""
-    units = records[0].workload.units if records else "examples"
-    head = [("started", False), ("mode", False), ("devices", True), ("processes × threads", True),
-            ("global batch", True), (f"{units}/s", True), ("step ms, median [p5–p95]", True), ("steps", True),
-            ("peak memory, GiB per device", True), ("machine", False), ("command", False)]  # fmt: skip
-    newest = sorted(records, key=lambda r: r.started_at, reverse=True)
-    rows = [[when(r), *describe.row(r), describe.machine_line(r), r.command] for r in newest]
-    return Grid(head, rows, "One run each: no interval, no verdict", tables.disturbed_rows(newest))
+def runs_section(records: list[Record]) -> dict | None:
+    """All that the template shows of runs of no suite; None without one."""
+    newest = newest_first(records)
+    if not newest:
+        return None
+    drawn = runs_figure.figures(records).values()
+    return {
+        "pictures": [picture("single-runs", "Runs made one by one", figure) for figure in drawn],
+        "tables": [runs_grid(newest), *memory_grids(records)],
+        "commands": commands_of(newest),
+    }
+
+
+def newest_first(records: list[Record]) -> list[Record]:
+    """The records, the newest first."""
+    return sorted(records, key=lambda record: record.started_at, reverse=True)
+
+
+def commands_of(records: list[Record]) -> list[tuple[str, str]]:
+    """(which run, its command) of each."""
+    return [(f"{when(record)} {record.config.mode}", record.command) for record in records]
+
+
+def runs_grid(newest: list[Record]) -> Grid:
+    """Runs of no suite. The machine is in the caption where all have the same."""
+    grid, machines = tables.single_runs_grid(newest), [describe.machine_line(record) for record in newest]
+    rows = [[when(record), *row] for record, row in zip(newest, grid.rows, strict=True)]
+    head = [("started", False), *((NAMES.get(name, name.replace("\n", " ")), number) for name, number in grid.head)]
+    if len(set(machines)) == 1:
+        return replace(grid, head=head, rows=rows, caption=f"{grid.caption}. {machines[0]}")
+    rows = [[*row, machine] for row, machine in zip(rows, machines, strict=True)]
+    return replace(grid, head=[*head, ("machine", False)], rows=rows)
 
 
 def failed_grid(records: list[Record]) -> Grid:
@@ -288,7 +313,7 @@ def failed_grid(records: list[Record]) -> Grid:
     head = [("started", False), ("suite", False), ("run", False), ("rank", True), ("kind", False), ("message", False),
             ("command", False)]  # fmt: skip
     rows = []
-    for record in sorted(records, key=lambda r: r.started_at, reverse=True):
+    for record in newest_first(records):
         failure = record.failure
         rank = "" if failure["rank"] is None else str(failure["rank"])
         said, suite = failure["message"][:300], record.config.suite or ""
@@ -326,7 +351,7 @@ def line_of(suite: Suite) -> str:
 def failed_lines(records: list[Record]) -> list[str]:
     """Suites without a whole round, a line each. records: of no suite that could be made."""
     suites = {}
-    for record in sorted(records, key=lambda r: r.started_at, reverse=True):
+    for record in newest_first(records):
         if record.config.suite:
             suites.setdefault(record.config.suite, []).append(record.ok)
     return [f"{name}: no whole round; {sum(ok)} of {len(ok)} runs ended well" for name, ok in suites.items()]

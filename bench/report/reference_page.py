@@ -17,7 +17,7 @@ from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.report import markdown
-from bench.report.page import place_of, runs_grid, subject
+from bench.report.page import commands_of, newest_first, place_of, runs_grid, subject
 from bench.studies.registry import study_of
 from bench.without_training.network import record as network_record
 from bench.without_training.network import result as network_result
@@ -47,8 +47,9 @@ def page(folder: Path) -> str:
         head.append(notes.read_text())
     parts = [*head, *(section(folder, suite) for suite in suites), *networks(folder), *selfbench(folder)]
     if alone:
-        grid = runs_grid([record for record in alone if record.ok])
-        parts.append(f"## Single runs\n\n{grid.caption}.\n\n{markdown.grid(grid)}")
+        good = newest_first([record for record in alone if record.ok])
+        grid, commands = runs_grid(good), "\n".join(f"{run}: {command}" for run, command in commands_of(good))
+        parts.append(f"## Single runs\n\n{grid.caption}.\n\n{markdown.grid(grid)}\n\n```\n{commands}\n```\n")
     return "\n".join(parts)
 
 

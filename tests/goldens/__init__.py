@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import Suite, suites_of
-from bench.report import pool_figure, pooling
+from bench.report import pool_figure, pooling, runs_figure
 from bench.studies.registry import study_of
 from bench.without_training.forecast import result
 from bench.without_training.forecast_pictures import figures as forecast_figures
@@ -82,6 +82,14 @@ def figures() -> Iterator[tuple]:
         yield name, figure.draw(networks.both(**made))
     yield from of_forecast().items()
     yield "pool", pool_figure.draw(pooling.panels_of(records_of_two_machines()))
+    yield from runs_figure.figures(single_runs()).items()
+
+
+def single_runs() -> list:
+    """Runs made one by one, of two networks; one mode ran twice."""
+    made = [("dp", 80.0, {}), ("ddp", 100.0, {}), ("ddp", 110.0, {}), ("horovod", 95.0, {"fusion_mb": 1}),
+            ("ddp", 30.0, {"model": "alexnet", "image_size": 64})]  # fmt: skip
+    return [records.record(mode, rate, seconds=at, **more) for at, (mode, rate, more) in enumerate(made)]
 
 
 def of_forecast() -> dict:

@@ -275,6 +275,20 @@ def test_a_sweep_of_training_options_says_what_it_found_and_how_to_repeat_it():
     assert "PRECISION" not in study_of(suite).repeat(suite) and "COMPILE" not in study_of(suite).repeat(suite)
 
 
+def test_single_runs_are_side_by_side_with_model_and_data():
+    """A bar for each program of a workload, no interval and no verdict; what each trained is in the table."""
+    runs = [records.record(mode, throughput, seconds=at) for at, (mode, throughput) in
+            enumerate([("dp", 80.0), ("ddp", 100.0), ("ddp", 110.0)])]  # fmt: skip
+    runs += [records.record("ddp", 30.0, seconds=9, model="alexnet", image_size=64)]
+    section = page.page([], runs, []).partition("<h2>Single runs</h2>")[2]
+    said = plain(section)
+    assert section.count("<figure") == 1 and "Single runs: one run each, no interval, no verdict" in said
+    assert "ddp, 2 devices 2 runs" in said and "dp, 2 devices" in said and "alexnet" in said.partition("started")[0]
+    assert re.search(r"mode model data devices .* ddp alexnet digits 64 px 2 ", said)
+    assert "faster" not in said and "95 %" not in said
+    assert all(record.command in said for record in runs)
+
+
 def test_what_failed_and_what_was_refused_is_shown(text):
     said = plain(text)
     assert "Failed runs" in said and "rank 0 was killed" in said
@@ -341,7 +355,7 @@ SMALL = records.replay_programs()
 def test_without_a_suite_it_says_how_to_get_one():
     said = plain(page.page([], [records.record("ddp")], []))
     assert "No comparison is among these records" in said and "make compare GPUS=2" in said
-    assert "One run each: no interval, no verdict" in said
+    assert "One run each, no interval, no verdict" in said
 
 
 @pytest.mark.usefixtures("without_pictures")
