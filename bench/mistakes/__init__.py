@@ -13,7 +13,7 @@ FILES = (
     "loader_starvation", "same_random", "uneven_steps", "drift", "no_exchange", "no_group", "forgotten_parameters",
     "stale_optimizer", "lr_by_rank", "unsynced_accumulation", "rank0_forward", "counted_twice", "other_replica",
     "hidden_step", "no_zero_grad", "unsynced_buffers", "schedule_length", "uneven_targets", "memory_growth",
-    "load_by_rank", "loader_stuck", "extra_context",
+    "load_by_rank", "loader_stuck", "extra_context", "weights_not_loaded", "no_eval",
 )  # fmt: skip
 
 __all__ = [

@@ -13,7 +13,8 @@ def sum_counts(script, counts):
 
 def detect(observed: dict) -> str | Finding | None:
     """Ranks that report different figures, or each counted but a share of the validation examples; a training loss that
-    is not the mean of those that the ranks trained on."""
+    is not the mean of those that the ranks trained on. Where no figures are known: a shared validation after which the
+    ranks put nothing together."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
         columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one per epoch
@@ -27,7 +28,19 @@ def detect(observed: dict) -> str | Finding | None:
     whole = reported.get("val_images")
     if ranks > 1 and whole and counted and min(counted) < whole * (1 + 1 / ranks) / 2:  # nearer a share than the whole
         return f"a rank counted {min(counted)} of {whole} validation examples"
-    return other_mean(reported, observed.get("trained"), ranks)
+    return other_mean(reported, observed.get("trained"), ranks) or (None if reported else own_share(observed, ranks))
+
+
+def own_share(observed: dict, ranks: int) -> Finding | None:
+    """A validation that the ranks shared out, after which they sent each other nothing."""
+    validated = observed.get("validated") or {}
+    shared = [each for each in observed.get("validations") or [] if each.get("shared_out")]
+    if ranks == 1 or not shared or not validated or validated["silent"] < validated["times"]:
+        return None
+    evidence = f"each rank validated a part of {shared[0]['examples']} examples, and the ranks sent each other nothing "
+    evidence += "before the training went on or ended"
+    return Finding(MISTAKE.name, MISTAKE.title, evidence, MISTAKE.consequence, MISTAKE.remedy,
+                   "is each rank's figure meant to be of its own part?")  # fmt: skip
 
 
 def other_mean(reported: dict, trained: dict | None, ranks: int) -> Finding | None:
@@ -102,7 +115,7 @@ MISTAKE = Mistake(
     "the figure is of a part of the validation examples, and differs by rank",
     "sum the counts over ranks (all_reduce) and divide once",
     detect,
-    needs="reported",
+    needs="reported|validated",
     overrides={"sum_counts": sum_counts},
     requires=(SEVERAL_PROCESSES, EPOCHS, VALIDATION),
     lab=Lab(

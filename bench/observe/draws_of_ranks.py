@@ -130,7 +130,8 @@ def in_base(part: dict, index: np.ndarray) -> np.ndarray:
 
 def validations_of(parts: list[dict]) -> list[dict] | None:
     """Of each set that all ranks have walked without training: the draws of the ranks, of how many different examples,
-    and how many of these were drawn more than once. What all ranks draw whole is not shared out. None: no such set."""
+    how many of these were drawn more than once, and whether the ranks share them out: what all draw whole is not. None:
+    no such set."""
     found = []
     for key in (key for key in parts[0] if all(key in part for part in parts)):
         draws = [part[key] for part in parts]
@@ -138,7 +139,7 @@ def validations_of(parts: list[dict]) -> list[dict] | None:
         _, times = np.unique(np.concatenate(own), return_counts=True)
         shared = not all(np.array_equal(each, own[0]) for each in own)
         found.append({"draws": sum(map(len, draws)), "examples": len(times),
-                      "shared": int((times > 1).sum()) if shared else 0})  # fmt: skip
+                      "shared": int((times > 1).sum()) if shared else 0, "shared_out": shared})  # fmt: skip
     return found or None
 
 

@@ -29,9 +29,11 @@ from torch.utils.data import DataLoader
 from bench import mistakes
 from bench.errors import UserError
 from bench.mistakes import Finding
+from bench.observe.after_validation import AfterValidation
 from bench.observe.contexts import Contexts
 from bench.observe.counts import Counts, DataWaits
 from bench.observe.draws import Draws
+from bench.observe.eval_mode import EvalMode
 from bench.observe.evaluations import Evaluations
 from bench.observe.gradients import Gradients, Passes
 from bench.observe.growth import MemoryGrowth
@@ -48,6 +50,7 @@ from bench.observe.restored import Restored
 from bench.observe.schedules import Schedules
 from bench.observe.streams import Augmentation, StepRandom
 from bench.observe.together import put_together
+from bench.observe.unloaded import Unloaded
 from bench.observe.view import View, view_of
 from bench.observe.waits import Waits
 from bench.observe.weights import Others, Weights
@@ -58,7 +61,7 @@ from bench.observe.zeroed import ZeroGrads
 PROBES: tuple[type[Probe], ...] = (
     DataWaits, Hang, WrittenFiles, LoadedWeights, Weights, Restored, Others, Parameters, Passes, Gradients, ZeroGrads,
     Rates, Schedules, Evaluations, Counts, Norms, Metrics, Losses, MemoryGrowth, Contexts, Draws, Augmentation,
-    StepRandom, Waits,
+    StepRandom, Waits, Unloaded, EvalMode, AfterValidation,
 )  # fmt: skip
 
 

@@ -73,7 +73,12 @@ What a Watch alone observes:
                    [whether it grew all the time, …]}
     contents       {"apart": None or {"file", "step", "by_rank": [number of the contents, …]}} of what torch.load read
     contexts       {"own", "extra", "loaded": [[GPUs], …], "current": [GPU, …], "together": [ranks on one GPU]}
-    validations    [{"draws", "examples", "shared": examples drawn more than once}, …] of epochs without training
+    validations    [{"draws", "examples", "shared": examples drawn more than once, "shared_out": whether the ranks have
+                   parts of the set}, …] of epochs without training
+    validated      {"times", "silent": how often nothing was sent between the ranks before the training went on}
+    eval_mode      {"validations", "in_training_mode": those with such layers, "layers": {kind: number}}
+    unloaded       {"files": [{"file", "keys"}, …] with the model's weights that were read and not loaded, "assigned":
+                   class of a module whose state_dict something was assigned to, or ""}
 """
 
 import statistics
