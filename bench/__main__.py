@@ -7,7 +7,7 @@ import signal
 import sys
 
 from bench.commands import COMMANDS
-from bench.commands.base import Command, nearest
+from bench.commands.base import Command, misspelt_variables, nearest
 from bench.errors import BenchError, ExitCode, UserError, printable
 
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
             ending.with_parent()
         if unused := command.unused_variables(words[1:], args):
             print(not_used(command, unused, by_make), file=sys.stderr)
+        for name, meant in misspelt_variables(os.environ):
+            print(f"bench: {name} is set, but nothing reads it: did you mean {meant}?", file=sys.stderr)
         if command.missing_clone(args):
             raise UserError(
                 f"`bench {command.name}` works on files of the project that this installed package has not: clone the "

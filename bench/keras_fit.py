@@ -21,6 +21,7 @@ imported: a script may take this file along.
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -153,6 +154,38 @@ class WarmUp(keras.callbacks.Callback):
 def factor(step: int, steps: int, size: int) -> float:
     """By what the learning rate of one process is multiplied in a step, counted from 0."""
     return 1 + (size - 1) * (min(1.0, step / steps) if steps else 1.0)
+
+
+class TensorBoard(keras.callbacks.Callback):
+    """``keras.callbacks.TensorBoard`` imports TensorFlow; this one writes the same files by torch, which needs the
+    package tensorboard alone: the logs of every epoch, and the learning rate, below ``log_dir``/train and /validation.
+
+    Give it on rank 0 alone, after ``MeanMetrics``. Raises ImportError without the package.
+    """
+
+    def __init__(self, log_dir="logs"):
+        super().__init__()
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError("keras_fit.TensorBoard needs tensorboard: pip install tensorboard") from None
+        self.open, self.log_dir, self.writers = SummaryWriter, Path(log_dir), {}
+
+    def write(self, part: str, name: str, value, epoch: int) -> None:
+        """A number of an epoch. part: "train" or "validation"."""
+        if part not in self.writers:
+            self.writers[part] = self.open(self.log_dir / part)
+        self.writers[part].add_scalar(f"epoch_{name}", float(value), epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        for name, value in (logs or {}).items():
+            self.write("validation" if name.startswith("val_") else "train", name.removeprefix("val_"), value, epoch)
+        self.write("train", "learning_rate", self.model.optimizer.learning_rate, epoch)
+
+    def on_train_end(self, logs=None):
+        for writer in self.writers.values():
+            writer.close()
+        self.writers = {}
 
 
 def on_rank_0(ranks: Ranks, *callbacks: keras.callbacks.Callback) -> list[keras.callbacks.Callback]:

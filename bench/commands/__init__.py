@@ -102,7 +102,7 @@ LINES = [
                 "--price": {"metavar": "PRICE", "help": "of an hour of one device; without GPUs of one machine"},
                 "--examples": {"metavar": "EXAMPLES", "help": "in an epoch [what the data set has]"}}),
     Command("memory", "explain", "what a step needs of each device's memory, by what it is for, and the largest batch: "
-            "predicted", "MODEL=resnet50 BATCH=64 GPUS=4 [MODE=ddp MEMORY_GIB=16]", "memory", options=True,
+            "predicted", "MODEL=resnet50 BATCH=64 GPUS=4 MEMORY_GIB=16 [MODE=ddp]", "memory", options=True,
             note="without MODE and MODES what `bench compare` runs; nothing is started", flags=MODES_FLAG | {
                 "--memory-gib": {"metavar": "GIB", "help": "the memory of one GPU, for one that is not here [NVML's; "
                                  "of a machine without GPUs what it has available]"}}),
@@ -174,7 +174,7 @@ LINES = [
     Command("report", "look at results", "a table of the records, and one self-contained page", "OUT=folder", "report",
             positional=FOLDER, flags={
                 "--html": {"metavar": "FILE", "nargs": "?", "const": "", "help": "write the page [in FOLDER]"}}),
-    Command("plots", "look at results", "every picture of the suites, as SVG and PNG", "OUT=folder", "plots",
+    Command("plots", "look at results", "pictures of suites and of single runs, as SVG and PNG", "OUT=folder", "plots",
             positional=FOLDER),
     Command("table", "look at results", "the records as data: CSV, Parquet or Markdown", "FORMAT=csv TO=file", "table",
             positional=FOLDER, flags={
@@ -194,7 +194,13 @@ LINES = [
             "FOLDER=folder", "pool", flags=place("results/pool"), positional={
                 "folder": {"metavar": "FOLDER", "help": "folder with the records of many machines below it"}}),
 
-    Command("jupyter", "learn", "open the chapters in JupyterLab", "", "jupyter", needs=COURSE + CLONE),
+    Command("jupyter", "learn", "open the chapters in JupyterLab", "[BROWSER=0 PORT=8889]", "jupyter",
+            needs=COURSE + CLONE, rest=True,
+            note="other options of JupyterLab stand after --: make jupyter ARGS='-- --debug'",
+            flags={
+                "--browser": ON_OFF | {"metavar": "BROWSER", "help": "open a browser; 0 on a server [1]"},
+                "--ip": {"metavar": "IP", "help": "address to listen on; 0.0.0.0: for other machines, too [localhost]"},
+                "--port": {"metavar": "PORT", "help": "[8888, or the next that is free]"}}),
     Command("notebooks", "learn", "execute every chapter with real processes, into build/notebooks",
             "[NAME=03 QUICK=1]", "notebooks", needs=HOROVOD + COURSE + CLONE, flags=NAME | {
                 "--quick": ON_OFF | {"metavar": "QUICK", "help": "at the small sizes that a test uses"},

@@ -17,6 +17,10 @@ GROUPS = ("measure", "explain", "check", "look at results", "learn", "teach", "s
 DEFAULT_FOLDER = "results/runs"
 SEEN = "BENCH_SEEN"  # in the environment: the variables named like options that a `bench` above this one has seen
 ORDINARY = ("NAME",)  # no option is meant: the host's name, in every shell of WSL
+READ = (  # variables whose names people type, and get no error for a wrong letter
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,17 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     near = difflib.get_close_matches(word, names, n=3)
     likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
     return [name for name, ratio in zip(near, likeness, strict=True) if ratio > likeness[0] - 0.15]
+
+
+def misspelt_variables(names: Iterable[str]) -> list[tuple[str, str]]:
+    """(name, what it may be meant for) of environment variables that nothing reads, but that are almost the name of one
+    that torch and CUDA do read.
+
+    >>> misspelt_variables(["CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "HOME"])
+    [('CUDA_VISIBLE_DEVICE', 'CUDA_VISIBLE_DEVICES')]
+    """
+    near = [(name, difflib.get_close_matches(name, READ, n=1, cutoff=0.93)) for name in names if name not in READ]
+    return [(name, found[0]) for name, found in near if found]
 
 
 def variable(flag: str) -> str:

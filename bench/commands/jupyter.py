@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+from bench.commands.base import is_on, whole
 from bench.course import chapters
 from bench.course.shell import own_paths
 from bench.files import PROJECT
@@ -11,6 +12,15 @@ from bench.files import PROJECT
 
 def run(args) -> int:
     """Start it; its own exit code."""
+    words = words_of(args)
     chapters.required("jupyterlab")
-    words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")]
     return subprocess.run(words, env={**os.environ, **own_paths()}).returncode
+
+
+def words_of(args) -> list[str]:
+    """JupyterLab's command. What stands after -- is its own. Raises UserError for a port that is no number."""
+    words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")]
+    words += [f"--port={whole('PORT', args.port, 1)}"] if args.port else []
+    words += [f"--ip={args.ip}"] if args.ip else []
+    words += ["--no-browser"] if args.browser is not None and not is_on("BROWSER", args.browser) else []
+    return words + args.rest

@@ -12,7 +12,7 @@ from bench.config.command_line import from_arguments
 from bench.config.data_sets import OWN, data_kind, info_of
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
 from bench.config.options import KNOBS, UNSET, RunConfig
-from bench.config.resolve import SYNTHETIC_SIZE, resolve
+from bench.config.resolve import resolve
 from bench.config.rules import GPT
 from bench.config.workloads import work, workload_of
 from bench.errors import UserError
@@ -40,11 +40,12 @@ def run(args) -> int:
     from bench.training.memory_plan import of_devices  # torch takes seconds
 
     console, here = tables.terminal(), args.memory_gib is None
-    asked, sized = at_224_pixels(from_arguments(args))
+    typed = from_arguments(args)
+    asked = with_photographs(typed)
     modes = modes_of(args.modes) if args.modes else [*COMPARED, *UPPER_BOUNDS]
     modes = [asked.mode] if args.mode is not None else modes
     configs = planned(asked, modes, None if here else gib_of(args.memory_gib))
-    columns, batches, moments, misfits, said = [], [], [], [], [sized]
+    columns, batches, moments, misfits, said = [], [], [], [], []
     for config in configs:
         limit, told = limit_of(config, args.memory_gib)
         said.append(f"largest BATCH: {workload_of(config).batched} per device that {told}, and that the data have")
@@ -67,12 +68,13 @@ def run(args) -> int:
     console.print(f"{in_words(config)}\npredicted, not measured: what a step needs at its peak, by what it is for")
     tables.print_grid(console, tables.memory_grid(columns, more={"peak in": moments, "largest BATCH": batches},
                                                  examples=workload_of(config).batched))  # fmt: skip
-    notes = [*said, *NOT_IN_IT[config.device]]
+    notes = [ASSUMED_DATA if asked != typed and config.device == "cpu" else "", *said, *NOT_IN_IT[config.device]]
     for note in dict.fromkeys(filter(None, notes)):
         console.print(f"note: {note}", highlight=False, markup=False)
     if misfits:
         batch = config.per_device_batch
-        raise UserError(f"BATCH={batch} does not fit by this arithmetic: {'; '.join(misfits)}")
+        hint = "; MEMORY_GIB=16 predicts for GPUs of 16 GiB" if here and config.device == "cpu" else ""
+        raise UserError(f"BATCH={batch} does not fit by this arithmetic: {'; '.join(misfits)}{hint}")
     return 0
 
 
@@ -82,6 +84,20 @@ NOT_IN_IT = {
     ],
     "cpu": ["not in it: buffers of Gloo, loader workers, and the data set"],
 }
+PIXELS = 224
+ASSUMED_DATA = (
+    f"images of {PIXELS} px and their classes are assumed: DATA= and IMAGE_SIZE= give others (a run on a CPU takes "
+    "small ones unless told)"
+)
+
+
+def with_photographs(asked: RunConfig) -> RunConfig:
+    """Where nothing is said of the data, those for which somebody plans a network of images: photographs of 224 px, as
+    a run on a GPU has them. On a CPU a run's own default is small enough to end in seconds, and of no use here."""
+    model = asked.model or ""
+    if asked.data is None and asked.image_size is None and model != GPT and ":" not in model:
+        return dataclasses.replace(asked, data="synthetic", image_size=PIXELS)
+    return asked
 
 
 def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> list[RunConfig]:
@@ -98,21 +114,6 @@ def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> lis
         else:
             configs.append(resolve(config, "cuda", usable_cores(), gpu_defaults.BF16, memory_gib))
     return configs
-
-
-def at_224_pixels(asked: RunConfig) -> tuple[RunConfig, str]:
-    """MODEL without DATA and IMAGE_SIZE: on images of ImageNet's size, as on a GPU, with a note. Digits of 16 pixels,
-    which a run on a CPU takes, say nothing of the memory of a model of photographs."""
-    if (
-        not asked.model
-        or asked.model == GPT
-        or own.named(asked.model)
-        or (asked.data, asked.image_size) != (None, None)
-    ):
-        return asked, ""
-    size = SYNTHETIC_SIZE["cuda"]
-    note = f"for images of {size} pixels: IMAGE_SIZE and DATA name others"
-    return dataclasses.replace(asked, data="synthetic", image_size=size), note
 
 
 def gib_of(text: str) -> float:

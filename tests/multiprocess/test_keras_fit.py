@@ -10,7 +10,8 @@ import pytest
 
 from tests.runs import ENGINE_PREFIXES, PATIENT, ROOT, needs_horovod
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+ABSENT = [name for name in ("keras", "tensorboard") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(ABSENT), reason=f"not installed: {', '.join(ABSENT)}")
 
 SCRIPT = """
 import json
@@ -37,9 +38,11 @@ history = model.fit(
     x[ranks.rank :: ranks.size], y[ranks.rank :: ranks.size], batch_size=16 // ranks.size, epochs=3, shuffle=False,
     verbose=0, validation_data=(x, y), callbacks=[
         keras_fit.SameStart(ranks), keras_fit.MeanMetrics(ranks), keras_fit.WarmUp(ranks),
-        *keras_fit.on_rank_0(ranks, keras.callbacks.ModelCheckpoint(str(folder / "last.keras"))),
+        *keras_fit.on_rank_0(ranks, keras.callbacks.ModelCheckpoint(str(folder / "last.keras")),
+                             keras_fit.TensorBoard(folder / "logs")),
     ],
 )
+assert "tensorflow" not in sys.modules
 said = {"history": history.history, "lr": float(model.optimizer.learning_rate), "own": "apply" in vars(model.optimizer),
         "weights": [weight.tolist() for weight in model.get_weights()]}
 (folder / f"rank{ranks.rank}.json").write_text(json.dumps(said))
@@ -92,3 +95,23 @@ def test_two_ranks_of_torchrun_train_as_one_process(tmp_path):
 @needs_horovod
 def test_two_ranks_of_horovod_train_as_one_process(tmp_path):
     compare(trained(tmp_path / "one")[0], trained(tmp_path / "two", *HOROVODRUN))
+
+
+def test_the_curves_of_a_fit_are_written_for_tensorboard_without_tensorflow(tmp_path):
+    said = trained(tmp_path / "one")[0]
+    assert {part: sorted(curves(tmp_path / "one" / "logs" / part)) for part in ("train", "validation")} == {
+        "train": ["epoch_accuracy", "epoch_learning_rate", "epoch_loss"],
+        "validation": ["epoch_accuracy", "epoch_loss"],
+    }
+    for part, name in (("train", "loss"), ("validation", "val_loss")):
+        written = curves(tmp_path / "one" / "logs" / part)["epoch_loss"]
+        assert written == [(epoch, pytest.approx(value)) for epoch, value in enumerate(said["history"][name])]
+
+
+def curves(folder) -> dict[str, list]:
+    """Name -> (step, value), of the event files in a folder."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}

@@ -4,6 +4,7 @@ Most begin as copies of a process that has imported it (tests/forked_python.py),
 helps of help, are fresh.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -237,6 +238,14 @@ def test_a_variable_that_is_named_like_an_option_is_said_to_be_not_used(no_torch
     assert bench("report", "nowhere", env=no_torch | {"OUT": "x"}).stderr.count("\n") == 1  # given by its position
 
 
+def test_a_misspelt_variable_that_nothing_reads_is_named(no_torch):
+    """The letter that is missing in many a course: CUDA takes all GPUs then, and says nothing."""
+    note, _ = bench("report", "nowhere", env=no_torch | {"CUDA_VISIBLE_DEVICE": "1"}).stderr.splitlines()
+    assert "CUDA_VISIBLE_DEVICE is set" in note and "did you mean CUDA_VISIBLE_DEVICES?" in note
+    right = no_torch | {"CUDA_VISIBLE_DEVICES": "1", "MKL_NUM_THREADS": "1"}
+    assert bench("report", "nowhere", env=right).stderr.count("\n") == 1
+
+
 def test_a_command_that_a_command_runs_does_not_say_so_again(no_torch):
     """As in a chapter: there is nothing new for the reader in the variables that make has passed on."""
     first = f"{sys.executable} -m bench run --mode=no"
@@ -247,6 +256,16 @@ def test_a_command_that_a_command_runs_does_not_say_so_again(no_torch):
     env = {**os.environ, **no_torch, "OUT": "x", "PYTHONPATH": f"{ROOT}:{no_torch['PYTHONPATH']}"}
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert result.returncode == 2 and "environment variable" not in result.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jupyterlab") is None, reason="JupyterLab is not installed")
+def test_jupyter_takes_what_a_server_needs_and_passes_on_the_rest():
+    """JupyterLab itself says what it would do."""
+    result = bench("jupyter", "--browser=0", "--ip=127.0.0.1", "--port=8899", "--", "--show-config-json")
+    assert result.code == 0, result.stderr
+    server = json.loads(result.stdout)["ServerApp"]
+    assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
+    assert "PORT=x" in refused(bench("jupyter", "--port=x"))
 
 
 # --- report -------------------------------------------------------------------------------------------------------
@@ -319,8 +338,13 @@ def test_plots_writes_every_picture_twice(suites, no_torch):
     )
 
 
-def test_plots_of_records_without_a_suite(records, no_torch):
-    assert "no suite below" in [*bench("plots", records, env=no_torch).stderr.splitlines()][-1]
+def test_plots_of_single_runs_is_one_picture(records, no_torch):
+    result = bench("plots", records, env=no_torch)
+    assert result.code == 0, result.stderr
+    assert sorted(path.name for path in records.rglob("pictures/*")) == ["runs.png", "runs.svg"]
+    assert result.stdout.splitlines() == [f"{records / 'pictures' / 'runs.svg'}"]
+    nothing = bench("plots", records / "failed", env=no_torch)
+    assert "no run below" in nothing.stderr.splitlines()[-1] and nothing.code == 2
 
 
 def test_table_diff_and_pool_from_the_command_line(suites, no_torch, tmp_path):

@@ -33,16 +33,6 @@ def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
     assert code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "pixels"),
-    [(("--model=shufflenet_v2_x0_5",), "224"), (("--model=shufflenet_v2_x0_5", "--data=digits"), "16"), ((), "16")],
-)
-def test_a_model_is_planned_at_the_size_that_it_is_asked_about_for(arguments, pixels, capsys):
-    assert cli.main(["memory", "--mode=single", "--device=cpu", "--batch=4", *arguments]) == 0
-    out = capsys.readouterr().out
-    assert f"{pixels} px" in out and ("IMAGE_SIZE and DATA" in out) == (pixels == "224")
-
-
 def test_a_process_on_the_cpu_gets_its_share_of_what_is_there(capsys):
     code, out, _ = said(capsys, "--mode=ddp", "--gpus=2", "--device=cpu", "--batch=4")
     assert code == 0 and "available now, over 2 processes" in out and "Python, torch" in out
@@ -51,6 +41,16 @@ def test_a_process_on_the_cpu_gets_its_share_of_what_is_there(capsys):
 def test_each_mode_gets_the_share_of_its_own_processes(capsys):
     code, out, _ = said(capsys, "--modes=single,ddp", "--gpus=2", "--device=cpu", "--batch=4")
     assert code == 0 and "available now, over 2 processes, and" in out and "available now, and" in out
+
+
+def test_without_data_it_is_of_images_of_224_pixels(capsys):
+    planned = ("memory", "--model=shufflenet_v2_x0_5", "--mode=single", "--device=cpu")
+    assert cli.main([*planned, "--batch=1000000"]) == 2
+    said = capsys.readouterr()
+    assert "synthetic at 224 px" in said.out and "images of 224 px" in said.out
+    assert "MEMORY_GIB=16 predicts for GPUs" in said.err
+    assert cli.main([*planned, "--batch=4", "--data=digits"]) == 0
+    assert "digits at 16 px" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
