@@ -24,6 +24,7 @@ from bench.report import (
     markdown,
     predicted,
     reference_page,
+    script_changes,
     watched,
 )
 
@@ -144,5 +145,6 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "forecast-tables": forecast_published.sources,
     "forecast-published": forecast_published.summary,
     "forecast-published-rows": forecast_published.rows,
+    "script-changes": script_changes.text,
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

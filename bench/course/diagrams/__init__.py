@@ -7,6 +7,7 @@ from bench.course.diagrams.all_reduce_ways import all_reduce_ways
 from bench.course.diagrams.data_coverage import coverage_grid
 from bench.course.diagrams.data_parallel_flow import data_parallel_flow
 from bench.course.diagrams.ddp_buckets import ddp_buckets
+from bench.course.diagrams.ddp_step import ddp_step
 from bench.course.diagrams.decision import decision
 from bench.course.diagrams.device_memory import device_memory
 from bench.course.diagrams.disagreement import disagreement
@@ -27,6 +28,7 @@ __all__ = [
     "coverage_grid",
     "data_parallel_flow",
     "ddp_buckets",
+    "ddp_step",
     "decision",
     "device_memory",
     "disagreement",
