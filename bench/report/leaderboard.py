@@ -65,8 +65,10 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
         own = [record for record in found if handed_in[record.run_id] == 1]
         if len(own) < len(found):
             said.append(f"{student}: {len(found) - len(own)} records were handed in twice, and count for nobody")
+        before = len(said)
         its = [entry for suite in suites_of(own) for entry in of_suite(student, suite, said)]
-        said += [] if its else [f"{student}: nothing that counts"]
+        if not its and len(said) == before:  # nobody has said why
+            said.append(f"{student}: no comparison (make compare) with a program on several devices")
         entered += best_of(its)
     return entered, said
 
@@ -85,7 +87,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
         return []
     base = next((each for each in suite.programs.values() if each.config.num_devices == 1 and not each.is_bound), None)
     if why := hindrance(suite, base):
-        said.append(f"{student}: {suite.id} does not count: {why}")
+        said.append(f"{student}: its comparison {suite.id} does not count: {why}")
         return []
     found = []
     for program in suite.programs.values():
@@ -109,7 +111,7 @@ def hindrance(suite: Suite, base: Program | None) -> str:
     try:
         require_one_workload(suite, NOTHING_VARIES)
     except UserError as error:
-        return str(error)
+        return str(error).removeprefix(f"suite {suite.id} ")
     return ""
 
 

@@ -17,6 +17,8 @@ from bench.studies.base import Plan
 from bench.studies.prepare import throughput
 from bench.studies.programs import own_seed
 
+SAID_FROM_S = 90.0  # how long a suite has to take for its length to be said when it has begun
+
 
 def order(names: list[str], number: int) -> list[str]:
     """The order of a round, balanced over positions: every two rounds it is rotated further, the second of the two
@@ -59,6 +61,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
     folder, says = Path(out) / suite, plan.says or throughput
     left, fitted = list(plan.programs), set()
     number, repeats = 0, repeats_of(plan, rounds)
+    runs = rounds * len(plan.programs) + len(plan.extra)
     while number < rounds:
         said, records, began = {}, [], time.monotonic()
         for label in order(left, number):
@@ -77,6 +80,10 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
             said[label] = says(record)
             records.append(record)
             fitted.add(label)
+            if number == 0 and len(said) == 1 and (total := runs * (time.monotonic() - began)) > SAID_FROM_S:
+                most = "at most about" if may_repeat else "about"
+                minutes = f"{most} {total / 60:.0f} min"
+                console.print(f"by this run ({label}) all {runs} runs take {minutes}", highlight=False)
         left = [label for label in left if label in fitted or label in plan.may_fail]
         if not left:
             raise last

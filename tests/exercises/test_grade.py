@@ -85,6 +85,9 @@ def test_what_could_not_be_graded_is_named_and_the_others_go_on(graded):
 
 def test_feedback(graded):
     pages = {student: (graded.out / student / "00_sample.html").read_text() for student in ("right", "wrong")}
+    for page in pages.values():  # the list of contents names the tasks
+        assert ">Test cell<" not in page and ">Comment<" not in page
+        assert all(f">Task {number}" in page for number in (1, 2, 3))
     assert "I have changed this test" not in pages["right"] and "wrong for 3 devices" in pages["wrong"]
     assert all("Content-Security-Policy" in page for page in pages.values())  # no script of a student runs
     assert "the kernel has died" in pages["wrong"]

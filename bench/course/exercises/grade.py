@@ -11,6 +11,7 @@ is ended in any case.
 
 import csv
 import html
+import re
 import sys
 import tempfile
 import time
@@ -25,6 +26,11 @@ from bench.errors import ExitCode
 from bench.files import CLONE, PROJECT
 
 GRADES = (PROJECT if CLONE else Path()) / "build" / "grades"
+# A line of the contents that nbgrader makes; a cell's id begins as text.py makes it.
+CONTENTS = re.compile(
+    r"(?P<open><a href=\"#(?P<comment>comment-)?s\d\d-task(?P<task>\d+)-[a-z]+(?:-(?P<test>\d+))?\">)"
+    r"(?:Test cell|Comment)</a>"
+)
 ERROR_PAGE = (
     "<!DOCTYPE html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"
     "<p>0 of {points:g} points: {reason}</p>\n"
@@ -77,6 +83,9 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
             print(line(one, grade, time.monotonic() - started), flush=True)
     print(f"hidden tests: KEY={key}{'' if key else ', as they are published'}")
     print(f"grades: {to / 'grades.csv'}")
+    print(f"feedback: {to}/STUDENT/SET.html, a page for each student to hand back; by task: {to / 'tasks.csv'}")
+    if any(grade.look for _, grade in graded):
+        print("look at: read these answers yourself before you hand anything back")
     for sentence in said:
         print(f"bench: {sentence}", file=sys.stderr)
     return ExitCode.REFUSED if said else ExitCode.DONE
@@ -97,7 +106,19 @@ def grade_text(prepared: Path, problem_set: text.ProblemSet, notebook: str, cell
     with tempfile.TemporaryDirectory(prefix="notebook-", ignore_cleanup_errors=True) as temporary:
         graded = nbgrading.grade(prepared, problem_set.name, notebook, Path(temporary), cell_limit_s)
     tasks = {task.number: sum(graded.scores.get(test) or 0.0 for test in task.tests) for task in problem_set.tasks}
-    return Grade(problem_set, tasks, graded.feedback)
+    return Grade(problem_set, tasks, named(graded.feedback, problem_set))
+
+
+def named(feedback: str, problem_set: text.ProblemSet) -> str:
+    """A page of nbgrader's with the names of the tasks in its list of contents, where it writes "Test cell"."""
+    titles = {task.number: f"Task {task.number}{': ' * bool(task.title)}{task.title}" for task in problem_set.tasks}
+
+    def name(link: re.Match) -> str:
+        title = html.escape(titles.get(int(link["task"]), f"Task {link['task']}"))
+        more = ", the grader's comment" if link["comment"] else f", test {link['test']}" if link["test"] else ""
+        return f"{link['open']}{title}{more}</a>"
+
+    return CONTENTS.sub(name, feedback)
 
 
 def zero(problem_set: text.ProblemSet, one: Submission, reason: str) -> Grade:

@@ -88,10 +88,12 @@ class Criterion:
 
 @dataclass
 class Task:
-    """One task of a set. tests: the ids of its test cells, each with its points."""
+    """One task of a set. title: what its heading says after the points. tests: the ids of its test cells, each with its
+    points."""
 
     number: int
     said: float | None  # the points that its heading names
+    title: str = ""
     objective: str = ""
     minutes: int | None = None  # planned
     rubric: list[Criterion] | None = None  # one for each test cell
@@ -194,7 +196,7 @@ def begun(path: Path, heading: re.Match, number: int) -> Task:
     if int(heading[1]) != number:
         raise UserError(f"{path.name}: Task {heading[1]} is where Task {number} belongs")
     said = POINTS.search(heading[2])
-    task = Task(number, float(said[1]) if said else None)
+    task = Task(number, float(said[1]) if said else None, heading[2].rpartition("):")[2].strip() if said else "")
     if objective := OBJECTIVE.match(heading.string, heading.end()):
         task.objective, task.minutes = " ".join(objective[1].split()), int(objective[2])
     if rubric := RUBRIC.search(heading.string, heading.end()):

@@ -166,3 +166,16 @@ def test_any_other_failure_ends_the_suite(made_up, tmp_path, study, message):
     with pytest.raises(RunFailed, match=message.split(":")[0]):
         rounds.run_rounds(QUIET, Plan(study, compare.programs(on_gpus(), MODES)), 3, str(tmp_path))
     assert len(found) == 1
+
+
+def test_a_long_suite_says_after_its_first_run_how_long_it_will_take(made_up, tmp_path, monkeypatch):
+    made_up(lambda config: "")
+    said = {}
+    for seconds in (1.0, 60.0):
+        clock = iter(range(10_000))
+        monkeypatch.setattr(rounds.time, "monotonic", lambda clock=clock, seconds=seconds: seconds * next(clock))
+        console = Console(file=io.StringIO(), width=200)
+        plan = Plan(compare.COMPARE, compare.programs(on_gpus(), MODES))
+        rounds.run_rounds(console, plan, 2, str(tmp_path / f"{seconds:g}"))
+        said[seconds] = console.file.getvalue()
+    assert "all 6 runs take about 6 min" in said[60.0] and said[60.0].count("min") == 1 and "min" not in said[1.0]
