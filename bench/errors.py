@@ -16,6 +16,7 @@ class ExitCode(enum.IntEnum):
         code = int.__new__(cls, value)
         code._value_, code.meaning = value, meaning
         return code
+MOST_LETTERS = 2_000  # of a line on the terminal, which may quote anything
 
 
 class BenchError(Exception):
@@ -38,6 +39,20 @@ class UserError(BenchError):
 
 class RunFailed(BenchError):
     """A run started and did not end well: a rank raised, was killed, or hung."""
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """A message of so many letters at most: a long value is at its beginning, what is wrong with it at its end."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[3 + most // 2 - most :]}"
+
+
+def as_unicode(text: str) -> str:
+    """A text that can be written as UTF-8, with ? for half a character and for what is in another coding.
+
+    >>> as_unicode("a\\udcffb")
+    'a?b'
+    """
+    return text.encode("utf-8", "replace").decode()
 
 
 def printable(text: str) -> str:

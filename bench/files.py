@@ -1,12 +1,15 @@
 """Files that are whole or not there, and files that one process at a time may write."""
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the folder of installed packages
 # What only Linux has is asked for here; BENCH_PROC=/nowhere makes a Linux do without it, as macOS does.
@@ -15,6 +18,8 @@ LINUX = sys.platform == "linux" and PROC.is_dir()
 CLONE = (PROJECT / "pyproject.toml").is_file()
 LATEST = "latest.pt"  # in a run's folder: its newest checkpoint
 TICK_S = 0.1  # between two looks at a lock
+MOST_BYTES = 2**30  # of a file that is read whole: an image, a list
+LEAST_READ = 2**16  # bytes: a file of the system says that it has none
 
 
 @contextlib.contextmanager
@@ -48,6 +53,33 @@ def synchronise(path: Path | str) -> None:
     """Have the operating system write a file to its disk."""
     with open(path, "rb+") as file:
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def opened_plain(path: Path | str, links: bool = True) -> Iterator[BinaryIO]:
+    """A plain file, open to be read. links=False: no link to one, either.
+
+    Raises OSError where it cannot be opened, and for a FIFO or a device: it may never end, or never begin.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        with open(number, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(number)
+
+
+def read_plain(path: Path | str, most: int = MOST_BYTES, links: bool = True) -> bytes:
+    """The bytes of a plain file. Raises OSError, also for more than ``most`` of them."""
+    with opened_plain(path, links) as file:
+        size = os.fstat(file.fileno()).st_size
+        limit = min(most, max(size, LEAST_READ))
+        data = file.read(limit + 1) if size <= most else b""
+    if size > most or len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {most / 2**20:g} MiB", str(path))
+    return data
 
 
 @contextlib.contextmanager

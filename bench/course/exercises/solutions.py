@@ -1,8 +1,6 @@
 """`bench solutions-check`: every set's solution scores full, and its blank zero in every test; by nbgrader."""
 
-import tempfile
 import time
-from pathlib import Path
 
 from bench.course.exercises import grade, nbgrading, release, submissions, text
 from bench.course.exercises.nbgrading import NotGraded
@@ -15,27 +13,25 @@ def run(names: str | None, folder: str | None, cell_limit_s: float, key: int = 0
     nbgrading.required()
     broken = 0
     print(f"{'set':30} {'points':>6}  {'solved':>6}  {'blank':>6}")
-    with tempfile.TemporaryDirectory(prefix="solutions-") as temporary:
-        prepared = Path(temporary)
-        nbgrading.make_release(problem_sets, prepared)
-        for problem_set in problem_sets:
-            started = time.monotonic()
-            blank = nbgrading.released(prepared, problem_set.name)
-            release.check(problem_set, blank)
-            answered = solved(problem_set, blank)
-            found, wrong = [], []
-            for notebook, full in ((answered, True), (blank, False)):
-                try:
-                    graded = grade.grade_text(prepared, problem_set, notebook, cell_limit_s)
-                    found.append(f"{graded.points:g}")
-                    wrong += wrong_tasks(graded, full)
-                except NotGraded as error:
-                    found.append("–")
-                    wrong.append(str(error))
-            broken += bool(wrong)
-            seconds = f"{time.monotonic() - started:.0f} s"
-            row = f"{problem_set.name:30} {problem_set.points:6g}  {found[0]:>6}  {found[1]:>6}  {seconds:>6}"
-            print(row, "; ".join(wrong), flush=True)
+    course = nbgrading.make_release(problem_sets)
+    for problem_set in problem_sets:
+        started = time.monotonic()
+        blank = course.releases[problem_set.name]
+        release.check(problem_set, blank)
+        answered = solved(problem_set, blank)
+        found, wrong = [], []
+        for notebook, full in ((answered, True), (blank, False)):
+            try:
+                graded = grade.grade_text(course, problem_set, notebook, cell_limit_s)
+                found.append(f"{graded.points:g}")
+                wrong += wrong_tasks(graded, full)
+            except NotGraded as error:
+                found.append("–")
+                wrong.append(str(error))
+        broken += bool(wrong)
+        seconds = f"{time.monotonic() - started:.0f} s"
+        row = f"{problem_set.name:30} {problem_set.points:6g}  {found[0]:>6}  {found[1]:>6}  {seconds:>6}"
+        print(row, "; ".join(wrong), flush=True)
     return ExitCode.FAILED if broken else ExitCode.DONE
 
 

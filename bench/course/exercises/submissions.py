@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import UserError
+from bench.errors import UserError, as_unicode
 
 STUDENT_NAME = re.compile(r"\w[\w .@+-]{0,99}")
 MOST_BYTES = 20e6  # a notebook with many pictures has a few
 # What is no part of an answer: a person should look at it. It costs no points, and who wants to hide it can.
 NOTICED = {
-    "the notebook's own machinery": r"\bget_ipython\b|\bIPython\b|\b_ih\b|\b(?:In|Out)\s*\[[^\],\n]*\]",
+    "the notebook's own machinery": r"\bget_ipython\b|\bIPython\b|\bipykernel\b|\bast_transformers\b|\b_ih\b|"
+    r"\b(?:In|Out)\s*\[[^\],\n]*\]",
     "a command of the shell": r"^\s*!|^%%?[a-z]",
     "other programs": r"\bsubprocess\b|\bctypes\b|"
     r"\b(?:os\.|from os import [^\n]*\b)(?:system|popen|fork|kill|exec\w*|spawn\w*|posix_spawn\w*)\b",
@@ -24,7 +25,7 @@ NOTICED = {
     r"(?<!__name__ == .)\b__main__\b",
     "objects that say what they equal": r"\b__eq__\b|\b__bool__\b",
     # A KEY of the student's own is among them: the hidden tests give it their value.
-    "the graders' files": r"gradebook|nbgrader|\.ipynb\b|tutorials|course\.exercises|HIDDEN TESTS|\bKEY\b",
+    "the graders' files": r"gradebook|nbgrader|\.ipynb\b|tutorials|course\.exercises|HIDDEN TESTS|\bKEY\b|\bdir_fd\b",
     "the network": r"\burllib\b|\bimport (?:[\w.]+, *)*requests\b|\bfrom requests[\w.]* import\b|"
     r"\bimport socket\b|\bhttps?://",
 }
@@ -110,10 +111,14 @@ def plain(cell: dict) -> dict:
     """What is needed of a cell."""
     source = cell["source"]
     source = source if isinstance(source, str) else "".join(source)
-    source = source.encode("utf-8", "replace").decode()  # half a character, as "\\ud800", fits into no file
-    nbgrader = cell.get("metadata", {}).get("nbgrader", {})
-    name = nbgrader.get("grade_id") or cell.get("id") or ""
+    source = as_unicode(source)  # half a character, as "\\ud800", fits into no file
+    name = inner(inner(cell.get("metadata"), "nbgrader"), "grade_id") or cell.get("id") or ""
     return {"cell_type": str(cell["cell_type"]), "source": source, "id": str(name)}
+
+
+def inner(value, key: str):
+    """What a dict has under a key; None where it is no dict, as another program may have left it."""
+    return value.get(key) if isinstance(value, dict) else None
 
 
 def merged(release: str, handed_in: list[dict]) -> str:

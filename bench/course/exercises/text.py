@@ -30,6 +30,7 @@ from bench.errors import UserError
 from bench.files import PROJECT
 
 SETS = PROJECT / "tutorials" / "exercises"
+NAME = re.compile(r"\d\d_[\w-]+")  # of a set: it becomes part of paths, commands and pages
 TASK = re.compile(r"^#+\s+Task\s+(\d+)\b(.*)$", re.MULTILINE)
 POINTS = re.compile(r"\((\d+(?:\.\d+)?)\s+points?\)")
 REGION = r"^(?P<indent>[ \t]*)### BEGIN {0}\n(?P<inside>.*?)^[ \t]*### END {0}[ \t]*$"
@@ -133,7 +134,9 @@ def sets(names: str | None = None, folder: Path | str | None = None) -> list[Pat
     Raises UserError for a folder without sets and for a name that no set has.
     """
     folder = Path(folder) if folder else SETS
-    found = sorted(folder.glob("[0-9][0-9]_*.md"))
+    found = sorted(path for path in folder.glob("[0-9][0-9]_*.md") if path.is_file())
+    if odd := [path.name for path in found if not NAME.fullmatch(path.stem)]:
+        raise UserError(f"{odd[0]!r} in {folder}: a set is called NN_name.md, of letters, digits, _ and -")
     if not found:
         raise UserError(f"no problem set NN_name.md in {folder}" + ("" if folder.is_dir() else ": it is not a folder"))
     wanted = [name.strip() for name in names.split(",")] if names else [""]
