@@ -1,9 +1,12 @@
 """A Watch in one process: what it finds of model and optimizer, what it says of its use, and that it breaks nothing."""
 
+import os
+import pickle
 import threading
 import time
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -379,3 +382,23 @@ def test_somebody_elses_stand_in_stays(monkeypatch):
     assert Owner().double(3) == 7
     monkeypatch.undo()
     Owner.double = ours.__wrapped__
+
+
+def test_what_a_stranger_puts_into_the_store_runs_nothing(tmp_path):
+    """Whoever reaches the store's port can set a rank's part."""
+
+    class Part:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "ran"),))
+
+    store = dist.HashStore()
+    Meeting(store, "here", 1, 2, 60).leave("part1", [Part()])
+    with pytest.raises(pickle.UnpicklingError, match=r"names posix.mkdir"):
+        Meeting(store, "here", 0, 2, 60).take("part1")
+    assert not (tmp_path / "ran").exists()
+    part = {"a": [1, 2.5, None, True, "é", b"x", (1,), {2}, frozenset({3}), range(4)], 5: Unheard("why"),
+            "b": np.arange(6.0).reshape(2, 3), "c": np.float32(0.5), "d": np.array(["x", "y"]),
+            "e": np.bool_(True)}  # fmt: skip
+    Meeting(store, "there", 1, 2, 60).leave("part1", part)
+    found = Meeting(store, "there", 0, 2, 60).take("part1")
+    assert repr(found) == repr(part)
