@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from bench.analysis import tables
 from bench.commands.base import folder_of, is_on, whole
+from bench.config.fields import is_unicode
 from bench.errors import UserError
 from bench.foreign import result
 from bench.foreign.command import Asked
@@ -26,8 +27,8 @@ def run(args) -> int:
         watch=args.watch is None or is_on("WATCH", args.watch),
         batch=None if args.batch is None else whole("BATCH", args.batch, at_least=1),
     )
-    if args.label is not None and not 0 < len(args.label) <= 200:
-        raise UserError("LABEL: from 1 to 200 letters")
+    if args.label is not None and not (0 < len(args.label) <= 200 and is_unicode(args.label)):
+        raise UserError("LABEL: from 1 to 200 letters of Unicode (UTF-8)")
     record = load(run_command(words, asked, Path(folder_of(args)), args.label, limit_of(args.limit)))
     console = tables.terminal()
     console.print(escape(machine_line(record)), highlight=False)

@@ -26,6 +26,7 @@ PARTS = {
 WORK = ("model", "data", "recipe", "measuring")  # what is computed and measured
 PROGRAM = ("mode", "engine", "injected")  # which program computes it
 LARGEST, LARGEST_WHOLE = 1e100, 2**53  # what every table, picture and sum can take; a diverged loss is far below
+LONGEST = 10_000  # letters of a value that somebody gives
 
 
 def option(
@@ -76,6 +77,20 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is not a finite number")
     if isinstance(value, int | float) and abs(value) > (LARGEST if isinstance(value, float) else LARGEST_WHOLE):
         raise UserError(f"{name}={value} is too large: no record can hold it")
+    if isinstance(value, str) and meta["part"] != "labels":
+        if len(value) > LONGEST:
+            raise UserError(f"{name} has {len(value)} letters, and a record holds {LONGEST} of it: write less")
+        if not is_unicode(value):
+            raise UserError(f"{name}={value} is not Unicode (UTF-8): no record can hold it")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: what a shell gives in another coding cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def fits(f: dataclasses.Field, value) -> bool:

@@ -21,21 +21,37 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import mistakes
-from bench.errors import RunFailed, UserError
+from bench.errors import RunFailed, UserError, as_unicode
 from bench.files import PROJECT
 from bench.foreign.hook import ASKED
 from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
 from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
-from bench.process.ending import end_command, signals_as_interrupt, wait
+from bench.process.ending import end_command, signals_as_interrupt, wait, with_parent
 from bench.record.privacy import nameless, without_paths
 from bench.record.schema import FOREIGN_PATH
 from bench.record.write import save
+from bench.storage.urls import without_user
 
 OBSERVED = "observed.json"  # what the ranks saw, put together by one of them
 MARK = "BENCH_TIMED"  # in the environment of every process of the command
 TICK_S = 0.2
 END_S = 60.0  # for the command to end once all its ranks have left their times
+# Secrets of a command line. A value in a text ends where its quotes do, else at the next blank; a scheme belongs to it.
+SCHEMES = ("Bearer", "Basic", "Digest", "Token")
+VALUE = rf"(?:(?:{'|'.join(SCHEMES)})\s+)?(?:\"[^\"]*\"?|'[^']*'?|[^\s'\"]+)"
+WORD = rf"[\w.-]{{0,64}}(?:{SECRET_NAME.pattern})[\w.-]{{0,64}}"
+ASSIGNED = re.compile(rf"[+-]*{WORD}\s*[=:]", re.IGNORECASE)  # a word of a command that is a name and its value
+QUOTED = re.compile(rf"(?P<name>(?P<quote>[\"']){WORD}\s*[=:]\s*)(?:(?!(?P=quote)).)+", re.IGNORECASE)
+NAMED = re.compile(rf"(?P<name>{WORD}[\"'\]]*\s*(?:[=:]|(?<=[\"']),)\s*){VALUE}", re.IGNORECASE)
+OPTION = re.compile(rf"(?P<name>(?<![\w-])-{WORD}\s+){VALUE}", re.IGNORECASE)
+TOKEN = re.compile(
+    rf"\b(?:(?:{'|'.join(SCHEMES[:2])})\s+\S+|(?:hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abprs]-|AKIA|AIza|eyJ)"
+    r"[\w.-]{8,}|[0-9a-fA-F]{32,}\b)"
+)
+SHELL = re.compile(r"-\w*c")  # what follows is a text for a shell, or for Python
+MOST_LETTERS = 20_000  # of a command in a record
+PATH = re.compile(r"(?<![\w:/.~])(?:/|(?:\.\./)+)[^\s'\",:;()=]+")  # that leads out of the working folder
 # A sitecustomize.py, which Python imports at its start: the machine's own one is imported, too. `bench` is imported
 # later, where it is needed: this one, whatever is installed, unless the script has a module of that name beside it.
 SITE = """import importlib.machinery, importlib.util, sys
@@ -81,24 +97,25 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
     if program is None:
         hint = f": begin with python, as in `python {words[0]}`" if words[0].endswith(".py") else ""
         raise UserError(f"{words[0]} is no command here{hint}")
-    name = name or name_of(words)
+    name = as_unicode(name or name_of(words))
     run_id = f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{safe(name)}-{secrets.token_hex(2)}"
-    started = steady.now()
-    with tempfile.TemporaryDirectory(prefix="bench-time-") as folder:
-        (parts := Path(folder) / "parts").mkdir()
-        variables = environment(Path(folder), parts, asked, run_id)
-        code = supervise([program, *words[1:]], variables, run_id, lambda: complete(parts), limit_s)
-        if code:
-            raise RunFailed(
-                f"{shlex.join(words[:1])} ended with exit code {code}: nothing is recorded{ended_in(parts)}"
-            )
-        found = read_parts(parts, words[0], asked)
-        watched = watched_of(parts, found)
-    record = record_of(run_id, started, name, words, asked, found, watched)
-    run_dir = out / run_id
-    run_dir.mkdir(parents=True)
+    started, run_dir = steady.now(), out / run_id
     try:
-        return save(run_dir, record, NAME, FOREIGN_PATH)
+        run_dir.mkdir(parents=True)  # before hours of training
+    except OSError as error:
+        raise UserError(f"OUT={out} cannot be written to ({error.strerror}): choose another folder") from None
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-time-") as folder:
+            (parts := Path(folder) / "parts").mkdir()
+            variables = environment(Path(folder), parts, asked, run_id)
+            code = supervise([program, *words[1:]], variables, run_id, lambda: complete(parts), limit_s)
+            if code:
+                raise RunFailed(
+                    f"{shlex.join(words[:1])} ended with exit code {code}: nothing is recorded{ended_in(parts)}"
+                )
+            found = read_parts(parts, words[0], asked)
+            watched = watched_of(parts, found)
+        return save(run_dir, record_of(run_id, started, name, words, asked, found, watched), NAME, FOREIGN_PATH)
     except BaseException:
         shutil.rmtree(run_dir, ignore_errors=True)
         raise
@@ -131,7 +148,7 @@ def supervise(
     """Run the command to its end; its exit code. complete: whether all its ranks have left their times: then it has
     END_S to end, and a command that does not is ended, which is no failure."""
     began, left = time.monotonic(), None
-    process = subprocess.Popen(words, env=variables)
+    process = subprocess.Popen(words, env=variables, preexec_fn=with_parent)  # a SIGKILL of `bench time` ends it, too
     try:
         with signals_as_interrupt():
             while True:
@@ -298,19 +315,49 @@ def hash_of(words: list[str]) -> str | None:
 
 
 def public(words: list[str]) -> str:
-    """A command without what says who ran it: paths shortened, and what follows a name like a secret's left out.
+    """A command without what says who ran it: paths shortened, and what looks like a secret left out, wherever it
+    stands: what follows a name like a secret's, also within a word, and what has the form of a token.
 
     >>> public(["python", "train.py", "--wandb-key=abc", "--token", "def", "--lr", "1"])
     "python train.py '--wandb-key=***' --token '***' --lr 1"
+    >>> public(["bash", "-c", "WANDB_API_KEY=abc python ~jane/train.py +hub.token=def lr=1"])
+    "bash -c 'WANDB_API_KEY=*** python ~/train.py +hub.token=*** lr=1'"
     """
-    said, secret = [], False
-    for word in words:
-        flag, equals, value = word.partition("=")
-        hidden = flag.startswith("-") and bool(SECRET_NAME.search(flag))
-        if secret or (hidden and equals):
-            word = f"{flag}=***" if equals and hidden else "***"
-        elif os.path.isabs(value or word) or "://" in word:
-            word = f"{flag}={nameless(value)}" if equals and value else nameless(word)
-        said.append(without_paths(word))
-        secret = hidden and not equals
-    return shlex.join(said)
+    said, before, hide = [], "", False
+    for word in map(without_user, words):
+        found = None if SHELL.fullmatch(before) else ASSIGNED.match(word)
+        if hide:
+            said.append("***")
+            hide = word in SCHEMES
+        elif found:
+            said.append(f"{found[0]}***")
+            hide = found[0] == word and word.endswith(":")
+        else:
+            said.append(without_owner(without_secrets(word)))
+            hide = word.startswith("-") and bool(SECRET_NAME.search(word)) and "=" not in word
+        before = word
+    line = as_unicode(shlex.join(said))
+    return line if len(line) <= MOST_LETTERS else f"{line[: MOST_LETTERS - 2]} …"
+
+
+def without_secrets(text: str) -> str:
+    """A text with *** for each secret.
+
+    >>> without_secrets("curl -H 'Authorization: Bearer abc' --data {\\"api_key\\": \\"def\\"}")
+    'curl -H \\'Authorization: ***\\' --data {"api_key": ***}'
+    """
+    for pattern in (QUOTED, NAMED, OPTION) if SECRET_NAME.search(text) else ():
+        text = pattern.sub(r"\g<name>***", text)
+    return TOKEN.sub("***", text)
+
+
+def without_owner(word: str) -> str:
+    """A word of a command with its paths shortened, also those within a text.
+
+    >>> without_owner("python /home/jane/train.py --to ../../../../../../../home/jane/runs ~jane/x")
+    'python train.py --to runs ~/x'
+    """
+    flag, equals, value = word.partition("=")
+    if os.path.isabs(value or word) or "://" in word:
+        word = f"{flag}={nameless(value)}" if equals and value else nameless(word)
+    return without_paths(PATH.sub(lambda found: nameless(found[0]), word))

@@ -32,7 +32,10 @@ def without_paths(text: str) -> str:
 
     >>> without_paths("FileNotFoundError: '/home/jane/a/b.png', see s3://bucket/a/b")
     "FileNotFoundError: 'a/b.png', see s3://bucket/a/b"
+    >>> without_paths("no ~jane/data, and no ~/data")
+    'no ~/data, and no ~/data'
     """
+    text = re.sub(r"(?<![\w/])~[\w.-]+/", "~/", text)
     return re.sub(r"(?<![\w:/.~])/[^\s'\",:;()]+/[^\s'\",:;()]+", lambda found: short_path(found[0]), text)
 
 
@@ -63,6 +66,6 @@ def nameless(path: str) -> str:
         url = without_credentials(path)
         return f"file:///{Path(url).name}" if url.startswith("file:") else url
     if path.startswith("~"):
-        return path
+        return re.sub(r"^~[^/]+", "~", path)
     whole = Path(path).resolve()
     return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else whole.name

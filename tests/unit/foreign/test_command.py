@@ -1,6 +1,7 @@
 """`bench time`: what it refuses, in one line, and how it runs a command. What it measures has tests/multiprocess."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -102,6 +103,50 @@ def test_a_record_says_nothing_of_who_ran_it():
     words = ["torchrun", "/home/jane/thesis/train.py", "--data=/home/jane/images", "--api-key", "abc", "--token=def"]
     said = command.public(words)
     assert not any(word in said for word in ("jane", "abc", "def")) and "train.py" in said
+
+
+@pytest.mark.parametrize("words", [
+    ["env", "WANDB_API_KEY=SEKRET1", "python", "train.py"],
+    ["python", "train.py", "token=SEKRET1 SEKRET2"],
+    ["python", "train.py", "+wandb.key=SEKRET1"],
+    ["python", "train.py", "~hub.auth=SEKRET1", "++a.passwd: SEKRET2"],
+    ["curl", "--header", "Authorization: Bearer SEKRET1"],
+    ["curl", "-H", "Authorization:", "Bearer", "SEKRET1"],
+    ["curl", "--header=X-Api-Key: SEKRET1"],
+    ["bash", "-c", "WANDB_API_KEY=SEKRET1 python train.py --token SEKRET2 && echo 'SECRET=SEKRET3 SEKRET4'"],
+    ["bash", "-lc", "export HF_TOKEN=\"SEKRET1 SEKRET2\"; python train.py"],
+    ["python", "-c", "import wandb; wandb.login(key='SEKRET1'); os.environ['MY_SECRET'] = 'SEKRET2'"],
+    ["python", "-c", "os.putenv('API_KEY', 'SEKRET1')"],
+    ["python", "train.py", "{\"api_key\": \"SEKRET1\", \"password\": \"SEKRET2 SEKRET3\"}"],
+    ["python", "train.py", "--password", "SEKRET1 SEKRET2", "--credentials=SEKRET3 SEKRET4"],
+    ["wandb", "login", "deadbeef" * 5, "hf_SEKRET1abcdef"],
+    ["python", "train.py", "--data=https://SEKRET1:SEKRET2@host/x?sig=SEKRET3"],
+    ["python", "train.py", "s3://KEY:SEKRET1/SEKRET2@bucket/x", "/home/SEKRET1/x.py", "~SEKRET1/x", "../../SEKRET1/x"],
+    ["bash", "-c", "python /home/SEKRET1/train.py --out=/home/SEKRET2/runs ~SEKRET3/y"],
+], ids=lambda words: " ".join(words)[:30])  # fmt: skip
+def test_a_secret_of_any_form_is_not_recorded(words):
+    said = command.public(words)
+    assert "SEKRET" not in said and "deadbeef" not in said and words[0] in said
+    if "train.py" in " ".join(words):
+        assert "train.py" in said
+
+
+def test_what_is_no_secret_is_recorded():
+    words = [
+        "torchrun",
+        "--nproc-per-node=2",
+        "train.py",
+        "--lr=0.1",
+        "model.width=64",
+        "--name",
+        "run: 1",
+        "a=b c",
+        "-c",
+        "x=1",
+    ]
+    assert command.public(words) == shlex.join(words)
+    long = command.public(["python", "train.py", "x" * 25_000, "\udcff"])
+    assert long.startswith("python train.py xxx") and len(long) <= 20_000
 
 
 def test_numbers_and_words_of_the_command_line():
