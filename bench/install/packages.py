@@ -15,11 +15,13 @@ import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 
 from bench.install import torch_build
@@ -72,14 +74,17 @@ def main(argv: list[str] | None = None) -> int:
             if args.torch != "auto" and is_ready(Path(args.venv), args.torch, args.stamp):
                 return 0
             make_venv(Path(args.venv), args.torch)
+        if args.stamp:
+            args.stamp.touch()
     except SetupError as error:
         print(f"setup: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:  # a clone that may not be written to, a full disk
+        print(f"setup: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("setup: stopped; the next make goes on from here", file=sys.stderr)
         return 130
-    if args.stamp:
-        args.stamp.touch()
     return 0
 
 
@@ -99,8 +104,7 @@ def make_venv(folder: Path, torch: str = "auto") -> None:
     torch: which build of it; an environment with the other one is made anew.
     """
     check_python(LOCKED_PYTHONS)
-    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").exists():
-        raise SetupError(f"{folder} is no virtual environment: move it away, or name another folder in VENV=")
+    check_owner(folder)
     python = folder / "bin" / "python"
     with one_at_a_time():
         build, why = torch_build.choose(torch, folder, LOCK.read_text())
@@ -116,6 +120,24 @@ def make_venv(folder: Path, torch: str = "auto") -> None:
             install_lock(python, LOCK, "installing the locked packages")
         install_project(python)
         install_horovod(python)
+
+
+def check_owner(folder: Path) -> None:
+    """Raise SetupError for what is there and is no environment, or is that of another clone of this project, which
+    would import this one from then on."""
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty and not (folder / "pyvenv.cfg").exists():
+        raise SetupError(f"{folder} is no virtual environment: move it away, or name another folder in VENV=")
+    for path in folder.glob("lib/python3*/site-packages/data_parallel_bench-*.dist-info/direct_url.json"):
+        try:
+            url = urllib.parse.urlsplit(json.loads(path.read_text())["url"])
+            clone = Path(urllib.parse.unquote(url.path))
+        except (ValueError, KeyError, TypeError, AttributeError):  # an editor's, or cut short: it is installed again
+            continue
+        if url.scheme == "file" and (clone / "bench" / "install").is_dir() and not clone.samefile(ROOT):
+            raise SetupError(
+                f"{folder} is the environment of {clone}: name another folder in VENV=, or remove it first"
+            )
 
 
 def install_project(python: Path) -> None:
@@ -149,6 +171,7 @@ def lock_without_cuda(lock: Path) -> Path:
 
 def add_notebooks(folder: Path) -> None:
     """Jupyter, nbgrader and Sphinx for an environment that make_venv has made."""
+    check_owner(folder)
     with one_at_a_time():
         for_cpus = torch_build.installed(folder) == "cpu"
         lock = lock_without_cuda(NOTEBOOKS_LOCK) if for_cpus else NOTEBOOKS_LOCK

@@ -725,3 +725,52 @@ def test_uv_is_fetched_at_the_version_and_checksums_of_the_lock(calls_of, tmp_pa
     name, *checksums = (tmp_path / "requirements-uv.txt").read_text().split()
     assert re.fullmatch(r"uv==[\d.]+", name) and [c for c in checksums if c != "\\"]
     assert all(re.fullmatch(r"--hash=sha256:\w{64}|\\", c) for c in checksums)
+
+
+# --- Whose environment it is ----------------------------------------------------------------------------------------
+
+
+def environment_of(folder: Path, clone: Path, editable: bool = True) -> Path:
+    """What pip leaves of a clone in an environment."""
+    info = folder / "lib" / "python3.11" / "site-packages" / "data_parallel_bench-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    (info / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {"editable": editable}}))
+    return info
+
+
+@pytest.mark.parametrize("words", [(), ("--notebooks",), ("--torch", "cpu")])
+def test_the_environment_of_another_clone_is_left_as_it_is(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(environment, "LOCKED_PYTHONS", (sys.version_info[:2],))
+    monkeypatch.setattr(environment, "step", lambda *_: pytest.fail("something was changed"))
+    monkeypatch.setattr(environment, "run_logged", lambda *_, **__: pytest.fail("something was changed"))
+    other, theirs = tmp_path / "an other", tmp_path / "venv"
+    (other / "bench" / "install").mkdir(parents=True)
+    environment_of(theirs, other)
+    assert environment.main(["--venv", str(theirs), *words]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"setup: {theirs} is the environment of {other}: name another folder in VENV=, or remove it first\n"
+    )
+
+
+def test_an_environment_is_ours_where_its_clone_is_this_one_or_gone(tmp_path):
+    environment.check_owner(tmp_path / "not there yet")
+    info = environment_of(tmp_path / "ours", ROOT)
+    environment.check_owner(tmp_path / "ours")
+    environment_of(tmp_path / "moved", tmp_path / "gone")
+    environment.check_owner(tmp_path / "moved")
+    for text in ("", "[1]", "{}", '{"url": 3}', '{"url": "https://example.org/x"}'):
+        (info / "direct_url.json").write_text(text)
+        environment.check_owner(tmp_path / "ours")
+
+
+def test_a_set_up_that_cannot_write_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(environment, "LOCKED_PYTHONS", (sys.version_info[:2],))
+    (tmp_path / "file").touch()
+    assert environment.main(["--venv", str(tmp_path / "file")]) == 2
+    assert "file is no virtual environment" in capsys.readouterr().err
+    monkeypatch.setattr(environment, "STATE", tmp_path / "file" / "state")
+    assert environment.main(["--venv", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("setup: ") and said.count("\n") == 1 and "Not a directory" in said
