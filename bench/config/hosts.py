@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import files
 from bench.errors import UserError
 
 SLURM = "slurm"
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10 {host}"  # REMOTE, where none is given: it asks for no password
 # The same for HOSTS=slurm: a step of the allocation, beside those that are there, on all of its cores of that machine.
 SRUN = "srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --unbuffered --nodelist={host}"
+MOST_BYTES = 2**20  # of a file of machines
 SCONTROL_S = 20.0  # for the names of an allocation's machines
 NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 LINE = re.compile(rf"(?P<name>{NAME})(:(?P<number>\d{{1,6}})|\s+slots\s*=\s*(?P<slots>\d{{1,6}}))?")
@@ -66,7 +68,7 @@ def written_out(text: str, environment: Mapping[str, str]) -> str:
 def of_file(path: Path) -> list[Host]:
     """The machines of a file: a line each, ``node1:4`` or ``node1 slots=4``; # begins a comment."""
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        lines = [line.partition("#")[0].strip() for line in files.read_plain(path, MOST_BYTES).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise UserError(f"HOSTS={path} cannot be read ({why}): name a file of lines such as node1:4") from None

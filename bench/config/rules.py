@@ -5,6 +5,7 @@ Every function takes a ``RunConfig`` and raises UserError, in one clear line, na
 
 import dataclasses
 import re
+import shlex
 
 from bench import mistakes
 from bench.config import data_sets, hosts, own, tasks
@@ -17,6 +18,7 @@ from bench.errors import UserError
 MOST_THREADS = 4096
 LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
 GPT, TIMM = "gpt", "timm:"
+PERIODIC = ("step", "cyclic", "sawtooth")  # schedules with a period and a factor
 
 
 def check(config, knobs: set[str]) -> None:
@@ -28,6 +30,7 @@ def check(config, knobs: set[str]) -> None:
     check_data(config)
     check_model(config)
     check_training(config)
+    check_without_effect(config)
     check_mistake(config)
     check_elastic(config)
     if config.fault:
@@ -230,6 +233,28 @@ def check_training(config) -> None:
                         "look at the gradients before it, cannot be had with it")  # fmt: skip
 
 
+def check_without_effect(config) -> None:
+    """An option that would change nothing was meant otherwise."""
+    kind = parse_schedule(config.schedule)[0]
+    needs = {
+        "schedule_epochs": (kind in PERIODIC, f"SCHEDULE={' or '.join(PERIODIC)}"),
+        "schedule_factor": (kind in PERIODIC, f"SCHEDULE={' or '.join(PERIODIC)}"),
+        "momentum": (config.optimizer == "sgd", "OPTIMIZER=sgd"),
+        "trust": (config.pretrained not in (None, "torchvision"), "PRETRAINED, a file"),
+        "decode": (
+            config.data is None or bool(data_sets.info_of(config.data).path),
+            "DATA=imagefolder:PATH or tar:PATH",
+        ),
+    }
+    for name, (has_effect, needed) in needs.items():
+        value = getattr(config, name)
+        if not has_effect and value != getattr(type(config), name):
+            raise UserError(
+                f"{name.upper()}={int(value) if value is True else value} changes nothing without {needed}: "
+                "leave it out"
+            )
+
+
 def check_mistake(config) -> None:
     """A mistake is made where a right script would do something else, and nowhere else."""
     if config.mistake == "none":
@@ -314,6 +339,10 @@ def check_hosts(config) -> None:
     if config.remote is not None and "{host}" not in config.remote:
         raise UserError(f"REMOTE={config.remote} does not say where the name goes: write {{host}} in it, as in "
                         "ssh {host}")  # fmt: skip
+    try:
+        shlex.split(config.remote or "")
+    except ValueError as error:
+        raise UserError(f"REMOTE={config.remote}: {error}") from None
     if config.gpu_ids:
         raise UserError(f"GPUS={config.gpu_ids} names the GPUs of one machine: with HOSTS give a number, and set "
                         "CUDA_VISIBLE_DEVICES on each machine")  # fmt: skip

@@ -6,7 +6,9 @@ Whatever happens, the whole process tree of every node is ended. Nodes are asked
 import contextlib
 import json
 import math
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
 
 TICK_S = 0.2
 MOST_S = 5.0  # from one look to the next, on a busy machine
+LEAST_ROOM = 2**16  # bytes, without which nothing can be said in a file
 # As torch says it: an allocation that fails, a worker that dies of it.
 NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
 JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
@@ -213,12 +216,40 @@ def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
     """A command ended with an error: who was first? A killed rank says nothing, so it is looked for before the others'
     complaints about it."""
     cause = killed(nodes, run_dir) or first_error(run_dir, nodes)
+    ended = next((node.placement for node in nodes if len(nodes) > 1 and node.wait(0) == code), nodes[0].placement)
+    where = f" on {ended.host}" if ended.host else ""
+    if code < 0 and (cause is None or was_ended(cause)):  # the ranks were ended after it
+        words = f"the launcher{where} was killed ({signal_name(-code)}), and its ranks were ended"
+        return failed("launcher", None, words, run_dir, log=ended.log)
     if cause:
         return cause
-    ended = next((node.placement for node in nodes if len(nodes) > 1 and node.wait(0) == code), nodes[0].placement)
+    if full := without_room(run_dir):
+        return failed("launcher", None, full, run_dir, log=ended.log)
     lines = tail(run_dir / ended.log, 30).strip().splitlines() or ["it printed nothing"]
-    where = f" on {ended.host}" if ended.host else ""
     return failed("launcher", None, f"the launcher{where} ended with code {code}: {lines[-1]}", run_dir, log=ended.log)
+
+
+def signal_name(number: int) -> str:
+    """As SIGKILL; of one without a name its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def was_ended(cause: Exception) -> bool:
+    """Whether a rank's report says no more than that a signal has ended it."""
+    failure = getattr(cause, "failure", {"traceback": "", "message": ""})
+    return not failure["traceback"] and " was ended by " in failure["message"]
+
+
+def without_room(run_dir: Path) -> str:
+    """What to say where the run's disk is full, so that nobody could write why a run has failed; "" where it is not."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(run_dir)
+        if disk.f_bavail * disk.f_frsize < LEAST_ROOM or (disk.f_files and not disk.f_favail):
+            return f"the disk of {run_dir.parent} is full: make room, or choose another folder as OUT"
+    return ""
 
 
 def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
@@ -230,6 +261,8 @@ def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
             how = "was killed (SIGKILL, out of memory) or crashed"
             if why := node.out_of_memory():
                 how = f"was killed (signal 9): {why};"
+            elif full := without_room(run_dir):
+                how = f"ended ({full})"
             return failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
     return None
 

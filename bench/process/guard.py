@@ -108,7 +108,8 @@ class Guard:
         user_error, trace = isinstance(error, UserError), "".join(traceback.format_exception(kind, error, trace))
         self.report(user_error, str(error) if user_error else f"{kind.__name__}: {error}", trace)
         if self.in_log:
-            print(trace, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # the disk is full
+                print(trace, file=sys.stderr, flush=True)
         self.leave("raised", 2 if user_error else 1)
 
     def report(self, user_error: bool, message: str, trace: str) -> None:

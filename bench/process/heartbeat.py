@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import files
+
 VALIDATING = "validating"
 PHASES = ("starting", "joining the group", "preparing the data", "building the model", "waiting for data", "forward",
           "backward", "synchronize", "optimizer step", VALIDATING, "writing a checkpoint", "running",
@@ -166,8 +168,9 @@ def every_status(run_dir: Path) -> dict[int, Heartbeat]:
 
 def read_status(run_dir: Path, rank: int) -> Heartbeat | None:
     """The node's side. None while the rank has not begun to write."""
-    with contextlib.suppress(FileNotFoundError, struct.error):
-        pid, phase, step, total, loss, beats, *window = LAYOUT.unpack(status_path(run_dir, rank).read_bytes())
-        if pid:
+    with contextlib.suppress(OSError, struct.error):
+        content = files.read_plain(status_path(run_dir, rank), LAYOUT.size)
+        pid, phase, step, total, loss, beats, *window = LAYOUT.unpack(content)
+        if pid and 0 <= phase < len(PHASES):
             return Heartbeat(pid, PHASES[phase], step, total, loss, beats, Window(*window))
     return None

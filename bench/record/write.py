@@ -14,6 +14,7 @@ from bench.config.command_line import make_command
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
+from bench.errors import as_unicode, shortened
 from bench.measure import node, steady
 from bench.record.privacy import without_names, without_paths
 from bench.record.schema import SCHEMA_PATH, SCHEMA_VERSION, check
@@ -62,6 +63,7 @@ PROVENANCE = {
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
          "launcher": "was lost"}  # fmt: skip
 NODE_KEYS = ("key", "machine")  # of a part's node: what only tells it from the others
+MOST_MESSAGE, MOST_TRACE = 2_000, 15_000  # letters of a failure, which may quote anything
 
 
 def write_record(
@@ -174,6 +176,8 @@ def write_failure(
     and traceback. survived: with ELASTIC, what the run had survived before."""
     record = frame(run_dir, config, "failed", started) | {"topology": {}, "environment": environment, "samples": []}
     record |= {"elastic": survived} if survived else {}
+    for name, most in (("message", MOST_MESSAGE), ("traceback", MOST_TRACE)):
+        failure = failure | {name: shortened(as_unicode(failure[name]), most)}
     check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
     public = {name: without_paths(failure[name]) for name in ("message", "traceback")}
     save(run_dir, record | {"failure": failure | public})

@@ -49,6 +49,14 @@ def test_sigterm_to_one_rank_blames_that_rank(tmp_path, forked_programs):
     assert failure["rank"] == 1 and failure["message"] == "rank 1 was ended by SIGTERM"
 
 
+def test_a_launcher_that_is_killed_is_blamed_and_not_its_ranks(tmp_path, forked_programs):
+    process, _ = started(tmp_path, 2, copies=forked_programs, **ENGINES["ddp by torchrun"])
+    psutil.Process(process.pid).children()[0].kill()
+    failure = failure_of(finish(process, tmp_path, timeout=150))
+    assert (failure["kind"], failure["rank"]) == ("launcher", None) and "was killed (SIGKILL)" in failure["message"]
+    assert left_behind(process.pid, within=GONE_WITHIN) == []
+
+
 def test_the_folder_of_a_run_is_removed(tmp_path, forked_programs):
     process, run_dir = started(tmp_path, 2, copies=forked_programs, **ENGINES["ddp by spawn"])
     shutil.rmtree(run_dir)

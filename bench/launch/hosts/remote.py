@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.config.hosts import SSH, Host, parse
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict
-from bench.errors import RunFailed
+from bench.errors import RunFailed, printable
 from bench.files import LATEST, PROJECT
 from bench.launch import machine
 from bench.launch.command import OF_ENGINES
@@ -34,6 +34,8 @@ from bench.process import ending
 ANSWER_S = 60.0  # for an answer, and for any sign of life
 STACKS_S = 60.0  # for the stacks of all ranks, which a busy machine is slow to write
 WORD_S = 1.0  # between two words to an agent, which ends when it hears none
+MOST_LINE = 2**24  # bytes of a line of an agent
+MOST_SAID = 500  # letters of a line that is shown
 CHUNK = 2**18  # bytes of a file in one question
 SAME = ("Python", "torch", "code of bench")  # on all machines
 # Variables of this machine's environment that the other machines' ranks get, too: how an engine is to behave.
@@ -47,6 +49,35 @@ REMEDY = {
 }
 
 
+# The form of an answer, by its question: a type, a list of one form, or a dict with the form of each key. What is not
+# named here answers nothing.
+ANSWERS = {
+    "describe": {"Python": str, "torch": str | None, "Horovod": str | None, "code of bench": str, "cores": int | float,
+                 "cpus": [int], "boot": str | None},
+    "device": {"device": str, "weakest": list}, "address": {"iface": str, "address": str}, "listen": int, "reach": str,
+    "unreachable": str, "own_name": str, "port": int, "command": list, "gone": [bool], "stopped": [bool],
+    "places": [dict | None], "out_of_memory": str, "end": int | None,
+}  # fmt: skip
+
+
+def fits(question: str, answer) -> bool:
+    """Whether an answer has the form of one.
+
+    >>> fits("gone", [True, False]), fits("gone", [None]), fits("start", None), fits("address", {"iface": "lo"})
+    (True, False, True, False)
+    """
+    return has_form(ANSWERS.get(question, type(None)), answer)
+
+
+def has_form(form, item) -> bool:
+    """The same of a form."""
+    if isinstance(form, dict):
+        return isinstance(item, dict) and all(has_form(inner, item.get(key)) for key, inner in form.items())
+    if isinstance(form, list):
+        return isinstance(item, list) and all(has_form(form[0], each) for each in item)
+    return isinstance(item, form)
+
+
 class Channel:
     """The connection to the agent of one machine. rank: the first of those that are to run there."""
 
@@ -54,7 +85,7 @@ class Channel:
         self.name, self.rank, self.here, self.config = name, rank, here, config
         self.limit, self.answers, self.number, self.why = min(ANSWER_S, config.timeout), queue.Queue(), 0, ""
         self.lines, self.writing, self.code = deque(maxlen=20), threading.Lock(), None
-        self.heard, self.spoke = time.monotonic(), 0.0
+        self.heard, self.spoke, self.grown, self.question = time.monotonic(), 0.0, 0.0, ""
         self.run_dir = None  # where what its ranks write is written to
         argv = command(None if here else config.remote or SSH, name)
         try:
@@ -68,21 +99,31 @@ class Channel:
 
     def complaints(self) -> None:
         """Keep the last lines of what REMOTE and the agent complain of."""
-        with self.process.stderr as lines:
-            for line in lines:
-                self.lines.append(line.decode(errors="replace").strip())
+        with self.process.stderr as stream:
+            while line := stream.readline(MOST_LINE):
+                self.note(line)
+
+    def note(self, line: bytes | str) -> None:
+        """Keep what was said, as far as a person would read it."""
+        said = line if isinstance(line, str) else line[: 4 * MOST_SAID].decode(errors="replace")
+        self.lines.append(printable(said)[:MOST_SAID])
 
     def listen(self) -> None:
-        """Take what the agent says until it says no more."""
-        with self.process.stdout as lines:
-            for line in lines:
-                self.heard = time.monotonic()
+        """Take what the agent says until it says no more. Another program may talk there, as some shells greet: only
+        what an agent says is a sign of life."""
+        with self.process.stdout as stream:
+            while line := stream.readline(MOST_LINE):
                 try:
-                    self.take(json.loads(line))
-                except (ValueError, TypeError):  # some shells greet
-                    self.lines.append(line.decode(errors="replace").strip())
+                    understood = self.take(json.loads(line))
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    understood = False
                 except OSError as error:  # the disk is full, or the run's folder is gone
-                    self.lines.append(str(error))
+                    self.note(str(error))
+                    continue
+                if not understood:
+                    self.note(line)
+                    continue
+                self.heard = time.monotonic()
                 if self.heard > self.spoke + WORD_S:
                     self.spoke = self.heard
                     self.say(b"\n")
@@ -91,28 +132,41 @@ class Channel:
         self.why = self.why or "ended"
         self.answers.put(None)
 
-    def take(self, message: dict) -> None:
-        """What one line says."""
+    def take(self, message) -> bool:
+        """What one line says; whether an agent says it so."""
+        if not isinstance(message, dict):
+            return False
         if "id" in message:
-            self.answers.put(message)
-        elif "file" in message:
-            self.write(message)
-        elif "code" in message:
+            is_answer = type(message["id"]) is int and ("answer" in message or isinstance(message["refused"], str))
+            if is_answer:
+                self.answers.put(message)
+            return is_answer
+        if "file" in message:
+            return self.write(message)
+        if "code" in message and type(message["code"]) is int:
             self.code = message["code"]
+            return True
+        return message.get("alive") is True
 
-    def write(self, message: dict) -> None:
-        """A piece of a file of the run's folder."""
-        path = (self.run_dir / message["file"]).resolve()
-        if not path.is_relative_to(self.run_dir.resolve()):
-            return
+    def write(self, message: dict) -> bool:
+        """A piece of a file of the run's folder; whether it is one."""
+        path, at = (self.run_dir / message["file"]).resolve(), message["at"]
+        if not path.is_relative_to(self.run_dir.resolve()) or type(at) is not int:
+            return False
         if path.parent != self.run_dir.resolve():
             path.parent.mkdir(parents=True, exist_ok=True)
         data = base64.b64decode(message["data"])
         if "age_s" in message:  # its moment by this machine's clock, so that the first of all ranks' can be told
             data = json.dumps(json.loads(data) | {"time": steady.now() - message["age_s"]}).encode()
         with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
-            file.seek(message["at"])
+            size = os.fstat(file.fileno()).st_size
+            if not 0 <= at <= size:
+                return False
+            file.seek(at)
             file.write(data)
+        if at + len(data) > size:
+            self.grown = time.monotonic()
+        return True
 
     def say(self, line: bytes) -> None:
         """Write a line, to a machine that may be gone: ``listen`` notices that."""
@@ -122,23 +176,28 @@ class Channel:
 
     def send(self, question: str, **arguments) -> None:
         """Ask; ``answer`` waits for what is said."""
-        self.number += 1
+        self.number, self.question = self.number + 1, question
         self.say(json.dumps({"id": self.number, "ask": question, "with": arguments}).encode() + b"\n")
 
     def answer(self, limit: float | None = None):
-        """What the agent says to the last question. Raises RunFailed when it refuses, or is silent for so long; a file
-        that it sends is no silence."""
+        """What the agent says to the last question. Raises RunFailed when it refuses, or has not answered after so
+        long; while the files that it sends grow, it may take longer."""
         limit, asked = limit or self.limit, time.monotonic()
         while not self.why or not self.answers.empty():
+            until = max(asked, self.grown) + limit
             try:
-                said = self.answers.get(timeout=max(0.0, max(asked, self.heard) + limit - time.monotonic()))
+                said = self.answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                if time.monotonic() > self.heard + limit:
+                if time.monotonic() > max(asked, self.grown) + limit:
                     self.why = f"does not answer within {limit:g} s"
                 continue
             if said and said["id"] == self.number:
                 if "refused" in said:
-                    raise fault(self, said["refused"])
+                    raise fault(self, said["refused"][:MOST_SAID])
+                if not fits(self.question, said["answer"]):
+                    self.why = "is no agent"
+                    raise fault(self, f"answers to {self.question} what no agent does: {repr(said['answer'])[:100]}; "
+                                "is it the same code there, and does REMOTE start nothing else?")  # fmt: skip
                 return said["answer"]
         raise fault(self, self.lost())
 

@@ -15,7 +15,7 @@ import pytest
 
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.errors import RunFailed
+from bench.errors import RunFailed, UserError
 from bench.launch import launcher, machine
 from bench.launch.hosts import remote
 from tests import runs
@@ -161,3 +161,39 @@ def test_the_agent_ends_what_it_has_started_when_nobody_asks_any_more(tmp_path, 
     psutil.wait_procs([agent, sleeper], 20)
     assert not agent.is_running() and not sleeper.is_running() and not there.exists()
     channel.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exec yes", "does not answer within 1 s"),
+        ("exec yes '{\"alive\": true}'", "does not answer within 1 s"),
+        ("exec tr '\\0' x < /dev/zero", "does not answer within 1 s"),  # a line without end
+        ("while :; do echo '[[[['; echo '{}' '[1]' 7 null '\"x\"'; done", "does not answer within 1 s"),
+        ("while :; do echo '{\"file\": \"x\", \"at\": 0, \"data\": \"YQ==\"}'; done", "does not answer within 1 s"),
+        ("yes '[' | tr -d '\\n' | head -c 300000; echo; exec sleep 50", "does not answer within 1 s"),
+        ("echo '{\"id\": 1}'; exec sleep 50", "does not answer within 1 s"),
+        ("echo '{\"id\": 1, \"answer\": null}'; exec sleep 50", "answers to describe what no agent does: None"),
+        ("echo '{\"id\": 1, \"answer\": {\"cpus\": [\"x\"]}}'; exec sleep 50", "answers to describe what"),
+        ("echo '{\"id\": 1, \"refused\": 7}'; exec sleep 50", "does not answer within 1 s"),
+        ("head -c 100000 /dev/zero | tr '\\0' y; exit 3", "starts no agent there: yyy"),
+    ],
+    ids=["yes", "alive", "no end", "junk", "a file again and again", "brackets", "no answer", "null", "form", "refused",
+         "long"],
+)  # fmt: skip
+def test_a_machine_that_talks_and_is_no_agent_is_not_waited_for(script, says, tmp_path, enter):
+    config = RunConfig(hosts=HOSTS, num_devices=2, remote=enter(f"#!/bin/sh\n{script}\n"), timeout=1)
+    channel = remote.Channel("other", config, 1, here=False)
+    channel.run_dir = tmp_path if "file" in script else None
+    try:
+        with pytest.raises(RunFailed) as failed:
+            channel.ask("describe")
+    finally:
+        channel.close()
+    assert says in str(failed.value) and len(str(failed.value)) < 1500
+    assert channel.process.poll() is not None
+
+
+def test_a_command_that_is_none_is_refused_before():
+    with pytest.raises(UserError, match=r"REMOTE=ssh .* closing quotation"):
+        RunConfig(hosts=HOSTS, num_devices=2, remote='ssh "unbalanced {host}')
