@@ -4,12 +4,15 @@ import argparse
 import difflib
 import importlib
 import os
+import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.config import synonyms
 from bench.config.command_line import add_arguments
-from bench.errors import UserError
+from bench.errors import MOST_LETTERS, UserError, printable, shortened
 from bench.files import CLONE
 
 OWN = "work on this project"  # the group of what only its developers call
@@ -137,7 +140,7 @@ class Parser(argparse.ArgumentParser):
         return [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
 
     def error(self, message: str) -> None:
-        self.exit(2, f"bench: {message} (see `{self.prog} --help`)\n")
+        self.exit(2, f"bench: {shortened(printable(message), MOST_LETTERS)} (see `{self.prog} --help`)\n")
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
@@ -206,9 +209,24 @@ def needed(name: str, text: str | None) -> str:
     return text
 
 
+def warn(text: str) -> None:
+    """Print one line on standard error; a name in it may be anybody's."""
+    print(shortened(printable(text), MOST_LETTERS), file=sys.stderr, flush=True)
+
+
+def require_writable(option: str, folder: Path) -> None:
+    """Make a folder. Raises UserError where no file can be written there: known before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{option}: {folder} cannot be written to ({error.strerror}): name another folder") from None
+
+
 def whole(name: str, text: str, at_least: int) -> int:
     """A whole number from the command line. Raises UserError for anything else."""
-    if not text.isdecimal() or int(text) < at_least:
+    if not text.isdecimal() or len(text) > 15 or int(text) < at_least:
         raise UserError(f"{name}={text}: a whole number, at least {at_least}")
     return int(text)
 

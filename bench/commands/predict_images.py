@@ -6,20 +6,22 @@ import shutil
 import time
 from pathlib import Path
 
+from bench import files, spreadsheet
 from bench.analysis import tables
-from bench.commands.base import needed
+from bench.commands.base import needed, require_writable
+from bench.config import own
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import data_kind
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
-from bench.errors import UserError
+from bench.errors import UserError, printable
 from bench.launch.devices import choose_device, why_cpu
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.without_training.prediction.plan import Plan
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "launcher", "per_device_batch",
-         "workers", "precision", "out")  # fmt: skip
+         "workers", "precision", "out", "model")  # fmt: skip
 OURS = ("model", "image_size", "norm")  # as the checkpoint has them
 BATCH = {"cpu": 32, "cuda": 256}
 FORMS = (".csv", ".parquet")
@@ -33,12 +35,13 @@ def run(args) -> int:
         raise UserError(f"TO={to}: a file that ends with {' or '.join(FORMS)}")
     if to.exists():
         raise UserError(f"{to} is there already and is not overwritten: name another file with TO")
+    require_writable(f"TO={to}", to.absolute().parent)
     args.resume = None  # RESUME of a run goes on with a training
     asked = check(from_arguments(args))
     from bench.without_training.prediction.files import images_below
 
     images = len(images_below(folder))
-    plan, known = plan_of(folder, named, args.classes)
+    plan, known = plan_of(folder, named, args.classes, asked.model)
     console = tables.terminal()
     if why := why_cpu(asked):
         console.print(why, highlight=False, markup=False)
@@ -55,7 +58,10 @@ def run(args) -> int:
     console.print(f"{images} images by {asked.num_devices} × {config.device}, {config.model} in {config.precision}: "
                   f"{seconds:.1f} s with the start of the processes", highlight=False)  # fmt: skip
     if bad:
-        console.print(f"{len(bad)} could not be read: {', '.join(bad[:5])}{', …' if bad[5:] else ''}", markup=False)
+        console.print(
+            f"{len(bad)} could not be read: {', '.join(map(printable, bad[:5]))}{', …' if bad[5:] else ''}",
+            markup=False,
+        )
     print(f"predictions: {to}", flush=True)
     return 0
 
@@ -69,7 +75,7 @@ def check(asked: RunConfig) -> RunConfig:
     return asked
 
 
-def plan_of(folder: Path, named: str, classes: str | None) -> tuple[Plan, dict]:
+def plan_of(folder: Path, named: str, classes: str | None, model: str | None) -> tuple[Plan, dict]:
     """What the ranks are told, and the options that the checkpoint sets. Raises UserError for one that cannot predict.
 
     The names of the classes are those of CLASSES, a file with a line for each, or those in the checkpoint; where it
@@ -92,16 +98,30 @@ def plan_of(folder: Path, named: str, classes: str | None) -> tuple[Plan, dict]:
     if names and len(names) != count:
         source = "CLASSES" if classes else path.name
         raise UserError(f"{len(names)} names of classes ({source}), and the model of {path} tells {count} apart")
-    known = {name: trained[name] for name in OURS}
+    known = {name: trained[name] for name in OURS} | {"model": model_of(trained["model"], model, path)}
     known["norm"] = "batch" if known["norm"] == "sync" else known["norm"]  # the same weights
     return Plan(str(folder.resolve()), str(path), trained["data"], count, tuple(names)), known
+
+
+def model_of(trained: str, asked: str | None, path: Path) -> str:
+    """The model to be built. A checkpoint may be anybody's: which code runs here says the user, not the checkpoint.
+    Raises UserError where MODEL is missing for that, or is given where it means nothing."""
+    if own.named(trained):
+        if asked and own.named(asked):
+            return asked
+        raise UserError(f"{path} was trained with MODEL={trained}, whose code is not in it: name the file that you "
+                        f"trust, MODEL={own.FORM}")  # fmt: skip
+    if asked not in (None, trained):
+        raise UserError(f"MODEL={asked}, and the model of {path} is {trained}: leave MODEL out")
+    return trained
 
 
 def class_names(file: str | None, state: dict, data: str, count: int) -> list[str]:
     """The names of the classes; empty where nobody knows them. Raises UserError for a file that cannot be read."""
     if file:
         try:
-            return [line.strip() for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line]
+            text = files.read_plain(Path(file).expanduser()).decode()
+            return [line.strip() for line in text.splitlines() if line]
         except (OSError, ValueError) as error:
             raise UserError(f"CLASSES={file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if isinstance(found := state.get("classes"), list) and all(isinstance(name, str) for name in found):
@@ -129,7 +149,14 @@ def bring(table: Path, to: Path) -> list[str]:
             frame = pd.read_csv(table, dtype=kinds, keep_default_na=False, na_values=[""], encoding_errors="replace")
             save(to, lambda path: to_parquet(frame, path))
         else:
-            save(to, lambda path: shutil.copyfile(table, path))
+            save(to, lambda path: copy(table, path))
         return bad
     finally:
         shutil.rmtree(table.parent, ignore_errors=True)
+
+
+def copy(table: Path, to: Path) -> None:
+    """The table as a spreadsheet may open it: names of files and classes may be anything."""
+    how = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}
+    with table.open(**how) as rows, to.open("w", **how) as file:
+        spreadsheet.write(file, csv.reader(rows))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench import files, formulas
+from bench import files, formulas, spreadsheet
 from bench.config.fields import base_type
 from bench.config.options import FIELDS, names
 from bench.config.workloads import WORKLOADS
@@ -205,9 +205,9 @@ def write_table(records: list[Record], path: str | Path | None, form: str | None
 
 
 def to_csv(frame) -> str:
-    """A frame as CSV. A text that a spreadsheet would take for a formula (``=``, ``+``, ``-``, ``@``) begins with '."""
+    """A frame as CSV. A text that a spreadsheet would take for a formula begins with '."""
     texts = frame.select_dtypes("string")
-    safe = texts.apply(lambda column: column.str.replace(r"^([=+\-@\t\r])", r"'\1", regex=True))
+    safe = texts.apply(lambda column: column.map(spreadsheet.cell, na_action="ignore"))
     return frame.assign(**safe).to_csv(index=False, lineterminator="\n")
 
 

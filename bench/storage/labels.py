@@ -16,6 +16,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from bench import files
 from bench.errors import UserError
 
 GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
@@ -53,7 +54,7 @@ def files_at(path: Path) -> dict[str, bytes]:
             places = [place / name for name in wanted for place in (path, path / "data")]
             return {place.name: content(place) for place in places if place.is_file()}
         if path.name.endswith((".tar.gz", ".tgz")):
-            with tarfile.open(path, "r:gz") as tar:
+            with files.opened_plain(path) as file, tarfile.open(None, "r:gz", file) as tar:
                 members = [
                     m for m in tar if PurePosixPath(m.name).name in wanted and m.isfile() and m.size < MOST_BYTES
                 ]
@@ -67,10 +68,8 @@ def files_at(path: Path) -> dict[str, bytes]:
 
 
 def content(path: Path) -> bytes:
-    """A file's bytes. Raises UserError for one that is too large for labels."""
-    if path.stat().st_size > MOST_BYTES:
-        raise UserError(f"{path} is no labels file: it has more than {MOST_BYTES // 2**20} MiB")
-    return path.read_bytes()
+    """A file's bytes. Raises OSError, also for one that is too large for labels."""
+    return files.read_plain(path, MOST_BYTES)
 
 
 def decoded(path: Path, text: bytes) -> str:

@@ -166,10 +166,13 @@ def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
 @contextlib.contextmanager
 def opened(archive: Path, fileobj: BinaryIO | None = None) -> Iterator[tarfile.TarFile]:
     """A tar, or one in it. What is wrong with it is a UserError in one line."""
-    try:
-        with tarfile.open(None if fileobj else archive, "r:", fileobj) as tar:
-            yield tar
-    except FileNotFoundError:
-        raise UserError(f"{archive} is not there") from None
-    except (tarfile.TarError, EOFError) as error:
-        raise UserError(f"{archive} is cut short, damaged or no tar ({error})") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            file = fileobj or stack.enter_context(files.opened_plain(archive))
+        except OSError as error:
+            why = "is not there" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+            raise UserError(f"{archive} {why}") from None
+        try:
+            yield stack.enter_context(tarfile.open(None, "r:", file))
+        except (tarfile.TarError, EOFError) as error:
+            raise UserError(f"{archive} is cut short, damaged or no tar ({error})") from None

@@ -1,6 +1,7 @@
 """`bench predict-images`: every image once, in order, with the same result whatever the number of devices."""
 
 import csv
+import os
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from PIL import Image
 from tests.runs import SMALL
 
 COLOURS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 30, 20)}
+UNREADABLE = ["a.jpg", "deep/empty.png", "pipe.png", "zero.png"]  # no image, an empty file, a FIFO, a device
+MODEL = f"--model={SMALL['model']}"
 
 
 def picture(path, colour: tuple, seed: int) -> None:
@@ -36,6 +39,9 @@ def trained(tmp_path_factory, ranks):
             picture(place / "new" / ("deep/er" if i == 1 else "") / f"{name}{i}.png", colour, 1000 + 10 * i + number)
     (place / "new" / "a.jpg").write_bytes(b"no image")
     (place / "new" / "deep" / "empty.png").write_bytes(b"")
+    os.mkfifo(place / "new" / "pipe.png")
+    (place / "new" / "zero.png").symlink_to("/dev/zero")
+    picture(place / "new" / "=1+1.png", COLOURS["red"], 7)
     (place / "new" / "notes.txt").write_text("no image, and not taken for one")
     return place, result.run_dir
 
@@ -43,10 +49,10 @@ def trained(tmp_path_factory, ranks):
 def predicted(ranks, place, run_dir, to, **options) -> list[dict]:
     """The rows of the table."""
     words = [f"--{name}={value}" for name, value in options.items()]
-    words += ["--device=cpu", "--workers=0", "--batch=4", f"--to={to}", f"--out={to.parent}", "--timeout=200"]
+    words += [MODEL, "--device=cpu", "--workers=0", "--batch=4", f"--to={to}", f"--out={to.parent}", "--timeout=200"]
     done = ranks.bench("predict-images", place / "new", f"--resume={run_dir}", *words)
     assert done.code == 0, done.stderr
-    assert "14 images" in done.stdout and "2 could not be read: a.jpg, deep/empty.png" in done.stdout
+    assert "17 images" in done.stdout and f"4 could not be read: {', '.join(UNREADABLE)}" in done.stdout
     assert [path.name for path in to.parent.iterdir()] == [to.name]  # the run's folder is gone
     with to.open() as file:
         return list(csv.DictReader(file))
@@ -61,9 +67,10 @@ def test_one_device_and_two_give_the_same_table(ranks, trained, tmp_path):
     assert tables[1] == rows
     place, _ = trained
     names = sorted(str(path.relative_to(place / "new")) for path in (place / "new").rglob("*.*g"))
-    assert [row["name"] for row in rows] == names and len(names) == 14
+    assert [row["name"].lstrip("'") for row in rows] == names and len(names) == 17
+    assert rows[0]["name"] == "'=1+1.png"  # which a spreadsheet shows, and does not compute
     for row in rows:
-        if row["name"] in ("a.jpg", "deep/empty.png"):
+        if row["name"] in UNREADABLE:
             assert row["error"] and not row["class"] and not row["probability_3"]
             continue
         shares = [float(row[name]) for name in ("probability", "probability_2", "probability_3")]
@@ -77,7 +84,14 @@ def refused(done, words: str) -> None:
 
 def test_bad_input_is_one_line(ranks, trained, tmp_path):
     place, run_dir = trained
-    good = [place / "new", f"--resume={run_dir}", f"--out={tmp_path}", "--device=cpu", f"--to={tmp_path}/table.csv"]
+    good = [
+        place / "new",
+        f"--resume={run_dir}",
+        f"--out={tmp_path}",
+        "--device=cpu",
+        MODEL,
+        f"--to={tmp_path}/table.csv",
+    ]
 
     def of(*words):
         return ranks.bench("predict-images", *words)
@@ -93,6 +107,13 @@ def test_bad_input_is_one_line(ranks, trained, tmp_path):
     torch.save(state, tmp_path / "own.pt")
     refused(of(good[0], f"--resume={tmp_path}/own.pt", *good[2:]), "DATA=mine.py:datasets, which has no images")
     refused(of(*good, f"--classes={tmp_path}/names.txt"), "2 names of classes")
+    state["config"] |= {"data": "cifar10", "image_size": 16, "model": f"{tmp_path}/theirs.py:build"}
+    torch.save(state, tmp_path / "theirs.pt")
+    (tmp_path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    theirs = [good[0], f"--resume={tmp_path}/theirs.pt", *good[2:4], good[-1]]
+    refused(of(*theirs), "name the file that you trust, MODEL=FILE.py:FUNCTION")
+    refused(of(*theirs, "--model=resnet18"), "MODEL=FILE.py:FUNCTION")
+    assert not (tmp_path / "ran").exists()
     (tmp_path / "table.csv").write_text("mine")
     refused(of(*good), "is not overwritten")
     (tmp_path / "none").mkdir()
@@ -105,8 +126,8 @@ def test_the_table_as_parquet(ranks, trained, tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     place, run_dir = trained
-    words = ("--device=cpu", "--workers=1", f"--out={tmp_path}", f"--to={tmp_path}/t.parquet")
+    words = (MODEL, "--device=cpu", "--workers=1", f"--out={tmp_path}", f"--to={tmp_path}/t.parquet")
     done = ranks.bench("predict-images", place / "new", f"--resume={run_dir}", *words)
     assert done.code == 0, done.stderr
     table = pd.read_parquet(tmp_path / "t.parquet")
-    assert len(table) == 14 and table["probability"].notna().sum() == 12 and table["error"].notna().sum() == 2
+    assert len(table) == 17 and table["probability"].notna().sum() == 13 and table["error"].notna().sum() == 4

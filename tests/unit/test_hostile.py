@@ -1,5 +1,6 @@
 """What a clumsy or hostile hand can give: it is refused in one line, or does nothing. With processes: multiprocess."""
 
+import io
 import json
 import os
 import struct
@@ -7,6 +8,7 @@ import zlib
 
 import pytest
 import torch
+from PIL import Image
 
 from bench import __main__ as cli
 from bench.config.command_line import make_command
@@ -79,23 +81,51 @@ def test_output_that_is_not_utf_8():
     assert (result.code, result.stderr) == (0, "")
 
 
-def bomb(width: int, height: int) -> bytes:
-    """A PNG of zeros, a thousandth of its pixels in size."""
+def bomb(width: int, height: int, rows: int | None = None, text: bytes = b"") -> bytes:
+    """A PNG of zeros, a thousandth of its pixels in size. rows: that it holds. text: a packed comment before them."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     packer = zlib.compressobj(9)
-    pixels = b"".join(packer.compress(bytes(width * 3 + 1)) for _ in range(height)) + packer.flush()
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    rows = height if rows is None else rows
+    pixels = b"".join(packer.compress(bytes(width * 3 + 1)) for _ in range(rows)) + packer.flush()
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    head += chunk(b"zTXt", b"Comment\0\0" + zlib.compress(text)) if text else b""
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
-def test_a_small_file_with_many_pixels():
+def animation(frames: int) -> bytes:
+    """A GIF of so many pictures."""
+    content = io.BytesIO()
+    pictures = [Image.new("RGB", (8, 8), (60 * number, 0, 0)) for number in range(frames)]
+    pictures[0].save(content, "GIF", save_all=True, append_images=pictures[1:])
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(("data", "why"), [
+    (bomb(20_000, 6_000, rows=1), "20000 × 6000 pixels"),
+    (bomb(20_000, 20_000, rows=1), "more than 179 million pixels"),
+    (bomb(2**31 - 1, 2**31 - 1, rows=0), r"\w"),
+    (bomb(10_001, 10_000, rows=1, text=bytes(2**21)), r"\w"),  # a header that PIL gives up
+    (bomb(1, 3_000_000, rows=1), "no side may be more than 200 times the other"),  # enlarged for its short side
+    (animation(3), "an animation"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n", "no type of image"),  # PIL runs Ghostscript
+], ids=["120 M", "400 M", "2^62", "text", "narrow", "GIF", "EPS"])  # fmt: skip
+def test_a_small_file_that_is_large_in_memory(data, why, monkeypatch):
+    """It is refused by its header."""
+    monkeypatch.setattr(decode.torchvision.io, "decode_image", lambda *_: pytest.fail("decoded"))
+    with decode.quiet(), pytest.raises(decode.Unreadable, match=why):
+        decode.decode(data)
+
+
+def test_an_image_that_is_none_of_these():
     with decode.quiet():
-        assert decode.decode(bomb(40, 30)).shape == (3, 30, 40)
-        with pytest.raises(decode.Unreadable, match="20000 × 6000 pixels"):
-            decode.decode(bomb(20_000, 6_000))
+        assert decode.decode(bomb(40, 30)).shape == (3, 30, 40) and decode.decode(bomb(2_000, 10)).shape == (
+            3,
+            10,
+            2_000,
+        )
 
 
 @pytest.mark.parametrize("url", ["s3://KEY:abc/SECRET+x@bucket/r", "s3://KEY:SECRET@bucket"])

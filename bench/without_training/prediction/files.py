@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from bench import files
 from bench.errors import UserError
 from bench.workload.images.augment import middle
 from bench.workload.images.decode import Unreadable, decode, quiet
@@ -44,7 +45,7 @@ class Batches:
         with quiet():
             for at, name in enumerate(self.names[first : first + self.batch], first):
                 try:
-                    images.append(middle(self.image_size, decode((self.folder / name).read_bytes())))
+                    images.append(middle(self.image_size, decode(files.read_plain(self.folder / name))))
                     numbers.append(at)
                 except (Unreadable, OSError) as error:
                     unreadable.append((at, getattr(error, "strerror", None) or str(error)))

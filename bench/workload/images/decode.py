@@ -1,6 +1,7 @@
 """From the bytes of an image file to pixels."""
 
 import contextlib
+import functools
 import io
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import torchvision
 from PIL import Image, UnidentifiedImageError
 
 MOST_PIXELS = 100_000_000  # 0.3 GB as RGB; a photograph of a camera has 20 to 60 million
+MOST_RATIO = 200  # of the sides: the short one of a long and narrow image is enlarged, and the long one with it
+FORMATS = ("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "TIFF", "WEBP", "GIF", "JPEG2000", "AVIF")  # PIL's names
 
 
 class Unreadable(Exception):
@@ -26,7 +29,7 @@ def decode(data: bytes) -> torch.Tensor:
     """
     if not data:
         raise Unreadable("the file is empty")
-    check_size(data)
+    size_of(data)
     try:
         image = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), "RGB")
     except (RuntimeError, AttributeError):  # AttributeError: torchvision announces that it will drop its decoders
@@ -41,7 +44,7 @@ def decode(data: bytes) -> torch.Tensor:
 def decode_with_pil(data: bytes) -> torch.Tensor:
     """The same through PIL: -> [3, H, W] uint8. Raises Unreadable."""
     try:
-        image = Image.open(io.BytesIO(data))
+        image = opened(data)
         if image.mode.startswith("I;16"):  # convert would cut everything above 255
             grey = (np.array(image).astype(np.int32) >> 8).astype(np.uint8)
             return torch.from_numpy(grey).expand(3, -1, -1)
@@ -57,22 +60,37 @@ def decode_with_pil(data: bytes) -> torch.Tensor:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Width and height from an image file's header. Raises Unreadable."""
+    """Width and height from an image file's header. Raises Unreadable, also for an image that is decoded nowhere here:
+    a small file may hold one that is too large in memory. So a header that cannot be read is no leave to decode it."""
     try:
-        return Image.open(io.BytesIO(data)).size
-    except Exception as error:
-        raise Unreadable(str(error)) from None
-
-
-def check_size(data: bytes) -> None:
-    """Raise Unreadable for an image that would be too large in memory: a small file may hold one. A header that only
-    torchvision can read says nothing here."""
-    try:
-        width, height = size_of(data)
-    except Unreadable:
-        return
+        with opened(data) as image:
+            width, height, animated = *image.size, image.format == "GIF" and image.is_animated
+    except Image.DecompressionBombError:  # far above the limit: PIL has one of its own
+        raise Unreadable(f"it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels, and at most "
+                         f"{MOST_PIXELS / 1e6:g} million are read") from None  # fmt: skip
+    except UnidentifiedImageError:
+        raise Unreadable("no type of image that is known here") from None
+    except Exception as error:  # a damaged file can raise anything
+        raise Unreadable(str(error).partition("\n")[0] or type(error).__name__) from None
     if width * height > MOST_PIXELS:
         raise Unreadable(f"it has {width} × {height} pixels, and at most {MOST_PIXELS / 1e6:g} million are read")
+    if max(width, height) > MOST_RATIO * min(width, height):
+        raise Unreadable(f"it has {width} × {height} pixels, and no side may be more than {MOST_RATIO} times the other")
+    if animated:
+        raise Unreadable("it is an animation")
+    return width, height
+
+
+def opened(data: bytes) -> Image.Image:
+    """An image whose header PIL has read; of the types of FORMATS alone: for others PIL runs a program (EPS)."""
+    return Image.open(io.BytesIO(data), formats=formats())
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """Those of FORMATS that this PIL reads."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 @contextlib.contextmanager

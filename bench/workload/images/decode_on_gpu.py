@@ -16,7 +16,7 @@ from PIL import Image
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.workload.images.decode import check_size, decode, quiet, size_of
+from bench.workload.images.decode import decode, quiet, size_of
 
 NO_BOX = (0, 0, 0, 0, 0)  # the middle of the image
 JPEG = b"\xff\xd8\xff"
@@ -38,7 +38,6 @@ def as_file(content: bytes) -> tuple[torch.Tensor, int, int, bool]:
     """A file's bytes -> what ``Encoded.data`` has of it, [bytes] uint8; the image's height and width; whether it is a
     JPEG. Raises Unreadable."""
     if content.startswith(JPEG):
-        check_size(content)
         width, height = size_of(content)
         return torch.frombuffer(bytearray(content), dtype=torch.uint8), height, width, True
     image = decode(content)

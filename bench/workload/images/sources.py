@@ -10,6 +10,7 @@ import numpy as np
 import PIL
 import torchvision
 
+from bench import files
 from bench.errors import UserError
 from bench.storage import labels as label_files
 from bench.workload.images.decode import Unreadable
@@ -59,7 +60,7 @@ class FolderSource:
     def read(self, index: int) -> bytes:
         """An image's file. Raises Unreadable."""
         try:
-            return (self.path / self.name(index)).read_bytes()
+            return files.read_plain(self.path / self.name(index))
         except OSError as error:
             raise Unreadable(error.strerror) from None
 
@@ -190,7 +191,8 @@ def digest(*parts) -> str:
 def tar_index(tar: Path, cache: Path | None) -> dict[str, np.ndarray]:
     """What a tar holds, found once per process and, with a cache folder, once per machine; see ``scan``."""
     try:
-        stat = tar.stat()
+        with files.opened_plain(tar) as file:
+            stat = os.fstat(file.fileno())
     except OSError as error:
         raise UserError(f"{tar} cannot be read ({error.strerror}): images lie in PATH/train.tar and val.tar") from None
     return load_index(tar.resolve(), stat.st_size, stat.st_mtime_ns, cache)
