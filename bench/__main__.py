@@ -8,7 +8,7 @@ import sys
 
 from bench.commands import COMMANDS
 from bench.commands.base import Command, misspelt_variables, nearest
-from bench.errors import BenchError, ExitCode, UserError, printable
+from bench.errors import MOST_LETTERS, BenchError, ExitCode, UserError, printable, shortened
 
 INSTALLS = "BENCH_INSTALLS"  # set by make: a command may install what it needs
 
@@ -46,13 +46,14 @@ def main(argv: list[str] | None = None) -> int:
     except BenchError as error:
         if error.exit_code == ExitCode.INTERRUPTED and argv is None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a further Ctrl-C changes nothing any more
-        print(f"bench: {printable(str(error))}", file=sys.stderr)
+        print(f"bench: {shortened(printable(str(error)), MOST_LETTERS)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # `bench report | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:  # a full disk, a folder that may not be written to
-        print(f"bench: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
+        place = error.filename or "writing"
+        print(f"bench: {printable(f'{place}: {error.strerror or error}')}", file=sys.stderr)
         return ExitCode.FAILED
     except KeyboardInterrupt:
         if argv is None:  # with others, this process goes on

@@ -2,13 +2,12 @@
 
 import dataclasses
 import math
-import sys
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.suite import suites_of
 from bench.commands import memory
-from bench.commands.base import whole
+from bench.commands.base import warn, whole
 from bench.commands.studies import run_plan
 from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import variable_of
@@ -118,7 +117,7 @@ def read(folder: Path) -> Facts:
     records, refused = find_records(folder)
     networks, bad = find_networks(folder)
     for sentence in refused + bad:
-        print(f"refused: {sentence}", file=sys.stderr)
+        warn(f"refused: {sentence}")
     suites = suites_of(records)
     shown = {suite.id for suite in suites}
     return facts_of(suites, [record for record in records if record.config.suite not in shown], networks)
@@ -150,7 +149,7 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
     except RunFailed as error:
         if not folder:
             raise
-        print(f"no profile of one device: {error}", file=sys.stderr)
+        warn(f"no profile of one device: {error}")
     return folder, batches_of(programs)
 
 

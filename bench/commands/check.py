@@ -5,12 +5,11 @@ in one line what could not be looked for. Exit code 0: no finding, or possible m
 not be read.
 """
 
-import sys
 from collections import Counter
 from pathlib import Path
 
 from bench import mistakes
-from bench.commands.base import folder_of
+from bench.commands.base import folder_of, warn
 from bench.errors import ExitCode
 from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
@@ -51,7 +50,7 @@ def run(args) -> int:
         if names:
             print(f"not observed in {unlooked}: {names}")
     for sentence in refused:
-        print(f"refused: {sentence}", file=sys.stderr)
+        warn(f"refused: {sentence}")
     return ExitCode.FOUND if count else ExitCode.REFUSED if refused else ExitCode.DONE
 
 

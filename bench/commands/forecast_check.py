@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.commands.base import is_on, needed, whole
+from bench.commands.base import is_on, needed, warn, whole
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.measure.environment import collect_environment
 from bench.process import ending
@@ -48,7 +48,7 @@ def run(args) -> int:
             row = emulated(setting, profile, folder, args.out)
         except UserError as error:
             failed += 1
-            print(f"bench: {error}", file=sys.stderr)
+            warn(f"bench: {error}")
             continue
         data.setdefault("environment", collect_environment())
         data["rows"].append(row)

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from bench.commands.base import is_on, whole
+from bench.commands.base import is_on, warn, whole
 from bench.config.modes import MODES
 from bench.errors import BenchError
 from bench.install import horovod_install, horovod_selftest
@@ -34,4 +34,4 @@ def provide(args) -> None:
     except BenchError as error:
         if mode:
             raise
-        print(f"bench: {error}", file=sys.stderr)
+        warn(f"bench: {error}")

@@ -1,10 +1,9 @@
 """`bench leaderboard`: the comparisons of a class, ranked."""
 
-import sys
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.commands.base import needed
+from bench.commands.base import needed, warn
 from bench.errors import ExitCode
 from bench.report import leaderboard
 
@@ -17,5 +16,5 @@ def run(args) -> int:
         console.print(grid.caption, markup=False, soft_wrap=True)
         tables.print_grid(console, grid)
     for sentence in said:
-        print(sentence, file=sys.stderr)
+        warn(sentence)
     return ExitCode.DONE if found else ExitCode.FAILED

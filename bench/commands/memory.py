@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.config import gpu_defaults, own
+from bench.config import gpu_defaults
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import OWN, data_kind, info_of
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS

@@ -3,13 +3,12 @@
 import dataclasses
 import importlib.util
 import math
-import sys
 from pathlib import Path
 
 from rich.markup import escape
 
 from bench.analysis import tables
-from bench.commands.base import whole
+from bench.commands.base import warn, whole
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
@@ -59,7 +58,7 @@ def run(args) -> int:
             if error.exit_code == ExitCode.INTERRUPTED:
                 raise
             failed = RunFailed(f"{backend}: {error}")
-            print(f"bench: {failed}", file=sys.stderr)
+            warn(f"bench: {failed}")
     if not records:
         raise failed
     show(console, records)

@@ -4,7 +4,8 @@ import shlex
 from pathlib import Path
 
 from bench.commands.base import needed
-from bench.errors import UserError
+from bench.config.fields import is_unicode
+from bench.errors import UserError, printable
 
 TEMPLATE = Path(__file__).parents[1] / "workload" / "own" / "template.py"
 
@@ -12,16 +13,23 @@ TEMPLATE = Path(__file__).parents[1] / "workload" / "own" / "template.py"
 def run(args) -> int:
     """Write the file, never over another; the command that runs it is the last line."""
     path = Path(needed("FILE", args.file)).expanduser()
-    if path.suffix != ".py":
-        raise UserError(f"FILE={path}: name a Python file, as mine.py")
+    if path.suffix != ".py" or not is_unicode(str(path)):
+        raise UserError(f"FILE={path}: name a Python file, as mine.py, in letters of Unicode")
     try:
-        with path.open("x") as file:
-            file.write(TEMPLATE.read_text().replace("FILE", str(path)))
+        text = TEMPLATE.read_text(encoding="utf-8").replace("FILE", in_docstring(str(path)))
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     except FileExistsError:
         raise UserError(f"{path} is there already: name another file") from None
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror})") from None
-    print(f"written: {path}")
+    print(f"written: {printable(str(path))}")
     place = shlex.quote(str(path))
+    place = place if place.isprintable() else printable(place)
     print(f"run it: bench run --mode ddp --gpus 2 --model {place}:build --data {place}:datasets")
     return 0
+
+
+def in_docstring(text: str) -> str:
+    """A text as it may stand in a docstring."""
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,13 +1,12 @@
 """`bench plots`: every suite's pictures, in a folder `pictures` next to its records; of single runs one, in the folder
 itself."""
 
-import sys
 from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import suites_of
-from bench.commands.base import folder_of
-from bench.errors import UserError
+from bench.commands.base import folder_of, warn
+from bench.errors import UserError, printable
 from bench.record.read import find_records
 from bench.report import runs_figure
 from bench.studies.registry import study_of
@@ -21,11 +20,9 @@ def run(args) -> int:
     where there is nothing to draw."""
     folder = Path(folder_of(args))
     networks, bad = find_networks(folder)
-    records, refused = find_records(folder, needed=not networks)
+    records, refused = find_records(folder, needed=not networks + bad)
     suites, refused = suites_of(records), refused + bad
     single = runs_figure.figures(records)
-    if not suites and not networks and not single:
-        raise UserError(f"no run below {folder} to draw: run `make bench` or `make compare` first")
     for suite in suites:
         study = study_of(suite)
         try:
@@ -38,11 +35,13 @@ def run(args) -> int:
         save(figure.figures(found), place_of(found))
     save(single, folder)
     for sentence in refused:
-        print(f"refused: {sentence}", file=sys.stderr)
+        warn(f"refused: {sentence}")
+    if not suites and not networks and not single:
+        raise UserError(f"no run below {folder} to draw: run `make bench` or `make compare` first")
     return 0
 
 
 def save(figures: dict, folder: Path) -> None:
     """Write pictures, and print where the SVG of each is."""
     for path in drawing.save_all(figures, folder)[::2]:
-        print(path)
+        print(printable(str(path)))

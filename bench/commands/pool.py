@@ -1,11 +1,10 @@
 """`bench pool`: records of many machines, checked, in tables on standard output and in a new folder."""
 
 import datetime
-import sys
 from pathlib import Path
 
 from bench.analysis import drawing, tables
-from bench.commands.base import needed
+from bench.commands.base import needed, warn
 from bench.report import pool_figure, pooling
 from bench.report.export import write_table
 
@@ -23,7 +22,7 @@ def run(args) -> int:
         console.print(grid.caption, markup=False, soft_wrap=True)
         tables.print_grid(console, grid)
     for sentence in said:
-        print(sentence, file=sys.stderr)
+        warn(sentence)
     made = pooling.new_folder(Path(args.out or "results/pool"), datetime.datetime.now(datetime.timezone.utc))
     write_table(records, made / "pool.csv")
     drawing.save(pool_figure.draw(panels), made, "pool")

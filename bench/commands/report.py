@@ -1,11 +1,10 @@
 """`bench report`: a table of the records below a folder, and with --html one self-contained page."""
 
-import sys
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.suite import suite_of, suites_of
-from bench.commands.base import folder_of
+from bench.commands.base import folder_of, warn
 from bench.errors import ExitCode
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
@@ -25,7 +24,7 @@ def run(args) -> int:
     folder = Path(folder_of(args))
     networks, bad = find_networks(folder)
     foreign, unread = find_foreign(folder)
-    records, refused = find_records(folder, needed=not networks + foreign)
+    records, refused = find_records(folder, needed=not networks + foreign + bad + unread)
     refused += bad + unread
     console = tables.terminal()
     for machine in sorted({machine_line(record) for record in records + foreign if record.ok}):
@@ -44,7 +43,7 @@ def run(args) -> int:
         for line in result.answer(found):
             console.print(f"  {line}", highlight=False, markup=False)
     for sentence in refused:
-        print(f"refused: {sentence}", file=sys.stderr)
+        warn(f"refused: {sentence}")
     if args.html is not None:
         from bench.report import page
 

@@ -1,6 +1,5 @@
 """What a person reads of one run: before it, after each epoch, and at its end."""
 
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -8,6 +7,7 @@ from rich.markup import escape
 
 from bench import formulas, mistakes
 from bench.analysis import tables
+from bench.commands.base import warn
 from bench.commands.check import print_findings
 from bench.config import gpu_defaults
 from bench.config.hosts import where
@@ -89,7 +89,7 @@ def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
         try:
             print(f"copied to: {stage.copy_back(run_dir, config.copy_to, config.timeout)}", flush=True)
         except (BenchError, OSError) as error:
-            print(f"bench: not copied: {error}", file=sys.stderr)
+            warn(f"bench: not copied: {error}")
 
 
 def print_run(console: Console, record: Record, others: list[Record]) -> None:

@@ -1,9 +1,8 @@
 """`bench table`: the records below a folder as data: CSV, Parquet or Markdown."""
 
-import sys
 from pathlib import Path
 
-from bench.commands.base import folder_of, is_on
+from bench.commands.base import folder_of, is_on, warn
 from bench.errors import ExitCode
 from bench.record.read import find_records
 from bench.report.export import write_table
@@ -13,7 +12,7 @@ def run(args) -> int:
     """Write the table. Files that are no good record are named on standard error, and the rest is used."""
     records, refused = find_records(Path(folder_of(args)))
     for sentence in refused:
-        print(f"refused: {sentence}", file=sys.stderr)
+        warn(f"refused: {sentence}")
     if not records:
         return ExitCode.REFUSED
     write_table(records, args.to or None, args.format or None, is_on("MEMORY", args.memory))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench import files
 from bench.analysis import tables
 from bench.commands.base import folder_of, is_on
 from bench.config.options import unchecked
@@ -21,7 +22,7 @@ STILL_S = 60.0  # after which a run is said to stand still
 def run(args) -> int:
     """Show every rank now and then until the run has ended; ONCE=1 shows them once."""
     folder, console = going_on(Path(folder_of(args))), tables.terminal()
-    units = workload_of(unchecked(json.loads((folder / "config.json").read_text()))).units
+    units = units_of(folder / "config.json")
     moved, before = time.monotonic(), None
     while not (folder / "record.json").exists():
         beats = every_status(folder)
@@ -36,6 +37,15 @@ def run(args) -> int:
         time.sleep(EVERY_S)
     console.print(f"ended ({load(folder / 'record.json').status}): {folder / 'record.json'}", highlight=False)
     return 0
+
+
+def units_of(path: Path) -> str:
+    """What a run counts, from its config. Raises UserError for a file that is none."""
+    try:
+        return workload_of(unchecked(json.loads(files.read_plain(path).decode()))).units
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is not the config of a run ({why}): name the folder of a run") from None
 
 
 def going_on(folder: Path) -> Path:

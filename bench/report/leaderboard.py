@@ -18,7 +18,7 @@ from bench.analysis.comparison import compare_pair, require_one_workload
 from bench.analysis.parity import revision
 from bench.analysis.suite import Program, Suite, suites_of
 from bench.analysis.tables import Grid
-from bench.errors import UserError
+from bench.errors import UserError, printable
 from bench.measure.environment import source_hash
 from bench.record.disturbance import LABEL
 from bench.record.read import find_records
@@ -52,13 +52,15 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
 
     Raises UserError where the folder has no student's folder in it.
     """
-    students = sorted(path for path in Path(folder).iterdir() if path.is_dir()) if Path(folder).is_dir() else []
+    inside = Path(folder).iterdir() if Path(folder).is_dir() else []
+    students = sorted(path for path in inside if path.is_dir() and not path.name.startswith((".", "__")))
     if not students:
         raise UserError(f"{folder} has no folders in it: one per student is needed, with the records of make compare")
     records, said = {}, []
     for path in students:
-        records[path.name], refused = find_records(path)
+        records[path.name], refused = find_records(path, needed=False)
         said += [f"{path.name}: {sentence}" for sentence in refused]
+        said += [] if records[path.name] or refused else [f"{path.name}: no record.json in it"]
     handed_in = collections.Counter(record.run_id for found in records.values() for record in found)
     entered = []
     for student, found in records.items():
@@ -66,8 +68,12 @@ def entries(folder: Path) -> tuple[list[Entry], list[str]]:
         if len(own) < len(found):
             said.append(f"{student}: {len(found) - len(own)} records were handed in twice, and count for nobody")
         before = len(said)
-        its = [entry for suite in suites_of(own) for entry in of_suite(student, suite, said)]
-        if not its and len(said) == before:  # nobody has said why
+        try:
+            its = [entry for suite in suites_of(own) for entry in of_suite(student, suite, said)]
+        except UserError as error:  # what one has handed in is nobody else's matter
+            said.append(f"{student}: {error}")
+            continue
+        if found and not its and len(said) == before:  # nobody has said why
             said.append(f"{student}: no comparison (make compare) with a program on several devices")
         entered += best_of(its)
     return entered, said
@@ -147,8 +153,8 @@ def grids(found: list[Entry]) -> list[Grid]:
         same = sorted((e for e in found if e.work == work), key=lambda e: (e.disturbed, -e.comparison.ratio))
         open_to = places(same)
         rows = [
-            [LABEL if e.disturbed else "–".join(map(str, dict.fromkeys(open_to[e.student]))), e.student, e.program,
-             f"{e.comparison.ratio:.3f}",
+            [LABEL if e.disturbed else "–".join(map(str, dict.fromkeys(open_to[e.student]))), printable(e.student),
+             e.program, f"{e.comparison.ratio:.3f}",
              words.span(*e.interval, ".3f"), str(e.comparison.n), e.code, e.machine]
             for e in same
         ]  # fmt: skip

@@ -86,7 +86,8 @@ def test_a_fraction_is_no_whole_number(name):
 def test_a_switch_is_read_from_words(name):
     flag = flag_of(FIELDS[name])[2:]
     mode = next((mode for mode, info in MODES.items() if name in info.knobs), "ddp")  # one that has such a thing
-    needs = {"evaluate": {"resume": "a-run"}, "checkpoint": {"epochs": "1"}, "replicas": {"epochs": "1"}}.get(name, {})
+    needs = {"evaluate": {"resume": "a-run"}, "checkpoint": {"epochs": "1"}, "replicas": {"epochs": "1"},
+             "trust": {"pretrained": "a.pt"}}.get(name, {})  # fmt: skip
     for text in ("1", "true", "YES", "on"):
         assert getattr(parse(mode=mode, **needs, **{flag: text}), name) is True
     for text in ("0", "false", "No", "off", ""):  # RESUME alone would need EPOCHS

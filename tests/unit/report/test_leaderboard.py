@@ -100,3 +100,19 @@ def test_a_disturbed_comparison_is_shown_in_grey_and_has_no_place(tmp_path):
     write(tmp_path / "bo", records.loaded(records.suite_records("compare", programs, 8, "0002"), 0.41))
     (grid,) = leaderboard.grids(leaderboard.entries(tmp_path)[0])
     assert [row[:2] for row in grid.rows] == [["1", "ada"], ["disturbed", "bo"]] and grid.grey == {1}
+
+
+def test_a_folder_without_a_record_ends_nobody_elses_table(tmp_path, capsys):
+    """What students hand in, and what archives and systems leave beside it."""
+    handed_in(tmp_path, "ada", "0001")
+    for name in ("empty", ".git/objects", "__MACOSX/ada", "odd\x1b]0;name\x07\n2"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "cut" / "run").mkdir(parents=True)
+    (tmp_path / "cut" / "run" / "record.json").write_text("{")
+    (tmp_path / "file").touch()
+    assert command.run(type("Args", (), {"folder": str(tmp_path)})) == 0
+    said = capsys.readouterr()
+    assert "ada" in said.out and "\x1b]" not in said.out + said.err
+    lines = said.err.splitlines()
+    assert len(lines) == 3 and lines[1] == "empty: no record.json in it" and lines[0].startswith("cut: ")
+    assert lines[2].startswith("odd?]0;name? 2: ")
