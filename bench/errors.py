@@ -16,6 +16,8 @@ class ExitCode(enum.IntEnum):
         code = int.__new__(cls, value)
         code._value_, code.meaning = value, meaning
         return code
+
+
 MOST_LETTERS = 2_000  # of a line on the terminal, which may quote anything
 
 
