@@ -95,6 +95,15 @@ def memory_format(record: Record) -> str:
     return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
 
 
+def optimizer(record: Record) -> str | None:
+    """The optimizer with its settings, and whether it steps in torch's fused kernels."""
+    settings = of_facts("optimizer", "momentum", "weight_decay")(record)
+    fused = {bool((part.facts or {}).get("fused")) for part in record.samples}
+    if settings is None or fused == {False}:
+        return settings
+    return f"{settings}, fused" if fused == {True} else f"{DISAGREE}: {settings}, with and without fused"
+
+
 def waiting_threads(record: Record) -> str:
     """How long OpenMP threads spin while they wait."""
     found = describe.wait_policies(record)
@@ -149,7 +158,7 @@ FACTS = {
     "model": model,
     "parameters": of_facts("parameters", "trained_parameters"),
     "initial weights": initial_weights,
-    "optimizer": of_facts("optimizer", "momentum", "weight_decay"),
+    "optimizer": optimizer,
     "learning rate": of_facts("lr"),
     "schedule": of_config("schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps", "lr_warmup_epochs"),
     "passes, clipping, guard": of_config("accumulate", "clip_norm", "loss_guard", "nesterov"),
@@ -180,9 +189,9 @@ SOURCES = {"source of the model": "model_source_sha256", "source of the data": "
 # The options whose effect the facts show. Data and image size are of one workload (comparison.require_one_workload).
 SHOWN = {
     "per_device_batch", "accumulate", "epochs", "seed", "data", "model", "image_size", "norm", "optimizer", "momentum",
-    "nesterov", "weight_decay", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps",
-    "lr_warmup_epochs", "clip_norm", "loss_guard", "precision", "augment", "workers", "storage_ms", "warmup_steps",
-    "timed_steps", "layers", "width", "heads", "context",
+    "nesterov", "weight_decay", "fused", "lr", "lr_batch", "schedule", "schedule_epochs", "schedule_factor",
+    "lr_warmup_steps", "lr_warmup_epochs", "clip_norm", "loss_guard", "precision", "augment", "workers", "storage_ms",
+    "warmup_steps", "timed_steps", "layers", "width", "heads", "context",
 }  # fmt: skip
 
 # Facts that differ because the modes do: why, and between which records they may not differ even so.

@@ -1,19 +1,25 @@
 """Defaults on a GPU: what an engineer sets for a network of convolutions, where the user has left it open.
 
-The same for every mode, and from nothing but the GPU's generation, its memory and what the user gave. PLAIN=1 turns it
-off. It imports no torch and asks no driver.
+The same for every mode, but for an optimizer that a mode cannot have, and from nothing but the GPU's generation, its
+memory and what the user gave. PLAIN=1 turns it off. It imports no torch and asks no driver.
 
 - precision: bf16 from Ampere on: its tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
   Volta and Turing fp16 with a scaled loss, which their tensor cores have alone; fp32 on what is older.
 - channels_last wherever tensor cores compute: N H W C is their order. In fp32 it gains nothing.
 - cudnn_benchmark: every step has the same shapes, so the search is paid once, in the untimed steps.
-- fused: one kernel for many parameters. Adasum steps parameter by parameter, and goes without.
+- fused: one kernel for many parameters. Adasum steps parameter by parameter, and torch has no fused sgd for sharded
+  tensors (fsdp): both go without. A study that has such a mode among others gives them all the optimizer without it
+  (`without_fused`), so that no mode is measured with another optimizer.
 - the batch: the largest power of two that fits into the memory, at most 256. A training by epochs keeps 64: its
   learning rate is meant for a batch, and a default must not change it from one GPU to the next.
 
 Images wait in pinned memory on every GPU, with or without PLAIN=1.
 """
 
+import dataclasses
+from collections.abc import Iterable
+
+from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 
 BF16, TENSOR_CORES = (8, 0), (7, 0)  # compute capability: Ampere, Volta
@@ -41,13 +47,35 @@ def chosen(
         "precision": precision,
         "channels_last": precision != "fp32",
         "cudnn_benchmark": True,
-        "fused": not config.adasum,
+        "fused": can_fuse(config, config.mode),
     }
     if not (config.epochs or config.evaluate or config.tuned):
         shared = config.num_devices if config.share_gpu else 1
         fits = batch_of(model, image_size, precision, memory_gib and memory_gib / shared)
         values["per_device_batch"] = min(fits, power_of_two(most))
     return {name: value for name, value in values.items() if getattr(config, name) is None}
+
+
+def can_fuse(config: RunConfig, mode: str) -> bool:
+    """Whether torch has a fused optimizer for a config in this mode."""
+    return not (config.adasum or ("weights" in MODES[mode].shards and config.optimizer == "sgd"))
+
+
+def chose_fused(config: RunConfig) -> bool:
+    """Whether FUSED=1 was chosen for the GPU, and not given.
+
+    >>> chose_fused(RunConfig(fused=True, gpu_defaults="precision=bf16 fused=1")), chose_fused(RunConfig(fused=True))
+    (True, False)
+    """
+    return bool(config.fused) and "fused=1" in (config.gpu_defaults or "").split()
+
+
+def without_fused(config: RunConfig, modes: Iterable[str]) -> RunConfig:
+    """The config of a study of these modes: where one of them has no fused optimizer, none gets it by default."""
+    if not chose_fused(config) or all(can_fuse(config, mode) for mode in modes):
+        return config
+    said = config.gpu_defaults.replace("fused=1", "fused=0")
+    return dataclasses.replace(config, fused=False, gpu_defaults=said)
 
 
 def precision_of(config: RunConfig, capability: tuple[int, int] | None) -> str:

@@ -109,6 +109,16 @@ def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> li
     return modes
 
 
+def same_optimizer(console, config: RunConfig, modes: Iterable[str]) -> RunConfig:
+    """The config with which these modes are compared: fused, where that is the GPU's default, only if all can be."""
+    found = gpu_defaults.without_fused(config, modes)
+    if found is not config:
+        console.print(
+            f"no mode gets the fused optimizer: torch has no fused {config.optimizer} for one of them", highlight=False
+        )
+    return found
+
+
 def throughput(record: Record) -> str:
     """What is said of a run while its suite goes on."""
     return f"{record.throughput:.1f} {record.workload.units}/s"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from bench.config import gpu_defaults
 from bench.config.options import RunConfig
 from bench.config.values import parse_fault, parse_schedule, parse_snapshots
 from bench.errors import UserError
@@ -27,27 +28,34 @@ from bench.workload import batch
 
 def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = None) -> torch.optim.Optimizer:
     """The config's optimizer over the model's parameters that are trained, or over ``groups`` of them. Raises UserError
-    when FUSED=1 cannot be, and for groups that torch does not take."""
+    when FUSED=1 is asked for and cannot be, and for groups that torch does not take. Where it was chosen for the GPU,
+    the optimizer is then the ordinary one, and the facts of the record say so."""
     parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else groups
     options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
         options |= {"momentum": config.momentum, "nesterov": config.nesterov}
     make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimizer]
     if config.fused:
-        tried = next(model.parameters()).detach().new_zeros(1).requires_grad_()
-        tried.grad = torch.zeros_like(tried)
-        try:
-            make([tried], fused=True, **options).step()
-        except (RuntimeError, NotImplementedError) as error:
-            why = str(error).splitlines()[0]
-            raise UserError(
-                f"FUSED=1: torch has no fused {config.optimizer} for this device ({why}): leave it out"
-            ) from None
-        options["fused"] = True
+        why = why_not_fused(make, model, options)
+        if why and not gpu_defaults.chose_fused(config):
+            raise UserError(f"FUSED=1: torch has no fused {config.optimizer} for this device ({why}): leave it out")
+        options |= {} if why else {"fused": True}
     try:
         return make(parameters, **options)
     except (TypeError, ValueError, KeyError) as error:
         raise UserError(f"groups(model) gives what torch's optimizers do not take: {error}") from None
+
+
+def why_not_fused(make: Callable, model: nn.Module, options: dict) -> str:
+    """Why torch has no fused optimizer for parameters like the model's; "" where it has one. make: the optimizer's
+    class."""
+    tried = next(model.parameters()).detach().new_zeros(1).requires_grad_()
+    tried.grad = torch.zeros_like(tried)
+    try:
+        make([tried], fused=True, **options).step()
+    except (RuntimeError, NotImplementedError) as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:

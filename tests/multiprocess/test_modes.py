@@ -330,3 +330,12 @@ def test_no_mode_gets_more_threads_than_single_unless_it_is_said(trained, name):
     noted = any("compute threads" in note for note in topology["notes"])
     assert noted == (topology["threads_total"] > topology["threads_allowed"])
     assert noted == (topology["num_devices"] > COMMON["threads"])  # a process a device, or a replica in a thread
+
+
+def test_fsdp_takes_the_ordinary_sgd_where_fused_is_a_default_and_refuses_it_where_it_is_asked_for(tmp_path, ranks):
+    """torch has no fused sgd for what fsdp shards."""
+    default = ranks.run(tmp_path / "default", mode="fsdp", gpus=2, fused=1, gpu_defaults="fused=1")
+    assert default.code == 0, default.stderr
+    assert each(default, "facts")[0]["fused"] is False
+    asked = ranks.run(tmp_path / "asked", mode="fsdp", gpus=2, fused=1)
+    assert asked.code == 2 and "FUSED=1: torch has no fused sgd" in asked.last_error_line

@@ -9,7 +9,7 @@ from bench.analysis.parity import options
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse
+from bench.studies.prepare import available, prepare, refuse, same_optimizer
 from bench.studies.programs import MODES_FLAG, even_threads, in_mode, modes_of, profiled
 
 BARE = "no_sync"  # what the label of a program without the exchange of gradients adds to its mode
@@ -20,6 +20,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     refuse(asked, "mode")
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
     modes = available(console, config, modes_of(flags.modes))
+    config = same_optimizer(console, config, modes)
     yield Plan(BREAKDOWN, programs(config, modes), extra=profiled(config, modes))
 
 

@@ -12,7 +12,7 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.engines import lacking
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse
+from bench.studies.prepare import available, prepare, refuse, same_optimizer
 from bench.studies.programs import bounds_of, even_threads, in_mode, label_of
 from bench.studies.replay import study as replay
 
@@ -31,6 +31,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     wanted = None if flags.modes is None else read_programs(flags.modes)
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
     modes = available(console, config, COMPARED if wanted is None else [mode for mode, _ in wanted])
+    config = same_optimizer(console, config, modes)
     yield Plan(COMPARE, programs(config, modes) if wanted is None else chosen(config, modes, wanted))
 
 

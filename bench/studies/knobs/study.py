@@ -72,6 +72,7 @@ RULES = Rules(
         "precision": (STUDIED, options("precision")),
         "memory format": (STUDIED, options("channels_last")),
         "compiler": (STUDIED, options("compile")),
+        "optimizer": (STUDIED, options("fused")),
     },
     options=("precision", "fused"),
 )

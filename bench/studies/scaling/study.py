@@ -11,7 +11,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.studies.base import Flags, Plan, Study
-from bench.studies.prepare import available, prepare, refuse
+from bench.studies.prepare import available, prepare, refuse, same_optimizer
 from bench.studies.programs import MODES_FLAG, bounds_of, in_mode, modes_of
 
 
@@ -21,6 +21,7 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     most = flags.max_gpus or (asked.num_devices if asked.hosts else MOST)
     config = prepare(console, dataclasses.replace(asked, mode="ddp", num_devices=most))
     modes = available(console, config, modes_of(flags.modes))
+    config = same_optimizer(console, config, modes)
     for study in (WEAK, STRONG):
         yield Plan(study, programs(config, modes, most, strong=study is STRONG))
 

@@ -131,6 +131,14 @@ def test_what_one_program_got_and_the_others_not_is_named(name):
     assert not result.pair("single", "dp").flagged  # these two were treated alike
 
 
+def test_fused_kernels_of_one_program_alone_are_named():
+    """Of the optimizer that the ranks really had, whatever was asked for."""
+    found = changed(in_samples(lambda part: part["facts"].update(fused=True)), "ddp")
+    assert fact(found, "optimizer").status == "differs" and "fused" in fact(found, "optimizer").values["ddp"]
+    asked = changed(lambda data: data["config"].update(fused=True), "ddp")
+    assert fact(asked, "optimizer").status == fact(asked, "other options").status == "equal"
+
+
 def test_a_setting_that_changes_between_rounds_is_named():
     found = changed(lambda data: data["environment"].update(source_sha256=f"{data['config']['round']}" * 64))
     assert fact(found, "code").status == "differs"

@@ -9,6 +9,7 @@ from bench.config.options import PLAIN, UNSET, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
 from bench.report.difference import label
 from bench.report.pooling import workload_of
+from bench.studies.programs import in_mode
 from tests import records
 from tests.unit.config.test_options import parse
 
@@ -47,8 +48,10 @@ def chosen(config: RunConfig) -> dict:
 )
 @pytest.mark.parametrize("mode", MODES)
 def test_the_defaults_follow_from_the_gpu_and_are_the_same_for_every_mode(mode, gpu, precision, switches, batch):
+    """But for fsdp: torch has no fused sgd for what it shards."""
     config = on(gpu, mode=mode)
-    assert chosen(config) == {"precision": precision, "per_device_batch": batch} | switches
+    assert chosen(config) == {"precision": precision, "per_device_batch": batch} | switches | {"fused": mode != "fsdp"}
+    assert on(gpu, mode=mode, optimizer="adamw").fused
     assert f"precision={precision}" in config.gpu_defaults and f"batch={batch}" in config.gpu_defaults
 
 
@@ -132,3 +135,20 @@ def test_plain_runs_and_others_are_never_put_together():
 def test_a_record_of_before_was_plain():
     """Options that did not exist, or had other defaults, are read as they were."""
     assert {name: UNSET[name] for name in PLAIN} == {"precision": "fp32", "memory": False} | OFF
+
+
+@pytest.mark.parametrize(
+    ("given", "modes", "fused"),
+    [
+        ({}, ["single", "ddp"], True),
+        ({}, ["single", "ddp", "fsdp"], False),
+        ({"optimizer": "adamw"}, ["ddp", "fsdp"], True),
+        ({"fused": True}, ["ddp", "fsdp"], True),  # it was asked for: the run says that it cannot be
+    ],
+)
+def test_modes_that_are_compared_have_the_same_optimizer(given, modes, fused):
+    """One that cannot have the default takes it from all, and the label says so."""
+    config = gpu_defaults.without_fused(on("H100", num_devices=2, mode="ddp", **given), modes)
+    found = [in_mode(config, mode) for mode in modes]
+    assert {each.fused for each in found} == {fused}
+    assert ("fused=0" in config.gpu_defaults) == (not fused)

@@ -1,5 +1,7 @@
 """bench/training/loop.py's optimizers: the fused ones take the plain ones' steps, or are refused in one line."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -52,3 +54,13 @@ def test_a_device_without_fused_kernels_is_one_line(optimizer):
     with pytest.raises(UserError, match=f"FUSED=1: torch has no fused {optimizer} for this device") as caught:
         made(model, optimizer=optimizer, fused=True)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_default_that_the_device_has_not_gives_way(optimizer):
+    """What was chosen for the GPU, and not asked for, is no error."""
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    config = resolve(RunConfig(optimizer=optimizer, fused=True), "cpu", 2)
+    made = build_optimizer(dataclasses.replace(config, gpu_defaults="precision=bf16 fused=1"), model)
+    assert not made.param_groups[0]["fused"]
