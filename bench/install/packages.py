@@ -253,6 +253,11 @@ def complete_this_python(extras: list[str]) -> None:
             f"torch is not installed for {sys.executable}: load the module or environment that has it,"
             " or leave out VENV=none"
         )
+    if torch_build.too_old(torch := _version("torch")):
+        raise SetupError(
+            f"torch {torch} is installed for {sys.executable}, and {torch_build.oldest()} or newer is needed:"
+            " load a module or environment that has it, or leave out VENV=none"
+        )
     missing = missing_requirements(extras)
     if extras and not missing:
         return
@@ -300,11 +305,15 @@ def stamp_of_this_python() -> Path:
 
 
 def _installed(name: str) -> bool:
+    return bool(_version(name))
+
+
+def _version(name: str) -> str:
+    """The version of an installed package; "" of one that is not."""
     try:
-        importlib.metadata.version(name)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return ""
 
 
 # --- Both ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pathlib import Path
 
 CHOICES = ("auto", "cpu", "cuda")
 INDEX = "https://download.pytorch.org/whl/cpu"
+OLDEST = (2, 7)  # with which the code runs; pyproject.toml says the same
 OTHER_INDEX = "BENCH_TORCH_INDEX"  # in the environment: a mirror of that index
 LIMIT_S = 5.0  # to read the index's page; where it takes longer, so would the wheel
 OF_CUDA = re.compile(r"(torch|torchvision|triton|cuda-.*|nvidia-(?!ml-py==).*)==")  # entries of a lock
@@ -40,6 +41,21 @@ def has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+def too_old(version: str) -> bool:
+    """Whether this torch is older than the oldest that the code runs with.
+
+    >>> too_old("2.6.0+cu124"), too_old("2.7.0a0+git1"), too_old("2.14.1")
+    (True, False, False)
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return bool(found) and tuple(map(int, found.groups())) < OLDEST
+
+
+def oldest() -> str:
+    """As in "2.7"."""
+    return ".".join(map(str, OLDEST))
 
 
 def installed(folder: Path) -> str | None:

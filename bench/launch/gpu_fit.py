@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.install import torch_build
 from bench.install.horovod_status import torch_version
 from bench.measure import nvml
 from bench.measure.nvml import Gpu
@@ -39,6 +40,12 @@ def require_fit(config: RunConfig, gpus: list[Gpu]) -> None:
 
 def require_torch(config: RunConfig) -> None:
     """The installed torch, and this machine, have what a config asks for besides a device."""
+    version = (torch_version() or [""])[0]
+    if torch_build.too_old(version):
+        raise UserError(
+            f"torch {version} is installed, and {torch_build.oldest()} or newer is needed: use a Python that has it, or "
+            "`make setup`, which makes one in .venv"
+        )
     if config.batched_grad_copy and not torch_has("nn/parallel/distributed.py", "batched_grad_copy"):
         raise UserError(
             f"BATCHED_GRAD_COPY=1: DDP of torch {(torch_version() or ['?'])[0]} has no such thing: leave it out"

@@ -58,7 +58,7 @@ def no_torch(tmp_path_factory):
     for name in ("torch", "torchvision", "horovod"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text(f"raise AssertionError('{name} was imported')\n")
-    (folder / "torch" / "version.py").write_text("__version__ = '2.6.0'\ncuda = None\n")
+    (folder / "torch" / "version.py").write_text("__version__ = '2.7.0'\ncuda = None\n")
     return {"PYTHONPATH": str(folder)}
 
 

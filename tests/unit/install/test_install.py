@@ -21,7 +21,7 @@ from bench.config.fields import flag_of, variable_of
 from bench.config.options import RunConfig
 from bench.errors import BenchError, UserError
 from bench.files import LINUX
-from bench.install import cuda, horovod_build, horovod_status, steps, toolchain
+from bench.install import cuda, horovod_build, horovod_status, steps, toolchain, torch_build
 from bench.install import horovod_install as horovod
 from bench.install import packages as environment
 from bench.install.logged import run_logged
@@ -422,6 +422,20 @@ def test_constraints_hold_what_is_installed():
 def test_wrong_python_is_one_line():
     text = environment.wrong_python(((3, 11), (3, 13)))
     assert text.startswith("Python 3.11 to 3.13 is needed, and ") and "PYTHON=" in text and "\n" not in text
+
+
+def test_the_oldest_torch_is_the_same_wherever_it_stands():
+    oldest = ".".join(map(str, torch_build.OLDEST))
+    assert f'"torch>={oldest}"' in (ROOT / "pyproject.toml").read_text()
+    for page in ("README.md", "tutorials/manual/where_it_runs.md"):
+        assert set(re.findall(r"torch (\S+) or newer", (ROOT / page).read_text())) == {oldest}, page
+
+
+def test_a_python_whose_torch_is_too_old_is_told_so(monkeypatch, capsys):
+    monkeypatch.setattr(environment, "_version", lambda name: "2.6.0+cu124")
+    assert environment.main(["--venv", "none"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("setup: torch 2.6.0+cu124 is installed for") and said.count("\n") == 1
 
 
 def test_a_folder_that_is_no_environment_is_not_touched(tmp_path, monkeypatch):

@@ -86,15 +86,15 @@ HOSTS = {
     ],
     "a driver that is too old for torch": [
         (OLD, REFUSED, r"serves CUDA 11.4 at most, and torch 2.14.1\+cu130 is built for CUDA 13.0: update the driver"),
-        (OLD | {"torch": ("2.6.0+cu118", "11.8", "sm_90")}, GPU, r"^{}$"),  # of one major version: NVIDIA promises it
+        (OLD | {"torch": ("2.7.1+cu118", "11.8", "sm_90")}, GPU, r"^{}$"),  # of one major version: NVIDIA promises it
         ({"cuda": 13010}, GPU, r"^{}$"),
         ({"unsupported": "cuda"}, GPU, r"^{}$"),  # not known: torch will say
     ],
     "a GPU that torch has no code for": [
         ({"capability": [90, 61]}, REFUSED, r"GPU 1 \(H100\) has compute capability 6.1.*sm_75 sm_90 sm_120"),
         ({"capability": 100}, REFUSED, r"capability 10.0"),
-        ({"capability": 100, "torch": ("2.6.0", "12.4", "sm_90 compute_90")}, GPU, r"^{}$"),
-        ({"capability": 61, "torch": ("2.6.0", "12.4", "")}, GPU, r"^{}$"),  # not known
+        ({"capability": 100, "torch": ("2.7.1", "12.6", "sm_90 compute_90")}, GPU, r"^{}$"),
+        ({"capability": 61, "torch": ("2.7.1", "12.6", "")}, GPU, r"^{}$"),  # not known
     ],
     "a GPU before Ampere": [
         ({"capability": 75, "given": {"precision": "tf32"}}, REFUSED, r"PRECISION=tf32: GPU 0 .*has no TF32.*use fp32"),
@@ -145,3 +145,10 @@ def test_what_torch_was_compiled_for_is_what_torch_says():
 
     said = getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or ""
     assert gpu_fit.architectures() == tuple(said.split())
+
+
+@pytest.mark.parametrize("machine", [{}, {"driver": "none", "file": False}])
+def test_a_torch_that_is_too_old_is_one_line(asked, machine):
+    """Without a GPU, too."""
+    got, words = asked(**machine, torch=("2.6.0+cu124", "12.4", "sm_90"))
+    assert got == REFUSED and words.startswith("torch 2.6.0+cu124 is installed, and 2.7 or newer is needed"), words

@@ -1,0 +1,38 @@
+"""One step of every mode with the oldest torch that pyproject.toml allows, in an environment made for it.
+
+Only with ``-m weekly``: pip downloads some gigabytes. Horovod, which would be built for that torch, is left out.
+"""
+
+import re
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+
+from bench.config.modes import MODES
+from bench.install import packages
+from tests.runs import run
+
+pytestmark = [pytest.mark.weekly, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A Python with the oldest torch and torchvision, and the newest of everything else."""
+    with mock.patch.object(packages, "_version", lambda name: ""):
+        wanted = packages.missing_requirements([])
+    wanted = [re.sub(r"^(torch\w*)>=(.*)", r"\1==\2.*", line) for line in wanted]
+    folder = tmp_path_factory.mktemp("oldest") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
+    subprocess.run([folder / "bin" / "pip", "install", "--quiet", *wanted], check=True, timeout=3000)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.parametrize("mode", [mode for mode, info in MODES.items() if not info.needs])
+def test_a_step_with_the_oldest_torch(python, tmp_path, monkeypatch, mode):
+    monkeypatch.setattr(sys, "executable", str(python))
+    result = run(tmp_path, mode=mode, gpus=MODES[mode].max_devices or 2, warmup=0, steps=1)
+    assert result.code == 0, result.stderr
+    (minimum,) = re.findall(r'"torch>=([\d.]+)"', (packages.ROOT / "pyproject.toml").read_text())
+    assert result.record["environment"]["versions"]["torch"].startswith(f"{minimum}.")
