@@ -149,12 +149,12 @@ def run(out: Path, env: dict | None = None, copies=None, **options) -> Result:
     return finish(start_run(out, env, copies=copies, **options), Path(out))
 
 
-def without_horovod(folder: Path) -> dict[str, str]:
-    """An environment in which Horovod is not installed. folder: an empty one."""
+def without_horovod(folder: Path, name: str = "horovod") -> dict[str, str]:
+    """An environment in which Horovod, or another package, is not installed. folder: an empty one."""
     (folder / "sitecustomize.py").write_text(
         "import importlib.util\n"
         "found = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'horovod' else found(name, *rest)\n"
+        f"importlib.util.find_spec = lambda name, *rest: None if name == {name!r} else found(name, *rest)\n"
     )
     return {"PYTHONPATH": str(folder)}
 

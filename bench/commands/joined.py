@@ -24,12 +24,14 @@ from bench.launch.engines import horovodrun
 from bench.launch.seat import LAUNCHERS, Seat
 from bench.measure import node, steady
 from bench.process.guard import LAUNCHER_PID
+from bench.record.schema import require_validator
 from bench.storage import remote
 
 
 def join(args, seat: Seat) -> int:
     """Become a rank; the exit code where this process does not come to be one. Otherwise it ends with its rank."""
     started = steady.now()
+    require_validator()
     os.environ |= {steady.STARTED_AT: str(started)} | ({} if seat.node_rank is None else place_of(seat))
     for name in (LAUNCHER_PID, "BENCH_HOSTS", "BENCH_REMOTE", "BENCH_INIT_METHOD"):  # of a `bench` that starts its own
         os.environ.pop(name, None)

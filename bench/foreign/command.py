@@ -29,7 +29,7 @@ from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
 from bench.process.ending import end_command, signals_as_interrupt, wait, with_parent
 from bench.record.privacy import nameless, without_paths
-from bench.record.schema import FOREIGN_PATH
+from bench.record.schema import FOREIGN_PATH, require_validator
 from bench.record.write import save
 from bench.storage.urls import without_user
 
@@ -93,6 +93,7 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
     Raises UserError for a command that is not there, and where nothing could be timed, RunFailed where the command
     fails or has not ended after ``limit_s`` seconds: then no record is left, and no process.
     """
+    require_validator()
     program = shutil.which(words[0], path=search_path())
     if program is None:
         hint = f": begin with python, as in `python {words[0]}`" if words[0].endswith(".py") else ""

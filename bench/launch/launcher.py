@@ -24,6 +24,7 @@ from bench.measure import steady
 from bench.measure.environment import collect_machine, usable_cores
 from bench.process.ending import uninterrupted
 from bench.process.guard import wanted_path
+from bench.record.schema import require_validator
 from bench.record.write import add_survival, write_failure
 
 
@@ -65,6 +66,7 @@ def launch(config: RunConfig, watch=None) -> Path:
     its record says so, and the error has its folder (``run_dir``).
     """
     started = steady.now()
+    require_validator()
     if not config.hosts:
         choose_device(config)  # a suite may ask for more GPUs than the config it was made from
     run_dir = make_run_dir(config)

@@ -1,10 +1,12 @@
 """The form of a record: record.schema.json, and the error for what does not fit it."""
 
 import functools
+import importlib.util
 import json
+import sys
 from pathlib import Path
 
-from bench.errors import BenchError, printable, shortened
+from bench.errors import BenchError, UserError, printable, shortened
 
 SCHEMA_VERSION = 7
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
@@ -20,9 +22,19 @@ class BadRecord(BenchError):
         super().__init__(printable(message))  # it may quote what the file holds
 
 
+def require_validator() -> None:
+    """Raise UserError without the package that checks records: a run would end well and then lose its record."""
+    if importlib.util.find_spec("jsonschema_rs") is None:
+        raise UserError(
+            f"the package jsonschema-rs, which checks records, is not installed for {sys.executable}: `pip install "
+            "jsonschema-rs`, or `make setup VENV=none`"
+        )
+
+
 @functools.cache
 def validator(schema: Path = SCHEMA_PATH):
     """The schema, compiled once per process: 0.1 ms per record. Definitions are those of a run's record."""
+    require_validator()
     import jsonschema_rs  # not for commands that read no record
 
     shared = json.loads(SCHEMA_PATH.read_text())["$defs"]

@@ -111,6 +111,12 @@ def test_horovod_is_missing(tmp_path):
     refused(result, "MODE=horovod needs Horovod", "bench install-horovod")
 
 
+def test_what_checks_records_is_missing(tmp_path):
+    """Said before the run: at its end, its record would be lost."""
+    result = run(tmp_path / "out", env=runs.without_horovod(tmp_path, "jsonschema_rs"), mode="single")
+    refused(result, "jsonschema-rs", "pip install jsonschema-rs", "VENV=none")
+
+
 @pytest.mark.parametrize("where", ["file/below", "/proc/nowhere"])
 def test_a_folder_that_cannot_be_written(where, tmp_path):
     (tmp_path / "file").write_text("")
