@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.files import PROC
-from bench.measure import nvml
+from bench.measure import nccl, nvml
 from bench.measure.cgroup import CGROUP, groups, memory_limit, text_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -237,17 +237,8 @@ def _torch_versions() -> dict[str, str | None]:
         "torch": str(torch.__version__),  # with its build: 2.6.0+cpu
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version()) if has_gpu else None,
-        "nccl": _nccl_version() if has_gpu else None,
+        "nccl": ".".join(map(str, nccl.loaded_version() or ())) or None if has_gpu else None,
     }
-
-
-def _nccl_version() -> str | None:
-    """'2.27.5', or None in a build without NCCL."""
-    import torch
-
-    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
-        return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())
 
 
 def _threads() -> dict[str, int]:

@@ -1,32 +1,68 @@
 """The NCCL that the installed torch loads, and whether it lets several ranks share one GPU. Imports no torch.
 
 NCCL refuses two ranks on one GPU ("Duplicate GPU detected") unless it is 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1
-is in the environment of every rank. Horovod is built against the same library, so one answer is right for both.
+is in the environment of every rank. Horovod uses the same library, so one answer is right for both.
+
+The version is that of the library that is loaded. ``torch.cuda.nccl.version()`` is the one that torch was compiled with:
+another package of NCCL, or LD_LIBRARY_PATH, can bring a newer or an older one.
 """
 
+import ctypes
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
+
+from bench.files import PROC, PROJECT
 
 SHARING = "NCCL_MULTI_RANK_GPU_ENABLE"  # 1: ranks may share a GPU; in a rank's environment it says that they do
 SHARED_FROM = (2, 30)
 # What ranks that share a GPU need besides: no NVLink SHARP, which is of a whole GPU, and few blocks: a rank's kernel
 # that waits must leave room for the kernel of the rank that it waits for.
 OF_SHARED = {SHARING: "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "4"}
-ASK = "import json, torch; print(json.dumps(torch.cuda.nccl.version()))"
+ASK = "import json; from bench.measure import nccl; print(json.dumps(nccl.loaded_version()))"
+LIBRARY = re.compile(r"\s(/.*/libnccl\.so[.\d]*)$", re.MULTILINE)  # in the list of what a process has mapped
 
 
 @functools.cache
 def version() -> tuple[int, ...] | None:
     """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process, once per process."""
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-W", "ignore", "-c", ASK]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
-        return tuple(json.loads(said)[:3])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": path})
+        return tuple(json.loads(done.stdout))
     except (subprocess.TimeoutExpired, ValueError, TypeError):
         return None
+
+
+def loaded_version() -> tuple[int, ...] | None:
+    """The version of the NCCL that this process has loaded with torch; of one that is a part of torch's own library, the
+    version that torch was compiled with. None for a torch without NCCL."""
+    import torch
+
+    try:
+        (path, *_) = LIBRARY.findall((PROC / "self" / "maps").read_text())
+        number = ctypes.c_int()
+        if ctypes.CDLL(path).ncclGetVersion(ctypes.byref(number)) == 0:
+            return parts_of(number.value)
+    except (OSError, ValueError, AttributeError):  # no /proc, no such library, or none that says its version
+        pass
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return tuple(torch.cuda.nccl.version()[:3])
+
+
+def parts_of(number: int) -> tuple[int, int, int]:
+    """What ncclGetVersion gives, in parts; it counted otherwise before 2.9.
+
+    >>> parts_of(23007), parts_of(2804)
+    ((2, 30, 7), (2, 8, 4))
+    """
+    major = 10000 if number >= 10000 else 1000
+    return number // major, number % major // 100, number % 100
 
 
 def shared_variables() -> dict[str, str]:
