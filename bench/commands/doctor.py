@@ -12,7 +12,7 @@ from bench.config.options import RunConfig
 from bench.errors import ExitCode, UserError
 from bench.install.horovod_status import Status, installed_with, mpi_built, status
 from bench.launch.engines import mpirun
-from bench.launch.gpu_fit import require_fit
+from bench.launch.gpu_fit import require_fit, require_no_amd
 from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import others_now
 from bench.measure.nvml import visible_gpus, why_no_gpu, why_not_meant
@@ -20,7 +20,8 @@ from bench.record.disturbance import THRESHOLDS
 
 TORCH_PROBE = """
 import json, torch, torch.distributed as dist
-print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count(),
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "rocm": torch.version.hip,
+  "gpus": torch.cuda.device_count(),
   "gloo": dist.is_available() and dist.is_gloo_available(), "nccl": dist.is_available() and dist.is_nccl_available(),
   "bf16": torch.cuda.is_bf16_supported() if torch.cuda.is_available() else None}))
 """
@@ -97,8 +98,8 @@ def torch_line(torch: dict | None) -> str:
     if torch is None:
         return "missing, or it does not import"
     backends = [name for name in ("gloo", "nccl") if torch[name]]
-    cuda = torch["cuda"] or "not built in"
-    return f"{torch['version']}, CUDA {cuda}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
+    with_gpus = f"ROCm {torch['rocm']}" if torch["rocm"] else f"CUDA {torch['cuda'] or 'not built in'}"
+    return f"{torch['version']}, {with_gpus}, sees {torch['gpus']} GPUs, {' and '.join(backends)}"
 
 
 def horovod_line(found: Status) -> str:
@@ -128,6 +129,7 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
 def misfit_of(gpus: list) -> str:
     """Why not all GPUs can be used as they are, as a run would say it; "" where they can."""
     try:
+        require_no_amd(RunConfig())
         require_fit(RunConfig(), gpus)
     except UserError as error:
         return str(error)

@@ -64,13 +64,23 @@ def status(gpu: str = "auto", mpi: bool = False) -> Status:
 
 def torch_version() -> tuple[str, str | None] | None:
     """(version, CUDA version or None) of the installed torch, from its version.py; None without torch."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.origin:
-        return None
-    text = Path(spec.origin).with_name("version.py").read_text()
+    text = _torch_version_file()
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     with_cuda = re.search(r"^cuda.*= '([^']+)'", text, re.MULTILINE)
     return (version.group(1), with_cuda.group(1) if with_cuda else None) if version else None
+
+
+def torch_rocm() -> str | None:
+    """The ROCm version of a torch that is built for AMD's GPUs; None for another."""
+    found = re.search(r"^(?:hip|rocm)\b.*= '([^']+)'", _torch_version_file(), re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _torch_version_file() -> str:
+    """The text of the installed torch's version.py; "" without torch."""
+    spec = importlib.util.find_spec("torch")
+    path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    return path.read_text() if path and path.is_file() else ""
 
 
 def version_label(torch: str, kind: str, simd: bool, archs: tuple[str, ...] = (), mpi: bool = False) -> str:

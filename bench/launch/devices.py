@@ -4,7 +4,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
-from bench.launch.gpu_fit import require_fit, require_torch
+from bench.launch.gpu_fit import NO_ROCM, has_amd, require_fit, require_no_amd, require_torch
 from bench.measure import nccl, nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
@@ -16,6 +16,7 @@ SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "a
 def choose_device(config: RunConfig) -> str:
     """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS, or cannot be used."""
     require_torch(config)
+    require_no_amd(config)
     gpus = [] if config.device == "cpu" else usable_gpus(config)
     if config.device == "cuda" and not gpus:
         raise UserError(f"DEVICE=cuda, but no GPU is visible: {nvml.why_no_gpu()} Or use DEVICE=cpu")
@@ -65,10 +66,12 @@ def weakest_of(told: list) -> tuple:
 
 
 def why_cpu(asked: RunConfig) -> str:
-    """One sentence on why DEVICE=auto takes the CPU on a machine with an NVIDIA driver; empty on one without, and where
-    the CPU was asked for."""
-    if asked.device != "auto" or visible_gpus() or nvml.is_absent():
+    """One sentence on why DEVICE=auto takes the CPU on a machine with an NVIDIA driver or an AMD GPU; empty on one
+    without, and where the CPU was asked for."""
+    if asked.device != "auto" or visible_gpus():
         return ""
+    if nvml.is_absent():
+        return f"{NO_ROCM}." if has_amd() else ""
     return nvml.why_no_gpu() or ""
 
 

@@ -14,12 +14,14 @@ from pathlib import Path
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.install import torch_build
-from bench.install.horovod_status import torch_version
+from bench.install.horovod_status import torch_rocm, torch_version
 from bench.measure import nvml
 from bench.measure.nvml import Gpu
 
 LEAST_FREE_GIB = 0.5  # what CUDA itself takes of a GPU, before a model is there
 NUMA_NODES = Path("/sys/devices/system/node")
+AMD = Path("/dev/kfd")  # what AMD's driver is opened by; processors with graphics of AMD have it, too
+NO_ROCM = "AMD GPUs (ROCm) are not supported"
 SHORT_FROM = "8.0"  # the compute capability from which a GPU has TF32 and bf16 (Ampere)
 
 
@@ -36,6 +38,23 @@ def require_fit(config: RunConfig, gpus: list[Gpu]) -> None:
         require_generation(version[0], gpus)
     require_arithmetic(config, gpus)
     require_memory(gpus)
+
+
+def require_no_amd(config: RunConfig) -> None:
+    """Raise UserError where GPUs are meant, and they are AMD's: torch calls those "cuda", too. With DEVICE=auto only a
+    torch that is built for them says that they are meant; with another one CPUs are used, and ``devices.why_cpu`` says
+    why."""
+    if config.device == "cpu":
+        return
+    if rocm := torch_rocm():
+        raise UserError(f"{NO_ROCM}, and torch {torch_version()[0]} is built for them (ROCm {rocm}): use DEVICE=cpu")
+    if config.device == "cuda" and has_amd():
+        raise UserError(f"{NO_ROCM}: use DEVICE=cpu")
+
+
+def has_amd() -> bool:
+    """Whether this machine has a GPU of AMD, and none of NVIDIA that can be used."""
+    return AMD.exists() and not nvml.visible_gpus()
 
 
 def require_torch(config: RunConfig) -> None:

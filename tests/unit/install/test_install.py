@@ -155,7 +155,10 @@ def test_torch_version_is_read_without_importing_torch(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert horovod_status.torch_version() == ("2.6.0+cu124", "12.4")
     (tmp_path / "torch" / "version.py").write_text("__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n")
+    assert horovod_status.torch_rocm() is None
     assert horovod_status.torch_version() == ("2.6.0+cpu", None)
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.7.0+rocm6.3'\ncuda = None\nhip: str = '6.3.42'\n")
+    assert horovod_status.torch_rocm() == "6.3.42"
 
 
 def test_status_is_quick_and_leaves_torch_alone():

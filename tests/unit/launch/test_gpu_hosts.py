@@ -17,11 +17,12 @@ ASK = """
 import dataclasses, json, pathlib, sys
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.launch import devices
+from bench.launch import devices, gpu_fit
 from bench.measure import nvml
 folder = pathlib.Path({folder!r})
 sys.path.insert(0, str(folder))  # its torch, where it has one
 nvml.DEVICE_FILES = folder / "dev"
+gpu_fit.AMD = folder / "dev" / "kfd"
 asked = RunConfig(model="resnet18", **{given!r})
 try:
     device = devices.choose_device(asked)
@@ -36,16 +37,17 @@ print(json.dumps(said))
 @pytest.fixture
 def asked(nvml_stub, tmp_path):
     """``asked(given, …)``: the device that these options get, and what is said; ["refused", the line] where they get
-    none. torch: (version, CUDA's, architectures) of the one installed. file: whether there is a GPU's device file."""
+    none. torch: (version, CUDA's, architectures) of the one installed; rocm: what it says of ROCm. file, amd: whether
+    there is a GPU's device file, of NVIDIA or of AMD."""
 
-    def ask(given=None, torch=("2.14.1+cu130", "13.0", "sm_75 sm_90 sm_120"), file=True, **stub) -> list:
+    def ask(given=None, torch=("2.14.1+cu130", "13.0", "sm_75 sm_90 sm_120"), file=True, rocm=None, amd=False, **stub):
         (tmp_path / "dev").mkdir()
-        for name in ("nvidiactl", "nvidia0") if file else ():
+        for name in ["nvidiactl", "nvidia0"] * file + ["kfd"] * amd:
             (tmp_path / "dev" / name).touch()
         version, cuda, compiled = torch
         (tmp_path / "torch" / "lib").mkdir(parents=True)
         (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
-        text = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = None\n"
+        text = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = {rocm!r}\n"
         (tmp_path / "torch" / "version.py").write_text(text)
         library = tmp_path / "torch" / "lib" / "libtorch_python.so"
         library.write_bytes(b"\x7fELF sm_1 is no list\0" + compiled.encode() + b"\0more")
@@ -57,9 +59,18 @@ def asked(nvml_stub, tmp_path):
 
 CPU, GPU, REFUSED = "cpu", "cuda", "refused"
 OLD = {"driver": "old", "cuda": 11040}  # R470
+AMD = {"driver": "none", "file": False, "amd": True}
 # The first words of a row of the table -> what the machine is, and what comes of it.
 HOSTS = {
     "no NVIDIA driver": [({"driver": "none", "file": False}, CPU, r"^{}$")],
+    "an AMD GPU": [
+        (AMD | {"rocm": "7.0.1"}, REFUSED, r"AMD GPUs \(ROCm\) are not supported, and torch .*ROCm 7.0.1.*DEVICE=cpu"),
+        (AMD | {"rocm": "7.0.1", "given": {"device": "cuda"}}, REFUSED, r"AMD GPUs \(ROCm\) are not supported"),
+        (AMD | {"rocm": "7.0.1", "given": {"device": "cpu"}}, CPU, r"^{}$"),
+        (AMD, CPU, r"AMD GPUs \(ROCm\) are not supported"),
+        (AMD | {"given": {"device": "cuda"}}, REFUSED, r"AMD GPUs \(ROCm\) are not supported: use DEVICE=cpu"),
+        ({"amd": True}, GPU, r"^{}$"),  # beside one of NVIDIA: the processor's graphics
+    ],
     "the driver is not loaded": [({"init_error": 9, "file": False}, CPU, r"installed but not loaded")],
     "a container without the driver's libraries": [
         ({"driver": "none"}, REFUSED, r"There is a GPU \(.*nvidia0\).*DRIVER_CAPABILITIES=compute,utility.*DEVICE=cpu"),
