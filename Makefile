@@ -6,7 +6,7 @@
 
 VENV   ?= .venv#   the environment to make and use; none: use PYTHON as it is
 PYTHON ?= python3# the Python to set up with (3.11 to 3.13)
-TORCH   = auto#    PyTorch's build to set up with: cpu, cuda; auto: cpu where no NVIDIA driver is found
+TORCH   = auto#    PyTorch's build to set up with: cpu, cuda, cu126, cu128, cu130; auto: by the NVIDIA driver
 ARGS    =#         passed on as it stands: make test ARGS="-k ddp"
 
 # A variable given on make's command line becomes the flag of the same name (GPUS=4: --gpus="4"); of one that happens to

@@ -20,7 +20,7 @@ def run(args) -> int:
         print("\n".join(listing(LINES, "make")))
         print("\nOptions are variables: make bench MODE=ddp GPUS=4. `bench COMMAND --help` lists those of a command.")
         print("VENV=none uses this Python and replaces nothing in it; PYTHON=python3.12 makes .venv with another.")
-        print("TORCH=cpu or cuda chooses PyTorch's build for .venv [cpu where there is no NVIDIA driver].")
+        print("TORCH=cpu, cuda, cu126, cu128 or cu130 chooses PyTorch's build for .venv [by the driver].")
     else:
         print("usage: bench COMMAND [--option=value ...]\n")
         print("\n".join(listing([line for line in LINES if line.module], "bench")))

@@ -36,7 +36,7 @@ LOG = STATE / "setup.log"
 LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # what the versions in the lock exist for
 OWN_PYTHONS = ((3, 10), *LOCKED_PYTHONS)  # what the code runs on
 PLAN = "Setting up {}, once: about 2 minutes for the packages ({}), then 2-4 minutes for Horovod"
-SIZES = {"cuda": "3 GB", "cpu": "under 1 GB"}  # to download
+CUDA_SIZE, CPU_SIZE = "3 GB", "under 1 GB"  # to download
 
 
 class SetupError(Exception):
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only say whether this Python is too old or too new")
     parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
     parser.add_argument(
-        "--torch", default="auto", help="PyTorch's build: cpu, cuda; auto: cpu where there is no driver"
+        "--torch", default="auto", help="PyTorch's build: cpu, cuda (PyPI's), cu126, …; auto: by the driver"
     )
     parser.add_argument("--notebooks", action="store_true", help="only add what the course needs")
     args = parser.parse_args(argv)
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
             make_venv(Path(args.venv), args.torch)
         if args.stamp:
             args.stamp.touch()
-    except SetupError as error:
+    except (SetupError, torch_build.NoBuild) as error:
         print(f"setup: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # a clone that may not be written to, a full disk
@@ -93,7 +93,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def is_ready(folder: Path, torch: str, stamp: Path | None) -> bool:
     """Whether an environment has this build of torch, and is up to date: with TORCH= make asks for it every time."""
-    if stamp is None or not stamp.exists() or torch_build.installed(folder) != torch:
+    lock = LOCK.read_text()
+    found, wanted = (torch_build.named(build, lock) for build in (torch_build.installed(folder), torch))
+    if stamp is None or not stamp.exists() or found != wanted:
         return False
     return stamp.stat().st_mtime >= max(path.stat().st_mtime for path in (LOCK, ROOT / "pyproject.toml"))
 
@@ -107,17 +109,20 @@ def make_venv(folder: Path, torch: str = "auto") -> None:
     check_owner(folder)
     python = folder / "bin" / "python"
     with one_at_a_time():
-        build, why = torch_build.choose(torch, folder, LOCK.read_text())
+        lock = LOCK.read_text()
+        build, why = torch_build.choose(torch, folder, lock)
         if why:
             print(why, flush=True)
-        usable = _is_usable(python) and torch_build.installed(folder) in (None, build)
-        print(f"Bringing {folder} up to date" if usable else PLAN.format(folder, SIZES[build]), flush=True)
+        found = torch_build.named(torch_build.installed(folder), lock)
+        usable = _is_usable(python) and found in (None, build)
+        size = CPU_SIZE if build == "cpu" else CUDA_SIZE
+        print(f"Bringing {folder} up to date" if usable else PLAN.format(folder, size), flush=True)
         if not usable:
             step([sys.executable, "-m", "venv", "--clear", str(folder)], f"creating {folder}")
-        if build == "cpu":
-            install_for_cpus(python, or_else=torch == "auto")
-        else:
+        if build == "cuda":
             install_lock(python, LOCK, "installing the locked packages")
+        else:
+            install_other_build(python, build, or_else=torch == "auto" and build == "cpu")
         install_project(python)
         install_horovod(python)
 
@@ -145,26 +150,27 @@ def install_project(python: Path) -> None:
     step([*pip_install(python), "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing this project")
 
 
-def install_for_cpus(python: Path, or_else: bool) -> None:
-    """The lock with PyTorch's build for CPUs in place of the one with CUDA. or_else: take that one where this fails."""
+def install_other_build(python: Path, build: str, or_else: bool) -> None:
+    """The lock with another build of PyTorch in place of its own. With CUDA it brings libraries that the lock has not.
+    or_else: take the lock's own where this fails."""
     install_lock(python, lock_without_cuda(LOCK), "installing the locked packages but PyTorch")
-    wanted, title = torch_build.requirements(LOCK.read_text()), "installing PyTorch's build for CPUs"
-    uv = python.with_name("uv")
-    with_pip = [*pip_install(python), "--no-deps", "--index-url", torch_build.index(), *wanted]
-    with_uv = [*uv_install(python), "--no-deps", "--default-index", torch_build.index(), *wanted]
-    if uv.exists() and run_logged(with_uv, LOG, title, env=uv_environment(python)) == 0:
+    index, title = torch_build.index(build), f"installing PyTorch's build {build}"
+    wanted = [*(["--no-deps"] if build == "cpu" else []), *torch_build.requirements(LOCK.read_text(), build)]
+    with_pip = [*pip_install(python), "--index-url", index, *wanted]
+    with_uv = [*uv_install(python), "--default-index", index, *wanted]
+    if python.with_name("uv").exists() and run_logged(with_uv, LOG, title, env=uv_environment(python)) == 0:
         return
     if run_logged(with_pip, LOG, f"{title} with pip") != 0:
         if not or_else:
             sys.stderr.write(tail(LOG))
-            raise SetupError(f"{title} from {torch_build.index()} failed; the whole log: {LOG}; or use TORCH=cuda")
+            raise SetupError(f"{title} from {index} failed; the whole log: {LOG}; or use TORCH=cuda, or cpu")
         print("PyTorch's build for CPUs could not be installed: taking the ordinary build (3 GB)", flush=True)
         install_lock(python, LOCK, "installing the locked packages")
 
 
 def lock_without_cuda(lock: Path) -> Path:
     """A lock without torch and what its build with CUDA needs, in a file of its own."""
-    path = STATE / f"cpu-{lock.name}"
+    path = STATE / f"without-torch-{lock.name}"
     path.write_text(torch_build.without_cuda(lock.read_text()))
     return path
 
@@ -173,8 +179,8 @@ def add_notebooks(folder: Path) -> None:
     """Jupyter, nbgrader and Sphinx for an environment that make_venv has made."""
     check_owner(folder)
     with one_at_a_time():
-        for_cpus = torch_build.installed(folder) == "cpu"
-        lock = lock_without_cuda(NOTEBOOKS_LOCK) if for_cpus else NOTEBOOKS_LOCK
+        own = torch_build.named(torch_build.installed(folder), LOCK.read_text())
+        lock = NOTEBOOKS_LOCK if own in (None, "cuda") else lock_without_cuda(NOTEBOOKS_LOCK)
         install_lock(folder / "bin" / "python", lock, "installing what the course needs")
 
 

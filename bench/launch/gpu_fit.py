@@ -34,7 +34,7 @@ def require_fit(config: RunConfig, gpus: list[Gpu]) -> None:
             "choose other GPUs (GPUS=0,2), turn MIG off, or use DEVICE=cpu"
         )
     if version := torch_version():
-        require_cuda(*version)
+        require_cuda(*version, gpus)
         require_generation(version[0], gpus)
     require_arithmetic(config, gpus)
     require_memory(gpus)
@@ -89,18 +89,18 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent if spec and spec.origin else Path("/nowhere")
 
 
-def require_cuda(torch: str, cuda: str | None) -> None:
+def require_cuda(torch: str, cuda: str | None, gpus: list[Gpu]) -> None:
     """The installed torch has CUDA, and the driver serves it: from its major version on, as NVIDIA promises."""
     if cuda is None:
         raise UserError(
-            f"there are GPUs, and the installed torch {torch} has no CUDA: `make setup TORCH=cuda` (or pip install one "
-            "that has), or use DEVICE=cpu"
+            f"there are GPUs, and the installed torch {torch} has no CUDA: {setup_command(gpus)}"
+            "pip install one that has, or use DEVICE=cpu"
         )
     served, driver = nvml.cuda_version(), nvml.nvml_state()[0]
     if served and served[0] < int(cuda.partition(".")[0]):
         raise UserError(
             f"the NVIDIA driver {driver} serves CUDA {served[0]}.{served[1]} at most, and torch {torch} is built for "
-            f"CUDA {cuda}: update the driver, install a torch for CUDA {served[0]}, or use DEVICE=cpu"
+            f"CUDA {cuda}: update the driver, {setup_command(gpus)}or use DEVICE=cpu"
         )
 
 
@@ -111,8 +111,16 @@ def require_generation(torch: str, gpus: list[Gpu]) -> None:
         if compiled and gpu.compute_capability and not runs_on(compiled, gpu.compute_capability):
             raise UserError(
                 f"GPU {gpu.index} ({gpu.name}) has compute capability {gpu.compute_capability}, and torch {torch} is "
-                f"compiled for {' '.join(compiled)}: install a torch that has it, choose other GPUs, or use DEVICE=cpu"
+                f"compiled for {' '.join(compiled)}: {setup_command([gpu])}install a torch that has it, "
+                "choose other GPUs, or use DEVICE=cpu"
             )
+
+
+def setup_command(gpus: list[Gpu]) -> str:
+    """The command that sets up with a torch for these GPUs and their driver, and a comma; "" where there is none."""
+    told = [tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus if gpu.compute_capability]
+    command = torch_build.command_for(torch_build.Driver("", nvml.cuda_version(), tuple(told)))
+    return f"{command}, " if command else ""
 
 
 def runs_on(compiled: list[str], capability: str) -> bool:

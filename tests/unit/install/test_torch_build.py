@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,7 @@ TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 OURS = f"{TAG}-{TAG}-linux_{platform.machine()}"
 UV = '#!/bin/sh\nexec ${REAL_UV:-false} "$@"\n'  # a uv that fails, unless there is a real one
 LIBRARIES = ("nvidia-ml-py", "nvidia-nccl-cu13", "triton", "numpy")
+CUDA_12 = ("nvidia-nccl-cu12", "triton")  # what the build for it needs
 linux = pytest.mark.skipif(sys.platform != "linux", reason="PyPI has one build for macOS, for CPUs")
 
 
@@ -32,14 +34,17 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any", script: str = "") -> str:
+def wheel(
+    folder: Path, name: str, version: str, tag: str = "py3-none-any", script: str = "", needs: tuple[str, ...] = ()
+) -> str:
     """Make a wheel that holds a version, and a program of its own name; its line in a lock."""
     folder.mkdir(parents=True, exist_ok=True)
     module, stem = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}"
     files = {
         f"{module}/__init__.py": "",
         f"{module}/version.py": f"__version__ = '{version}'\n",
-        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{stem}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {each}\n" for each in needs),
         f"{stem}.dist-info/WHEEL": f"Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     if script:
@@ -56,12 +61,17 @@ def wheel(folder: Path, name: str, version: str, tag: str = "py3-none-any", scri
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """(address, lock): an ordinary index, one with builds for CPUs, one without this version; a lock of the first."""
+    """(address, lock): an ordinary index, one with builds for CPUs, one for CUDA 12, one without this version; a lock
+    of the first."""
     root = tmp_path_factory.mktemp("indexes")
     lines = [wheel(root / "simple" / name, name, "1.0") for name in LIBRARIES]
+    lines.append(wheel(root / "simple" / "cuda-toolkit", "cuda-toolkit", "13.0.3.0"))
+    for name in CUDA_12:
+        wheel(root / "cu126" / name, name, "1.0")
     for name, version in (("torch", "2.14.1"), ("torchvision", "0.29.1")):
         lines.append(wheel(root / "simple" / name, name, version))
         wheel(root / "cpu" / name, name, f"{version}+cpu", OURS)
+        wheel(root / "cu126" / name, name, f"{version}+cu126", OURS, needs=CUDA_12)
         wheel(root / "older" / name, name, "1.0+cpu", OURS)
     lines.append(wheel(root / "simple" / "uv", "uv", "1.0", script=UV))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=root)) as server:
@@ -114,7 +124,9 @@ def setup(served, bare, tmp_path, monkeypatch):
         code = packages.main(["--venv", str(tmp_path / "venv"), "--stamp", str(tmp_path / "ready"), *arguments])
         found = [path.stem for path in (tmp_path / "venv").glob("lib/python*/site-packages/*.dist-info")]
         return code, {
-            stem for stem in found if stem.split("-")[0].replace("_", "-") in (*LIBRARIES, "torch", "torchvision")
+            stem
+            for stem in found
+            if stem.split("-")[0].replace("_", "-") in (*LIBRARIES, *CUDA_12, "torch", "torchvision")
         }
 
     return make
@@ -161,7 +173,7 @@ def test_asked_for_and_not_to_be_had_it_is_an_error(setup, monkeypatch, served, 
     monkeypatch.setenv(torch_build.OTHER_INDEX, f"{served[0]}/older")
     code, _ = setup("--torch", "cpu")
     said = capfd.readouterr().err.splitlines()[-1]
-    assert code == 2 and said.startswith("setup: installing PyTorch's build for CPUs from ") and "TORCH=cuda" in said
+    assert code == 2 and said.startswith("setup: installing PyTorch's build cpu from ") and "TORCH=cuda" in said
 
 
 @pytest.mark.parametrize(
@@ -171,7 +183,7 @@ def test_asked_for_and_not_to_be_had_it_is_an_error(setup, monkeypatch, served, 
 def test_the_index_is_asked_for_this_version_python_and_machine(served, monkeypatch, place, words):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv(torch_build.OTHER_INDEX, f"{served[0]}/{place}")
-    why = torch_build.why_not_there("2.14.1")
+    why = torch_build.why_not_there("2.14.1", "cpu")
     assert (words in why) if words else why == ""
 
 
@@ -180,7 +192,7 @@ def test_an_index_that_does_not_answer_is_not_waited_for(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as listener:  # it takes a connection, and no more
         monkeypatch.setenv(torch_build.OTHER_INDEX, f"http://127.0.0.1:{listener.getsockname()[1]}")
-        assert "timed out" in torch_build.why_not_there("2.14.1")
+        assert "timed out" in torch_build.why_not_there("2.14.1", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -200,3 +212,87 @@ def test_the_real_locks_lose_torch_and_cuda_and_nothing_else():
         assert {"torch", "torchvision", "triton"} < lost and "nvidia-ml-py" not in lost
         assert all(name.startswith(("torch", "triton", "nvidia-", "cuda-")) for name in lost)
         assert list(torch_build.versions(text)) == ["torch", "torchvision"]
+
+
+def test_the_locks_own_build_is_one_of_those_that_can_be_chosen():
+    assert torch_build.own_build(packages.LOCK.read_text()) in torch_build.BUILDS
+
+
+# --- By the driver ---------------------------------------------------------------------------------------------------
+
+FOR_CUDA_12 = {"torch-2.14.1+cu126", "torchvision-0.29.1+cu126", "numpy-1.0", "nvidia_ml_py-1.0",
+               "nvidia_nccl_cu12-1.0", "triton-1.0"}  # fmt: skip
+R535 = torch_build.Driver("535.183.01", (12, 2), ((8, 0),))
+R470 = torch_build.Driver("470.42.01", (11, 4), ((7, 0),))
+R580 = torch_build.Driver("580.65", (13, 0), ((9, 0),))
+
+
+@linux
+def test_an_older_driver_gets_the_build_that_it_serves_and_keeps_it(setup, monkeypatch, capfd):
+    """With the libraries that this build needs, and none of the lock's for another CUDA."""
+    monkeypatch.setattr(torch_build, "has_driver", lambda: True)
+    monkeypatch.setattr(torch_build, "ask_driver", lambda: R535)
+    assert setup() == (0, FOR_CUDA_12)
+    said = capfd.readouterr().out
+    assert "The NVIDIA driver 535.183.01 serves CUDA 12.2, compute capability 8.0: taking PyTorch's build cu126" in said
+    assert setup("--notebooks") == (0, FOR_CUDA_12)
+    monkeypatch.setattr(torch_build, "ask_driver", lambda: R580)
+    assert setup() == (0, FOR_CUDA_12)  # it is left as it is
+    assert setup("--torch", "cu126") == (0, FOR_CUDA_12)
+    assert "Setting up" not in capfd.readouterr().out
+    assert setup("--torch", "cu130") == setup("--torch", "cuda") == (0, CUDA)  # the lock's own, made anew once
+    assert capfd.readouterr().out.count("Setting up") == 1
+
+
+@linux
+@pytest.mark.parametrize(
+    ("driver", "index", "words"),
+    [
+        (R580, "nowhere", ""),  # the lock's own build fits: no index is looked at
+        (torch_build.Driver(), "nowhere", ""),  # it does not answer
+        (R535._replace(cuda=None), "nowhere", ""),
+        (R470, "cpu", "470.42.01 serves CUDA 11.4.*no build of PyTorch 2.14.1 fits both.*update.*525.*TORCH=cpu$"),
+        (
+            R535,
+            "nowhere/cpu",
+            "build cu126, which cannot be had .*File not found.*BENCH_TORCH_INDEX, or use TORCH=cpu$",
+        ),
+        (R580._replace(capabilities=((3, 5),)), "cpu", "capability is 3.5, and no build"),
+    ],
+)
+def test_what_is_taken_for_a_driver_and_what_is_said_where_there_is_none(setup, monkeypatch, served, capfd, driver,
+                                                                         index, words):  # fmt: skip
+    monkeypatch.setattr(torch_build, "has_driver", lambda: True)
+    monkeypatch.setattr(torch_build, "ask_driver", lambda: driver)
+    monkeypatch.setenv(torch_build.OTHER_INDEX, f"{served[0]}/{index}")
+    if not words:
+        assert torch_build.choose("auto", Path("nowhere"), packages.LOCK.read_text()) == ("cuda", "")
+        return
+    assert setup() == (2, set())
+    said = capfd.readouterr().err
+    assert re.search(words, said.strip()) and said.startswith("setup: ") and said.count("\n") == 1
+
+
+@linux
+def test_a_build_that_this_torch_has_not_is_one_line(setup, capfd):
+    assert setup("--torch", "cu128") == (2, set())
+    assert capfd.readouterr().err == (
+        "setup: TORCH=cu128: PyTorch 2.14.1 has no such build: use TORCH=auto, which asks the driver\n"
+    )
+
+
+ASK = "import json; from bench.install import torch_build; print(json.dumps(torch_build.ask_driver()))"
+
+
+@pytest.mark.parametrize(
+    ("machine", "told"),
+    [
+        ({"count": 2, "capability": [80, 120], "cuda": 12020}, ["570.00.stub", [12, 2], [[8, 0], [12, 0]]]),
+        ({"driver": "old", "count": 1, "cuda": 11040}, ["570.00.stub", [11, 4], [[9, 0]]]),
+        ({"count": 1, "unsupported": ["cuda", "capability"]}, ["570.00.stub", None, []]),
+        ({"init_error": 18}, ["", None, []]),
+        ({"driver": "none"}, ["", None, []]),
+    ],
+)
+def test_the_driver_is_asked_without_any_package(nvml_stub, machine, told):
+    assert nvml_stub.run(ASK, **machine) == told

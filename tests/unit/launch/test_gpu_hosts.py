@@ -93,10 +93,12 @@ HOSTS = {
         ({"mig": [0, 1, 0], "given": {"gpu_ids": "0,2"}}, GPU, r"GPU-a0000000\S*,GPU-c2222222"),
     ],
     "torch without CUDA": [
-        ({"torch": ("2.14.1+cpu", None, "")}, REFUSED, r"torch 2.14.1\+cpu has no CUDA.*TORCH=cuda.*DEVICE=cpu"),
+        ({"torch": ("2.14.1+cpu", None, "")}, REFUSED, r"torch 2.14.1\+cpu has no CUDA.*make setup TORCH=cu130`.*DEVICE=cpu"),
     ],
     "a driver that is too old for torch": [
         (OLD, REFUSED, r"serves CUDA 11.4 at most, and torch 2.14.1\+cu130 is built for CUDA 13.0: update the driver"),
+        (OLD, REFUSED, r"^((?!make setup).)*$"),  # no build is for CUDA 11
+        ({"cuda": 12020, "capability": 80}, REFUSED, r"serves CUDA 12.2 at most.*update the driver, `make setup TORCH=cu126`"),
         (OLD | {"torch": ("2.7.1+cu118", "11.8", "sm_90")}, GPU, r"^{}$"),  # of one major version: NVIDIA promises it
         ({"cuda": 13010}, GPU, r"^{}$"),
         ({"unsupported": "cuda"}, GPU, r"^{}$"),  # not known: torch will say
@@ -104,6 +106,7 @@ HOSTS = {
     "a GPU that torch has no code for": [
         ({"capability": [90, 61]}, REFUSED, r"GPU 1 \(H100\) has compute capability 6.1.*sm_75 sm_90 sm_120"),
         ({"capability": 100}, REFUSED, r"capability 10.0"),
+        ({"capability": 70}, REFUSED, r"capability 7.0.*`make setup TORCH=cu126`, install"),
         ({"capability": 100, "torch": ("2.7.1", "12.6", "sm_90 compute_90")}, GPU, r"^{}$"),
         ({"capability": 61, "torch": ("2.7.1", "12.6", "")}, GPU, r"^{}$"),  # not known
     ],
