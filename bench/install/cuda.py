@@ -136,10 +136,37 @@ def arrange_nccl(folder: Path) -> Path | None:
     return None
 
 
-def arch_list(torch_arch_flags: str) -> str:
-    """The GPU generations to compile for: those that torch itself was compiled for.
+def arch_list(wanted: list[str], nvcc: Path) -> str:
+    """The GPU generations to compile for: those of ``wanted``, as in ["80", "90"], that this nvcc has. For the highest
+    of the list Horovod adds code that the driver translates for newer GPUs, so one that nvcc has not is served as well.
 
-    >>> arch_list("sm_75 sm_80 sm_90a sm_100 compute_120")
-    '75,80,100'
+    Raises UserError where none of them can be served.
     """
-    return ",".join(re.findall(r"\bsm_(\d+)\b", torch_arch_flags))
+    has = known_to(nvcc)
+    wanted = wanted or has
+    found = [arch for arch in wanted if arch in has or not has]
+    older = [arch for arch in has if int(arch) < min(map(int, wanted))]
+    if not found and not older:
+        raise UserError(
+            f"{nvcc} cannot compile for the GPUs that torch is for (sm_{', sm_'.join(wanted)}): install a newer CUDA "
+            f"toolkit and set CUDA_HOME to it, or {FOR_CPU_ONLY}"
+        )
+    return ",".join(found or [max(older, key=int)])
+
+
+def archs_of_torch(flags: str) -> list[str]:
+    """The GPU generations that torch was compiled for.
+
+    >>> archs_of_torch("sm_75 sm_80 sm_90a sm_100 compute_120")
+    ['75', '80', '100']
+    """
+    return re.findall(r"\bsm_(\d+)\b", flags)
+
+
+def known_to(nvcc: Path) -> list[str]:
+    """The GPU generations that this nvcc compiles for, as in ["80", "90"]; empty where it does not say."""
+    try:
+        text = subprocess.run([str(nvcc), "--list-gpu-arch"], capture_output=True, text=True).stdout
+    except OSError:
+        return []
+    return re.findall(r"^compute_(\d+)$", text, re.MULTILINE)

@@ -156,7 +156,9 @@ def gpu_environment(facts: dict, label: str, work: Path, log: Path, deadline: fl
         "HOROVOD_CUDA_HOME": str(home),
         "CUDA_HOME": str(home),
         "HOROVOD_NCCL_LINK": "SHARED",
-        "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(archs_of(label)) or cuda.arch_list(facts["archs"]),
+        "HOROVOD_BUILD_CUDA_CC_LIST": cuda.arch_list(
+            archs_of(label) or cuda.archs_of_torch(facts["archs"]), home / "bin" / "nvcc"
+        ),
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         **({"HOROVOD_NCCL_HOME": str(nccl)} if nccl else {}),
     }

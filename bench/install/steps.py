@@ -43,6 +43,9 @@ def explain_failure(output: str) -> str:
         return f"{sys.executable} has no pip (run `{sys.executable} -m ensurepip`)"
     if re.search(r"No matching distribution|NewConnectionError|name resolution", output):
         return "no package found (is there a network? else set PIP_FIND_LINKS to a folder that holds the files)"
+    if re.search(r"Unsupported gpu architecture", output):
+        first = toolchain.first_error(output)
+        return f"{first} (`bench install-horovod --gpu here` compiles for the GPUs of this machine alone)"
     if "externally-managed-environment" in output:
         return "this system's Python is closed to pip (use the project's own environment: `make setup`)"
     lines = [line for line in output.splitlines() if line.strip()]

@@ -105,6 +105,11 @@ def cxx_standard(compiler: str, include_dirs: list[str], abi_flag: str = "") -> 
     )
 
 
+ERROR = re.compile(
+    r"(: (fatal )?error:? )|^nvcc (fatal|error)\b|CMake Error|undefined reference|No space left|Killed"
+)
+
+
 def first_error(text: str) -> str:
     """The first line of a build's output that names an error: later ones are mostly its consequences.
 
@@ -112,7 +117,7 @@ def first_error(text: str) -> str:
     'a.cc:5:2: error: no such thing'
     """
     for line in text.splitlines():
-        if re.search(r"(: (fatal )?error:? )|CMake Error|undefined reference|No space left|Killed", line):
+        if ERROR.search(line):
             return line.strip()[:300]
     return ""
 

@@ -124,7 +124,7 @@ def fitting(driver: Driver, torch: str) -> list[str]:
 
 
 def command_for(driver: Driver) -> str:
-    """The command that sets up with the build for a driver, as in "`make setup TORCH=cu126`"; "" where there is none."""
+    """The command that sets up with the build for a driver, as in "`make setup TORCH=cu126`"; "" without one."""
     builds = fitting(driver, versions(LOCK.read_text())["torch"])
     return f"`make setup TORCH={builds[0]}`" if builds else ""
 

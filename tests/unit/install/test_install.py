@@ -243,12 +243,17 @@ def test_cuda_wheels_are_arranged_as_a_toolkit(tmp_path):
 
 @pytest.fixture
 def installed_nvcc(tmp_path, monkeypatch):
-    """``installed_nvcc("13.2")``: an nvcc of that CUDA is on PATH; its home. No network: nothing is fetched."""
+    """``installed_nvcc("13.2")``: an nvcc of that CUDA is on PATH; its home. archs: what it compiles for, if told.
+    No network: nothing is fetched."""
 
-    def install(release: str) -> Path:
+    def install(release: str, archs: str = "") -> Path:
         nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
         nvcc.parent.mkdir(parents=True, exist_ok=True)
-        nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.131'\n")
+        listed = f"printf '%s\\n' {archs}; exit 0" if archs else "exit 1"
+        nvcc.write_text(
+            f"#!/bin/sh\n[ $1 = --list-gpu-arch ] && {{ {listed}; }}\n"
+            f"echo 'Cuda compilation tools, release {release}, V{release}.131'\n"
+        )
         nvcc.chmod(0o755)
         header = nvcc.parents[1] / "include" / "cuda_runtime.h"
         header.parent.mkdir(exist_ok=True)
@@ -288,6 +293,26 @@ def test_an_installed_nvcc_that_fits_is_preferred_to_wheels(installed_nvcc, tmp_
     env = gpu_environment("13.0", tmp_path, "torch2.14.1.cu130.nccl.avx.sm90")
     assert env["HOROVOD_CUDA_HOME"] != str(home) and "nvidia-cuda-nvcc==13.0.*" in fetched[0]
     assert env["HOROVOD_BUILD_CUDA_CC_LIST"] == "90"
+
+
+@pytest.mark.parametrize(
+    ("archs", "label", "listed"),
+    [
+        ("", "torch2.14.1.cu130.nccl.avx", "80,90"),  # it does not say: all of torch's
+        ("compute_70 compute_80 compute_86 compute_90", "torch2.14.1.cu130.nccl.avx", "80,90"),
+        ("compute_70 compute_80", "torch2.14.1.cu130.nccl.avx", "80"),  # and the driver translates it for 9.0
+        ("compute_80 compute_90", "torch2.14.1.cu130.nccl.avx.sm120", "90"),
+        ("compute_100", "torch2.14.1.cu130.nccl.avx", None),
+    ],
+)
+def test_only_what_the_installed_nvcc_has_is_compiled(installed_nvcc, tmp_path, archs, label, listed):
+    """It may be older than the one that torch was compiled with."""
+    installed_nvcc("13.0", archs)
+    if listed is None:
+        with pytest.raises(UserError, match=r"nvcc cannot compile for .*sm_80, sm_90.*CUDA_HOME.*--gpu none"):
+            gpu_environment("13.0", tmp_path, label)
+    else:
+        assert gpu_environment("13.0", tmp_path, label)["HOROVOD_BUILD_CUDA_CC_LIST"] == listed
 
 
 # --- The build ----------------------------------------------------------------------------------------------
@@ -356,6 +381,8 @@ def test_overlay_reads_only_variables_that_the_build_sets():
         ("/usr/bin/python: No module named pip", "has no pip"),
         ("WARNING: Retrying\nERROR: No matching distribution found for horovod", "is there a network?"),
         ("error: externally-managed-environment", "closed to pip"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_120'\nERROR: Failed building wheel", "--gpu here"),
+        ("nvcc fatal   : Unknown option\nERROR: Failed building wheel for horovod", "nvcc fatal   : Unknown option"),
         ("something\nthe end\n", "the end"),
     ],
 )
