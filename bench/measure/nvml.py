@@ -1,40 +1,47 @@
 """What the NVIDIA driver says about the GPUs, asked through NVML. Needs no torch, and no driver to be imported.
 
 Comes in: nothing but `CUDA_VISIBLE_DEVICES`. Goes out: which GPUs a run may use (`visible_gpus`), why there are
-none (`why_no_gpu`), whether that can be meant (`why_not_meant`), and one GPU's live figures (`NvmlDevice`).
+none (`why_no_gpu`), whether that can be meant (`why_not_meant`), how they are attached (`topology`), and one GPU's live
+figures (`NvmlDevice`).
 
 Two libraries number the same GPUs differently. NVML follows the PCI bus. CUDA puts the fastest GPU first, unless
 `CUDA_DEVICE_ORDER=PCI_BUS_ID`. On a machine whose GPUs are all of one kind both orders are the same; on a mixed one
 they are not, and memory would be read from the wrong GPU. So a list made without torch (here) is in NVML's order,
 and a process that has torch finds its GPU by UUID, else by PCI bus, and only then by position: `open_device`.
 
-MIG slices are not supported: a `CUDA_VISIBLE_DEVICES` that names one gives no GPU, and `why_no_gpu` says so; a GPU
-that is cut into slices is listed with `is_partitioned`.
+A GPU in MIG mode is listed with `is_partitioned`, and its slices are `slices_of`. CUDA gives a process one slice, the
+first that `CUDA_VISIBLE_DEVICES` names, so a run on one device can have it, and no other.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 GIB = 2**30
 DEVICE_FILES = Path("/dev")  # nvidia0, nvidia1, …: one per GPU that this system, or this container, may open
+WSL = Path("/usr/lib/wsl/lib")  # where Windows puts the driver's libraries for Linux
 # Reasons for which a clock is held down, as bits (nvml.h): hardware slowdown, heat by software and by hardware, power
 # brake. A power cap is not among them: a board at its limit of power is at work.
 SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+POWER_CAPPED = 0x4  # by software, at the limit that the board is set to
+# Drivers 535.43.02 to 535.86.05 write rows of another length into the third form of the list of processes.
+BAD_LISTS = ((535, 43), (535, 86))
+NOBODY = {0, 0xFFFFFFFF}  # process ids that no process has
 
 
 @dataclass(frozen=True)
 class Gpu:
     """One GPU. `index` is NVML's number, the one nvidia-smi prints; CUDA's is the position in `visible_gpus()`.
 
-    memory_total_gib, compute_capability ("9.0"): None where the driver does not say. is_partitioned: it is in MIG mode,
-    and CUDA gives a process one of its slices.
+    memory_total_gib, compute_capability ("9.0"): None where the driver does not say. is_partitioned: it is in MIG mode.
+    is_slice: it is a slice of the GPU with this index; its UUID begins with "MIG-".
     """
 
     index: int
@@ -44,6 +51,7 @@ class Gpu:
     pci_bus_id: str | None
     compute_capability: str | None = None
     is_partitioned: bool = False
+    is_slice: bool = False
 
 
 def nvml_state() -> tuple[str | None, str | None]:
@@ -76,9 +84,12 @@ def cuda_version() -> tuple[int, int] | None:
 
 
 def visible_gpus() -> list[Gpu]:
-    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process; empty without a driver. Never raises."""
+    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to this process, or the one MIG slice; empty without a driver. Never
+    raises."""
     every = every_gpu()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if (wanted or "").startswith("MIG-"):
+        return _by_slice(every, wanted.split(",")[0].strip())
     return every if wanted is None else _select(every, wanted)
 
 
@@ -94,7 +105,8 @@ def why_no_gpu() -> str | None:
         return "The NVIDIA driver runs, and lists no GPU that this process may use."
     entries = [entry.strip() for entry in (wanted or "").split(",")]
     if entries[0].startswith("MIG-"):
-        return f"CUDA_VISIBLE_DEVICES={wanted} names a MIG slice, which is not supported: name whole GPUs."
+        names = ", ".join(gpu.uuid for whole in every_gpu() for gpu in slices_of(whole)) or "no slices"
+        return f"CUDA_VISIBLE_DEVICES={wanted}: {entries[0]} is no MIG slice of this machine, which has {names}."
     if not _names_gpus(entries[0]):
         return f"CUDA_VISIBLE_DEVICES={wanted!r} hides all {count} GPUs of this machine."
     if _select(every_gpu(), entries[0]):
@@ -113,8 +125,12 @@ def why_not_meant() -> str | None:
     _, reason = nvml_state()
     if reason is None:
         return why_no_gpu() if _names_gpus(os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()) else None
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return None
+    if is_absent() and (WSL / "libnvidia-ml.so.1").exists():
+        return f"WSL2 has the NVIDIA driver's libraries in {WSL}, and they are not found: LD_LIBRARY_PATH={WSL}."
     found = sorted(path for path in DEVICE_FILES.glob("nvidia*") if path.name[6:].isdecimal())
-    if not found or os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+    if not found:
         return None
     remedy = ""
     if "libnvidia-ml.so.1" in reason:
@@ -141,6 +157,35 @@ def every_gpu() -> list[Gpu]:
                 continue
     except lib.NVMLError:
         return []
+    return found
+
+
+def lost_gpus() -> list[str]:
+    """A sentence for each GPU that the driver lists and does not let this process open."""
+    lib, _ = _connect()
+    if lib is None:
+        return []
+    lost = []
+    for index in range(_try(lib, lib.nvmlDeviceGetCount) or 0):
+        try:
+            lib.nvmlDeviceGetHandleByIndex(index)
+        except lib.NVMLError as error:
+            lost.append(f"GPU {index} cannot be used: {_explain(lib, error)}")
+    return lost
+
+
+def slices_of(gpu: Gpu) -> list[Gpu]:
+    """The MIG slices of a GPU that this process may use, in NVML's order; empty for one that is whole. Never raises."""
+    lib, _ = _connect()
+    parent = lib and gpu.is_partitioned and _try(lib, lambda: lib.nvmlDeviceGetHandleByIndex(gpu.index))
+    if not parent:
+        return []
+    found = []
+    for number in range(_try(lib, lambda: lib.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0):
+        handle = _try(lib, lambda number=number: lib.nvmlDeviceGetMigDeviceHandleByIndex(parent, number))
+        if handle is not None:
+            whole = {"pci_bus_id": gpu.pci_bus_id, "compute_capability": gpu.compute_capability}
+            found.append(replace(_describe(lib, gpu.index, handle), **whole, is_partitioned=False, is_slice=True))
     return found
 
 
@@ -184,6 +229,12 @@ def _by_uuid(every: list[Gpu], entry: str) -> Gpu | None:
     return matches[0] if len(matches) == 1 else None
 
 
+def _by_slice(every: list[Gpu], entry: str) -> list[Gpu]:
+    """The one MIG slice that an entry names, whole or cut short; none where it names none or several."""
+    matches = [gpu for whole in every for gpu in slices_of(whole) if gpu.uuid.startswith(entry)]
+    return matches if len(matches) == 1 else []
+
+
 def _by_number(every: list[Gpu], entry: str) -> Gpu | None:
     return every[int(entry)] if entry.isdecimal() and int(entry) < len(every) else None
 
@@ -205,16 +256,18 @@ def open_device(
     lib, reason = _connect()
     if lib is None:
         return None, reason
+    visible = visible_gpus()
+    if visible and visible[0].is_slice:  # CUDA may tell the UUID and the PCI bus of the GPU that it is a part of
+        uuid = visible[0].uuid
     if uuid is not None:
-        full = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
-        handle = _try(lib, lambda: lib.nvmlDeviceGetHandleByUUID(full))
-        if handle is not None:
-            return NvmlDevice(lib, handle), None
+        for full in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
+            handle = _try(lib, lambda full=full: lib.nvmlDeviceGetHandleByUUID(full))
+            if handle is not None:
+                return NvmlDevice(lib, handle), None
     if pci_bus_id is not None:
         handle = _try(lib, lambda: lib.nvmlDeviceGetHandleByPciBusId(pci_bus_id))
         if handle is not None:
             return NvmlDevice(lib, handle), None
-    visible = visible_gpus()
     if position is not None and position < len(visible):
         handle = _try(lib, lambda: lib.nvmlDeviceGetHandleByIndex(visible[position].index))
         if handle is not None:
@@ -260,7 +313,7 @@ class NvmlDevice:
 
     def process_bytes(self, pid: int) -> int | None:
         """Memory that process `pid` holds on the GPU, its CUDA context included, in bytes."""
-        rows = self._ask("process", lambda: self._list_processes(self._handle))
+        rows = self._rows()
         if rows is None:
             return None
         used = [row.usedGpuMemory for row in rows if row.pid == pid]
@@ -270,8 +323,10 @@ class NvmlDevice:
                 "and a process that holds nothing is not listed."
             )
             return None
-        if used[0] is None:  # NVML_VALUE_NOT_AVAILABLE, which pynvml turns into None
-            self.reasons["process"] = "NVML lists the process without its memory (a virtual GPU, or Windows)."
+        if not used[0]:  # NVML_VALUE_NOT_AVAILABLE, which pynvml turns into None; 0 by newer drivers in a container
+            self.reasons["process"] = (
+                "NVML lists the process without its memory (a virtual GPU, a container, or Windows)."
+            )
             return None
         return sum(used)  # one row per process, but one per slice where the GPU is partitioned
 
@@ -289,8 +344,18 @@ class NvmlDevice:
 
     def processes(self) -> list[int] | None:
         """The ids of all processes that compute on the GPU; in a container they may be the host's numbers."""
-        rows = self._ask("process", lambda: self._list_processes(self._handle))
+        rows = self._rows()
         return None if rows is None else sorted({row.pid for row in rows})
+
+    def _rows(self) -> list[Any] | None:
+        """The list of compute processes; None where it cannot be had, or is not what it seems."""
+        rows = self._ask("process", lambda: self._list_processes(self._handle))
+        if rows and any(row.pid in NOBODY for row in rows):
+            self.reasons["process"] = (
+                "NVML's list of processes has ids that no process has: a fault of this driver, so it is not used."
+            )
+            return None
+        return rows
 
     def sm_clock_mhz(self) -> int | None:
         """The clock of the multiprocessors now, in MHz."""
@@ -324,9 +389,12 @@ class NvmlDevice:
         return None
 
     def _newest_process_list(self) -> Callable[[Any], list[Any]]:
-        """The third form of the list of compute processes, or the second where the driver is older."""
+        """The third form of the list of compute processes, or the second where the driver is older, or garbles the
+        third."""
         newest = self._lib.nvmlDeviceGetComputeRunningProcesses_v3
         older = getattr(self._lib, "nvmlDeviceGetComputeRunningProcesses_v2", newest)
+        if BAD_LISTS[0] <= _driver_numbers(self._lib) <= BAD_LISTS[1]:
+            return older
         try:
             newest(self._handle)
         except self._lib.NVMLError_FunctionNotFound:
@@ -334,6 +402,70 @@ class NvmlDevice:
         except self._lib.NVMLError:
             return newest
         return newest
+
+
+# --- how GPUs are attached ---------------------------------------------------------------------------------------
+
+MOST_LINKS = 18  # NVLinks of a GPU
+# Of nvml.h: nvmlGpuTopologyLevel_t in the letters of `nvidia-smi topo -m`, and nvmlGpuP2PStatus_t.
+PATHS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+PEER = {0: "ok", 1: "not by this chipset", 2: "not by these GPUs", 3: "not by this PCIe topology", 4: "disabled",
+        5: "not supported"}  # fmt: skip
+READ, BY_NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
+
+
+def topology() -> dict[str, list[dict]] | None:
+    """How the visible GPUs are attached; None without any. What the driver does not say is None. Never raises.
+
+    gpus: of each its index, PCIe generation and width, now and at most (an idle GPU may lower them), active NVLinks,
+    whether ECC, persistence and MIG mode are on. pairs: of each two the path between them in the letters of
+    `nvidia-smi topo -m`, whether one may read the other's memory (peer_to_peer: "ok", or why not), and whether it
+    does so by NVLink.
+    """
+    lib, _ = _connect()
+    handles = [(gpu, _try(lib, lambda gpu=gpu: lib.nvmlDeviceGetHandleByIndex(gpu.index))) for gpu in visible_gpus()]
+    if not handles:
+        return None
+    pairs = [(one, other) for number, one in enumerate(handles) for other in handles[number + 1 :]]
+    return {
+        "gpus": [_attached(lib, gpu, handle) for gpu, handle in handles],
+        "pairs": [_between(lib, one, other) for one, other in pairs],
+    }
+
+
+def _attached(lib: ModuleType, gpu: Gpu, handle: Any) -> dict:
+    """One GPU of `topology`."""
+
+    def ask(function: str, *arguments: Any) -> Any:
+        return _try(lib, lambda: getattr(lib, function)(handle, *arguments))
+
+    links = [ask("nvmlDeviceGetNvLinkState", link) for link in range(MOST_LINKS)]
+    ecc, persistence = ask("nvmlDeviceGetEccMode"), ask("nvmlDeviceGetPersistenceMode")
+    return {
+        "index": gpu.index,
+        "pcie_generation": ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "pcie_width": ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        "nvlinks": sum(map(bool, links)),
+        "ecc": None if ecc is None else bool(ecc[0]),
+        "persistence": None if persistence is None else bool(persistence),
+        "mig": gpu.is_partitioned or gpu.is_slice,
+    }
+
+
+def _between(lib: ModuleType, one: tuple[Gpu, Any], other: tuple[Gpu, Any]) -> dict:
+    """Two GPUs of `topology`."""
+    handles = one[1], other[1]
+    path = _try(lib, lambda: lib.nvmlDeviceGetTopologyCommonAncestor(*handles))
+    peer = _try(lib, lambda: lib.nvmlDeviceGetP2PStatus(*handles, READ))
+    by_nvlink = _try(lib, lambda: lib.nvmlDeviceGetP2PStatus(*handles, BY_NVLINK))
+    return {
+        "gpus": [one[0].index, other[0].index],
+        "path": PATHS.get(path),
+        "peer_to_peer": None if peer is None else PEER.get(peer, "unknown"),
+        "nvlink": None if by_nvlink is None else by_nvlink == 0,
+    }
 
 
 # --- the library ------------------------------------------------------------------------------------------------
@@ -369,3 +501,12 @@ def _explain(lib: ModuleType, error: Exception) -> str:
 def _text(value: str | bytes) -> str:
     """pynvml gives text or bytes, by function and by version."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _driver_numbers(lib: ModuleType) -> tuple[int, ...]:
+    """The first two numbers of the driver's version; empty where it has none.
+
+    535.54.03 is (535, 54), and a made-up 570.00.stub is (570, 0).
+    """
+    found = re.match(r"(\d+)\.(\d+)", _text(_try(lib, lib.nvmlSystemGetDriverVersion) or ""))
+    return tuple(map(int, found.groups())) if found else ()

@@ -54,7 +54,7 @@ def test_cuda_visible_devices(nvml_stub, visible, expected):
         ({"init_error": 15}, "NVML failed: GPU is lost."),
         ({"count": 0}, "lists no GPU"),
         ({"visible": ""}, "hides all 4 GPUs"),
-        ({"visible": "MIG-1"}, "MIG slice, which is not supported"),
+        ({"visible": "MIG-1"}, "is no MIG slice of this machine, which has no slices"),
     ],
 )
 def test_why_no_gpu_is_one_sentence(nvml_stub, environ, words):
@@ -169,3 +169,97 @@ assert not {"torch", "pynvml"} & set(sys.modules), "imported too much"
 assert took < 0.1, took
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# --- Lists of processes that are not what they seem ------------------------------------------------------------------
+
+THREE = ["0:111:100", "0:222:200", "0:333:300"]
+
+
+def test_drivers_that_garble_the_third_form_of_the_list_are_asked_for_the_second(nvml_stub):
+    """535.54.03 is in many images. What the third form gives there has ids such as 0 and 4294967295."""
+    settings = {"processes": THREE, "row_bytes": 32, "count": 1}
+    ((*_, pids, reasons),) = nvml_stub.run(CLOCKS, version="535.54.03", **settings)
+    assert pids == [111, 222, 333] and reasons == {}
+    ((*_, pids, reasons),) = nvml_stub.run(CLOCKS, version="570.00", **settings)  # not known to do so
+    assert pids is None and "no process has" in reasons["process"]
+    ((*_, pids, _),) = nvml_stub.run(CLOCKS, version="535.54.03", processes=THREE, count=1)
+    assert pids == [111, 222, 333]
+
+
+def test_a_driver_that_lists_a_container_s_process_with_no_memory(nvml_stub):
+    """Its list is right, and its figure is none."""
+    ask = "import json, os; from bench.measure import nvml; d, _ = nvml.open_device(position=0)\n"
+    found = "print(json.dumps([d.process_bytes(os.getpid()), os.getpid() in d.processes(), d.reasons]))"
+    bytes_, listed, reasons = nvml_stub.run(ask + found, processes=["0:self:0", "0:77:0"])
+    assert bytes_ is None and listed and "without its memory" in reasons["process"]
+
+
+def test_wsl2_gives_no_list_of_processes(nvml_stub):
+    ((clock, _, pids, reasons),) = nvml_stub.run(CLOCKS, unsupported=["list"], count=1)
+    assert pids is None and "not supported" in reasons["process"] and clock == 1500
+
+
+def test_a_gpu_that_is_lost_is_left_out_and_named(nvml_stub):
+    code = """
+import json; from bench.measure import nvml
+print(json.dumps([[gpu.index for gpu in nvml.visible_gpus()], nvml.lost_gpus()]))
+"""
+    found, lost = nvml_stub.run(code, lost=[0, 1, 0])
+    assert found == [0, 2, 3] and len(lost) == 1 and lost[0].startswith("GPU 1 cannot be used: ")
+
+
+# --- MIG -------------------------------------------------------------------------------------------------------------
+
+SLICES = """
+import dataclasses, json; from bench.measure import nvml
+visible = [dataclasses.asdict(gpu) for gpu in nvml.visible_gpus()]
+device, _ = nvml.open_device(uuid="a0000000-0000-0000-0000-000000000000")  # the whole GPU's, as CUDA may tell it
+print(json.dumps([visible, nvml.why_no_gpu(), device and device.uuid, device and device.used_bytes() // 2**20,
+                  [gpu.uuid for whole in nvml.every_gpu() for gpu in nvml.slices_of(whole)]]))
+"""
+CUT = {"mig": [1, 0], "slices": [2], "count": 2, "slice_mib": 10240, "capability": 90}
+
+
+def test_the_slices_of_a_gpu_are_listed_and_one_of_them_is_visible(nvml_stub):
+    visible, why, _, used, slices = nvml_stub.run(SLICES, **CUT)
+    assert [gpu["is_partitioned"] for gpu in visible] == [True, False] and why is None and used == 1000
+    assert len(slices) == 2 and all(uuid.startswith("MIG-") for uuid in slices)
+    (one,), why, opened, used, _ = nvml_stub.run(SLICES, visible=f"{slices[1]},{slices[0]}", **CUT)
+    assert one["uuid"] == opened == slices[1] and one["is_slice"] and why is None
+    assert one["memory_total_gib"] == 10 and one["compute_capability"] == "9.0" and used == 100
+
+
+def test_a_slice_that_is_not_there_is_one_sentence(nvml_stub):
+    visible, why, *_, slices = nvml_stub.run(SLICES, visible="MIG-77", **CUT)
+    assert visible == [] and why.startswith("CUDA_VISIBLE_DEVICES=MIG-77: ") and all(uuid in why for uuid in slices)
+
+
+# --- How GPUs are attached -------------------------------------------------------------------------------------------
+
+TOPOLOGY = "import json; from bench.measure import nvml; print(json.dumps(nvml.topology()))"
+
+
+def test_links_between_gpus_are_told(nvml_stub):
+    found = nvml_stub.run(
+        TOPOLOGY, count=3, visible="2,0,1", pcie_gen=[4, 3], pcie_max_gen=5, pcie_width=[16, 8], nvlinks=[18, 18, 0],
+        ecc=[1, 0, -1], persistence=[1, 0], ancestor=50,
+    )  # fmt: skip
+    assert [gpu["index"] for gpu in found["gpus"]] == [2, 0, 1]
+    last, first, second = found["gpus"]
+    assert (first["pcie_generation"], first["pcie_generation_max"], first["pcie_width"]) == (4, 5, 16)
+    assert (second["pcie_generation"], second["pcie_width"], second["pcie_width_max"]) == (3, 8, 16)
+    assert [gpu["nvlinks"] for gpu in (first, second, last)] == [18, 18, 0]
+    assert [gpu["ecc"] for gpu in (first, second, last)] == [True, False, None]
+    assert [gpu["persistence"] for gpu in (first, second)] == [True, False]
+    pairs = {tuple(pair["gpus"]): pair for pair in found["pairs"]}
+    assert {pair: each["nvlink"] for pair, each in pairs.items()} == {(2, 0): False, (2, 1): False, (0, 1): True}
+    assert all(pair["path"] == "SYS" and pair["peer_to_peer"] == "ok" for pair in pairs.values())
+
+
+def test_what_the_driver_does_not_say_of_links_is_none(nvml_stub):
+    found = nvml_stub.run(TOPOLOGY, count=2, unsupported=["links"])
+    assert found["pairs"] == [{"gpus": [0, 1], "path": None, "peer_to_peer": None, "nvlink": None}]
+    assert found["gpus"][0]["pcie_width"] is None and found["gpus"][0]["nvlinks"] == 0
+    assert nvml_stub.run(TOPOLOGY, count=2, p2p=4)["pairs"][0]["peer_to_peer"] == "disabled"
+    assert nvml_stub.run(TOPOLOGY, driver="none") is None
