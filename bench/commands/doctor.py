@@ -1,21 +1,24 @@
 """``bench doctor``: what this machine has, what each mode can run here, what is wrong and how to fix it."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from bench.analysis import tables
+from bench.config import gpu_defaults
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import ExitCode, UserError
 from bench.install.horovod_status import Status, installed_with, mpi_built, status
+from bench.launch.devices import order_remark
 from bench.launch.engines import mpirun
-from bench.launch.gpu_fit import require_fit, require_no_amd
+from bench.launch.gpu_fit import require_fit, require_no_amd, require_torch
 from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import others_now
-from bench.measure.nvml import visible_gpus, why_no_gpu, why_not_meant
+from bench.measure.nvml import lost_gpus, visible_gpus, why_no_gpu, why_not_meant
 from bench.record.disturbance import THRESHOLDS
 
 TORCH_PROBE = """
@@ -25,6 +28,33 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "roc
   "gloo": dist.is_available() and dist.is_gloo_available(), "nccl": dist.is_available() and dist.is_nccl_available(),
   "bf16": torch.cuda.is_bf16_supported() if torch.cuda.is_available() else None}))
 """
+
+
+# The same numbers from the host over each two GPUs that follow each other, and back.
+PEER_PROBE = """
+import json, torch
+sent, wrong = torch.arange(2**18, dtype=torch.int32), []
+for gpu in range(torch.cuda.device_count() - 1):
+    came = sent.to(f"cuda:{gpu}").to(f"cuda:{gpu + 1}").cpu()
+    if not torch.equal(sent, came):
+        wrong.append(f"{gpu} to {gpu + 1}")
+print(json.dumps(wrong))
+"""
+PEER_LIMIT_S = 60.0
+OVER_PCIE = (
+    "peer to peer over PCIe is broken here, as ACS or the IOMMU can break it: turn them off (BIOS, kernel), or set "
+    "NCCL_P2P_DISABLE=1"
+)
+# MiB that a loader worker needs of shared memory for its two batches of 224 x 224, by the default batch of a GPU.
+WORKER_MIB = 2 * gpu_defaults.LARGEST_BATCH * 3 * 224**2 / 2**20
+STATES = {
+    "missing": "Horovod is not installed",
+    "other torch": "the installed Horovod is built for another torch",
+    "no nccl": "the installed Horovod has no NCCL, which GPUs need",
+    "other cpu": "the installed Horovod is built for another kind of CPU",
+    "other gpu": "the installed Horovod is built for other GPUs",
+    "unknown build": "the installed Horovod is not of this project's building",
+}
 
 
 def run(args) -> int:
@@ -42,9 +72,11 @@ def run(args) -> int:
     busy = ": what is measured now is disturbed" if others > THRESHOLDS["others_cpu_share"].above else ""
     console.print(f"load     other processes take {100 * others:.0f} % of the CPU now{busy}")
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
+    for line in link_lines(machine["gpu_links"]):
+        console.print(f"links    {line}", highlight=False, markup=False)
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(status())}")
-    problems = find_problems(gpus, torch) + shared_memory()
+    problems = find_problems(gpus, torch) + shared_memory(least_mib=shared_memory_needed(facts["usable_cores"], gpus))
     for mode, info in MODES.items():
         console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
     for problem in problems:
@@ -65,22 +97,92 @@ def memory_words(facts: dict) -> str:
     return f"{facts['ram_gib']:.1f} GiB{allowed}"
 
 
-def shared_memory(folder: Path = Path("/dev/shm"), least_mib: int = 256) -> list[str]:
+def shared_memory(folder: Path = Path("/dev/shm"), least_mib: float = 256) -> list[str]:
     """A problem where loader workers have too little shared memory to hand over batches."""
     if not folder.is_dir():
         return []
     free = shutil.disk_usage(folder).free / 2**20
-    return [] if free >= least_mib else [f"{folder} has {free:.0f} MiB free: with WORKERS a run may stand still; "
-                                         "enlarge it (docker: --shm-size=1g)"]  # fmt: skip
+    if free >= least_mib:
+        return []
+    enough = f"--shm-size={max(1, math.ceil(least_mib / 1024))}g"
+    return [
+        f"{folder} has {free:.0f} MiB free, and the loader workers of photographs may need {least_mib:.0f}: a run may "
+        f"stand still; enlarge it (docker: {enough}), or use fewer WORKERS"
+    ]
+
+
+def shared_memory_needed(cores: int, gpus: list) -> float:
+    """MiB for the loader workers of a run with the defaults: a worker per core, and on CPUs small images.
+
+    >>> shared_memory_needed(2, []), round(shared_memory_needed(64, [object()]))
+    (256, 4704)
+    """
+    return max(256, cores * WORKER_MIB) if gpus else 256
 
 
 def probe_torch() -> dict | None:
     """What torch says of itself, asked in a process of its own. None when it is missing or does not import."""
     try:
-        result = subprocess.run([sys.executable, "-c", TORCH_PROBE], capture_output=True, text=True, timeout=120)
-        return json.loads(result.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, IndexError, json.JSONDecodeError):
+        return ask(TORCH_PROBE, 120)
+    except (subprocess.TimeoutExpired, ValueError):
         return None
+
+
+def ask(code: str, limit_s: float):
+    """What a fresh Python that runs this prints last, as JSON. Raises ValueError, with its last line, where it fails,
+    and TimeoutExpired."""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit_s)
+    said = (result.stdout if result.returncode == 0 else result.stderr).strip().splitlines() or ["it said nothing"]
+    if result.returncode:
+        raise ValueError(said[-1])
+    return json.loads(said[-1])
+
+
+def peer_problems(gpus: list, torch: dict | None) -> list[str]:
+    """What is wrong with copies from one GPU to the next: a machine may change the data, or hang, without an error."""
+    if torch is None or min(len(gpus), torch["gpus"]) < 2:
+        return []
+    try:
+        wrong = ask(PEER_PROBE, PEER_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return [f"copying 1 MiB from one GPU to the next does not end within {PEER_LIMIT_S:g} s: {OVER_PCIE}"]
+    except ValueError as error:
+        return [f"copying 1 MiB from one GPU to the next fails: {str(error)[:200]}"]
+    return [f"copying 1 MiB from GPU {pair} changes the data: {OVER_PCIE}" for pair in wrong]
+
+
+def link_lines(links: dict | None) -> list[str]:
+    """How the GPUs are attached, a line for each kind."""
+    if links is None:
+        return []
+    by_kind: dict[str, list[str]] = {}
+    for gpu in links["gpus"]:
+        by_kind.setdefault(attached_in_words(gpu), []).append(str(gpu["index"]))
+    found = [f"GPU {', '.join(who)}: {words}" for words, who in by_kind.items()]
+    by_kind = {}
+    for pair in links["pairs"]:
+        over = "NVLink" if pair["nvlink"] else f"PCIe ({pair['path'] or 'path not told'})"
+        words = f"{over}, peer to peer {pair['peer_to_peer'] or 'not told'}"
+        by_kind.setdefault(words, []).append("–".join(map(str, pair["gpus"])))
+    return found + [f"GPU {', '.join(who)}: {words}" for words, who in by_kind.items()]
+
+
+def attached_in_words(gpu: dict) -> str:
+    """One GPU's link to the host, and what bears on its speed; what the driver does not say is left out.
+
+    >>> attached_in_words({"pcie_generation": 1, "pcie_generation_max": 4, "pcie_width": 8, "pcie_width_max": 16,
+    ...                    "nvlinks": 0, "ecc": True, "persistence": False, "mig": False})
+    'PCIe 1 × 8 now, 4 × 16 at most; ECC on; persistence mode off (its first use takes seconds: nvidia-smi -pm 1)'
+    """
+    now, most = ([gpu[f"pcie_{what}{which}"] for what in ("generation", "width")] for which in ("", "_max"))
+    words = [f"PCIe {now[0]} × {now[1]}" + (f" now, {most[0]} × {most[1]} at most" if most != now else "")]
+    words = words if None not in now + most else []
+    words += [f"{gpu['nvlinks']} NVLinks"] if gpu["nvlinks"] else []
+    words += [] if gpu["ecc"] is None else [f"ECC {'on' if gpu['ecc'] else 'off'}"]
+    if gpu["persistence"] is False:
+        words.append("persistence mode off (its first use takes seconds: nvidia-smi -pm 1)")
+    words += ["MIG"] if gpu["mig"] else []
+    return "; ".join(words) or "not told"
 
 
 def gpu_line(gpus: list, driver: str | None) -> str:
@@ -119,8 +221,8 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
     """Whether a mode runs here, and on what."""
     if torch is None:
         return "no: torch is missing"
-    if MODES[mode].needs and not status().ready:
-        return f"no: {MODES[mode].needs} is not installed"
+    if MODES[mode].needs and not (found := status()).ready:
+        return f"no: {STATES.get(found.state, found.state)}"
     if gpus and torch["gpus"]:
         return f"yes, up to GPUS={MODES[mode].max_devices or len(gpus)}; more with DEVICE=cpu"
     return "yes, on CPU workers"
@@ -129,6 +231,7 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
 def misfit_of(gpus: list) -> str:
     """Why not all GPUs can be used as they are, as a run would say it; "" where they can."""
     try:
+        require_torch(RunConfig())
         require_no_amd(RunConfig())
         require_fit(RunConfig(), gpus)
     except UserError as error:
@@ -147,10 +250,13 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
         problems.append("NVML shows GPUs, but torch sees none: python -c 'import torch; torch.cuda.init()' says why")
     if why := why_not_meant():
         problems.append(why)
-    if torch is not None and not status().ready:
+    problems += lost_gpus() + [remark for remark in [order_remark(RunConfig())] if remark]
+    if not problems:
+        problems += peer_problems(gpus, torch)
+    if torch is not None and not (found := status()).ready:
         compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
         remedy = (
             "run `bench install-horovod`" if compiler else "install a C++ compiler (g++), then `bench install-horovod`"
         )
-        problems.append(f"Horovod is not installed for this torch: {remedy}")
+        problems.append(f"{STATES.get(found.state, found.state)}: {remedy}")
     return problems

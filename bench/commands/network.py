@@ -13,7 +13,7 @@ from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
 from bench.errors import ExitCode, RunFailed, UserError
-from bench.launch.devices import choose_device, why_cpu
+from bench.launch.devices import choose_device, remarks
 from bench.launch.engines import ENGINES
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
@@ -38,8 +38,8 @@ def run(args) -> int:
     if rounds > plans.MOST_ROUNDS:
         raise UserError(f"REPEATS={rounds}: at most {plans.MOST_ROUNDS}")
     budget_s = 60 * minutes_of(args.max_minutes)
-    if why := why_cpu(asked):
-        console.print(why, highlight=False, markup=False)
+    for remark in remarks(asked):
+        console.print(remark, highlight=False, markup=False)
     configs = chosen(console, asked, args.backends)
     suite, label = new_suite("network"), node.network()
     folder = Path(asked.out) / suite

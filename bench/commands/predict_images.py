@@ -15,7 +15,7 @@ from bench.config.data_sets import data_kind
 from bench.config.fields import variable_of
 from bench.config.options import RunConfig
 from bench.errors import UserError, printable
-from bench.launch.devices import choose_device, why_cpu
+from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.without_training.prediction.plan import Plan
@@ -43,8 +43,8 @@ def run(args) -> int:
     images = len(images_below(folder))
     plan, known = plan_of(folder, named, args.classes, asked.model)
     console = tables.terminal()
-    if why := why_cpu(asked):
-        console.print(why, highlight=False, markup=False)
+    for remark in remarks(asked):
+        console.print(remark, highlight=False, markup=False)
     batch = asked.per_device_batch or BATCH[choose_device(asked)]
     mode = "ddp" if asked.num_devices > 1 else "single"
     config = dataclasses.replace(

@@ -15,7 +15,7 @@ from bench.config.command_line import from_arguments, given_options
 from bench.config.options import RunConfig
 from bench.config.workloads import workload_of
 from bench.errors import RunFailed
-from bench.launch.devices import unused_gpus, why_cpu
+from bench.launch.devices import remarks, unused_gpus
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.launch.seat import seat_of
@@ -33,8 +33,8 @@ def run(args) -> int:
         return joined.join(args, seat)
     asked, console = from_arguments(args), tables.terminal()
     config = resolve_here(asked)
-    if why := why_cpu(asked):
-        console.print(why, highlight=False, markup=False)
+    for remark in remarks(asked):
+        console.print(remark, highlight=False, markup=False)
     announce(console, config)
     if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
         console.print(more, highlight=False)

@@ -1,5 +1,7 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
+import os
+
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.config.values import parse_gpu_ids
@@ -10,6 +12,7 @@ from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
 # Flags of a CPU that computes in a short format: x86, ARM.
+HELD = 0.1  # of a GPU's memory, by others: a desktop, or another run
 SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
 
 
@@ -48,11 +51,21 @@ def choose_device(config: RunConfig) -> str:
 
 def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
     """The lowest compute capability and the least memory, in GiB, of the GPUs that a run uses: every rank computes
-    alike. None for what one of them does not tell, and on a CPU."""
+    alike. Of a GPU of which others hold a part, what they leave. None for what one of them does not tell, and on a
+    CPU."""
     gpus = usable_gpus(config)[: 1 if config.share_gpu else config.num_devices]
     told = [gpu.compute_capability and tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus]
-    memory = [gpu.memory_total_gib for gpu in gpus]
+    memory = [memory_left(gpu) for gpu in gpus]
     return tuple(None if None in found else min(found, default=None) for found in (told, memory))
+
+
+def memory_left(gpu: Gpu) -> float | None:
+    """The memory of a GPU in GiB; where others hold more than a tenth of it, what is free."""
+    device, _ = nvml.open_device(uuid=gpu.uuid)
+    free, total = device and device.free_bytes(), gpu.memory_total_gib
+    if free is None or total is None or free >= (1 - HELD) * total * nvml.GIB:
+        return total
+    return round(free / nvml.GIB, 3)
 
 
 def weakest_of(told: list) -> tuple:
@@ -63,6 +76,11 @@ def weakest_of(told: list) -> tuple:
     """
     capability, memory = zip(*told, strict=True)
     return None if None in capability else tuple(min(capability)), None if None in memory else min(memory)
+
+
+def remarks(asked: RunConfig) -> list[str]:
+    """What a person must know of the devices that a run gets, a sentence each."""
+    return [sentence for sentence in (why_cpu(asked), order_remark(asked)) if sentence]
 
 
 def why_cpu(asked: RunConfig) -> str:
@@ -84,8 +102,16 @@ def unused_gpus(config: RunConfig) -> str:
 
 
 def usable_gpus(config: RunConfig) -> list[Gpu]:
-    """The GPUs that a run may use, in order: those that GPUS names, else all visible ones. Raises UserError where it
-    names one that is not visible here."""
+    """The GPUs that a run may use, in order: those that GPUS names, else all visible ones. A run on one device can have
+    the first slice of a GPU in MIG mode. Raises UserError where GPUS names one that is not visible here."""
+    chosen = named_gpus(config)
+    if config.num_devices == 1 and chosen:
+        chosen[:1] = nvml.slices_of(chosen[0])[:1] or chosen[:1]
+    return chosen
+
+
+def named_gpus(config: RunConfig) -> list[Gpu]:
+    """The same without slices, but for one that CUDA_VISIBLE_DEVICES names."""
     visible = visible_gpus()
     if not config.gpu_ids:
         return visible
@@ -110,13 +136,13 @@ def usable_gpus(config: RunConfig) -> list[Gpu]:
 
 
 def device_variables(config: RunConfig) -> dict[str, str]:
-    """What tells the ranks which GPUs are theirs, where GPUS names some, or the machine has several kinds of them. By
-    UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently. With SHARE_GPU=1 also
-    what lets them talk NCCL there; without it they talk Gloo."""
+    """What tells the ranks which GPUs are theirs: where GPUS names some, where the machine has several kinds of them,
+    and of a MIG slice. By UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently. With
+    SHARE_GPU=1 also what lets them talk NCCL there; without it they talk Gloo."""
     shared = nccl.shared_variables() if config.share_gpu and config.device == "cuda" else {}
-    if not config.gpu_ids and not (config.device == "cuda" and mixed()):
+    gpus = usable_gpus(config) if config.gpu_ids or config.device == "cuda" else []
+    if not (config.gpu_ids or (gpus and (gpus[0].is_slice or mixed()))):
         return shared
-    gpus = usable_gpus(config)
     if not config.gpu_ids:
         gpus = gpus[: 1 if config.share_gpu else config.num_devices]
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} | shared
@@ -125,3 +151,17 @@ def device_variables(config: RunConfig) -> dict[str, str]:
 def mixed() -> bool:
     """Whether this machine has GPUs of several kinds."""
     return len({gpu.name for gpu in every_gpu()}) > 1
+
+
+def order_remark(asked: RunConfig) -> str:
+    """One sentence where CUDA_VISIBLE_DEVICES counts GPUs of several kinds: it is read here in the order of nvidia-smi,
+    and CUDA's may be another. "" elsewhere."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or not mixed()
+    if asked.device == "cpu" or same_order or not wanted[:1].isdecimal():
+        return ""
+    names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in visible_gpus())
+    return (
+        f"CUDA_VISIBLE_DEVICES={wanted} is read in the order of nvidia-smi ({names}); other CUDA programs count the "
+        "fastest GPU first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID: with UUIDs both mean the same."
+    )

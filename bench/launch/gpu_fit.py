@@ -27,17 +27,27 @@ SHORT_FROM = "8.0"  # the compute capability from which a GPU has TF32 and bf16 
 
 def require_fit(config: RunConfig, gpus: list[Gpu]) -> None:
     """Raise UserError, in one line with its remedy, where a config cannot run on these GPUs."""
-    partitioned = [gpu for gpu in gpus if gpu.is_partitioned]
-    if partitioned:
-        raise UserError(
-            f"GPU {partitioned[0].index} ({partitioned[0].name}) is cut into MIG slices, which are not supported: "
-            "choose other GPUs (GPUS=0,2), turn MIG off, or use DEVICE=cpu"
-        )
+    for gpu in gpus:
+        require_no_mig(gpu)
     if version := torch_version():
         require_cuda(*version, gpus)
         require_generation(version[0], gpus)
     require_arithmetic(config, gpus)
     require_memory(gpus)
+
+
+def require_no_mig(gpu: Gpu) -> None:
+    """Raise UserError for a GPU in MIG mode: CUDA gives a process one slice, and NCCL no two processes slices of one
+    GPU. A run on one device has a slice instead, where there is one (``devices.usable_gpus``)."""
+    if not gpu.is_partitioned:
+        return
+    what = f"GPU {gpu.index} ({gpu.name}) is in MIG mode"
+    if not nvml.slices_of(gpu):
+        raise UserError(f"{what} and has no slice that can be used: make one (nvidia-smi mig -cgi), or use DEVICE=cpu")
+    raise UserError(
+        f"{what}, and a run gets one slice at most: use MODE=single GPUS=1, choose other GPUs (GPUS=0,2), turn MIG off, "
+        "or use DEVICE=cpu"
+    )
 
 
 def require_no_amd(config: RunConfig) -> None:

@@ -69,6 +69,7 @@ def collect_machine() -> dict[str, Any]:
         driver_version, driver_note: NVIDIA's driver, or a sentence on why there is none.
         devices: one dict a visible GPU, a `nvml.Gpu`, in the order of `visible_gpus`.
         gpu_topology: the text of `nvidia-smi topo -m`, or None.
+        gpu_links: the same by NVML, with PCIe, NVLink, ECC and persistence (`nvml.topology`), or None.
         versions: {package: version or None}, and python's.
         git: {revision, dirty} of this repository, or None outside of one.
         variables: the environment variables that change how a run behaves.
@@ -80,6 +81,7 @@ def collect_machine() -> dict[str, Any]:
         "driver_note": driver_note,
         "devices": [asdict(gpu) for gpu in nvml.visible_gpus()],
         "gpu_topology": gpu_topology(),
+        "gpu_links": nvml.topology(),
         "versions": package_versions(*PACKAGES, *(name for name in OF_MODELS if name in sys.modules)),
         "git": git_state(REPOSITORY),
         "variables": relevant_variables(dict(os.environ)),

@@ -37,13 +37,13 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
 
     trains: by epochs and not by steps.
     """
-    from bench.launch.devices import why_cpu  # a list of commands needs no more than the standard library
+    from bench.launch.devices import remarks  # a list of commands needs no more than the standard library
     from bench.launch.launcher import resolve_here
 
     refuse(asked, *(name for name in single_runs() if not (trains and name in TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
-    if why := why_cpu(asked):
-        console.print(why, highlight=False, markup=False)
+    for remark in remarks(asked):
+        console.print(remark, highlight=False, markup=False)
     if config.hosts:
         console.print(where(config), highlight=False, markup=False)
     if config.device == "cpu":

@@ -397,4 +397,4 @@ def test_doctor_counts_the_gpus(nvml_stub, fresh):
 
 def test_doctor_says_what_a_run_on_these_gpus_would_say(nvml_stub, fresh):
     stdout = bench("doctor", env=nvml_stub.environ(mig=[0, 1], total_mib=-1)).stdout
-    assert "fix: GPU 1 (Stub GPU 1) is cut into MIG slices" in stdout and "memory not told" in stdout
+    assert "fix: GPU 1 (Stub GPU 1) is in MIG mode" in stdout and "memory not told" in stdout

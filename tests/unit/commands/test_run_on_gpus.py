@@ -39,6 +39,7 @@ print(json.dumps([" ".join(capture.get().split()), config.precision, config.per_
         ({"capability": [90, 75]}, {"num_devices": 2}, "fp16", 256, "fp16, channels_last"),  # all ranks compute alike
         ({"total_mib": [81920, 15360]}, {"num_devices": 2}, "bf16", 128, "batch 128"),
         ({"capability": [90, 75]}, {"gpu_ids": "0,"}, "bf16", 256, "bf16, channels_last"),
+        ({"capability": 90, "used_mib": 75000}, {}, "bf16", 64, "batch 64"),  # others hold the rest of the memory
         ({"capability": 90}, {"plain": True}, "fp32", 64, None),
     ],
 )
@@ -97,7 +98,7 @@ def runs(monkeypatch, tmp_path):
         monkeypatch.setattr(command, "from_arguments", lambda args: asked)
         monkeypatch.setattr(command, "resolve_here", lambda each: resolve(each, "cuda", 16, (9, 0), 79.6))
         monkeypatch.setattr(command, "launch", launch)
-        monkeypatch.setattr(command, "why_cpu", lambda asked: "")
+        monkeypatch.setattr(command, "remarks", lambda asked: [])
         assert command.run(None) == 0
         return launched, in_one_line(capsys.readouterr().out)
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 ASK = """
 import dataclasses, json, pathlib, sys
+from bench.commands import doctor
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.launch import devices, gpu_fit
@@ -23,27 +24,35 @@ folder = pathlib.Path({folder!r})
 sys.path.insert(0, str(folder))  # its torch, where it has one
 nvml.DEVICE_FILES = folder / "dev"
 gpu_fit.AMD = folder / "dev" / "kfd"
+nvml.WSL = folder / "wsl"
 asked = RunConfig(model="resnet18", **{given!r})
 try:
     device = devices.choose_device(asked)
     config = dataclasses.replace(asked, device=device)
-    said = [device, devices.why_cpu(asked) or devices.device_variables(config)]
+    words, variables = devices.remarks(asked), devices.device_variables(config)
+    said = [device, " ".join([*words, *([str(variables)] if variables or not words else [])])]
 except UserError as error:
     said = ["refused", str(error)]
-print(json.dumps(said))
+print(json.dumps([*said, doctor.find_problems(nvml.visible_gpus(), {{"gpus": 0}})]))
 """
+
+TORCH = ("2.14.1+cu130", "13.0", "sm_75 sm_90 sm_120")
 
 
 @pytest.fixture
 def asked(nvml_stub, tmp_path):
-    """``asked(given, …)``: the device that these options get, and what is said; ["refused", the line] where they get
-    none. torch: (version, CUDA's, architectures) of the one installed; rocm: what it says of ROCm. file, amd: whether
-    there is a GPU's device file, of NVIDIA or of AMD."""
+    """``asked(given, …)``: the device that these options get, and what is said; "refused" and the line where they get
+    none; the doctor's problems. torch: (version, CUDA's, architectures) of the one installed; rocm: what it says of
+    ROCm. file, amd: whether there is a GPU's device file, of NVIDIA or of AMD. wsl: whether Windows has put the
+    driver's libraries there."""
 
-    def ask(given=None, torch=("2.14.1+cu130", "13.0", "sm_75 sm_90 sm_120"), file=True, rocm=None, amd=False, **stub):
+    def ask(given=None, torch=TORCH, file=True, rocm=None, amd=False, wsl=False, **stub) -> list:
         (tmp_path / "dev").mkdir()
         for name in ["nvidiactl", "nvidia0"] * file + ["kfd"] * amd:
             (tmp_path / "dev" / name).touch()
+        if wsl:
+            (tmp_path / "wsl").mkdir()
+            (tmp_path / "wsl" / "libnvidia-ml.so.1").touch()
         version, cuda, compiled = torch
         (tmp_path / "torch" / "lib").mkdir(parents=True)
         (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
@@ -60,6 +69,7 @@ def asked(nvml_stub, tmp_path):
 CPU, GPU, REFUSED = "cpu", "cuda", "refused"
 OLD = {"driver": "old", "cuda": 11040}  # R470
 AMD = {"driver": "none", "file": False, "amd": True}
+ONE, SLICE = {"mode": "single", "num_devices": 1}, "MIG-000000e1-0000-0000-0000-000000000000"
 # The first words of a row of the table -> what the machine is, and what comes of it.
 HOSTS = {
     "no NVIDIA driver": [({"driver": "none", "file": False}, CPU, r"^{}$")],
@@ -76,6 +86,11 @@ HOSTS = {
         ({"driver": "none"}, REFUSED, r"There is a GPU \(.*nvidia0\).*DRIVER_CAPABILITIES=compute,utility.*DEVICE=cpu"),
         ({"driver": "none", "visible": ""}, CPU, r"^{}$"),
     ],
+    "WSL2": [
+        ({"driver": "none", "file": False, "wsl": True}, REFUSED, r"WSL2 has .*LD_LIBRARY_PATH=.*wsl.*DEVICE=cpu"),
+        ({"driver": "none", "file": False, "wsl": True, "visible": ""}, CPU, r"^{}$"),
+        ({"unsupported": ["list", "utilization", "links"]}, GPU, r"^{}$"),  # its NVML gives less
+    ],
     "the driver was updated while in use": [({"init_error": 18}, REFUSED, r"restart the machine.*DEVICE=cpu")],
     "`CUDA_VISIBLE_DEVICES` is empty or `-1`": [
         ({"visible": ""}, CPU, r"hides all 4 GPUs"),
@@ -88,17 +103,22 @@ HOSTS = {
         ({"given": {"gpu_ids": "0,7"}}, REFUSED, r"GPUS=0,7: 7 is not here"),
     ],
     "MIG": [
-        ({"visible": "MIG-1"}, REFUSED, r"CUDA_VISIBLE_DEVICES=MIG-1 names a MIG slice, which is not supported"),
-        ({"mig": [0, 1]}, REFUSED, r"GPU 1 \(H100\) is cut into MIG slices.*DEVICE=cpu"),
+        ({"mig": [0, 1]}, REFUSED, r"GPU 1 \(H100\) is in MIG mode and has no slice.*DEVICE=cpu"),
+        ({"mig": 1, "slices": 2}, REFUSED, r"GPU 0 .*is in MIG mode, and a run gets one slice.*GPUS=1"),
+        ({"mig": 1, "slices": 2, "given": ONE}, GPU, r"'CUDA_VISIBLE_DEVICES': 'MIG-000000e0[-0-9]*'}$"),
+        ({"mig": [0, 1], "slices": 2, "given": ONE | {"gpu_ids": "1,"}}, GPU, r"'MIG-000000e0-\S*1'}$"),
+        ({"mig": 1, "slices": 2, "visible": SLICE, "given": ONE}, GPU, rf"'{SLICE}'}}$"),
+        ({"mig": 1, "slices": 2, "visible": SLICE}, REFUSED, r"GPUS=2, but 1 visible here"),
+        ({"visible": "MIG-1"}, REFUSED, r"CUDA_VISIBLE_DEVICES=MIG-1: MIG-1 is no MIG slice of this machine"),
         ({"mig": [0, 1, 0], "given": {"gpu_ids": "0,2"}}, GPU, r"GPU-a0000000\S*,GPU-c2222222"),
     ],
     "torch without CUDA": [
-        ({"torch": ("2.14.1+cpu", None, "")}, REFUSED, r"torch 2.14.1\+cpu has no CUDA.*make setup TORCH=cu130`.*DEVICE=cpu"),
+        ({"torch": ("2.14.1+cpu", None, "")}, REFUSED, r"2.14.1\+cpu has no CUDA.*make setup TORCH=cu130`.*DEVICE=cpu"),
     ],
     "a driver that is too old for torch": [
         (OLD, REFUSED, r"serves CUDA 11.4 at most, and torch 2.14.1\+cu130 is built for CUDA 13.0: update the driver"),
         (OLD, REFUSED, r"^((?!make setup).)*$"),  # no build is for CUDA 11
-        ({"cuda": 12020, "capability": 80}, REFUSED, r"serves CUDA 12.2 at most.*update the driver, `make setup TORCH=cu126`"),
+        ({"cuda": 12020, "capability": 80}, REFUSED, r"serves CUDA 12.2 at most.*the driver, `make setup TORCH=cu126`"),
         (OLD | {"torch": ("2.7.1+cu118", "11.8", "sm_90")}, GPU, r"^{}$"),  # of one major version: NVIDIA promises it
         ({"cuda": 13010}, GPU, r"^{}$"),
         ({"unsupported": "cuda"}, GPU, r"^{}$"),  # not known: torch will say
@@ -125,6 +145,14 @@ HOSTS = {
         ({"used_mib": [100, 81300]}, REFUSED, r"GPU 1 \(H100\) has 0.12 GiB of memory free.*GPUS=0,2"),
         ({"used_mib": [100, 100, 81300]}, GPU, r"^{}$"),  # it is not used
     ],
+    "GPUs of several kinds, one named by its number": [
+        ({"name": ["A40", "H100"], "visible": "1", "given": ONE}, GPU, r"in the order of nvidia-smi \(1: H100\)"),
+        ({"name": ["A40", "H100"], "visible": "GPU-b1", "given": ONE}, GPU, r"'GPU-b1111111[-0-9]*'}$"),
+    ],
+    "a GPU that the driver has lost": [
+        ({"lost": [0, 1, 0]}, GPU, r"^{}$"),
+        ({"lost": [0, 1, 0], "given": {"gpu_ids": "0,1"}}, REFUSED, r"GPUS=0,1: 1 is not here"),
+    ],
     "a GPU that does not tell its memory": [({"total_mib": [-1, 81920]}, GPU, r"^{}$")],
     "fewer GPUs than `GPUS`": [({"given": {"num_devices": 8}}, REFUSED, r"GPUS=8, but 4 visible here.*DEVICE=cpu")],
 }
@@ -135,9 +163,11 @@ HOSTS = {
     [pytest.param(*case, id=f"{name} {i}") for name, cases in HOSTS.items() for i, case in enumerate(cases)],
 )
 def test_what_is_said_and_done(asked, machine, device, said):
-    got, words = asked(**machine)
+    got, words, problems = asked(**machine)
     assert got == device, words
-    assert re.search(said, str(words)) and "\n" not in str(words), words
+    assert re.search(said, words) and "\n" not in words, words
+    if device == REFUSED and "given" not in machine and "GPUS=" not in words.split(":")[0]:
+        assert any(each in words for each in problems), problems  # the doctor says it, too
 
 
 def test_the_manuals_table_has_these_rows():
@@ -146,6 +176,9 @@ def test_the_manuals_table_has_these_rows():
     table = re.search(r"\| a machine with GPUs where .*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in table if line]
     elsewhere = {
+        "a GPU of which others hold a part": "tests/unit/commands/test_run_on_gpus.py",
+        "a container that hides process ids": "tests/unit/measure/test_memory.py",
+        "peer to peer between GPUs is broken": "tests/unit/commands/test_doctor.py",
         "other people's processes": "tests/unit/measure/test_memory.py",  # what a GPU does not tell, in the record, too
         "NVML gives no process figures": "tests/unit/measure/test_memory.py",
         "Horovod without NCCL": "tests/unit/launch/test_launch_commands.py",
@@ -164,5 +197,6 @@ def test_what_torch_was_compiled_for_is_what_torch_says():
 @pytest.mark.parametrize("machine", [{}, {"driver": "none", "file": False}])
 def test_a_torch_that_is_too_old_is_one_line(asked, machine):
     """Without a GPU, too."""
-    got, words = asked(**machine, torch=("2.6.0+cu124", "12.4", "sm_90"))
+    got, words, problems = asked(**machine, torch=("2.6.0+cu124", "12.4", "sm_90"))
     assert got == REFUSED and words.startswith("torch 2.6.0+cu124 is installed, and 2.7 or newer is needed"), words
+    assert words in problems
