@@ -7,8 +7,11 @@ prints the table; what another machine has left of logs comes to it at the end.
 
 import dataclasses
 import os
+import shutil
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.joined_rank import LOOK_S, Rank, heard
@@ -20,12 +23,15 @@ from bench.config.options import FIELDS, RunConfig
 from bench.config.resolve import tuned_options
 from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, machine
+from bench.launch.command import hang_variables
 from bench.launch.engines import horovodrun
 from bench.launch.seat import LAUNCHERS, Seat
 from bench.measure import node, steady
 from bench.process.guard import LAUNCHER_PID
 from bench.record.schema import require_validator
 from bench.storage import remote
+
+LIBRARIES = "BENCH_DRIVER_LIBRARIES"  # of a process that has begun again: the folder with the driver's library
 
 
 def join(args, seat: Seat) -> int:
@@ -98,11 +104,31 @@ def asked_of(args, seat: Seat) -> RunConfig:
 def prepare_engine(asked: RunConfig, seat: Seat, device: str) -> None:
     """What an engine reads from the environment when it begins. Raises UserError where it cannot be had."""
     config = dataclasses.replace(asked, device=device)
+    os.environ |= hang_variables(config)
     if seat.engine == "horovodrun":
         if why := horovodrun.missing() or horovodrun.lacking(config):
             raise UserError(f"MODE=horovod {why}")
+        if device == "cuda":
+            find_driver()
         tuned = dataclasses.replace(config, **tuned_options(config, config.mode))
         os.environ |= horovodrun.defaults(tuned) | horovodrun.knobs(tuned)
+
+
+def find_driver() -> None:
+    """Have Horovod find the NVIDIA driver's library where only its numbered name is (``horovodrun.driver_library``).
+
+    The folders in which a process looks for libraries are read when it begins. So this one begins again, once, with a
+    folder that has the name; whoever has started it sees the same process.
+    """
+    if folder := os.environ.pop(LIBRARIES, None):
+        horovodrun.loaded("libcuda.so")  # what is loaded is found without a folder
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder = tempfile.mkdtemp(prefix="bench-driver-")
+    if variables := horovodrun.driver_library(Path(folder)):
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | variables | {LIBRARIES: folder})
+    os.rmdir(folder)
 
 
 def say_what_runs(config: RunConfig, seat: Seat, asked: RunConfig) -> None:

@@ -137,8 +137,8 @@ def named_gpus(config: RunConfig) -> list[Gpu]:
 
 def device_variables(config: RunConfig) -> dict[str, str]:
     """What tells the ranks which GPUs are theirs: where GPUS names some, where the machine has several kinds of them,
-    and of a MIG slice. By UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently. With
-    SHARE_GPU=1 also what lets them talk NCCL there; without it they talk Gloo."""
+    and of a MIG slice. By UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently.
+    With SHARE_GPU=1 also what lets them talk NCCL there; without it they talk Gloo."""
     shared = nccl.shared_variables() if config.share_gpu and config.device == "cuda" else {}
     gpus = usable_gpus(config) if config.gpu_ids or config.device == "cuda" else []
     if not (config.gpu_ids or (gpus and (gpus[0].is_slice or mixed()))):

@@ -45,8 +45,8 @@ def require_no_mig(gpu: Gpu) -> None:
     if not nvml.slices_of(gpu):
         raise UserError(f"{what} and has no slice that can be used: make one (nvidia-smi mig -cgi), or use DEVICE=cpu")
     raise UserError(
-        f"{what}, and a run gets one slice at most: use MODE=single GPUS=1, choose other GPUs (GPUS=0,2), turn MIG off, "
-        "or use DEVICE=cpu"
+        f"{what}, and a run gets one slice at most: use MODE=single GPUS=1, choose other GPUs (GPUS=0,2), turn MIG "
+        "off, or use DEVICE=cpu"
     )
 
 
@@ -72,8 +72,8 @@ def require_torch(config: RunConfig) -> None:
     version = (torch_version() or [""])[0]
     if torch_build.too_old(version):
         raise UserError(
-            f"torch {version} is installed, and {torch_build.oldest()} or newer is needed: use a Python that has it, or "
-            "`make setup`, which makes one in .venv"
+            f"torch {version} is installed, and {torch_build.oldest()} or newer is needed: use a Python that has it, "
+            "or `make setup`, which makes one in .venv"
         )
     if config.batched_grad_copy and not torch_has("nn/parallel/distributed.py", "batched_grad_copy"):
         raise UserError(

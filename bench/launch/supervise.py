@@ -17,6 +17,7 @@ from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch import elastic, stacks
 from bench.launch.elastic import Survival
 from bench.launch.node import Node
+from bench.measure import nvml
 from bench.process.ending import GRACE_S, signals_as_interrupt, uninterrupted
 from bench.process.guard import error_path
 from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
@@ -27,6 +28,9 @@ LEAST_ROOM = 2**16  # bytes, without which nothing can be said in a file
 # As torch says it: an allocation that fails, a worker that dies of it.
 NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
 JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
+# What CUDA, torch and the kernel write before a process is gone, in the last lines of its log.
+LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b")
+OVER_PCIE = "between GPUs without NVLink peer to peer over PCIe may be broken (ACS, IOMMU): try NCCL_P2P_DISABLE=1"
 
 
 def run(
@@ -138,7 +142,7 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | 
         rank, message = stopped[0], f"{names(stopped)} stopped by a signal (SIGSTOP) and not continued ({stand})"
         message += f"; no progress for {timeout:g} s (TIMEOUT)"
     else:
-        rank, message = explain(beats, where, timeout)
+        rank, message = explain(beats, where, timeout, over_pcie(nodes, run_dir))
     if host := place_of(nodes, rank):
         message += f"; rank {rank} is{host}"
     if cut := next(filter(None, (node.unreachable() for node in nodes)), ""):
@@ -158,10 +162,22 @@ def without_shared_memory(run_dir: Path, num_ranks: int) -> str:
     return ""
 
 
-def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float) -> tuple[int, str]:
+def over_pcie(nodes: list[Node], run_dir: Path) -> bool:
+    """Whether the ranks of a run are on GPUs of this machine of which no two are joined by NVLink."""
+    with contextlib.suppress(OSError, ValueError):
+        config = json.loads((run_dir / "config.json").read_text())
+        links = nvml.topology() if config.get("device") == "cuda" and len(nodes) == 1 else None
+        return bool(links and links["pairs"]) and not any(pair["nvlink"] for pair in links["pairs"])
+    return False
+
+
+def explain(
+    beats: list[Heartbeat], where: list[dict | None], timeout: float, pcie: bool = False
+) -> tuple[int, str]:  # fmt: skip
     """The rank to look at first, and why nothing moves, as far as the ranks' places tell: one line.
 
-    where: by rank, as ``stacks.collect`` gives it. A rank that is in no collective keeps those waiting that are in one.
+    where: by rank, as ``stacks.collect`` gives it. pcie: the ranks are on GPUs that are not
+    joined by NVLink. A rank that is in no collective keeps those waiting that are in one.
     Of two that stand at the same step and phase, the one whose place is known is named.
     """
     positions = [(beat.step, PHASES.index(beat.phase)) for beat in beats]
@@ -179,6 +195,8 @@ def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float) ->
         return first, f"rank {first} hangs and the others wait for it ({stand}); {limit}"
     if len(set(positions)) > 1:
         return first, f"rank {first} is furthest behind, and the others may wait for it ({stand}); {limit}"
+    if pcie and len(beats) > 1 and not outside and positions[0][0] <= 1:
+        return first, f"{limit}: all ranks wait for each other at the first step ({stand}): {OVER_PCIE}"
     return first, f"no progress for {timeout:g} s ({stand}): give a larger TIMEOUT if one step takes so long"
 
 
@@ -263,8 +281,16 @@ def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
                 how = f"was killed (signal 9): {why};"
             elif full := without_room(run_dir):
                 how = f"ended ({full})"
+            elif words := last_words(run_dir, rank):
+                how = f"died ({words})"
             return failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
     return None
+
+
+def last_words(run_dir: Path, rank: int) -> str:
+    """The last line of a rank's log that says why it is gone; "" without one."""
+    lines = tail(run_dir / f"rank{rank}.log", 200).splitlines()
+    return next((line.strip()[:300] for line in reversed(lines) if LAST_WORDS.search(line)), "")
 
 
 def place_of(nodes: list[Node], rank: int) -> str:

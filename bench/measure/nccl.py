@@ -3,8 +3,8 @@
 NCCL refuses two ranks on one GPU ("Duplicate GPU detected") unless it is 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1
 is in the environment of every rank. Horovod uses the same library, so one answer is right for both.
 
-The version is that of the library that is loaded. ``torch.cuda.nccl.version()`` is the one that torch was compiled with:
-another package of NCCL, or LD_LIBRARY_PATH, can bring a newer or an older one.
+The version is that of the library that is loaded. ``torch.cuda.nccl.version()`` is the one that torch was compiled
+with: another package of NCCL, or LD_LIBRARY_PATH, can bring a newer or an older one.
 """
 
 import ctypes
@@ -31,16 +31,17 @@ def version() -> tuple[int, ...] | None:
     """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process, once per process."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-W", "ignore", "-c", ASK]
+    environment = os.environ | {"PYTHONPATH": path}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHONPATH": path})
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         return tuple(json.loads(done.stdout))
     except (subprocess.TimeoutExpired, ValueError, TypeError):
         return None
 
 
 def loaded_version() -> tuple[int, ...] | None:
-    """The version of the NCCL that this process has loaded with torch; of one that is a part of torch's own library, the
-    version that torch was compiled with. None for a torch without NCCL."""
+    """The version of the NCCL that this process has loaded with torch; of one that is a part of torch's own library,
+    the version that torch was compiled with. None for a torch without NCCL."""
     import torch
 
     try:

@@ -21,6 +21,7 @@ from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
 from bench.install import horovod_status
+from bench.launch import command as launch_command
 from bench.launch import devices, gpu_fit, supervise
 from bench.launch import launcher as launch_run
 from bench.launch.engines import ENGINES, horovodrun
@@ -481,6 +482,42 @@ def test_without_a_driver_no_library_is_looked_for(installed_horovod, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+BEGINS_AGAIN = """
+import ctypes, json, os, pathlib, sys
+from bench.commands import joined
+from bench.launch.engines import horovodrun
+there = joined.LIBRARIES not in os.environ and bool(horovodrun.loaded("libcuda.so"))
+began, folder = os.getpid(), os.environ.get(joined.LIBRARIES, "")
+joined.find_driver()
+ctypes.CDLL("libcuda.so")  # as Horovod does
+print(json.dumps([there, folder, os.path.exists(folder)]))
+"""
+
+
+def test_a_process_that_joins_finds_such_a_driver_too(nvml_stub, tmp_path):
+    """Nobody here starts it: it begins again with the folder, and leaves nothing behind."""
+    library = tmp_path / "driver" / "libcuda.so.1"
+    library.parent.mkdir()
+    shutil.copy(nvml_stub.folder / "new" / "libnvidia-ml.so.1", library)
+    there, folder, left = nvml_stub.run(BEGINS_AGAIN, driver=library.parent)
+    assert there or (folder and not left)
+
+
+@pytest.mark.parametrize("mode", ["single", "dp", "ddp", "horovod", "fsdp"])
+def test_what_explains_a_hang_is_the_same_for_every_mode(monkeypatch, mode):
+    """And nothing on a CPU. What the user has set stays."""
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launch_command, "torch_version", lambda: ("2.14.1", "13.0"))
+    found = launch_command.hang_variables(on_gpus(mode=mode, num_devices=1, timeout=700.0))
+    assert found.keys() == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"}
+    assert float(found["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"]) > 700 and int(found["TORCH_FR_BUFFER_SIZE"]) > 0
+    monkeypatch.setattr(launch_command, "torch_version", lambda: ("2.7.1", "12.6"))
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "7")
+    assert launch_command.hang_variables(on_gpus(mode=mode, num_devices=1))["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "7"
+    assert launch_command.hang_variables(config_of(mode="ddp")) == {}
+
+
 @pytest.fixture
 def torchs_nccl(monkeypatch):
     """``torchs_nccl("(2, 30, 7)")``: what the torch here says of its NCCL, in a process of its own."""
@@ -623,6 +660,23 @@ def test_the_killed_rank_is_named_even_when_the_engine_is_slow_to_end(tmp_path):
     leave_heartbeat(tmp_path, 1, "forward")
     failure = supervise.hung([one_node(tmp_path)], tmp_path, 60).failure
     assert (failure["rank"], failure["kind"]) == (1, "killed")
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("step 3\n[rank1]:[E] [PG 0] Watchdog caught collective operation timeout\nterminate called after throwing\n"
+         "  what():  CUDA error: an illegal memory access was encountered\nAborted\n", "died (what():  CUDA error: an"),
+        ("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n", "watchdog got stuck"),
+        ("step 3\n", "was killed (SIGKILL, out of memory) or crashed"),
+        ("", "was killed (SIGKILL, out of memory) or crashed"),
+    ],
+)  # fmt: skip
+def test_the_last_words_of_a_rank_that_is_gone_are_quoted(tmp_path, log, said):
+    leave_heartbeat(tmp_path, 1, "forward")
+    (tmp_path / "rank1.log").write_text(log)
+    message = supervise.diagnose(1, [one_node(tmp_path)], tmp_path).failure["message"]
+    assert message.startswith("rank 1 ") and said in message and "at step 4 of 10, forward" in message
 
 
 def test_the_first_error_is_the_cause(tmp_path):

@@ -365,3 +365,30 @@ def test_nobody_is_blamed_where_the_stacks_tell_nothing():
     assert rank == 1 and message.startswith("rank 1 is furthest behind")
     rank, message = said([PASS, PASS], [(3, "backward"), (3, "backward")])
     assert message.startswith("no progress") and "larger TIMEOUT" in message
+
+
+@pytest.mark.parametrize(("position", "waiting"), [((0, "building the model"), FORWARD), ((1, "backward"), PASS)])
+def test_gpus_without_nvlink_that_all_wait_at_the_first_step_are_told_of_peer_to_peer(position, waiting):
+    (step, phase), both = position, [waiting, waiting]
+    beats, later = ([Heartbeat(100, phase, step + more, 9, 0.0)] * 2 for more in (0, 5))
+    _, message = supervise.explain(beats, both, 20, pcie=True)
+    assert "NCCL_P2P_DISABLE=1" in message and "TIMEOUT" in message and "\n" not in message
+    for others in ((later, both, True), (beats, [waiting, SLEEPING], True), (beats, both, False)):
+        assert "NCCL_P2P_DISABLE" not in supervise.explain(*others[:2], 20, pcie=others[2])[1]
+
+
+OVER_PCIE = """
+import json, pathlib; from bench.launch import supervise
+folder = pathlib.Path({folder!r})
+def answer(device, nodes=1):
+    (folder / "config.json").write_text(json.dumps({{"device": device}}))
+    return supervise.over_pcie([None] * nodes, folder)
+print(json.dumps([answer("cuda"), answer("cpu"), answer("cuda", nodes=2)]))
+"""
+
+
+def test_whether_gpus_are_joined_by_nvlink_is_asked_of_the_driver(nvml_stub, tmp_path):
+    code = OVER_PCIE.format(folder=str(tmp_path))
+    assert nvml_stub.run(code, count=2) == [True, False, False]
+    assert nvml_stub.run(code, count=2, nvlinks=12) == [False, False, False]
+    assert nvml_stub.run(code, count=1) == nvml_stub.run(code, driver="none") == [False, False, False]
