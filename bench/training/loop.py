@@ -102,7 +102,11 @@ class Trainer:
     """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped.
 
     lr_of: the learning rate of a step, by images seen before it. script: what a script decides, with its workload.
+    skipped_steps, loss_steps: to read them may be to wait for the device.
     """
+
+    left_out = None  # of the last step, a tensor: whether a fused optimizer left it out
+    unread = None  # how many it has left out that are not in skipped_steps yet, a tensor
 
     def __init__(
         self, config: RunConfig, mode, model: nn.Module, optimizer, lr_of: Callable[[int], float],
@@ -118,7 +122,7 @@ class Trainer:
         # Gradients below 6e-8 are zero in fp16: the loss is multiplied, and the gradients divided before the step.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.precision == "fp16")
         self.stepped = False  # whether the optimizer was called in this step
-        self.scale = None  # of the loss, where that alone tells whether a step was taken
+        self.one = torch.ones((), device=self.device)
         if self.scaler.is_enabled():
             optimizer.register_step_post_hook(self.note_step)
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
@@ -140,7 +144,7 @@ class Trainer:
 
     def train_steps(self, batches, count: int) -> None:
         """Take ``count`` steps from an iterator of (inputs [b, …], targets [b, …], unreadable names), never waiting for
-        the device (but for LOSS_GUARD and the scaler of fp16: see ``update``)."""
+        the device (but for LOSS_GUARD, and with PRECISION=fp16 where the optimizer is not fused: see ``update``)."""
         for _ in range(count):
             self.status.step(self.step)
             self.status.phase("waiting for data")
@@ -202,8 +206,7 @@ class Trainer:
         self.mode.synchronize(self.optimizer)
         self.begin("optimizer step", after="synchronize")
         if self.update(total):
-            self.loss_sum += total  # on the device: no wait
-            self.loss_steps += 1
+            self.add_loss(total)
             if self.averages:
                 self.averages.step_taken()  # a part of the training's work, so of the step's time
         self.clock.phase_done("optimizer")
@@ -218,9 +221,9 @@ class Trainer:
     def update(self, loss: torch.Tensor) -> bool:
         """The optimizer's step with final gradients, unless the guard or the scaler finds that it would do harm. What
         they look at is the same on every rank, so all ranks skip the same step. To know it they wait for the device,
-        and nothing else here does. Returns whether the step was taken."""
+        and nothing else here does. Returns whether the step was taken, as far as that is known (``scaler_stepped``)."""
         if self.guard and not self.guard.accepts(self.mode.reduce(loss.nan_to_num(nan=math.inf), "max").item()):
-            self.skipped_steps += 1
+            self.counted_skips += 1
             return False
         if self.config.clip_norm:
             self.scaler.unscale_(self.optimizer)
@@ -229,27 +232,64 @@ class Trainer:
         self.stepped = False
         self.mode.step(self.optimizer, self.scaler)
         if self.scaler.is_enabled() and not self.scaler_stepped():
-            self.skipped_steps += 1
+            self.counted_skips += 1
             return False
         return True
+
+    def add_loss(self, loss: torch.Tensor) -> None:
+        """Count the loss of a step, unless it was left out on the device: no wait."""
+        self.loss_sum += loss if self.left_out is None else loss.masked_fill(self.left_out, 0)
+        self.counted_losses += 1
+
+    def read_left_out(self) -> None:
+        """Wait for the device, and count the steps that it has left out."""
+        if self.unread is not None:
+            left, self.unread = int(self.unread), None
+            self.counted_skips += left
+            self.counted_losses -= left
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps that the guard or the scaler left out."""
+        self.read_left_out()
+        return self.counted_skips
+
+    @skipped_steps.setter
+    def skipped_steps(self, number: int) -> None:
+        self.unread, self.counted_skips = None, number
+
+    @property
+    def loss_steps(self) -> int:
+        """How many losses are in loss_sum."""
+        self.read_left_out()
+        return self.counted_losses
+
+    @loss_steps.setter
+    def loss_steps(self, number: int) -> None:
+        self.counted_losses = number
 
     def note_step(self, *_) -> None:
         """The optimizer took a step."""
         self.stepped = True
 
     def scaler_stepped(self) -> bool:
-        """Whether the scaler of fp16 took the step; it did not where a gradient is not finite.
+        """Whether the scaler of fp16 took the step, as far as the host knows: not where a gradient is not finite.
 
         torch's scaler waits for the device once to know it, and then calls the optimizer or not. A fused optimizer is
-        always called, and leaves the step out on the device: then a scale that is smaller tells it, for one more wait.
+        always called, and leaves the step out on the device: a scale that is smaller afterwards tells it, there, and
+        the host waits only where averages must not be touched by such a step.
         """
         if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
             self.scaler.update()
             return self.stepped
-        before = self.scaler.get_scale() if self.scale is None else self.scale
+        before = self.scaler.scale(self.one)
         self.scaler.update()
-        self.scale = self.scaler.get_scale()
-        return self.scale >= before
+        left_out = self.scaler.scale(self.one) < before
+        if self.averages:
+            return not left_out.item()
+        self.left_out = left_out
+        self.unread = left_out.long() if self.unread is None else self.unread + left_out
+        return True
 
     def begin(self, phase: str, after: str) -> None:
         """A phase of the step begins, and the one before it ends: for the clock, and for whoever watches the run."""

@@ -21,13 +21,14 @@ class Waits(torch.amp.GradScaler):
 
 @pytest.fixture
 def trainer():
-    """``trainer(fused)``: as far as an update goes, with one weight."""
+    """``trainer(fused)``: as far as an update goes, with one weight. averages: whether there are averages of it."""
 
-    def make(fused: bool) -> SimpleNamespace:
+    def make(fused: bool, averages: bool = False) -> SimpleNamespace:
         weight = torch.nn.Parameter(torch.ones(2))
         made = object.__new__(Trainer)
-        made.mode, made.guard, made.skipped_steps, made.scale = object.__new__(Mode), None, 0, None
-        made.config = SimpleNamespace(clip_norm=None)
+        made.mode, made.guard, made.skipped_steps, made.loss_steps = object.__new__(Mode), None, 0, 0
+        made.config, made.averages = SimpleNamespace(clip_norm=None), averages or None
+        made.one, made.loss_sum = torch.ones(()), torch.zeros(())
         made.optimizer = torch.optim.SGD([weight], lr=0.5, fused=fused)
         made.optimizer.register_step_post_hook(made.note_step)
         made.scaler = Waits("cpu", init_scale=1024.0, growth_interval=2)
@@ -37,21 +38,42 @@ def trainer():
 
 
 def update(trainer, gradient: float) -> bool:
-    """One step with this gradient."""
+    """One step with this gradient, and a loss of its size."""
     (weight,) = trainer.optimizer.param_groups[0]["params"]
     weight.grad = None
     trainer.scaler.scale((weight * gradient).sum()).backward()
-    return trainer.update(torch.zeros(()))
+    if taken := trainer.update(torch.tensor(gradient)):
+        trainer.add_loss(torch.tensor(gradient))
+    return taken
 
 
-@pytest.mark.parametrize(("fused", "waits"), [(False, 0), (True, 1)])
-def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(trainer, fused, waits):
-    """Also where the scale grows at the same time. torch's own wait, of an unfused optimizer, comes to it."""
+GRADIENTS = (1.0, 1.0, float("inf"), 1.0, float("nan"), 1.0)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(trainer, fused):
+    """Also where the scale grows at the same time. torch's own wait, of an unfused optimizer, is the only one."""
     made = trainer(fused)
-    update(made, 1.0)  # the first asks once more what the scale was
-    made.scaler.count = 0
-    taken = [update(made, gradient) for gradient in (1.0, 1.0, float("inf"), 1.0, float("nan"), 1.0)]
-    assert taken == [True, True, False, True, False, True] and made.skipped_steps == 2
-    assert made.scaler.count == waits * len(taken)
+    taken = [update(made, gradient) for gradient in GRADIENTS]
+    assert taken == ([True] * 6 if fused else [True, True, False, True, False, True])
+    assert made.scaler.count == 0  # of a fused one the device alone knows, until somebody asks:
+    assert (made.skipped_steps, made.loss_steps, made.loss_sum.item()) == (2, 4, 4.0)
     (weight,) = made.optimizer.param_groups[0]["params"]
-    assert weight.tolist() == [1 - 5 * 0.5] * 2
+    assert weight.tolist() == [1 - 4 * 0.5] * 2
+
+
+def test_what_was_asked_for_is_not_counted_twice(trainer):
+    made = trainer(fused=True)
+    for gradient in GRADIENTS:
+        update(made, gradient)
+    assert [made.skipped_steps, made.skipped_steps, made.loss_steps] == [2, 2, 4]
+    made.loss_steps = 0  # an epoch ends
+    update(made, float("inf"))
+    assert (made.skipped_steps, made.loss_steps) == (3, 0)
+
+
+def test_averages_are_left_alone_by_a_step_that_was_skipped(trainer):
+    """They are made on the host's word, which waits for it."""
+    made = trainer(fused=True, averages=True)
+    assert [update(made, gradient) for gradient in GRADIENTS] == [True, True, False, True, False, True]
+    assert (made.skipped_steps, made.loss_steps) == (2, 4)
