@@ -37,6 +37,7 @@ from bench.config.options import RunConfig, on_devices
 from bench.errors import UserError
 from bench.modes import base, sync_batch_norm
 
+CONTIGUOUS_NORMS = "hvd.SyncBatchNorm copies its images to N C H W, which NORM=sync pays for under horovod alone"
 REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
 
@@ -75,6 +76,8 @@ class Mode(base.Mode):
             self.kept.commit()  # raises HostsUpdatedInterrupt, on every rank, where others want to join
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
+        if self.config.channels_last and self.topology.device.type == "cuda":
+            self.label = "; ".join(filter(None, [self.label, CONTIGUOUS_NORMS]))
         return sync_batch_norm.synchronise(self, model, hvd.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:

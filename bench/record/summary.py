@@ -5,7 +5,7 @@ import statistics
 from bench import formulas
 from bench.config.modes import MODES
 from bench.config.workloads import Metric
-from bench.measure.nvml import SLOWED
+from bench.measure.nvml import POWER_CAPPED, SLOWED
 from bench.record.disturbance import thresholds
 
 
@@ -45,8 +45,8 @@ def disturbance(parts: list[dict]) -> dict:
 
     others_cpu_share: of the CPU, other processes on the machine where that is largest. steal_share: of the CPU, what
     the host of a virtual machine gave to others. foreign_gpu_processes: seen on one GPU, and no rank of the run.
-    gpu_slowed_share: of the samples of one GPU, those in which its clock was held down. disturbed_above: the
-    thresholds for these.
+    gpu_slowed_share: of the samples of one GPU, those in which its clock was held down; gpu_power_capped_share: those
+    in which it was at its power limit, which disturbs nothing. disturbed_above: the thresholds for these.
     """
     loads = [part["load"] for part in parts if "load" in part]
     steal = [load["steal_s"] / (load["cores"] * load["wall_s"]) for load in loads if load.get("steal_s") is not None]
@@ -60,28 +60,29 @@ def disturbance(parts: list[dict]) -> dict:
 
 def gpu_disturbance(parts: list[dict]) -> dict:
     """The same of the GPUs, by what NVML said of them."""
-    devices = [(part.get("pid"), device) for part in parts for device in part["devices"]]
+    devices = [device for part in parts for device in part["devices"]]
     foreign = []  # process numbers are those of one machine
     for machine in on_one_machine(parts):
         ranks = {part.get("pid") for part in machine}
         foreign += [set(seen) - ranks for part in machine for device in part["devices"]
                     if part.get("pid") in (seen := device.get("processes", ()))]  # fmt: skip
-    slowed = [share for _, device in devices if (share := slowed_share(device)) is not None]
-    return {
-        **({"foreign_gpu_processes": max(map(len, foreign))} if foreign else {}),
-        **({"gpu_slowed_share": max(slowed)} if slowed else {}),
+    shares = {
+        name: [share for device in devices if (share := share_with(bits, device)) is not None]
+        for name, bits in (("gpu_slowed_share", SLOWED), ("gpu_power_capped_share", POWER_CAPPED))
     }
+    found = {"foreign_gpu_processes": max(map(len, foreign))} if foreign else {}
+    return found | {name: max(values) for name, values in shares.items() if values}
 
 
-def slowed_share(device: dict) -> float | None:
-    """Of a GPU's samples from its mark "timed" to the one taken at "end", those in which its clock was held down; None
-    without."""
+def share_with(bits: int, device: dict) -> float | None:
+    """Of a GPU's samples from its mark "timed" to the one taken at "end", those in which one of these reasons held its
+    clock down; None without samples."""
     times, marks = device["timeline"].get("time_s", []), device.get("marks") or {}
     first, end = marks.get("timed", 0.0), marks.get("end", float("inf"))
     last = next((at for at in times if at >= end), end)  # it is taken just after its mark
     rows = zip(times, device["timeline"].get("throttle_reasons", [None] * len(times)), strict=True)
-    reasons = [bits for at, bits in rows if bits is not None and first <= at <= last]
-    return sum(bool(bits & SLOWED) for bits in reasons) / len(reasons) if reasons else None
+    reasons = [each for at, each in rows if each is not None and first <= at <= last]
+    return sum(bool(each & bits) for each in reasons) / len(reasons) if reasons else None
 
 
 def others_cpu_share(parts: list[dict]) -> float:

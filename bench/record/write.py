@@ -41,6 +41,8 @@ PROVENANCE = {
     "known where NVML has other process numbers than the run",
     "gpu_slowed_share": "share of the samples during the timed steps in which NVML said that heat or power supply held "
     "the clock down, on the device where it is largest",
+    "gpu_power_capped_share": "share of the samples during the timed steps in which NVML said that the board was at "
+    "its power limit, on the device where it is largest; a fact, and no disturbance",
     "disturbed_above": "the thresholds of bench/record/disturbance.py when this run was recorded",
     "metric": "over the validation set, each example once, by the plain model with rank 0's batch-norm statistics",
     "replicas": "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of "
@@ -58,6 +60,7 @@ PROVENANCE = {
     "gpu_defaults": "options that were left open, set by the GPUs' generation and memory before a study set its own "
     "(bench/config/gpu_defaults.py); PLAIN=1 leaves them as PyTorch has them",
 }
+OF_GPUS = ("foreign_gpu_processes", "gpu_slowed_share", "gpu_power_capped_share")
 
 
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
@@ -257,9 +260,7 @@ def provenance_of(config: RunConfig) -> dict:
         "others_cpu_share": PROVENANCE["others_cpu_share"],
         "steal_share": PROVENANCE["steal_share"],
         "disturbed_above": PROVENANCE["disturbed_above"],
-        **(
-            {name: PROVENANCE[name] for name in ("foreign_gpu_processes", "gpu_slowed_share")} if kind == "cuda" else {}
-        ),
+        **({name: PROVENANCE[name] for name in OF_GPUS} if kind == "cuda" else {}),
         "throughput_per_s": PROVENANCE[f"{independent}throughput_per_s"],
         "median_throughput_per_s": PROVENANCE["median_throughput_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],

@@ -40,7 +40,7 @@ SETTLED = {
 RENAMED = {"kind": "failure_kind", "rank": "failure_rank", "revision": "git_revision", "dirty": "git_dirty"}
 MEASURED = {
     "throughput_per_s": float, "median_throughput_per_s": float, "others_cpu_share": float, "steal_share": float,
-    "foreign_gpu_processes": int, "gpu_slowed_share": float,
+    "foreign_gpu_processes": int, "gpu_slowed_share": float, "gpu_power_capped_share": float,
     "step_time_s.n": int, "step_time_s.mean": float, "step_time_s.median": float, "step_time_s.p5": float,
     "step_time_s.p95": float, "data_wait_s.median": float, "data_wait_s.p95": float,
     "command_to_first_timed_step_s": float,

@@ -356,8 +356,9 @@ print(json.dumps([devices[0], gpu_disturbance([{"pid": os.getpid(), "devices": d
         MADE_UP + hot, processes=["3:self:2560", "3:99:64"], sm_mhz=[1980], throttle=[4]
     )
     assert set(device["timeline"]["sm_clock_mhz"]) == {1980} and len(device["processes"]) == 2
-    assert found == {"foreign_gpu_processes": 1, "gpu_slowed_share": 0.5}
-    assert of_another == {"gpu_slowed_share": 0.5}  # in a container: NVML has other numbers, and nothing is known
+    held = {"gpu_slowed_share": 0.5, "gpu_power_capped_share": 0.5}  # 4 is the power limit, and no disturbance
+    assert found == {"foreign_gpu_processes": 1} | held
+    assert of_another == held  # in a container: NVML has other numbers, and nothing is known
 
 
 def test_in_a_container_the_process_figure_is_missing_with_its_reason(nvml_stub):
@@ -389,6 +390,19 @@ def test_a_process_of_the_host_with_our_number_is_not_taken_for_ours(nvml_stub):
     assert device["peak_memory_gib"]["nvml_process"] is None and "processes" not in device
     assert any("another one of the host's" in note for note in device["notes"])
     assert other["peak_memory_gib"]["nvml_process"] == 3.5 and "processes" in other
+
+
+def test_a_driver_that_tells_no_memory_in_a_container_keeps_its_list(nvml_stub):
+    """Newer ones list a container's processes by its own ids, with 0 bytes: whose they are is known all the same."""
+    foreign = "from bench.record.summary import gpu_disturbance\nimport os\n"
+    parts = "parts = [{'pid': os.getpid(), 'devices': sampler.stop()}]\n"
+    device, found = nvml_stub.run(
+        MADE_UP + MARKS + foreign + parts + "print(json.dumps([parts[0]['devices'][0], gpu_disturbance(parts)]))",
+        processes=["3:self:0", "3:77:0"],
+    )
+    assert device["peak_memory_gib"]["nvml_process"] is None and len(device["processes"]) == 2
+    assert any(note.startswith("nvml_process:") and "without its memory" in note for note in device["notes"])
+    assert found["foreign_gpu_processes"] == 1
 
 
 def test_an_old_driver_gives_less_and_says_so(nvml_stub):

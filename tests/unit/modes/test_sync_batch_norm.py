@@ -1,6 +1,8 @@
 """bench/modes/sync_batch_norm.py in one process; tests/multiprocess/test_training_modes.py has it between several."""
 
 import copy
+import inspect
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure.timeline import StepTimeline
 from bench.modes import load_mode
+from bench.modes.base import Topology
 from bench.modes.sync_batch_norm import ReducedBatchNorm2d, replace_norms
+from tests.runs import needs_horovod
 
 
 def alone(value):
@@ -183,3 +187,19 @@ def test_a_mode_of_one_device_leaves_the_model_alone():
     model = network()
     mode = load_mode("single")(RunConfig(mode="single", device="cpu", norm="sync"))
     assert mode.sync_norms(model) is model and type(model[1]) is nn.BatchNorm2d and mode.label == ""
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("device", "last", "said"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
+)
+def test_horovods_own_layer_is_said_to_copy_its_images(device, last, said):
+    """Its forward pass calls `contiguous`, so N H W C is undone in every layer."""
+    from bench.modes import horovod
+
+    mode = object.__new__(horovod.Mode)
+    mode.config = SimpleNamespace(channels_last=last)
+    mode.topology = Topology(0, 0, 1, 1, torch.device(device))
+    mode.sync_norms(nn.Sequential(nn.BatchNorm2d(2)))
+    assert ("hvd.SyncBatchNorm copies its images" in mode.label) == said
+    assert ".contiguous()" in inspect.getsource(inspect.getmodule(horovod.hvd.SyncBatchNorm))
