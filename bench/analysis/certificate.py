@@ -9,6 +9,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from bench.analysis import parity
 from bench.analysis.parity import DISAGREE, FACTS, INHERENT, SHOWN, SOURCES, UNKNOWN, WHY, of_facts
 from bench.config.fields import WORK
 from bench.config.options import UNSET
@@ -89,8 +90,18 @@ def certify(programs: dict[str, list[Record]], rules: Rules = NOTHING_VARIES) ->
         facts.append(judge(name, found, allowed, name in rules.by_round, name in rules.ranks_apart))
     first = next(record for records in programs.values() for record in records)
     facts = [replace(fact, name=fact.name.replace("images", first.workload.batched)) for fact in facts]
-    besides = [*several_machines(programs), *interruptions(programs), *sources(programs)]
+    besides = [*passes(programs), *several_machines(programs), *interruptions(programs), *sources(programs)]
     return Certificate([*facts, *besides, other_options(programs, rules), injected_mistakes(programs, rules)])
+
+
+def passes(programs: dict[str, list[Record]]) -> list[Fact]:
+    """Where programs take a step in other numbers of passes (ACCUMULATE): one device may need more of them, because its
+    memory is too small for the global batch. No line where all take as many."""
+    found = {label: [(record.config.accumulate, record) for record in seen] for label, seen in programs.items()}
+    if len({value for seen in found.values() for value, _ in seen}) == 1:
+        return []
+    why = "one device takes the global batch in passes where its memory is too small for it"
+    return [judge("passes of a step", found, (why, parity.number_of_devices))]
 
 
 def sources(programs: dict[str, list[Record]]) -> list[Fact]:

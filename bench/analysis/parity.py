@@ -161,7 +161,7 @@ FACTS = {
     "optimizer": optimizer,
     "learning rate": of_facts("lr"),
     "schedule": of_config("schedule", "schedule_epochs", "schedule_factor", "lr_warmup_steps", "lr_warmup_epochs"),
-    "passes, clipping, guard": of_config("accumulate", "clip_norm", "loss_guard", "nesterov"),
+    "clipping, guard": of_config("clip_norm", "loss_guard", "nesterov"),
     "augmentation": of_config("augment"),
     "memory format": memory_format,
     "compiler": of_config("compile"),

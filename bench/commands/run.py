@@ -23,7 +23,7 @@ from bench.record.describe import did_not_fit, epoch_line
 from bench.record.read import load
 from bench.record.view import Record
 from bench.storage import remote
-from bench.studies.programs import baselines, measured_only
+from bench.studies.programs import baselines, in_passes, measured_only, passes_in_words
 
 
 def run(args) -> int:
@@ -46,7 +46,7 @@ def run(args) -> int:
         if config.baselines and not config.epochs and not config.evaluate:
             out = str(path.parent / "baselines")
             programs = (baselines(config, out) if config.num_devices > 1 else []) + plain(asked, config, out)
-            others = run_baselines(console, programs, time.monotonic() - began)
+            others = run_baselines(console, programs, config.num_devices, time.monotonic() - began)
     except Exception as error:
         copy_what_is_there(config, path.parent if path else getattr(error, "run_dir", None))
         raise
@@ -62,9 +62,10 @@ def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
     return [resolve_here(dataclasses.replace(asked, **changes))]
 
 
-def run_baselines(console: Console, programs: list[RunConfig], seconds: float) -> list[Record]:
-    """Run what a run is compared with, once each. One that does not fit into a device's memory is left out, and said.
-    seconds: what the run itself took, as a measure of what these will."""
+def run_baselines(console: Console, programs: list[RunConfig], devices: int, seconds: float) -> list[Record]:
+    """Run what a run on so many devices is compared with, once each. One that does not fit into a device's memory takes
+    its step in passes, or is left out, and that is said. seconds: what the run itself took, as a measure of what these
+    will."""
     found = []
     if any(each.plain for each in programs):
         names = ", ".join(each.program or each.mode for each in programs)
@@ -73,11 +74,16 @@ def run_baselines(console: Console, programs: list[RunConfig], seconds: float) -
             "and a plain step takes longer", highlight=False
         )  # fmt: skip
     for each in programs:
-        try:
-            found.append(load(run_live(console, each)))
-        except RunFailed as error:
-            if not did_not_fit(error.failure):
-                raise
+        for config in filter(None, [each, in_passes(each, devices)]):
+            if config is not each:
+                console.print(passes_in_words(config), highlight=False)
+            try:
+                found.append(load(run_live(console, config)))
+                break
+            except RunFailed as error:
+                if not did_not_fit(error.failure):
+                    raise
+        else:
             console.print(f"left out: {each.mode} with {each.per_device_batch} {workload_of(each).batched} on a "
                           "device did not fit into its memory: a smaller BATCH would", highlight=False)  # fmt: skip
     return found

@@ -148,7 +148,7 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
         console.print(f"does not count: {record.run_id}, of a repeated or incomplete round")
-    for line in [*misfits(suite.failed), *cautions(suite.records)]:
+    for line in [*misfits(suite.failed, suite.records), *cautions(suite.records)]:
         console.print(f"[bold]warning[/]: {line}", highlight=False)
     for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
         console.print(line, highlight=False, markup=False, style="dim" if grey else None)

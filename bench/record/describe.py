@@ -160,6 +160,7 @@ def row(record: Record) -> list[str]:
     config = record.config
     name = config.mode + (" tuned" if config.tuned else "") + (" plain" if config.plain else "")
     name += f" MISTAKE={config.mistake}" if config.mistake != "none" else ""
+    name += f", {config.accumulate} passes" if record.mode.max_devices == 1 and config.accumulate > 1 else ""
     name += f", interrupted {len(rows)} ×" if (rows := record.interruptions) else ""
     if record.status == "failed":
         return [name, str(config.num_devices), "", "", f"failed: {record.failure['kind']}", "", "", ""]
@@ -252,12 +253,20 @@ def did_not_fit(failure: dict) -> bool:
     return failure["kind"] == "raised" and bool(NO_MEMORY.search(failure["message"]))
 
 
-def misfits(records: list[Record]) -> list[str]:
-    """A sentence for each program whose failed runs did not fit into a device's memory."""
-    names = dict.fromkeys(record.program for record in records if record.failure and did_not_fit(record.failure))
-    return [
-        f"{name} did not fit into a device's memory: it is in no figure; a smaller BATCH would fit" for name in names
-    ]
+def misfits(failed: list[Record], good: list[Record]) -> list[str]:
+    """A sentence for each program whose failed runs did not fit into a device's memory: it is in no figure, or its good
+    runs took a step in passes."""
+    found = []
+    for name in dict.fromkeys(record.program for record in failed if record.failure and did_not_fit(record.failure)):
+        config = next((record.config for record in good if record.program == name), None)
+        if config is None:
+            found.append(f"{name} did not fit into a device's memory: it is in no figure; a smaller BATCH would fit")
+        elif config.accumulate > 1:
+            found.append(
+                f"{name} did not fit into a device's memory in one pass: it takes its step in {config.accumulate} "
+                f"passes of {config.per_device_batch}"
+            )
+    return found
 
 
 # --- single runs compared ---------------------------------------------------------------------------------

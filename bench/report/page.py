@@ -246,7 +246,7 @@ def notes(suite: Suite) -> list[str]:
     if suite.left_out:
         found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds do not count.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
-        found += [f"{len(failed)} runs failed: see below.", *describe.misfits(failed)]
+        found += [f"{len(failed)} runs failed: see below.", *describe.misfits(failed, suite.records)]
     return [
         *found,
         *describe.cautions(suite.records),

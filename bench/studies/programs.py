@@ -49,6 +49,28 @@ def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
     return found
 
 
+def in_passes(config: RunConfig, devices: int) -> RunConfig | None:
+    """A program of one device that takes the global batch of so many devices in as many passes, each as large as the
+    batch of one of these; None where it is no such program. So it fits wherever the others do.
+
+    >>> one = in_passes(RunConfig(mode="single", per_device_batch=2048), 8)
+    >>> one.per_device_batch, one.accumulate, one.global_batch, in_passes(one, 1)
+    (256, 8, 2048, None)
+    """
+    if MODES[config.mode].max_devices != 1 or devices < 2 or config.per_device_batch % devices:
+        return None
+    parts = {"per_device_batch": config.per_device_batch // devices, "accumulate": config.accumulate * devices}
+    return dataclasses.replace(config, **parts)
+
+
+def passes_in_words(config: RunConfig) -> str:
+    """What is said where a program goes on in passes."""
+    return (
+        f"{config.mode} does not fit into a device's memory in one pass: it takes its step in {config.accumulate} "
+        f"passes of {config.per_device_batch}"
+    )
+
+
 def impossible(config: RunConfig, mode: str) -> str:
     """Why a mode cannot be had on a config's machines, after its name; "" where it can.
 

@@ -15,7 +15,7 @@ from bench.record.read import load
 from bench.record.view import Record
 from bench.studies.base import Plan
 from bench.studies.prepare import throughput
-from bench.studies.programs import own_seed
+from bench.studies.programs import in_passes, own_seed, passes_in_words
 
 SAID_FROM_S = 90.0  # how long a suite has to take for its length to be said when it has begun
 
@@ -54,21 +54,20 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
 
     A round in which a run was disturbed is repeated, at most ``repeats_of`` times in a suite, and only while
     ``may_repeat``, given the seconds that it took, agrees; the last complete attempt of a round counts. Of a study that
-    may be partial, a program that never fitted is not tried again: single, say, which has the whole global batch on one
-    device.
+    may be partial, a program that does not fit takes its step in passes, where it has one device and the others' global
+    batch; one that never fitted is not tried again.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
+    plan = dataclasses.replace(plan, programs=dict(plan.programs), extra=dict(plan.extra))  # some may go on in passes
     left, fitted = list(plan.programs), set()
     number, repeats = 0, repeats_of(plan, rounds)
     runs = rounds * len(plan.programs) + len(plan.extra)
     while number < rounds:
         said, records, began = {}, [], time.monotonic()
         for label in order(left, number):
-            config = plan.programs[label]
-            config = own_seed(config, number) if plan.study.seeded else config
             try:
-                record = run_one(console, plan, label, config, number, folder, f"round {number + 1}/{rounds} {label}")
+                record = run_fitting(console, plan, label, number, folder, f"round {number + 1}/{rounds} {label}")
             except RunFailed as error:
                 if plan.study.partial and did_not_fit(error.failure):
                     said[label], last = "did not fit into memory", error
@@ -104,6 +103,32 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
         if label in left or label not in plan.programs:
             run_one(console, plan, label, config, 0, folder, f"profile {label}")
     return folder
+
+
+def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, title: str) -> Record:
+    """One program's run in a round. One of one device that does not fit into its memory goes on in passes, from here to
+    the end of the suite, if the study may be partial."""
+    try:
+        return run_one(console, plan, label, in_round(plan, label, number), number, folder, title)
+    except RunFailed as error:
+        config = plan.programs[label]
+        alike = [each for each in plan.programs.values() if each.global_batch == config.global_batch]
+        devices = max(each.num_devices for each in alike)
+        may = plan.study.partial and did_not_fit(error.failure)
+        once = config.accumulate == min(each.accumulate for each in alike)  # and not in passes already
+        if not (may and once and (smaller := in_passes(config, devices))):
+            raise
+    plan.programs[label] = smaller
+    if label in plan.extra:
+        plan.extra[label] = in_passes(plan.extra[label], devices)
+    console.print(passes_in_words(smaller), highlight=False)
+    return run_one(console, plan, label, in_round(plan, label, number), number, folder, title)
+
+
+def in_round(plan: Plan, label: str, number: int) -> RunConfig:
+    """A program's config in a round: with a seed of its own, where the study has such."""
+    config = plan.programs[label]
+    return own_seed(config, number) if plan.study.seeded else config
 
 
 def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, folder: Path, title: str) -> Record:

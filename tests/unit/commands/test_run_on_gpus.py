@@ -76,12 +76,12 @@ def test_all_gpus_are_taken_by_a_word_and_named_where_one_is(nvml_stub):
 @pytest.fixture
 def runs(monkeypatch, tmp_path):
     """``runs(asked, too_large=…)``: run a config on four H100s, each run a made-up record; what was launched, and what
-    was printed. too_large: a mode that does not fit into memory."""
+    was printed. too_large: a mode that does not fit into memory with more images per pass than ``most``."""
     launched = []
 
     def launch(config, watch=None):
         launched.append(config)
-        if config.mode == launch.too_large:
+        if config.mode == launch.too_large and config.per_device_batch > launch.most:
             error = RunFailed("rank 0 raised OutOfMemoryError: CUDA out of memory")
             error.failure = {"rank": 0, "kind": "raised", "message": str(error), "traceback": ""}
             raise error
@@ -93,8 +93,8 @@ def runs(monkeypatch, tmp_path):
         (folder / "record.json").write_text(json.dumps(made.data))
         return folder / "record.json"
 
-    def run(asked: RunConfig, capsys, too_large: str = "") -> tuple[list[RunConfig], str]:
-        launch.too_large = too_large
+    def run(asked: RunConfig, capsys, too_large: str = "", most: int = 0) -> tuple[list[RunConfig], str]:
+        launch.too_large, launch.most = too_large, most
         monkeypatch.setattr(command, "from_arguments", lambda args: asked)
         monkeypatch.setattr(command, "resolve_here", lambda each: resolve(each, "cuda", 16, (9, 0), 79.6))
         monkeypatch.setattr(command, "launch", launch)
@@ -140,9 +140,16 @@ def test_nothing_more_is_run_than_was_asked_for(runs, capsys, asked, modes):
 def test_a_baseline_that_does_not_fit_costs_none_of_the_others(runs, capsys):
     """single gets the whole global batch on one GPU."""
     launched, text = runs(RunConfig(num_devices=4, baselines=True), capsys, too_large="single")
-    assert len(launched) == 4 and launched[1].per_device_batch == 1024
+    assert len(launched) == 5 and [each.per_device_batch for each in launched[1:3]] == [1024, 256]
     assert "left out: single with 1024 images on a device did not fit into its memory" in text
     assert "ddp plain" in text and "independent" in text
+
+
+def test_a_baseline_that_does_not_fit_at_once_takes_its_step_in_passes(runs, capsys):
+    launched, text = runs(RunConfig(num_devices=4, baselines=True), capsys, too_large="single", most=256)
+    assert [(each.per_device_batch, each.accumulate) for each in launched[1:3]] == [(1024, 1), (256, 4)]
+    assert "single does not fit into a device's memory in one pass: it takes its step in 4 passes of 256" in text
+    assert "single, 4 passes" in text and "left out" not in text
 
 
 def test_a_record_says_what_was_chosen_and_how(tmp_path):

@@ -14,6 +14,7 @@ from bench.errors import RunFailed
 from bench.studies import rounds
 from bench.studies.base import Plan
 from bench.studies.compare import study as compare
+from bench.studies.programs import in_mode
 from bench.studies.registry import study_of
 from bench.studies.scaling import result as scaling_result
 from bench.studies.scaling import study as scaling
@@ -39,6 +40,7 @@ def made_up(monkeypatch):
                 **options,
                 **labels,
                 batch=batch,
+                accumulate=config.accumulate,
                 device="cuda",
                 seconds=len(found),
                 failed="raised" if message else None,
@@ -79,21 +81,44 @@ def on_gpus(**options) -> RunConfig:
 
 
 def test_single_that_does_not_fit_ends_no_comparison(made_up, tmp_path):
-    """It has the whole global batch on one device. It is tried once; the others are compared over all rounds."""
+    """It has the whole global batch on one device. It is tried once so, and once in passes; the others are compared
+    over all rounds."""
     found = made_up(lambda config: OUT_OF_MEMORY if config.mode == "single" else "")
     console, plan = (
         Console(record=True, width=300, file=io.StringIO()),
         Plan(compare.COMPARE, compare.programs(on_gpus(), MODES)),
     )
     folder = rounds.run_rounds(console, plan, 3, str(tmp_path))
-    assert [r.config.mode for r in found if r.failure] == ["single"] and len(found) == 1 + 2 * 3
-    first, second, _ = console.export_text().splitlines()
+    assert [r.config.mode for r in found if r.failure] == ["single"] * 2 and len(found) == 2 + 2 * 3
+    _, first, second, _ = console.export_text().splitlines()
     assert "single did not fit into memory" in first and "single" not in second
     suite = suite_of(folder.name, found)
     assert list(suite.programs) == ["dp", "ddp"] and suite.n == 3
     study = study_of(suite)
     print_result(console, study, suite, study.result(suite))
     assert "\nwarning: single did not fit" in console.export_text()
+
+
+def test_single_takes_its_step_in_passes_where_its_batch_does_not_fit_at_once(made_up, tmp_path):
+    """Known from the first round on. The base of every speed-up is there, and the certificate says how."""
+    found = made_up(lambda config: OUT_OF_MEMORY if config.per_device_batch > 64 else "")
+    console = Console(record=True, width=300, file=io.StringIO())
+    plan = Plan(compare.COMPARE, compare.programs(on_gpus(per_device_batch=64), MODES),
+                extra={"single": in_mode(on_gpus(per_device_batch=64), "single", profile=True)})  # fmt: skip
+    folder = rounds.run_rounds(console, plan, 2, str(tmp_path))
+    singles = [(r.config.per_device_batch, r.config.accumulate) for r in found if r.config.mode == "single"]
+    assert singles == [(256, 1), (64, 4), (64, 4), (64, 4)] and len(found) == 1 + 2 * 3 + 1
+    assert console.export_text().startswith("single does not fit into a device's memory in one pass: it takes its step")
+    assert plan.programs["single"].accumulate == 1  # another suite of it tries again
+    suite = suite_of(folder.name, found)
+    assert list(suite.programs) == MODES and suite.n == 2
+    result = study_of(suite).result(suite)
+    (passes,) = [fact for fact in result.certificate.facts if fact.name == "passes of a step"]
+    assert passes.values == {"single": "4", "dp": "1", "ddp": "1"} and passes.status == "inherent"
+    print_result(console, study_of(suite), suite, result)
+    assert "warning: single did not fit into a device's memory in one pass: it takes its step in 4 passes of 64" in (
+        console.export_text()
+    )
 
 
 def test_strong_scaling_goes_on_from_the_fewest_devices_that_fit(made_up, tmp_path):
