@@ -20,6 +20,8 @@ INSTALL_TOOLS = (
 )
 STANDARDS = (14, 17, 20, 23)
 MEMORY_PER_JOB_GIB = 1.5  # one compiler that reads all of torch's headers
+# A line of a build's output that names an error.
+ERROR = re.compile(r"(: (fatal )?error:? )|^nvcc (fatal|error)\b|CMake Error|undefined reference|No space left|Killed")
 
 
 def find_compiler() -> str:
@@ -103,11 +105,6 @@ def cxx_standard(compiler: str, include_dirs: list[str], abi_flag: str = "") -> 
         " everything but MODE=horovod works; install a newer compiler (g++ 11 or later), name it in CXX,"
         " then run `bench install-horovod`"
     )
-
-
-ERROR = re.compile(
-    r"(: (fatal )?error:? )|^nvcc (fatal|error)\b|CMake Error|undefined reference|No space left|Killed"
-)
 
 
 def first_error(text: str) -> str:

@@ -85,7 +85,8 @@ def runs(monkeypatch, tmp_path):
             error = RunFailed("rank 0 raised OutOfMemoryError: CUDA out of memory")
             error.failure = {"rank": 0, "kind": "raised", "message": str(error), "traceback": ""}
             raise error
-        options = {name: getattr(config, name) for name in ("precision", "channels_last", "fused", "plain", "program")}
+        names = ("precision", "channels_last", "fused", "plain", "program", "accumulate")
+        options = {name: getattr(config, name) for name in names}
         speed = 100.0 if config.plain else 800.0
         made = records.record(config.mode, speed, config.num_devices, "cuda", config.per_device_batch, **options)
         folder = tmp_path / str(len(launched))
