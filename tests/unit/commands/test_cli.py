@@ -307,7 +307,7 @@ def test_workflows_are_yaml_and_run_targets_that_there_are():
     found = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     jobs = [job for path in found for job in yaml.safe_load(path.read_text())["jobs"].values()]
     ran = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
-    assert len(found) == 2 and ran and all(words[0] == "make" and words[1] in targets for words in ran)
+    assert len(found) == 3 and ran and all(words[0] == "make" and words[1] in targets for words in ran)
     assert all(job["timeout-minutes"] for job in jobs)
 
 
@@ -385,7 +385,7 @@ def test_doctor_on_a_machine_whose_torch_is_broken(no_torch, fresh):
 def test_a_busy_machine_is_nothing_to_fix(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "others_now", lambda: 0.9)
     monkeypatch.setattr(doctor, "find_problems", lambda *_: [])
-    monkeypatch.setattr(doctor, "shared_memory", lambda: [])
+    monkeypatch.setattr(doctor, "shared_memory", lambda **_: [])
     assert doctor.run(None) == 0
     assert "90 % of the CPU now: what is measured now is disturbed" in in_one_line(capsys.readouterr().out)
 
