@@ -63,7 +63,8 @@ def test_a_validation_uses_every_replica():
     images, labels = batch(8)
     seen = SimpleNamespace(
         mode=mode, model=model, device=torch.device("cpu"), autocast=contextlib.nullcontext(), skipped_images=set(),
-        status=SimpleNamespace(phase=lambda name: None),
+        status=SimpleNamespace(phase=lambda name: None), images_seen=0,
+        progress=SimpleNamespace(validation_starts=lambda *_: None, batch_validated=lambda *_: None),
         workload=SimpleNamespace(info=SimpleNamespace(metrics=(1,)), prepare=lambda x: x, blank=lambda: None,
                                  forward=lambda model, inputs, targets: model(inputs)),
         counted=lambda outputs, targets: torch.tensor([0, (outputs.argmax(1) == targets).sum(), len(targets)]),

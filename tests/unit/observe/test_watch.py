@@ -392,13 +392,13 @@ def test_what_a_stranger_puts_into_the_store_runs_nothing(tmp_path):
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     store = dist.HashStore()
-    Meeting(store, "here", 1, 2, 60).leave("part1", [Part()])
+    Meeting(store, "here", 1, 2, 60, lambda rank: "").leave("part1", [Part()])
     with pytest.raises(pickle.UnpicklingError, match=r"names posix.mkdir"):
-        Meeting(store, "here", 0, 2, 60).take("part1")
+        Meeting(store, "here", 0, 2, 60, lambda rank: "").take("part1", 1)
     assert not (tmp_path / "ran").exists()
     part = {"a": [1, 2.5, None, True, "é", b"x", (1,), {2}, frozenset({3}), range(4)], 5: Unheard("why"),
             "b": np.arange(6.0).reshape(2, 3), "c": np.float32(0.5), "d": np.array(["x", "y"]),
             "e": np.bool_(True)}  # fmt: skip
-    Meeting(store, "there", 1, 2, 60).leave("part1", part)
-    found = Meeting(store, "there", 0, 2, 60).take("part1")
+    Meeting(store, "there", 1, 2, 60, lambda rank: "").leave("part1", part)
+    found = Meeting(store, "there", 0, 2, 60, lambda rank: "").take("part1", 1)
     assert repr(found) == repr(part)
