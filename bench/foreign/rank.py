@@ -323,7 +323,7 @@ class Timer:
             rank, count = self.world.rank, self.world.count
             if started and not self.world.joined:  # it joined no group, and its launcher knows
                 count, rank = started[1:]
-            end = {"at": time.time(), "failed": bool(why), "words": f"{why}, {done}" if why else done}
+            end = {"at": steady.now(), "failed": bool(why), "words": f"{why}, {done}" if why else done}
             part = {"rank": rank, "world_size": count, "pid": self.pid, "end": end}
             # The device of a process that has failed may never be done with what it was given: it is not asked.
             self.leave(part if why else part | self.part(rank, count))
