@@ -179,8 +179,9 @@ def write_failure(
     and traceback. survived: with ELASTIC, what the run had survived before."""
     record = frame(run_dir, config, "failed", started) | {"topology": {}, "environment": environment, "samples": []}
     record |= {"elastic": survived} if survived else {}
-    for name, most in (("message", MOST_MESSAGE), ("traceback", MOST_TRACE)):
-        failure = failure | {name: shortened(as_unicode(failure[name]), most)}
+    limits = {"message": MOST_MESSAGE, "traceback": MOST_TRACE}
+    failure = failure | {name: shortened(as_unicode(str(failure[name])), most) for name, most in limits.items()
+                         if failure[name] is not None}  # fmt: skip
     check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
     public = {name: without_paths(failure[name]) for name in ("message", "traceback")}
     save(run_dir, record | {"failure": failure | public})

@@ -135,7 +135,7 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "mistakes": mistakes,
     "claim": claim,
     "local-cost": lambda: reference_page.finding(REFERENCE / "cpu-2-cores-epyc", "accuracy", "local", "accuracy"),
-    "watched": lambda: watched.scripts(REFERENCE / MACHINE / "watched.json"),
+    "watched": lambda: watched.scripts(REFERENCE / "cpu-2-cores-epyc" / "watched.json"),
     "watch-cost": lambda: watched.cost(REFERENCE / MACHINE / "watched-cost.json"),
     "memory-kinds": predicted.kinds,
     "memory-measured": lambda: predicted.measured(REFERENCE / MACHINE / "memory.json"),
@@ -146,5 +146,6 @@ BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(opt
     "forecast-published": forecast_published.summary,
     "forecast-published-rows": forecast_published.rows,
     "script-changes": script_changes.text,
+    "published-time": lambda: watched.timed(REFERENCE / "cpu-2-cores-epyc" / "time-published.json"),
     "published": lambda: watched.published(REFERENCE / MACHINE / "watched-published.json"),
 }

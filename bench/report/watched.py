@@ -42,6 +42,19 @@ def published(path: Path) -> str:
     return f"{machine(table)}\n\n{markdown.table(head, rows)}"
 
 
+def timed(path: Path) -> str:
+    """Other people's scripts under ``bench time``: their final weights, and what was found."""
+    table, rows = json.loads(path.read_text()), []
+    for row in table["rows"]:
+        said = [f"`{name}`" for name in row["found"]] + [f"`{name}`?" for name in row["asked"]]
+        note = f" ({row['note']})" if row["note"] else ""
+        script = f"{row['script']} `{row['file']}` at {row['commit']}{note}"
+        rows.append([script, row["engine"], row["weights"], ", ".join(said) or "nothing"])
+    head = [("script", False), ("exchange", False), ("final weights with and without", False),
+            ("found, or possible (?)", False)]  # fmt: skip
+    return f"{machine(table)}\n\n{markdown.table(head, rows)}"
+
+
 def cost(path: Path) -> str:
     """What a Watch adds to a step."""
     table = json.loads(path.read_text())
