@@ -108,8 +108,10 @@ class Writers:
                         self.note(path)
 
     def result(self) -> dict:
-        """The files, and on which machine they lie: the same name on another is another file."""
-        return {"host": socket.gethostname(), "names": sorted(self.names)}
+        """The files, and on which machine they lie: the same name on another is another file. One that has been deleted
+        since is nobody's, as a temporary one, or a cache that is locked while it is in use."""
+        there = [name for name in self.names if os.path.lexists(os.path.join(self.folder or "", name))]
+        return {"host": socket.gethostname(), "names": sorted(there)}
 
 
 def only_changes(mode: str | None) -> bool:
