@@ -25,6 +25,7 @@ from bench.install.steps import PIP, install_missing, run_step
 SDIST = f"horovod-{VERSION}.tar.gz"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 OVERLAY = Path(__file__).parent / "overlay"
+CMAKE_LOCK = Path(__file__).with_name("requirements-cmake.lock")
 TORCH_FACTS = """
 import json, os, torch
 root = os.path.dirname(torch.__file__)
@@ -192,7 +193,8 @@ def find_or_fetch_cmake(work: Path, log: Path, deadline: float) -> str:
     found = toolchain.find_cmake()
     if found:
         return found
-    run_step([*PIP, "install", "--target", str(work / "cmake"), "cmake>=3.21"], log, "fetching CMake", deadline)
+    command = [*PIP, "install", "--target", str(work / "cmake"), "--require-hashes", "-r", str(CMAKE_LOCK)]
+    run_step(command, log, "fetching CMake", deadline)
     return str(work / "cmake" / "cmake" / "data" / "bin" / "cmake")
 
 

@@ -818,3 +818,13 @@ def test_a_set_up_that_cannot_write_is_one_line(tmp_path, monkeypatch, capsys):
     assert environment.main(["--venv", str(tmp_path / "new")]) == 2
     said = capsys.readouterr().err
     assert said.startswith("setup: ") and said.count("\n") == 1 and "Not a directory" in said
+
+
+def test_what_the_build_fetches_has_its_checksums(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(toolchain, "find_cmake", lambda: None)
+    monkeypatch.setattr(horovod_build, "run_step", lambda command, *_: commands.append(command))
+    horovod_build.find_or_fetch_cmake(tmp_path, tmp_path / "log", 0.0)
+    assert "--require-hashes" in commands[0] and not any(word.startswith("cmake") for word in commands[0])
+    version = re.search(r"^cmake==(\d+)\.(\d+)", horovod_build.CMAKE_LOCK.read_text(), re.MULTILINE)
+    assert (int(version[1]), int(version[2])) >= (3, 21)
