@@ -202,7 +202,7 @@ def build_model(config: RunConfig, script, data: Data, status: StatusWriter, che
     train_mode(model)
     script.workload.check(model, data.train_set)
     if config.compile:
-        model.compile()
+        model.compile(mode=config.compile_mode)
     return mode.wrap_model(model), notes
 
 

@@ -104,6 +104,11 @@ def optimizer(record: Record) -> str | None:
     return f"{settings}, fused" if fused == {True} else f"{DISAGREE}: {settings}, with and without fused"
 
 
+def compiler(record: Record) -> str:
+    """Whether the model was compiled, and in which mode of torch.compile."""
+    return record.config.compile_mode or str(record.config.compile)
+
+
 def waiting_threads(record: Record) -> str:
     """How long OpenMP threads spin while they wait."""
     found = describe.wait_policies(record)
@@ -164,7 +169,7 @@ FACTS = {
     "clipping, guard": of_config("clip_norm", "loss_guard", "nesterov"),
     "augmentation": of_config("augment"),
     "memory format": memory_format,
-    "compiler": of_config("compile"),
+    "compiler": compiler,
     "gradient": of_facts("gradient"),
     "gradient compression": of_facts("compression"),
     "precision": of_facts("parameter_dtype", "autocast", "tf32"),

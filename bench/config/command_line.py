@@ -8,7 +8,7 @@ import shlex
 from bench.config import hosts, rules
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
 from bench.config.fields import PARTS, base_type, flag_of, variable_of
-from bench.config.modes import MODES
+from bench.config.modes import COMPILE_MODES, MODES
 from bench.config.options import FIELDS, RunConfig, names, when_not_given
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
@@ -35,7 +35,8 @@ def parse_value(f: dataclasses.Field, text: str):
             return True
         if text.lower() in ("0", "false", "no", "off", ""):
             return False
-        raise UserError(f"{variable_of(f)}={text}: write 1 or 0")
+        within = [each.metadata["choices"] for each in FIELDS.values() if each.metadata["within"] == f.name]
+        raise UserError(f"{variable_of(f)}={text}: write {', '.join(['1', *sum(within, ())])} or 0")
     try:
         return kind(text)
     except ValueError:
@@ -80,6 +81,8 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
         if f.name == "num_devices" and (ids := parse_gpu_ids(text)):
             alone = "," if len(ids) == 1 and ids[0].isdecimal() else ""  # which one, and not how many
             given |= {"num_devices": len(ids), "gpu_ids": ",".join(ids) + alone}
+        elif f.name == "compile" and text in COMPILE_MODES:
+            given |= {"compile": True, "compile_mode": text}
         else:
             given[f.name] = parse_value(f, text)
     return RunConfig(**given)
@@ -129,7 +132,8 @@ def in_words(f: dataclasses.Field, value) -> str:
 
 def make_command(config: RunConfig) -> str:
     """The make command that repeats this run: only what differs from the defaults is named."""
-    left_out = ("out", *names("labels"), *(["num_devices"] if config.gpu_ids else []))
+    named = [f.metadata["within"] for f in dataclasses.fields(config) if getattr(config, f.name) is not None]
+    left_out = ("out", *names("labels"), *named)
     words = [
         f"{variable_of(f)}={shlex.quote(in_words(f, value).partition('=')[2])}"
         for f in dataclasses.fields(config)

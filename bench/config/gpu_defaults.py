@@ -3,8 +3,10 @@
 The same for every mode, but for an optimizer that a mode cannot have, and from nothing but the GPU's generation, its
 memory and what the user gave. PLAIN=1 turns it off. It imports no torch and asks no driver.
 
-- precision: bf16 from Ampere on: its tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
-  Volta and Turing fp16 with a scaled loss, which their tensor cores have alone; fp32 on what is older.
+- precision: bf16 from Ampere on: tensor cores are twice as fast in it as in TF32, and half the memory is moved. On
+  Volta and Turing fp16 with a scaled loss, which their tensor cores have alone; fp32 on what is older. fp16 may be
+  faster on a network with batch norms, which torch runs by cuDNN in fp16 and by its own kernels in bf16: what is known
+  of it, and what `bench gpu-check` decides, is in tutorials/manual/options.md ("On a GPU").
 - channels_last wherever tensor cores compute: N H W C is their order. In fp32 it gains nothing.
 - cudnn_benchmark: every step has the same shapes, so the search is paid once, in the untimed steps.
 - fused: one kernel for many parameters. Adasum steps parameter by parameter, and torch has no fused sgd for sharded
@@ -79,7 +81,10 @@ def without_fused(config: RunConfig, modes: Iterable[str]) -> RunConfig:
 
 
 def precision_of(config: RunConfig, capability: tuple[int, int] | None) -> str:
-    """bf16, fp16 or fp32, by the generation. fp16 scales the loss, which PowerSGD and Adasum do not go with."""
+    """bf16, fp16 or fp32, by the generation, unless PARAM_DTYPE names it. fp16 scales the loss, which PowerSGD and
+    Adasum do not go with."""
+    if config.param_dtype:
+        return config.param_dtype
     if capability and capability >= BF16:
         return "bf16"
     scaled = config.compression != "powersgd" and not config.adasum

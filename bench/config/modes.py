@@ -69,12 +69,13 @@ FORMATS = ({"channels_last": True}, {"precision": "bf16"}, {"channels_last": Tru
 ON_GPU = ({"precision": "fp32"}, {"precision": "tf32"}, {"channels_last": False},
           *({name: on} for name in ("cudnn_benchmark", "fused") for on in (True, False)))  # fmt: skip
 COMPILED = ({"compile": True}, {"compile": True, "precision": "bf16"})
+COMPILE_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, besides its default
 
 MODES = {
     "single": ModeInfo(
         "one process, one device", Look("#6E6E6E", "", "o", (0, (5, 1, 1, 1, 1, 1))), ("in-process",),
         one_process=True, max_devices=1, single=(*FORMATS, *COMPILED),
-        single_on_gpu=ON_GPU,
+        single_on_gpu=(*ON_GPU, *({"compile": True, "compile_mode": mode} for mode in COMPILE_MODES)),
     ),
     "dp": ModeInfo(
         "nn.DataParallel: one process, one thread per device", Look("#E69F00", "///", "s", "--"), ("in-process",),
@@ -131,9 +132,10 @@ MODES = {
         Look("#D55E00", "+++", "X", (0, (5, 1))), ("torchrun", "spawn"), on_request=True,
         shards=("weights", "gradients", "optimizer state"),
         no_compile="the weights of a block are gathered by Python code before it, which is not compiled",
-        knobs={"reshard": None, "prefetch": None, "numa_binding": None},
+        knobs={"reshard": None, "prefetch": None, "param_dtype": None, "reduce_dtype": None, "numa_binding": None},
         single=({"reshard": False}, {"prefetch": 1}, {"prefetch": 2}, {"reshard": False, "prefetch": 1}),
-        on_gpu=({"reshard": False}, {"prefetch": 1}),
+        single_on_gpu=({"param_dtype": "bf16"}, {"param_dtype": "bf16", "reduce_dtype": "fp32"}),
+        on_gpu=({"reshard": False}, {"prefetch": 1}, {"precision": "bf16", "param_dtype": "bf16"}),
         norm_buffers="leaves each rank its own, and they drift apart",
     ),
     "local": ModeInfo(

@@ -14,12 +14,13 @@ from bench import mistakes
 from bench.config import data_sets, fields, own, rules, tasks
 from bench.config.fields import option
 from bench.config.hosts import SSH, Host, parse, share
-from bench.config.modes import LAUNCHERS, MODES
+from bench.config.modes import COMPILE_MODES, LAUNCHERS, MODES
 from bench.config.tasks import TASKS
 from bench.config.values import SCHEDULES
 from bench.errors import UserError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+SHORT = ("bf16", "fp16")  # of 16 bits
 NORMS = ("batch", "group", "none", "sync")
 OPTIMIZERS = ("sgd", "adam", "adamw")
 TRACKERS = ("none", "tensorboard", "wandb")
@@ -170,7 +171,11 @@ class RunConfig:
         "engine", None, "cuDNN tries its algorithms at the first steps and keeps the fastest (cpu: 0, gpu: 1)",
         plain=False,
     )  # fmt: skip
-    compile: bool = option("engine", False, "torch.compile the model")
+    compile: bool = option("engine", False, f"torch.compile the model: 1, or its mode: {', '.join(COMPILE_MODES)}")
+    compile_mode: str | None = option(
+        "engine", None, "the mode of torch.compile that COMPILE names", flag="compile", choices=COMPILE_MODES,
+        within="compile",
+    )  # fmt: skip
     bucket_cap_mb: float | None = option("engine", None, "ddp: bucket size in MiB (25)", exclusive_minimum=0)
     gradient_as_bucket_view: bool = option("engine", False, "ddp: gradients are views of their buckets")
     static_graph: bool = option("engine", False, "ddp: the graph is the same every step")
@@ -200,6 +205,14 @@ class RunConfig:
     prefetch: int | None = option(
         "engine", None, "fsdp: gather the weights of so many blocks ahead (backward 1, forward 0)", minimum=1
     )
+    param_dtype: str | None = option(
+        "engine", None, "fsdp: MixedPrecisionPolicy(param_dtype=): the weights are gathered in this type, that of "
+        "PRECISION, and batch norms in fp32 (all in fp32)", choices=SHORT,
+    )  # fmt: skip
+    reduce_dtype: str | None = option(
+        "engine", None, "fsdp: MixedPrecisionPolicy(reduce_dtype=): gradients are reduced in this type (as "
+        "PARAM_DTYPE; without it fp32)", choices=("fp32", *SHORT),
+    )  # fmt: skip
     local_steps: int = option(
         "engine", 4, "local: steps that each rank takes alone before the weights are averaged", minimum=1
     )

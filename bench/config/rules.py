@@ -216,6 +216,9 @@ def check_training(config) -> None:
     if config.norm == "sync" and not MODES[config.mode].sync_norm:
         raise UserError(f"MODE={config.mode} has no NORM=sync: its replicas cannot talk inside a forward pass; use ddp "
                         "or horovod")  # fmt: skip
+    if config.param_dtype and config.precision not in (None, config.param_dtype):
+        raise UserError(f"PARAM_DTYPE={config.param_dtype} is the type in which the step computes, and "
+                        f"PRECISION={config.precision}: use PRECISION={config.param_dtype}")  # fmt: skip
     if config.compile and (why := MODES[config.mode].no_compile):
         raise UserError(f"MODE={config.mode} has no COMPILE=1: {why}; use ddp or horovod")
     info = MODES[config.mode]

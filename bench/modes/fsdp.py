@@ -22,6 +22,9 @@ What to notice:
     with NORM=sync they are those of the global batch. A validation and a checkpoint take rank 0's;
   - with ACCUMULATE gradients of the passes that exchange nothing are kept whole, and the memory they save is back;
   - what is not finite in one rank's part is in no other's: torch asks all ranks before a scaled step (PRECISION=fp16);
+  - weights and gradients travel in float32, whatever autocast computes in. With PARAM_DTYPE=bf16 torch's
+    ``MixedPrecisionPolicy`` gathers bf16 and sends bf16 gradients, half of the bytes, and REDUCE_DTYPE=fp32 keeps the
+    gradients exact; the sharded weights that are stepped stay in float32;
   - the weights in a checkpoint are collected, so any other mode can read them.
 """
 
@@ -32,8 +35,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.modes import collectives
 from bench.structure import TensorList
@@ -41,6 +45,8 @@ from bench.structure import TensorList
 # Of one tensor; torch 2.14 has given them other names.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def no_span(lane: str, name: str, nbytes: int) -> contextlib.AbstractContextManager:
@@ -60,12 +66,15 @@ class Mode(collectives.Mode):
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), 0)
         mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
-        self.model, self.blocks = model, dict(blocks_of(model))
+        self.model, self.blocks, self.norms = model, dict(blocks_of(model)), {}
         keeps = {} if self.config.reshard else {"reshard_after_forward": False}
         # The model is what is in no block; backward begins with it, so torch keeps it whole.
-        for part in (*self.blocks.values(), model):
+        for name, part in {**self.blocks, "the rest": model}.items():
+            if norms := self.norms_in(part):
+                fully_shard(norms, mesh=mesh, **keeps | ({"reshard_after_forward": False} if part is model else {}))
+                self.norms[f"norms of {name}"] = norms[0]  # one state for all of them
             output = TensorList(part)
-            fully_shard(part, mesh=mesh, **keeps)
+            fully_shard(part, mesh=mesh, mp_policy=self.mixed_precision(part), **keeps)
             output.close(part)
         if self.config.prefetch:
             prefetch(list(self.blocks.values()), self.config.prefetch)
@@ -73,12 +82,24 @@ class Mode(collectives.Mode):
             self.timeline.notes.append("this version of torch does not let FSDP's gathering and scattering be watched")
         return model
 
+    def mixed_precision(self, part: nn.Module) -> MixedPrecisionPolicy:
+        """What PARAM_DTYPE and REDUCE_DTYPE make of a block."""
+        types = (None if isinstance(part, _BatchNorm) else self.config.param_dtype, self.config.reduce_dtype)
+        return MixedPrecisionPolicy(*map(DTYPES.get, types))
+
+    def norms_in(self, part: nn.Module) -> list[nn.Module]:
+        """The batch norms of a block that PARAM_DTYPE leaves in float32, as their running statistics are: with weights
+        of 16 bits they would not compute. They are gathered together."""
+        found = [module for module in part.modules() if isinstance(module, _BatchNorm) and module.affine]
+        own = [norm for norm in found if norm is not part and not isinstance(norm, FSDPModule)]
+        return own if self.config.param_dtype else []
+
     def watch(self, span: Callable = no_span, note: Callable[[torch.Tensor], None] = lambda tensor: None) -> bool:
         """From now on each collective runs inside of ``span(lane, name, bytes)``, and ``note`` is called with what it
         sends from and receives into. False where this version of torch does not let it."""
         if not hasattr(self.model, "set_custom_all_gather"):
             return False
-        for name, part in {**self.blocks, "the rest": self.model}.items():
+        for name, part in {**self.blocks, **self.norms, "the rest": self.model}.items():
             part.set_custom_all_gather(WatchedGather(name, span, note))
             part.set_custom_reduce_scatter(WatchedScatter(name, span, note))
         return True
@@ -95,12 +116,14 @@ class Mode(collectives.Mode):
             model.set_requires_gradient_sync(True)
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
+        sent = self.config.reduce_dtype or self.config.param_dtype
         return {
             "gradient": self.gradient,
-            "compression": "none",
+            "compression": "none" if sent in (None, "fp32") else sent,
             "buffers": "each rank's own" + (", of the global batch" if self.config.norm == "sync" else ""),
             "sharded": "weights, gradients, optimizer state",
             "blocks": len(self.blocks),
+            **({"gathered_as": self.config.param_dtype} if self.config.param_dtype else {}),
         }
 
     def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:

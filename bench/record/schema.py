@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.errors import BenchError, UserError, printable, shortened
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 SCHEMA_PATH = Path(__file__).with_name("record.schema.json")
 NETWORK_PATH = Path(__file__).with_name("network.schema.json")  # of what `bench network` leaves
 FOREIGN_PATH = Path(__file__).with_name("foreign.schema.json")  # of what `bench time` leaves

@@ -31,6 +31,10 @@ APART_AT_MOST = 1e-3  # of all weights, under Adam
 ADAM = {"optimizer": "adam", "lr": 1e-3}
 ADAM_MEAN_BOUND = 1e-7
 
+# Batch norms are gathered by themselves, in float32. bf16 has no instructions on every CPU.
+FSDP_BF16 = {"mode": "fsdp", "gpus": 2, "norm": "batch", "precision": "bf16", "allow_slow": 1, "profile": 1}
+BF16_APART = 0.5  # of the way: two roads of rounding, through batch norms of six images; a sum for a mean is off by one
+
 ROWS = {
     "ddp x2": {"mode": "ddp", "gpus": 2, "launcher": "torchrun"},
     "ddp x2, torchrun at a tcp address": {"mode": "ddp", "gpus": 2, "launcher": "torchrun", "dist_url": "tcp"},
@@ -78,6 +82,9 @@ REFERENCES = {
     "horovod, adam": {"mode": "horovod", "gpus": 2} | ADAM,
     "zero1, adam": {"mode": "zero1", "gpus": 2} | ADAM,
     "fsdp, adam": {"mode": "fsdp", "gpus": 2} | ADAM,
+    "fsdp, bf16": FSDP_BF16,
+    "fsdp, bf16, gathered in it": FSDP_BF16 | {"param_dtype": "bf16"},
+    "fsdp, bf16, gathered in it, reduced in fp32": FSDP_BF16 | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
     "local": {"mode": "local", "gpus": 2, "local_steps": 2},
     "local, averaged every step": {"mode": "local", "gpus": 2, "local_steps": 1},
     "independent": {"mode": "independent", "gpus": 2},
@@ -193,6 +200,34 @@ def test_weights_are_those_of_one_process_with_adam(trained, mode):
     apart = np.concatenate([difference.ravel() for difference in tensors.values()])
     assert apart.mean() <= ADAM_MEAN_BOUND
     assert (apart > BOUND).mean() <= APART_AT_MOST
+
+
+def sent(result, verb: str) -> dict[str, int]:
+    """Block -> the bytes that FSDP gathers of it, or scatters, in a step."""
+    found = {}
+    for span in result.loaded.samples[0].timeline["spans"]:
+        name = span["name"].removeprefix(f"{verb} ")
+        if span["lane"] == "communication" and name != span["name"]:
+            found[name] = found.get(name, 0) + span["bytes"]
+    return found
+
+
+def test_fsdp_sends_half_of_the_bytes_in_bf16_and_steps_as_well(trained):
+    plain, half, exact = (trained(name) for name in REFERENCES if name.startswith("fsdp, bf16"))
+    for verb, one, share in (("gather", half, 2), ("gather", exact, 2), ("scatter", half, 2), ("scatter", exact, 1)):
+        blocks, whole = sent(one, verb), sent(plain, verb)
+        norms = {name: blocks.pop(f"norms of {name}", 0) for name in whole}
+        assert any(norms.values())
+        assert {name: share * blocks[name] + norms[name] for name in whole} == whole
+    compression = [each(result, "facts")[0]["compression"] for result in (plain, half, exact)]
+    assert compression == ["none", "bf16", "none"]
+    ways = [differences(weights(plain, 1), weights(plain))]
+    ways += [differences(weights(result), weights(plain)) for result in (half, exact)]
+    way, rounded, same = (np.linalg.norm([np.linalg.norm(one) for one in tensors.values()]) for tensors in ways)
+    assert (
+        0 < rounded < BF16_APART * way and same < LAST_BITS * way
+    )  # autocast rounds the weights as gathering them does
+    assert all(len(set(each(result, "final_weights_sha256"))) == 1 for result in (half, exact))
 
 
 # --- The baseline ---------------------------------------------------------------------------------------------------

@@ -9,9 +9,13 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bench import worker
+from bench.config.options import RunConfig
+from bench.config.resolve import resolve
 from bench.measure import load, steady
+from bench.proof.selfbench.paired import Harness
 from tests.runs import ROOT
 
 
@@ -130,3 +134,12 @@ def test_an_elastic_attempt_frees_what_the_one_before_it_has_frozen(monkeypatch,
         gc.freeze()  # as it was for the other tests
         gc.enable()
     assert left() is None
+
+
+def test_the_compiler_gets_its_mode(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, **how: asked.append(how))
+    for mode in (None, "max-autotune"):
+        options = {"mode": "single", "data": "synthetic", "image_size": 16, "compile": True, "compile_mode": mode}
+        Harness(resolve(RunConfig(**options), "cpu", 2), tmp_path, pairs=1)
+    assert asked == [{"mode": None}, {"mode": "max-autotune"}]

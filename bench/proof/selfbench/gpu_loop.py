@@ -33,6 +33,8 @@ class Bare:
         self.order = torch.channels_last if config.channels_last else torch.contiguous_format
         model = torchvision.models.get_model(config.model, num_classes=CLASSES)
         self.model = model.to(self.device, memory_format=self.order)
+        if config.compile:
+            self.model.compile(mode=config.compile_mode)
         self.optimizer = torch.optim.SGD(model.parameters(), config.lr, config.momentum, fused=config.fused)
         self.short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.short is torch.float16)

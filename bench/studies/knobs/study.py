@@ -71,7 +71,7 @@ RULES = Rules(
         "buffers": (THEY, program),
         "precision": (STUDIED, options("precision")),
         "memory format": (STUDIED, options("channels_last")),
-        "compiler": (STUDIED, options("compile")),
+        "compiler": (STUDIED, options("compile", "compile_mode")),
         "optimizer": (STUDIED, options("fused")),
     },
     options=("precision", "fused"),

@@ -177,7 +177,8 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     assert (config.warmup_steps, config.timed_steps, config.baselines) == (warmup, steps, baselines)
     assert (config.device, config.threads, config.launcher) == (device, 6, "torchrun")
     left_open = {name for name in FIELDS if getattr(config, name) is None} | {"gpu_defaults"}  # of a GPU alone
-    engine = {"bucket_cap_mb", "fusion_mb", "cycle_time_ms", "prefetch"}  # None: the engine's own default
+    engine = {"bucket_cap_mb", "fusion_mb", "cycle_time_ms", "prefetch", "param_dtype", "reduce_dtype", "compile_mode"}
+    # None: the engine's own default
     training = {
         "lr_batch",
         "clip_norm",
@@ -419,6 +420,8 @@ def test_a_record_is_read_whatever_can_be_run_today():
         ({"mode": "dp", "compile": True}, "MODE=dp COMPILE=1 ddp horovod"),
         ({"norm": "sync", "sync": False}, "SYNC=0 NORM=sync"),
         ({"mode": "fsdp", "compile": True}, "MODE=fsdp COMPILE=1 ddp"),
+        ({"mode": "fsdp", "param_dtype": "bf16", "precision": "fp32"}, "PARAM_DTYPE=bf16 PRECISION=fp32 =bf16"),
+        ({"mode": "ddp", "param_dtype": "bf16"}, "PARAM_DTYPE MODE=fsdp"),
         ({"mode": "fsdp", "epochs": 1, "ema": 0.9}, "MODE=fsdp EMA ddp"),
         ({"mode": "fsdp", "epochs": 1, "replicas": True}, "MODE=fsdp REPLICAS ddp"),
         ({"mode": "fsdp", "sync": False}, "SYNC MODE=ddp"),
@@ -451,6 +454,14 @@ def test_what_training_cannot_do_is_refused(options, words):
 def test_sizes_workers_and_augmentation_follow_from_the_data(data, device, size, workers, augment):
     config = resolve(RunConfig(data=data, num_devices=2), device, usable_cores=6)
     assert (config.image_size, config.workers, config.augment) == (size, workers, augment)
+
+
+def test_compile_takes_the_modes_of_torchs_compiler():
+    config = parse(compile="reduce-overhead")
+    assert config == RunConfig(compile=True, compile_mode="reduce-overhead")
+    assert make_command(config) == "make bench COMPILE=reduce-overhead"
+    assert parse(compile="1") == RunConfig(compile=True) and parse(compile="0") == RunConfig()
+    assert "COMPILE=fast: write 1, reduce-overhead, max-autotune or 0" in refused(parse, compile="fast")
 
 
 def test_a_global_batch_counts_every_pass():
