@@ -1,0 +1,104 @@
+"""The whole step on a GPU, without one: what a GPU gets by default runs in each mode of torch, and lies there.
+
+In processes of their own (tests/fake_cuda.py says what is shown, and what is not)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bench.config.modes import MODES
+from tests.runs import ROOT
+
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+pytestmark = pytest.mark.skipif(
+    torch.version.cuda is None or torch.cuda.is_available() or COMPILER is None,
+    reason="it needs a torch with CUDA, a C compiler, and no GPU: tests/gpu has the real ones",
+)
+
+TWO = {"num_devices": 2}
+SMALL = {"model": "resnet18"}
+ADAMW = {"mode": "fsdp", "optimizer": "adamw"} | TWO
+GPT = {"model": "gpt", "per_device_batch": 4}
+LABELS_STAY = "labels stay on the CPU"  # a mistake, which tests/fake_cuda.py makes
+WHOLE = {
+    "single": {"mode": "single"},
+    "single, adamw, 4 passes": {"mode": "single", "optimizer": "adamw", "accumulate": 4, "clip_norm": 1.0} | SMALL,
+    "single, tf32, N C H W": {"mode": "single", "precision": "tf32", "channels_last": False} | SMALL,
+    "single, gpt": {"mode": "single"} | GPT,
+    "local": {"mode": "local", "local_steps": 1} | TWO,
+    "independent": {"mode": "independent"} | TWO | SMALL,
+    "fsdp": {"mode": "fsdp"} | TWO,
+    "fsdp, adamw, gpt": ADAMW | GPT,
+    "fsdp, adamw, kept, prefetched": ADAMW | SMALL | {"reshard": False, "prefetch": 1},
+    "fsdp, adamw, gathered in bf16": ADAMW | SMALL | {"param_dtype": "bf16"},
+    "fsdp, adamw, gathered in bf16, reduced in fp32": ADAMW | SMALL | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
+}
+FORWARD = {"ddp": {"mode": "ddp"} | TWO, "zero1": {"mode": "zero1"} | TWO}
+# torch has no fused SGD for DTensors, and FUSED=1 is the default on a GPU.
+NOT_YET = {"fsdp": pytest.mark.xfail(strict=True, reason="MODE=fsdp takes FUSED=1 with sgd by default")}
+
+
+@pytest.fixture(scope="module")
+def took(tmp_path_factory):
+    """``took(rows)``: what the program says of them, asked once."""
+    driver, done = tmp_path_factory.mktemp("cuda") / "libcuda.so.1", {}
+    build = [COMPILER, "-std=c11", "-Wall", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{driver.name}"]
+    subprocess.run([*build, "-o", str(driver), "tests/stubs/cuda_stub.c"], cwd=ROOT, check=True, timeout=60)
+
+    def get(rows: dict) -> dict:
+        asked = json.dumps(rows)
+        if asked not in done:
+            command, env = [sys.executable, "-m", "tests.fake_cuda", asked], os.environ | {"LD_PRELOAD": str(driver)}
+            done[asked] = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=550)
+        assert done[asked].returncode == 0, done[asked].stderr[-3000:]
+        return json.loads(done[asked].stdout.splitlines()[-1])
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def whole(took):
+    """Name -> where everything lies after whole steps, all in one process."""
+    return took(WHOLE | {LABELS_STAY: WHOLE["single"]})
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=NOT_YET.get(name, ())) for name in WHOLE])
+def test_a_step_with_a_gpus_defaults_lies_on_it(whole, name):
+    where = whole[name]
+    assert "error" not in where, where["error"]
+    assert where["parameters"].keys() == where["gradients"].keys() == {"cuda:0 float32"}
+    assert sum(where["parameters"].values()) == sum(where["gradients"].values())
+    assert where["optimizer"].keys() == where["loss"].keys() == {"cuda:0 float32"}
+    assert all(place.startswith("cuda:0 ") for place in where["buffers"])
+
+
+def test_the_defaults_are_those_of_a_recent_gpu(whole):
+    assert whole["single"]["defaults"] == "precision=bf16 channels_last=1 cudnn_benchmark=1 fused=1 batch=256"
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_a_forward_pass_under_ddp_lies_on_a_gpu(took, name):
+    where = took({name: FORWARD[name]})[name]
+    assert "error" not in where, where["error"]
+    assert where["parameters"].keys() == where["loss"].keys() == {"cuda:0 float32"}
+
+
+def test_every_mode_of_torch_is_tried():
+    tried = {options["mode"] for table in (WHOLE, FORWARD) for options in table.values()}
+    assert tried == set(MODES) - {"dp", "horovod"}  # several devices in one process; not torch's
+
+
+def test_a_tensor_on_another_device_is_found(whole):
+    assert "cuda:0" in whole[LABELS_STAY]["error"] and "cpu" in whole[LABELS_STAY]["error"]
+
+
+def test_what_torch_runs_a_batch_norm_by(whole):
+    """The fact on which the default of PRECISION rests (tutorials/manual/options.md)."""
+    assert {name for name, kernel in whole["batch norm"].items() if kernel != "Cudnn"} == {
+        "bf16 contiguous_format", "bf16 channels_last",
+    }  # fmt: skip
