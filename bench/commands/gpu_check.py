@@ -34,7 +34,7 @@ def run(args) -> int:
         asked = dataclasses.replace(asked, out=f"results/reference/{folder_of(gpus)}")
     asked = dataclasses.replace(asked, gpu_ids=None, num_devices=1)
     if only_plan:
-        known = (runner.Findings(Path(asked.out)), runner.key_of(asked, gpus)) if gpus else ()
+        known = (runner.Findings(Path(asked.out)), runner.key_of(asked, gpus), len(gpus)) if gpus else ()
         print("\n".join(runner.plan(modules, *known)))
         return ExitCode.DONE
     if not gpus:

@@ -1,4 +1,8 @@
-"""Part A3: every mode on the GPUs of this machine, its options, its timeline, and whole trainings."""
+"""Part A3: every mode on the GPUs of this machine, its options, its timeline, and whole trainings.
+
+On one GPU a mode of several processes has one rank: that its code runs is shown, and nothing of several ranks. What
+would show nothing at all there needs two GPUs.
+"""
 
 import tempfile
 from pathlib import Path
@@ -6,40 +10,52 @@ from pathlib import Path
 from bench.config.modes import MODES
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import Answer, Part
-from bench.proof.gpu_check.needs import HOROVOD, TWO_GPUS
+from bench.proof.gpu_check.needs import HOROVOD, SHORT, TWO_GPUS
 from bench.studies.programs import shown
 
 PART = Part("A3", "modes and training: every mode on all GPUs, options of the engines, whole trainings")
 RUN_S = 15
 IMAGES, SIDE = 400, 256  # of the photographs that are made up, over two classes
-PHOTOGRAPHS = {"epochs": 2, "image_size": 128, "workers": 16, "warmup_steps": 1, "model": "resnet18"}
+PHOTOGRAPHS = {"epochs": 2, "image_size": 128, "workers": 16, "warmup_steps": 1, "model": "resnet18", "decode": "auto"}
+ALONE = ("dp", "independent")  # on one device they are single
 
 
-def run_of(mode: str, **options):
-    """A check: a run of a mode on all GPUs, with its clocks, its memory and, where they should be equal, its
-    replicas."""
+def run_of(mode: str, *lanes: str, **options):
+    """A check: a run of a mode on all GPUs, with its clocks, its memory, where they should be equal its replicas, and
+    with ``lanes`` the timeline of a step."""
 
     def run(ground):
         record = ground.run(mode, 1 if MODES[mode].max_devices == 1 else ground.num_gpus, **options)
         info, alike = MODES[mode], record.config.sync
         alike = alike and not info.baseline and info.same_update
-        return answers.both(answers.speed(record), answers.equal_replicas(record) if alike else Answer(True))
+        logs = "".join(path.read_text(errors="replace") for path in Path(record.folder).glob("rank*.log"))
+        return answers.both(
+            answers.speed(record),
+            answers.equal_replicas(record) if alike else Answer(True),
+            answers.strides(logs),
+            answers.lanes(record, *lanes) if lanes else Answer(True),
+        )
 
     return run
+
+
+def needs_of(mode: str, options: dict) -> list[str]:
+    """What a run of a mode with these options needs."""
+    of_two = mode in ALONE or (MODES[mode].needs and options.keys() & MODES[mode].knobs.keys())  # Horovod sends nothing
+    needs = {HOROVOD: MODES[mode].needs, TWO_GPUS: of_two, SHORT: options.get("precision") in ("tf32", "bf16")}
+    return [need for need, needed in needs.items() if needed]
 
 
 def add(part: Part, mode: str, **options) -> None:
     """A run as a check of a part; its name is the mode and what is not at its default."""
     name = " ".join([mode, *(f"{option}={shown(value)}" for option, value in options.items())])
-    needs = [HOROVOD] if MODES[mode].needs else []
     part.add(name, f"Does {name} run on all GPUs, with equal replicas and the right clocks and memory?",
-             run_of(mode, **options), RUN_S, *needs)  # fmt: skip
+             run_of(mode, **options), RUN_S, *needs_of(mode, options))  # fmt: skip
 
 
 OWN = [mode for mode in MODES if not MODES[mode].on_request]  # the others are part A4
 for each in OWN:
     if not MODES[each].max_devices:  # one of a single device is part A2
-        add(PART, each)
         add(PART, each, plain=False)
 
 
@@ -56,19 +72,13 @@ def verify(ground):
     return Answer(code == 0, {"verify": said.strip().rpartition("\n")[2]})
 
 
-def profile_of(mode: str, *lanes: str):
-    """A check: the timeline of a step of a mode on all GPUs."""
-    return lambda ground: answers.lanes(
-        ground.run(mode, 1 if MODES[mode].max_devices == 1 else ground.num_gpus, profile=True), "phase", *lanes
-    )
-
-
 def explain(part: Part, mode: str) -> None:
-    """The timeline of a mode, where it trains, and its settings that are others on GPUs, as checks of a part."""
+    """A plain run of a mode with the timeline of a step, where it trains, and its settings that are others on GPUs, as
+    checks of a part."""
     info = MODES[mode]
     if not info.baseline:
-        part.add(f"profile of {mode}", f"Has the timeline of a step of {mode} a compute lane?",
-                 profile_of(mode, "compute"), RUN_S, *([HOROVOD] if info.needs else []))  # fmt: skip
+        part.add(f"profile of {mode}", f"Does {mode} run plain, with a compute lane in the timeline of a step?",
+                 run_of(mode, "phase", "compute", profile=True), RUN_S, *needs_of(mode, {}))  # fmt: skip
     for knobs in info.on_gpu:
         add(part, mode, **knobs)
 
@@ -81,7 +91,11 @@ add(PART, "ddp", loss_guard=10.0, watch=True)
 
 @PART.check(60)
 def photographs(ground):
-    """Does a training on JPEGs with 16 loader workers validate, keep checkpoints, and resume for a third epoch?"""
+    """Does a training on JPEGs decode on the GPU where it can, validate, keep checkpoints, and resume for an epoch?"""
+    import torch
+
+    from bench.workload.images import decode_on_gpu
+
     with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
         write_photographs(Path(folder))
         options = PHOTOGRAPHS | {"data": f"imagefolder:{folder}", "per_device_batch": 32}
@@ -91,8 +105,12 @@ def photographs(ground):
     for checkpoint in (path for record in (first, again) for path in Path(record.folder).glob("*.pt")):
         checkpoint.unlink()  # what is kept is committed
     found = [row["epoch"] for record in (first, again) for row in record.epochs]
-    figures = {"epochs": str(found), "top1": again.top1, "examples/s": first.throughput}
-    return Answer(again.epochs[-1]["epoch"] == 3 and again.epochs[-1]["images"] == 2 * (IMAGES // 10), figures)
+    decoder, on_cpu = first.samples[0].facts.get("decoder", ""), ground.device == "cpu"
+    why = "no GPU is used" if on_cpu else decode_on_gpu.why_not(torch.device("cuda", 0))
+    figures = {"epochs": str(found), "top1": again.top1, "examples/s": first.throughput, "decoder": decoder, "why": why}
+    on_gpu = bool(why) or "GPU" in decoder
+    whole = again.epochs[-1]["epoch"] == 3 and again.epochs[-1]["images"] == 2 * (IMAGES // 10)
+    return Answer(whole and on_gpu, figures)
 
 
 def write_photographs(folder: Path) -> None:

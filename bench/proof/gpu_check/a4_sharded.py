@@ -8,7 +8,6 @@ PART = Part("A4", "sharded modes and local SGD on all GPUs: runs, timelines, opt
 
 for each, info in MODES.items():
     if info.on_request:
-        add(PART, each)
         add(PART, each, plain=False)
         explain(PART, each)
         add(PART, each, precision="fp16", accumulate=2)

@@ -2,6 +2,7 @@
 
 import statistics
 
+from bench.measure.memory_parts import TENSORS
 from bench.proof.gpu_check.base import Answer
 from bench.record.view import Record
 
@@ -10,6 +11,8 @@ LONGEST_WAIT_S = 1e-3  # of the host for a batch that is on the device already
 LANES_APART = 0.02  # the compute lane against the events round the kernels
 SLOWEST_HARNESS = 0.98  # its throughput over a bare loop's
 WIDEST_SPREAD = 0.03  # of a run's repeats
+FASTER_THAN_DEFAULT = 1.02  # from which a default should be changed
+PARTS_APART = 0.1  # what was asked of the allocator in one step, and the blocks that it allocated in others
 
 
 def clocks(record: Record) -> Answer:
@@ -47,9 +50,27 @@ def memory(record: Record) -> Answer:
     return Answer(ok, {"process GiB": process, "device GiB": whole, "allocated GiB": rows[0].get("torch_allocated")})
 
 
+def memory_parts(record: Record) -> Answer:
+    """What tensors are for adds up to what torch has allocated at the peak, and to no more than it holds."""
+    device = record.samples[0].devices[0]
+    peak, parts = device["peak_memory_gib"], device["memory_parts"].get("gib", {})
+    inside, allocated = sum(parts.get(kind, 0) for kind in TENSORS), peak["torch_allocated"]
+    ok = abs(inside / allocated - 1) <= PARTS_APART and inside <= peak["torch_reserved"]
+    return Answer(ok, {"parts GiB": inside, "allocated GiB": allocated, "reserved GiB": peak["torch_reserved"],
+                       "notes": "; ".join(device["memory_parts"]["notes"])})  # fmt: skip
+
+
 def equal_replicas(record: Record) -> Answer:
-    """All ranks end with the same weights."""
-    return Answer(len({part.final_weights_sha256 for part in record.samples}) == 1, {"ranks": len(record.samples)})
+    """All ranks end with the same weights; one rank shows nothing of it."""
+    ranks = len(record.samples)
+    said = {"ranks": ranks} | ({"equal replicas": "not exercised: one rank"} if ranks == 1 else {})
+    return Answer(len({part.final_weights_sha256 for part in record.samples}) == 1, said)
+
+
+def strides(logs: str) -> Answer:
+    """No rank was told that gradients are copied into their buckets in another memory order."""
+    warned = "do not match bucket view strides" in logs
+    return Answer(not warned, {"warned": "gradients lie otherwise than their buckets"} if warned else {})
 
 
 def lanes(record: Record, *expected: str) -> Answer:
@@ -84,10 +105,19 @@ def spread(records: list[Record]) -> Answer:
     return Answer(apart <= WIDEST_SPREAD, {"spread": apart, **{f"run {i} /s": s for i, s in enumerate(speeds, 1)}})
 
 
-def against_bare(harness_s: list[float], bare_s: list[float]) -> Answer:
-    """The harness's loop is not slower than a bare one: by the median of the pairs of blocks."""
+def against_bare(harness_s: list[float], bare_s: list[float], examples: int) -> Answer:
+    """The harness's loop is not slower than a bare one: by the median of the pairs of blocks. examples: of a block."""
     ratio = statistics.median(bare / harness for harness, bare in zip(harness_s, bare_s, strict=True))
-    return Answer(ratio >= SLOWEST_HARNESS, {"ratio": ratio, "pairs": len(bare_s)})
+    speeds = {name: examples / statistics.median(each) for name, each in (("harness", harness_s), ("bare", bare_s))}
+    figures = {"ratio": ratio, "pairs": len(bare_s), **{f"{name} examples/s": speed for name, speed in speeds.items()}}
+    return Answer(ratio >= SLOWEST_HARNESS, figures)
+
+
+def fastest(default: float, others: dict[str, float]) -> Answer:
+    """No other setting is faster than the default by more than a repeat may differ. All: examples per second."""
+    ratios = {name: speed / default for name, speed in others.items()}
+    ok = all(ratio <= FASTER_THAN_DEFAULT for ratio in ratios.values())
+    return Answer(ok, {"default examples/s": default, **{f"{name} / default": ratio for name, ratio in ratios.items()}})
 
 
 def same_lane(busy_s: float, known_s: float) -> Answer:
@@ -98,6 +128,13 @@ def same_lane(busy_s: float, known_s: float) -> Answer:
 def within(differences: dict[str, float], bounds: dict[str, float]) -> Answer:
     """Every difference is a number within its bound."""
     return Answer(all(differences[name] <= bound for name, bound in bounds.items()), differences)  # nan is not
+
+
+def awaited(failure: dict, rank: int) -> Answer:
+    """Of a run in which a rank hung, the others are known to wait for it in a collective."""
+    others = [place for other, place in enumerate(failure.get("where") or []) if other != rank]
+    known = [place.get("awaits") or place["function"] for place in others if place and place["collective"]]
+    return Answer(len(known) == len(others) > 0, {"the others": ", ".join(known) or "not known to wait"})
 
 
 def failure(found: dict, kind: str, rank: int, left: int) -> Answer:

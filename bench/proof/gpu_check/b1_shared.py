@@ -76,19 +76,23 @@ def profile(ground):
 
 
 add("NCCL", "horovod", norm="sync")
-for cycle in (0.5, 1.0, 5.0, 25.0):
+for cycle in (0.5, 25.0):
     add("NCCL", "horovod", cycle_time_ms=cycle)
 add("NCCL", "horovod", async_completion=True)
+for sharded in ("zero1", "fsdp", "local"):
+    add("NCCL", sharded)
 
 
 def broken(kind: str, said: str):
-    """A check: rank 1 of two breaks, and the run says so and leaves nobody."""
+    """A check: rank 1 of two breaks, and the run says so and leaves nobody. Of one that hangs it is also known what the
+    other one waits for: over NCCL its stack does not say so, and torch's flight recorder does."""
 
     def run(ground):
         limit = {"timeout": 30.0} if kind == "hang" else {}
         before = descendants()
         found = ground.failing(mode="ddp", devices=2, **SMALL | limit | {"fault": f"{kind}:1:3"})
-        return answers.failure(found, said, 1, len(descendants() - before))
+        answer = answers.failure(found, said, 1, len(descendants() - before))
+        return answers.both(answer, answers.awaited(found, 1)) if kind == "hang" else answer
 
     return run
 

@@ -19,7 +19,7 @@ while True:
 """
 
 
-@PART.check(60)
+@PART.check(48)
 def spread(ground):
     """Do three runs with what is chosen by default differ in throughput by 3 % at most?"""
     return answers.spread([ground.run(**OPTIONS, round=number) for number in range(REPEATS)])

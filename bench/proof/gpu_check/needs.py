@@ -3,7 +3,6 @@
 import importlib.util
 import shutil
 
-from bench.files import PROJECT
 from bench.install import horovod_status
 from bench.launch.gpu_fit import SHORT_FROM
 from bench.measure import nccl
@@ -21,10 +20,8 @@ NEEDS = {
     "Triton and a C compiler": lambda gpus: bool(
         importlib.util.find_spec("triton") and any(map(shutil.which, ("cc", "gcc", "clang")))
     ),
-    "pytest": lambda gpus: importlib.util.find_spec("pytest") is not None,
-    "a clone of the project": lambda gpus: (PROJECT / "tests" / "gpu").is_dir(),
 }
-TWO_GPUS, SHORT, HOROVOD, SHARED_NCCL, CXX, COMPILES, PYTEST, CLONE = NEEDS
+TWO_GPUS, SHORT, HOROVOD, SHARED_NCCL, CXX, COMPILES = NEEDS
 
 
 def lacking(needs: tuple[str, ...], gpus: list[Gpu]) -> str:

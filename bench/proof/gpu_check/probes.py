@@ -184,3 +184,23 @@ def hooks(device: torch.device, folder: Path) -> dict[str, float]:
         return found
     finally:
         dist.destroy_process_group()
+
+
+def horovod_hooks(device: torch.device) -> dict[str, float]:
+    """How far the gradients of Horovod's optimizer at one rank are from the model's alone, and how many of them were
+    not given to be reduced. Of one rank Horovod takes no gradient, unless HOROVOD_ELASTIC=1 says that others may come;
+    it is set after the start, where Horovod would look for those others."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    os.environ["HOROVOD_ELASTIC"] = "1"
+    model, images, labels, _ = problem(device)
+    alone = gradients(model, images, labels)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), op=hvd.Average)
+    gradients(model, images, labels)
+    sent = len(optimizer._handles)
+    optimizer.synchronize()
+    found = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    hvd.shutdown()
+    return {"gradients": apart(found, alone), "not sent": abs(len(list(model.parameters())) - sent)}

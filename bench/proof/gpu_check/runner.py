@@ -4,8 +4,10 @@ A check that was answered before by the same code, with the same options on the 
 would take longer than what is left of the budget is not begun.
 """
 
+import ast
 import contextlib
 import datetime
+import functools
 import hashlib
 import json
 import os
@@ -23,7 +25,6 @@ from bench.config.options import RunConfig, to_dict
 from bench.errors import UserError
 from bench.files import PROJECT, written_whole
 from bench.install.horovod_status import torch_version
-from bench.measure.environment import source_hash
 from bench.measure.nvml import Gpu
 from bench.process import ending
 from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, part_in
@@ -79,13 +80,25 @@ class Findings:
             path.write_text(json.dumps({"version": VERSION, "findings": list(self.found.values())}, indent=1))
 
 
+@functools.cache
+def code_hash(package: Path = PROJECT / "bench") -> str:
+    """What the code of a package does, as a hash: of its syntax trees without docstrings, and so without comments."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        tree = ast.parse(path.read_bytes())
+        for node in ast.walk(tree):
+            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            if documented and ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+        digest.update(f"{path.relative_to(package).as_posix()}\0{ast.dump(tree)}\0".encode())
+    return digest.hexdigest()
+
+
 def key_of(asked: RunConfig, gpus: list[Gpu]) -> str:
     """What an answer rests on: the code, the options, torch, and which GPUs, by their kind: a cluster gives another one
     of them to every job. A hash."""
     options = {name: to_dict(asked)[name] for name in CHOSEN if name != "out"}
-    text = json.dumps(
-        [source_hash("proof", "studies"), options, torch_version(), [gpu.name for gpu in gpus], sys.version]
-    )
+    text = json.dumps([code_hash(), options, torch_version(), [gpu.name for gpu in gpus], sys.version])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -220,16 +233,19 @@ def counted(results: list[dict]) -> str:
     return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES)
 
 
-def plan(modules: list[str], findings: Findings | None = None, key: str = "") -> list[str]:
-    """What these parts would do, and how long: a line per part, and one per check. findings: those that are there."""
+def plan(modules: list[str], findings: Findings | None = None, key: str = "", num_gpus: int = 1) -> list[str]:
+    """What these parts would do on so many GPUs, and how long: a line per part, and one per check. findings: those that
+    are there."""
     lines, total = [], 0.0
     for module in modules:
         part = part_in(module)
-        lines.append(f"{part.name} {part.title}: {len(part.checks)} checks, {part.seconds / 60:.1f} minutes at most")
-        total += part.seconds
+        seconds = part.seconds_on(num_gpus)
+        lines.append(f"{part.name} {part.title}: {len(part.checks)} checks, {seconds / 60:.1f} minutes at most")
+        total += seconds
         for check in part.checks:
             needs = f" [needs {', '.join(check.needs)}]" if check.needs else ""
             before = findings and findings.of(check, key)
             done = f" ({before['outcome']} before)" if before and before["outcome"] != NOT_EXERCISED else ""
             lines.append(f"  {check.seconds:4.0f} s  {check.name}{done}: {check.question}{needs}")
-    return [*lines, f"in all {total / 60:.0f} minutes on a recent GPU"]
+    where = "a recent GPU" if num_gpus == 1 else f"{num_gpus} recent GPUs"
+    return [*lines, f"in all {total / 60:.0f} minutes at most on {where}"]

@@ -303,7 +303,8 @@ def judge_gpu(config: RunConfig, sample: dict) -> dict:
         config.precision,
         *(name for name in ("channels_last", "cudnn_benchmark", "fused") if getattr(config, name)),
     ]
-    row = Row("gpu", f"loop on a GPU / bare script, {', '.join(settings)}", "single", "bare", "throughput", 0.98)
+    name = f"loop on a GPU / bare loop with the same settings, {', '.join(settings)}"
+    row = Row("gpu", name, "single", "bare", "throughput", 0.98)
     return judge_pairs(row, sample["harness_s"], sample["bare_s"])
 
 

@@ -77,6 +77,35 @@ def test_replicas_that_differ_are_found():
     assert not answers.equal_replicas(other).ok
 
 
+def test_one_rank_shows_no_equal_replicas():
+    assert answers.equal_replicas(on_gpu()).figures == {"ranks": 1, "equal replicas": "not exercised: one rank"}
+    assert answers.equal_replicas(on_gpu("ddp", num_devices=2)).figures == {"ranks": 2}
+
+
+def test_gradients_in_another_memory_order_are_found_in_a_log():
+    warning = "UserWarning: Grad strides do not match bucket view strides. This may indicate grad was not created"
+    assert answers.strides("step 1 of 3\n").ok and not answers.strides(f"step 1\n{warning}\n").ok
+
+
+def parts(allocated: float = 4.0, reserved: float = 5.0, **gib: float):
+    """A record of a GPU with so much allocated and held, and these parts of it."""
+
+    def change(data: dict) -> None:
+        device = data["samples"][0]["devices"][0]
+        device["peak_memory_gib"] |= {"torch_allocated": allocated, "torch_reserved": reserved, "nvml_device": 9.0}
+        device["memory_parts"] = {"source": "torch's memory snapshot", "notes": [], **({"gib": gib} if gib else {})}
+
+    return changed(on_gpu(), change)
+
+
+def test_parts_of_the_memory_are_what_torch_counts():
+    beside = {"cache": 1.0, "context, libraries": 2.0}
+    assert answers.memory_parts(parts(weights=1.0, activations=2.8, **beside)).ok
+    assert not answers.memory_parts(parts(weights=1.0, activations=2.0, **beside)).ok  # a part is missing
+    assert not answers.memory_parts(parts(4.0, 3.9, weights=1.0, activations=3.0)).ok  # more than torch holds
+    assert not answers.memory_parts(parts()).ok  # it was not taken
+
+
 def test_lanes_of_a_timeline():
     (ddp,) = [record for record in records.profiled_records() if record.config.profile and record.config.mode == "ddp"]
     assert answers.lanes(ddp, "phase", "compute", "communication").ok
@@ -95,8 +124,16 @@ def test_differences_within_their_bounds():
 
 
 def test_the_harness_against_a_bare_loop():
-    assert answers.against_bare([1.0] * 5, [0.985] * 5).ok and not answers.against_bare([1.0] * 5, [0.97] * 5).ok
-    assert answers.against_bare([1.0, 1.0, 9.0], [0.985, 0.985, 0.5]).ok  # one disturbed block
+    found = answers.against_bare([1.0] * 5, [0.985] * 5, examples=640)
+    assert found.ok and not answers.against_bare([1.0] * 5, [0.97] * 5, 640).ok
+    assert found.figures["harness examples/s"] == 640 and 649 < found.figures["bare examples/s"] < 650
+    assert answers.against_bare([1.0, 1.0, 9.0], [0.985, 0.985, 0.5], 640).ok  # one disturbed block
+
+
+def test_a_default_is_the_fastest_but_for_what_repeats_differ_by():
+    assert answers.fastest(100.0, {"fp16": 101.9, "fused=0": 80.0}).ok and answers.fastest(100.0, {}).ok
+    found = answers.fastest(100.0, {"fp16": 102.1, "fused=0": 80.0})
+    assert not found.ok and found.figures["fp16 / default"] == pytest.approx(1.021)
 
 
 def test_repeats_and_foreign_load():
@@ -113,6 +150,16 @@ def test_repeats_and_foreign_load():
                                                           ("hung", 1, 0, False), ("killed", 1, 2, False)])  # fmt: skip
 def test_a_failure_is_named_and_leaves_nobody(kind, rank, left, ok):
     assert answers.failure({"kind": kind, "rank": rank, "message": "it was"}, "killed", 1, left).ok is ok
+
+
+def test_what_the_others_wait_for_is_known_where_a_rank_hangs():
+    at = {"file": "bench/training/loop.py", "line": 1, "function": "take_step"}
+    known = {"where": [at | {"collective": True, "awaits": "all_reduce of [3], number 7"}, at | {"collective": False}]}
+    found = answers.awaited(known, 1)
+    assert found.ok and found.figures == {"the others": "all_reduce of [3], number 7"}
+    assert answers.awaited({"where": [at | {"collective": True}, None]}, 1).ok  # its stack says so
+    for nothing in ({"where": [at | {"collective": False}, at]}, {"where": [None, at]}, {}):
+        assert not answers.awaited(nothing, 1).ok
 
 
 def test_several_answers_are_one():

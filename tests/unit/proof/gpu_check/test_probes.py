@@ -1,6 +1,9 @@
 """What `bench gpu-check` tries in one process, on a CPU, where that can be: so it is not broken on its first day on a
 GPU. ``nn.DataParallel`` and NVML cannot be tried here."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -8,6 +11,7 @@ from bench.config.options import CACHE, RunConfig
 from bench.proof.gpu_check import a3_training, answers, b1_shared, probes
 from bench.proof.gpu_check import ground as ground_module
 from bench.proof.gpu_check.ground import Ground
+from tests.runs import ROOT, needs_horovod
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +33,16 @@ def test_the_hooks_of_ddp_at_one_rank(tmp_path):
     bounds = {name: bound for name, (_, bound) in probes.HOOKS.items()} | {"powersgd later": 10}
     assert answers.within(found, bounds).ok, found
     assert found["fp16"] > 0 and found["powersgd later"] > 1e-3  # they were there
+
+
+@needs_horovod
+def test_the_hooks_of_horovod_at_one_rank():
+    code = "import torch; from bench.proof.gpu_check.probes import horovod_hooks as found; "
+    code += "print(*found(torch.device('cpu')).values())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    apart, not_sent = map(float, done.stdout.split()[-2:])
+    assert apart < 1e-3 and not_sent == 0
 
 
 SMALL = {"model": "resnet18", "image_size": 32, "threads": 2}
