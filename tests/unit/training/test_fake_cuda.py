@@ -39,8 +39,6 @@ WHOLE = {
     "fsdp, adamw, gathered in bf16, reduced in fp32": ADAMW | SMALL | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
 }
 FORWARD = {"ddp": {"mode": "ddp"} | TWO, "zero1": {"mode": "zero1"} | TWO}
-# torch has no fused SGD for DTensors, and FUSED=1 is the default on a GPU.
-NOT_YET = {"fsdp": pytest.mark.xfail(strict=True, reason="MODE=fsdp takes FUSED=1 with sgd by default")}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,7 @@ def whole(took):
     return took(WHOLE | {LABELS_STAY: WHOLE["single"]})
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=NOT_YET.get(name, ())) for name in WHOLE])
+@pytest.mark.parametrize("name", WHOLE)
 def test_a_step_with_a_gpus_defaults_lies_on_it(whole, name):
     where = whole[name]
     assert "error" not in where, where["error"]
