@@ -6,6 +6,8 @@ puts probes up before the model is built and takes those that slow a step down w
 steps begin; without it there are none.
 """
 
+import contextlib
+import inspect
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +23,14 @@ from bench.observe.waits import HostSyncs, Waits
 from bench.observe.weights import hash_of, state_of
 from bench.observe.writers import Writers, WrittenFiles
 from bench.record.observed import from_samples, rate_of
+from bench.training.holdings import replaced
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
 NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's facts call an exchange that is none
-# Where a step's lines stand, and which of their functions wait because they were asked to: LOSS_GUARD, SNAPSHOTS.
-STEP = tuple(str(Path(__file__).parents[1] / name) for name in ("training/loop.py", "modes"))
-WAITING = ("update", "save_snapshot")
+WAITING = (
+    "update",
+    "save_snapshot",
+)  # the trainer's methods that wait because they were asked to: LOSS_GUARD, SNAPSHOTS
 LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
 
 
@@ -36,6 +40,7 @@ class Observer:
     def __init__(self, config: RunConfig, run_dir: Path):
         self.config = config
         self.gradient = self.waits = None
+        self.replaced = contextlib.ExitStack()  # of the mode's methods
         self.writers, self.loads = (Writers(run_dir), Loads()) if config.watch else (None, None)
 
     def start(self, trainer) -> None:
@@ -43,7 +48,9 @@ class Observer:
         self.trainer, self.first_step = trainer, trainer.step
         self.begun = self.state()
         if self.config.watch:
-            self.waits = HostSyncs(trainer.device.type == "cuda", STEP, WAITING)
+            step = inspect.getfile(type(trainer)), str(Path(inspect.getfile(type(trainer.mode))).parent)
+            waiting = tuple(getattr(trainer, name).__name__ for name in WAITING)
+            self.waits = HostSyncs(trainer.device.type == "cuda", step, waiting)
             if trainer.mode.topology.world_size > 1 and trainer.mode.replicated:
                 self.look_after_synchronize()
 
@@ -64,8 +71,7 @@ class Observer:
                 self.gradient.look()
                 self.gradient.close()
 
-        mode.synchronize = synchronize_and_look
-        self.give_back = lambda: setattr(mode, "synchronize", synchronize)
+        self.replaced.enter_context(replaced(mode, "synchronize", synchronize_and_look))
 
     def batches(self, loader) -> Iterator:
         """The loader's batches; its sampler is walked again at the end."""
@@ -78,7 +84,7 @@ class Observer:
             self.waits.close()
         if self.gradient:
             self.gradient.close()
-            self.give_back()
+        self.replaced.close()
 
     def part(self, dataset, val_set, rows: list[dict], facts: dict) -> dict:
         """This rank's part of ``observed``, at the end. rows: this rank's own epochs, as ``Epochs`` has them."""
@@ -117,8 +123,8 @@ class Observer:
         """The images of this rank's first steps, and where the whole epochs begin and end among them."""
         ends = [0, *(row["steps"] for row in rows)]
         if not rows:
-            epochs = len(self.sampler) * self.config.global_batch // len(dataset)
-            ends = [0, *steps_of_epochs(len(dataset), epochs, self.config.global_batch)]
+            walked = len(self.sampler) * self.config.global_batch // len(dataset)
+            ends = [0, *steps_of_epochs(len(dataset), walked, self.config.global_batch)]
         first = self.first_step  # the epoch in which a run is resumed is not whole
         epochs = [(a - first, b - first) for a, b in itertools.pairwise(ends) if a > first or a == first == 0]
         ranks = self.trainer.mode.topology.world_size
