@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.observe.gradients import sequence
-from bench.observe.listening import listen
+from bench.observe.listening import BEGINS, ENDS, listen
 from bench.observe.probe import Probe
 
 HOROVODS = ("_allreduce_async", "_grouped_allreduce_async", "_allgather_async", "_broadcast_async", "_alltoall_async")
@@ -28,16 +28,22 @@ class AfterValidation(Probe):
 
     def follow(self, model, optimizer) -> None:
         self.close()
-        hears = self.watch.guarded(self, self.forward)
-        self.ends = [listen(DistributedDataParallel, "forward", hears)]
+        guarded = self.watch.guarded
+        self.ends = [
+            listen(DistributedDataParallel, name, guarded(self, hears))
+            for name, hears in ((BEGINS, self.begins), (ENDS, self.ends_pass))
+        ]
         operations = sys.modules.get("horovod.torch.mpi_ops")
         for name in HOROVODS if operations else ():
             with contextlib.suppress(AttributeError):
                 self.ends.append(listen(operations, name, self.watch.guarded(self, self.horovod_sends)))
 
-    def forward(self, arguments: tuple, options: dict):
-        """DistributedDataParallel.forward: what is sent within it is its own."""
+    def begins(self, arguments: tuple, options: dict) -> None:
+        """A pass of a DistributedDataParallel begins: what is sent within it is its own."""
         self.look()
+
+    def ends_pass(self, arguments: tuple, options: dict):
+        """Such a pass ends."""
         return self.watch.guarded(self, lambda result: setattr(self, "last", sequence()))
 
     def horovod_sends(self, arguments: tuple, options: dict) -> None:

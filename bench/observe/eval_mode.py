@@ -30,7 +30,7 @@ class EvalMode(Probe):
                 or (isinstance(m, _DropoutNd) and m.p > 0)]  # fmt: skip
 
     def fetched(self, epoch, batch) -> None:
-        if self.now is not None or torch.is_grad_enabled():
+        if self.now is not None or self.watch.model is None or torch.is_grad_enabled():
             return
         modules = list(self.watch.model.modules())
         if any(getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modules):

@@ -59,7 +59,7 @@ class Unloaded(Probe):
         """nn.Module.load_state_dict, of any module."""
         self.read = []
 
-    def begin(self, loader) -> None:
+    def start(self) -> None:
         self.close()
         modules = [self.watch.model]
         while isinstance(inner := getattr(modules[-1], "module", None), nn.Module):
