@@ -9,17 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from bench.observe.gradients import is_horovod, parameters_of
 from bench.observe.listening import skipped, uncompiled
-
-
-def is_horovod(optimizer) -> bool:
-    """Whether it is Horovod's DistributedOptimizer."""
-    return hasattr(optimizer, "_allreduce_grad_async")
-
-
-def parameters_of(optimizer) -> list[torch.Tensor]:
-    """All that an optimizer holds."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def find(optimizers: list[Optimizer]) -> list[nn.Module]:

@@ -36,6 +36,7 @@ from bench.measure.load import Load
 from bench.measure.memory import MemorySampler
 from bench.observe import Watch, watch
 from bench.observe.counts import Counts
+from bench.observe.gradients import held_by, is_horovod, parameters_of
 from bench.observe.hang import Hang, failure_of_process
 from bench.observe.listening import uncompiled
 from bench.observe.ranks import Ranks, launched
@@ -58,7 +59,7 @@ class Backward:
 
     def __init__(self, optimizer):
         self.seen = False
-        parameters = [p for p in models.parameters_of(optimizer) if isinstance(p, nn.Parameter) and p.requires_grad]
+        parameters = [p for p in parameters_of(optimizer) if isinstance(p, nn.Parameter) and p.requires_grad]
         self.hooks = [p.register_hook(self.hear()) for p in parameters]
 
     def hear(self):
@@ -105,8 +106,8 @@ class Timer:
 
     def made(self, optimizer) -> None:
         """The script has made an optimizer."""
-        held = set(map(id, models.parameters_of(optimizer)))
-        kin = [each for each in self.alive() if not held.isdisjoint(map(id, models.parameters_of(each)))]
+        held = held_by(optimizer)
+        kin = [each for each in self.alive() if not held.isdisjoint(map(id, parameters_of(each)))]
         self.family[optimizer] = self.family[kin[0]] if kin else len(self.optimizers)
         self.optimizers.append(weakref.ref(optimizer))
         self.backward[id(optimizer)] = weakref.ref(optimizer), Backward(optimizer)
@@ -187,7 +188,7 @@ class Timer:
         made, backward = self.backward.get(id(optimizer), (None, None))
         if made is None or made() is not optimizer:  # it has trained before
             return True
-        if not backward.seen and not any(map(is_some, models.parameters_of(optimizer))):
+        if not backward.seen and not any(map(is_some, parameters_of(optimizer))):
             return False
         backward.close()
         del self.backward[id(optimizer)]
@@ -224,7 +225,7 @@ class Timer:
         """The training starts: by now the models are what the script made of them."""
         self.begun = True
         self.world.look()
-        ours = [each for each in self.alive() if models.is_horovod(each)] or self.alive()
+        ours = [each for each in self.alive() if is_horovod(each)] or self.alive()
         try:
             self.models = models.find(ours)
             self.listening = models.hear_evaluations(self.models, self.evaluated)
@@ -253,7 +254,7 @@ class Timer:
     def open(self, optimizer) -> None:
         """The first step has been taken: the devices are known."""
         self.number, self.thread = self.family.get(optimizer), threading.get_ident()
-        self.devices = [p.device for p in models.parameters_of(optimizer)][:1]
+        self.devices = [p.device for p in parameters_of(optimizer)][:1]
         modules = [module for model in self.models for module in model.modules()]
         if ids := next((each.device_ids for each in modules if isinstance(each, nn.DataParallel)), None):
             self.devices = [torch.device("cuda", index) for index in ids]

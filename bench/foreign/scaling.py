@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from bench import formulas
 from bench.analysis import stats
@@ -161,7 +162,8 @@ class Scaling:
                 said.append(f"threads per process: {threads}: these devices are not equal; OMP_NUM_THREADS=1 for every "
                             "command makes them so")  # fmt: skip
         said += [f"{self.name(arm)}: {LABEL}: {arm.disturbance}" for arm in self.arms if arm.disturbance]
-        watched = {self.name(arm): share for arm in self.arms if (share := arm.mean(watch_share)) > WATCHED}
+        shares = {self.name(arm): arm.mean(attrgetter("watch_share")) for arm in self.arms}
+        watched = {name: share for name, share in shares.items() if share > WATCHED}
         if watched:
             shares = ", ".join(f"{100 * share:.0f} % of the steps on {name}" for name, share in watched.items())
             said.append(f"the Watch took {shares}: WATCH=0 times without one")
@@ -342,10 +344,6 @@ def step_s(record: ForeignRecord) -> float:
 def wait_s(record: ForeignRecord) -> float:
     """Mean seconds for which the rank that waits longest waits for its batch, at most a step."""
     return min(step_s(record), max(statistics.fmean(part.data_wait_s) for part in record.samples))
-
-
-def watch_share(record: ForeignRecord) -> float:
-    return record.watch_share
 
 
 def imbalance_s(record: ForeignRecord) -> float:

@@ -77,5 +77,9 @@ def others_now(seconds: float = 1.0) -> float:
     """The share of this machine's CPU that other processes take, watched for so long from a process that sleeps."""
     load = Load()
     time.sleep(seconds)
-    found = load.stop()
-    return others_cpu_share(found["machine_cpu_s"], [found["own_cpu_s"]], found["cores"], found["wall_s"])
+    return others_share(load.stop())
+
+
+def others_share(load: dict) -> float:
+    """The share of the CPU that other processes took meanwhile. load: as ``Load.stop`` returns it."""
+    return others_cpu_share(load["machine_cpu_s"], [load["own_cpu_s"]], load["cores"], load["wall_s"])

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from bench.observe.examples import is_list, length_of
+from bench.observe.gradients import is_horovod
 from bench.observe.probe import Probe, Unheard
 from bench.observe.view import Epoch, chosen
 
@@ -76,8 +77,7 @@ class Counts(Probe):
     @property
     def wrapped(self) -> bool:
         """Whether every step is exchanged by DDP, or by Horovod's optimizer."""
-        ours = [optimizer for optimizer in self.watch.optimizers if hasattr(optimizer, "_allreduce_grad_async")]
-        return bool(self.watch.ddp_models or ours)
+        return bool(self.watch.ddp_models or any(map(is_horovod, self.watch.optimizers)))
 
     def images_per_step(self, steps: int | None = None) -> int:
         """Images of this rank that one step of the training is made of. steps: how many it has taken; None: as many as

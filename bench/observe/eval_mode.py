@@ -32,12 +32,11 @@ class EvalMode(Probe):
     def fetched(self, epoch, batch) -> None:
         if self.now is not None or self.watch.model is None or torch.is_grad_enabled():
             return
-        modules = list(self.watch.model.modules())
-        if any(getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in modules):
+        if self.compiled():
             return  # to stand in for a compiled layer's forward would compile it again
         self.now, self.trains, self.calls = epoch, Counter(), 0
         self.layers = {id(layer) for layer in self.layers_of(self.watch.model)}
-        kinds = {type(m) for m in modules if id(m) in self.layers}
+        kinds = {type(m) for m in self.watch.model.modules() if id(m) in self.layers}
         self.ends = [listen(kind, "forward", self.watch.guarded(self, self.called)) for kind in kinds]
 
     def called(self, arguments: tuple, options: dict) -> None:

@@ -329,9 +329,19 @@ class Gradients(Probe):
                              "outside": self.watch.probe(Weights).moved}}  # fmt: skip
 
 
+def is_horovod(optimizer) -> bool:
+    """Whether it is Horovod's DistributedOptimizer."""
+    return hasattr(optimizer, "_allreduce_grad_async")
+
+
+def parameters_of(optimizer) -> list[torch.Tensor]:
+    """All that an optimizer holds."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def held_by(optimizer) -> set[int]:
     """The ids of an optimizer's parameters."""
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return set(map(id, parameters_of(optimizer)))
 
 
 def sequence() -> int | None:

@@ -51,7 +51,7 @@ from bench.launch.devices import usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import nvml
 from bench.measure.environment import collect_machine, cores_in_words, usable_cores
-from bench.measure.load import Load
+from bench.measure.load import Load, others_share
 from bench.proof.selfbench import PARTS
 from bench.proof.selfbench import processes as progs
 from bench.proof.selfbench.input_pipeline import write_photographs
@@ -368,11 +368,8 @@ def judge(row: Row, programs: dict, samples: dict) -> dict:
 def withhold(lines: list[dict], load: dict) -> dict[str, float]:
     """Take the verdicts away where other processes disturbed the measurement. load: of all of it (``Load.stop``).
     Returns metric -> value of what was above its threshold."""
-    cores, wall_s = load["cores"], load["wall_s"]
-    found = above({
-        "others_cpu_share": formulas.others_cpu_share(load["machine_cpu_s"], [load["own_cpu_s"]], cores, wall_s),
-        "steal_share": (load["steal_s"] or 0.0) / (cores * wall_s),
-    })  # fmt: skip
+    steal_share = (load["steal_s"] or 0.0) / (load["cores"] * load["wall_s"])
+    found = above({"others_cpu_share": others_share(load), "steal_share": steal_share})
     if found:
         for line in lines:
             line["verdict"] = LABEL if line["verdict"] else ""
