@@ -29,7 +29,7 @@ from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
 from bench.process.ending import end_command, signals_as_interrupt, wait, with_parent
 from bench.record.privacy import nameless, without_paths
-from bench.record.schema import FOREIGN_PATH, require_validator
+from bench.record.schema import require_validator
 from bench.record.write import save
 from bench.storage.urls import without_user
 
@@ -116,7 +116,7 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
                 )
             found = read_parts(parts, words[0], asked)
             watched = watched_of(parts, found)
-        return save(run_dir, record_of(run_id, started, name, words, asked, found, watched), NAME, FOREIGN_PATH)
+        return save(run_dir, record_of(run_id, started, name, words, asked, found, watched), NAME, "Script")
     except BaseException:
         shutil.rmtree(run_dir, ignore_errors=True)
         raise

@@ -1,4 +1,4 @@
-"""What ``bench time`` leaves: RUN_DIR/foreign.json, checked against bench/record/foreign.schema.json.
+"""What ``bench time`` leaves: RUN_DIR/foreign.json, checked against bench/record/definition.py.
 
 It is a kind of its own: no pool and no comparison of modes takes it, for nobody knows that what it computes is the
 same. Its figures are not in it: they follow from its samples when it is read.
@@ -13,12 +13,11 @@ from bench import formulas, mistakes
 from bench.config.options import RunConfig
 from bench.errors import BenchError
 from bench.mistakes import Finding
-from bench.record import schema
 from bench.record.disturbance import observed_of
 from bench.record.read import check_ranks, parsed
-from bench.record.schema import BadRecord
+from bench.record.schema import BadRecord, check_kind
 from bench.record.summary import disturbance
-from bench.record.view import Record, Sample
+from bench.record.view import Record
 
 VERSION = 1
 NAME = "foreign.json"
@@ -42,6 +41,8 @@ PROVENANCE = {
 @dataclass(frozen=True, eq=False)
 class ForeignRecord(Record):
     """A record of a foreign script; environment, devices and disturbance are read as a run's."""
+
+    FORM = "Script"
 
     @property
     def name(self) -> str:
@@ -70,16 +71,16 @@ class ForeignRecord(Record):
         return self.topology["global_batch"]
 
     @cached_property
-    def samples(self) -> list[Sample]:
-        """One per rank, of the steps that all ranks have timed."""
-        shared = set.intersection(*(set(part["step_number"]) for part in self.data["samples"]))
+    def samples(self) -> list:
+        """One per rank (``ScriptSample``), of the steps that all ranks have timed."""
+        import msgspec  # not for the list of commands
+
+        shared = set.intersection(*(set(part.step_number) for part in self.form.samples))
         found = []
-        for part in self.data["samples"]:
-            kept = [place for place, number in enumerate(part["step_number"]) if number in shared]
-            columns = {name: [part[name][place] for place in kept] for name in ("step_time_s", "data_wait_s")}
-            known = {"threads": part["threads"], "devices": part["devices"], "load": part["load"]}
-            found.append(Sample(part["rank"], **known, **columns, loader_workers=0, moments={}, first_indices=[],
-                                batch_fingerprints=[]))  # fmt: skip
+        for part in self.form.samples:
+            kept = [place for place, number in enumerate(part.step_number) if number in shared]
+            columns = {name: [getattr(part, name)[place] for place in kept] for name in ("step_time_s", "data_wait_s")}
+            found.append(msgspec.structs.replace(part, **columns))
         return found
 
     @property
@@ -112,7 +113,7 @@ class ForeignRecord(Record):
     @property
     def watch_share(self) -> float:
         """Of the timed steps' time, what the Watch took: the largest of the ranks'."""
-        return max(sum(part["watch_s"]) / sum(part["step_time_s"]) for part in self.data["samples"])
+        return max(sum(part.watch_s) / sum(part.step_time_s) for part in self.form.samples)
 
     @property
     def peak_memory(self) -> list[dict]:
@@ -134,26 +135,24 @@ def load(path: Path) -> ForeignRecord:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     data = parsed(path)
-    schema.check_kind(
-        data, path, schema.FOREIGN_PATH, "foreign_version", VERSION, "version {} of a foreign script's record"
-    )
-    check_samples(data, path)
-    return ForeignRecord(data | {"status": "ok", "summary": disturbance(data["samples"])}, str(path.parent))
+    script = check_kind(data, path, "Script", "foreign_version", VERSION, "version {} of a foreign script's record")
+    check_samples(script, path)
+    known = {"status": "ok", "summary": disturbance(data["samples"])}
+    return ForeignRecord(data | known, str(path.parent), checked=script)
 
 
-def check_samples(data: dict, where) -> None:
+def check_samples(script, where) -> None:
     """Raise BadRecord where a rank is missing, columns that belong together differ in length, no step was timed on all
     ranks, or what was observed cannot be read."""
-    check_ranks(data, where)
-    parts = data["samples"]
-    columns = ("step_number", "step_time_s", "data_wait_s", "watch_s")
-    if any(len({len(part[name]) for name in columns}) > 1 for part in parts):
-        raise BadRecord(f"{where}: not a valid record: samples: columns of different lengths")
-    if not set.intersection(*(set(part["step_number"]) for part in parts)):
+    check_ranks(script.samples, script.topology, where)
+    for part in script.samples:
+        if len({len(column) for column in (part.step_number, part.step_time_s, part.data_wait_s, part.watch_s)}) > 1:
+            raise BadRecord(f"{where}: not a valid record: samples: columns of different lengths")
+    if not set.intersection(*(set(part.step_number) for part in script.samples)):
         raise BadRecord(f"{where}: not a valid record: samples: no step was timed on all ranks")
     try:
-        if data["observed"]:
-            mistakes.find(data["observed"])
+        if script.observed:
+            mistakes.find(script.observed)
     except Exception as error:
         raise BadRecord(f"{where}: not a valid record: observed: {type(error).__name__}: {error}") from None
 

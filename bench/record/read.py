@@ -1,4 +1,4 @@
-"""Records from files: read, migrated, and checked against their schema and their own samples."""
+"""Records from files: read, migrated, and checked against their definition and their own samples."""
 
 import json
 import math
@@ -9,11 +9,12 @@ from pathlib import Path
 from bench.config.fields import LARGEST_WHOLE, fits, in_range
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, unchecked
+from bench.config.workloads import WorkloadInfo
 from bench.errors import UserError
 from bench.record.migrate import migrate
 from bench.record.schema import BadRecord, check
 from bench.record.summary import summarise, summarise_accuracy
-from bench.record.view import Record, workload_in
+from bench.record.view import Record
 
 MOST_BYTES = 256 * 2**20  # a record of a long run on many ranks has some MiB
 LATER = {"median_throughput_per_s", "steal_share"}  # figures that older records lack
@@ -26,17 +27,17 @@ def load(path: Path) -> Record:
     """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
     path = Path(path)
     data = parsed(path)
-    check(migrate(data, path), path)
+    form = check(migrate(data, path), path)
     check_config(data, path)
     added = frozenset()
     if data["status"] == "ok":
-        check_samples(data, path)
-        check_nodes(data, path)
-        check_coverage(data, path)
-        follows = summary_of(data, path)
+        check_samples(form, path)
+        check_nodes(form, path)
+        check_coverage(form, path)
+        follows = summary_of(data, form.workload, path)
         data["summary"], added = completed(data["summary"], follows)
-        check_summary(data, follows, path)
-    return Record(data, str(path.parent), added)
+        check_summary(data, form.workload, follows, path)
+    return Record(data, str(path.parent), added, form)
 
 
 def parsed(path: Path):
@@ -128,22 +129,21 @@ def check_config(record: dict, where) -> None:
         raise BadRecord(f"{where}: not a valid record: config/{min(wrong, default='mode')} is not an option's value")
 
 
-def check_samples(record: dict, where) -> None:
+def check_samples(run, where) -> None:
     """Raise BadRecord when ranks or columns that belong together differ in length, or a rank is missing."""
-    check_ranks(record, where)
-    parts = record["samples"]
+    check_ranks(run.samples, run.topology, where)
     for name in ("step_time_s", "batch_fingerprints"):
-        if len({len(part[name]) for part in parts}) > 1:
+        if len({len(getattr(part, name)) for part in run.samples}) > 1:
             raise BadRecord(f"{where}: not a valid record: samples/{name}: the ranks differ in length")
-    for part in parts:
-        columns = [*list(part.get("phase_time_s", {}).values()), part["step_time_s"]]
-        timelines = [{len(column) for column in device["timeline"].values()} for device in part["devices"]]
+    for part in run.samples:
+        columns = [*part.phase_time_s.values(), part.step_time_s]
+        timelines = [{len(column) for column in device["timeline"].values()} for device in part.devices]
         if len({len(column) for column in columns}) > 1 or any(len(lengths) > 1 for lengths in timelines):
-            raise BadRecord(f"{where}: not a valid record: samples: columns of rank {part['rank']} differ in length")
-        if found := part.get("replicas"):
+            raise BadRecord(f"{where}: not a valid record: samples: columns of rank {part.rank} differ in length")
+        if found := part.replicas:
             columns = [found["steps"], found["distance"], found["lr"], *found["by_layer"].values()]
             columns += [found["theory"]] if found["theory"] else []
-            metric = workload_in(record).metrics[0].key
+            metric = run.workload.metrics[0].key
             rows = found.get(f"ranks_{metric}")
             if not isinstance(rows, list) or not rows or not all(isinstance(row, list) and row for row in rows):
                 raise BadRecord(f"{where}: not a valid record: samples/replicas: no ranks_{metric}")
@@ -154,9 +154,9 @@ def check_samples(record: dict, where) -> None:
                 raise BadRecord(f"{where}: not a valid record: samples: columns of the replicas differ in length")
 
 
-def check_ranks(record: dict, where) -> None:
+def check_ranks(samples: list, topology: dict, where) -> None:
     """Raise BadRecord where a rank is missing, twice, or not in its place."""
-    if [part["rank"] for part in record["samples"]] != list(range(record["topology"]["world_size"])):
+    if [part.rank for part in samples] != list(range(topology["world_size"])):
         raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
 
 
@@ -165,32 +165,31 @@ def is_number(value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check_nodes(record: dict, where) -> None:
+def check_nodes(run, where) -> None:
     """Raise BadRecord when a rank is on no machine, on two, or on another one than it says."""
-    nodes, parts = record["nodes"], record["samples"]
-    place = {rank: number for number, node in enumerate(nodes) for rank in node["ranks"]}
-    listed = sorted(rank for node in nodes for rank in node["ranks"])
-    if nodes and (listed != list(range(len(parts))) or any(part.get("node", place[part["rank"]]) != place[part["rank"]]
-                                                           for part in parts)):  # fmt: skip
+    place = {rank: number for number, node in enumerate(run.nodes) for rank in node.ranks}
+    listed = sorted(rank for node in run.nodes for rank in node.ranks)
+    if run.nodes and (listed != list(range(len(run.samples))) or any(part.node != place[part.rank]
+                                                                     for part in run.samples)):  # fmt: skip
         raise BadRecord(f"{where}: not a valid record: nodes: not every rank once, or another than samples/node says")
 
 
-def check_coverage(record: dict, where) -> None:
+def check_coverage(run, where) -> None:
     """Raise BadRecord when more images were never seen than an epoch left out, or than there are."""
-    seen = record.get("observed", {}).get("data", {})
-    counts = [epoch["never"] for epoch in seen.get("epochs", [])]
-    if counts and not seen["never_seen"] <= min(counts) <= max(counts) <= seen["num_images"]:
+    seen = run.observed and run.observed.data
+    counts = [epoch.never for epoch in seen.epochs or ()] if seen else []
+    if counts and not seen.never_seen <= min(counts) <= max(counts) <= seen.num_images:
         raise BadRecord(f"{where}: not a valid record: observed/data: epochs/never, never_seen and num_images disagree")
 
 
-def summary_of(record: dict, where) -> dict:
+def summary_of(record: dict, workload: WorkloadInfo, where) -> dict:
     """The summary that follows from a record's samples. Raises BadRecord where the global batch was edited."""
     config, global_batch = unchecked(record["config"]), record["topology"]["global_batch"]
     if global_batch != config.global_batch:
         raise BadRecord(
             f"{where}: edited: topology/global_batch is {global_batch}, by config it was {config.global_batch}"
         )
-    return summarise(config.mode, global_batch * workload_in(record).per_example, record["samples"])
+    return summarise(config.mode, global_batch * workload.per_example, record["samples"])
 
 
 def completed(summary: dict, follows: dict) -> tuple[dict, frozenset[str]]:
@@ -201,9 +200,9 @@ def completed(summary: dict, follows: dict) -> tuple[dict, frozenset[str]]:
     return full, frozenset([*added, *({"step_time_s/mean"} if "mean" not in steps else ())])
 
 
-def check_summary(record: dict, follows: dict, where) -> None:
+def check_summary(record: dict, workload: WorkloadInfo, follows: dict, where) -> None:
     """Raise BadRecord when a figure of the summary does not follow from the samples: the record was edited."""
-    config, summary, workload = unchecked(record["config"]), record["summary"], workload_in(record)
+    config, summary = unchecked(record["config"]), record["summary"]
     for name, value in follows.items():
         if name not in ("command_to_first_timed_step_s", "disturbed_above") and not agree(value, summary.get(name)):
             raise BadRecord(f"{where}: edited: summary/{name} does not follow from the samples")

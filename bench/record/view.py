@@ -1,78 +1,45 @@
-"""One record, typed and read-only: what reports, studies and notebooks read instead of keys in a dict."""
+"""One record, read-only: what reports, studies and notebooks read instead of keys in a dict. The types of its parts are
+in bench/record/definition.py."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 from bench.config.command_line import make_command
 from bench.config.modes import MODES, ModeInfo
 from bench.config.options import RunConfig, unchecked
-from bench.config.workloads import Metric, WorkloadInfo
+from bench.config.workloads import WorkloadInfo
 from bench.mistakes import MISTAKES
 from bench.record.observed import observed_of
+from bench.record.schema import check
 
-
-@dataclass(frozen=True)
-class Sample:
-    """What one rank measured. Times in seconds, one per timed step. What an old record lacks is empty or None."""
-
-    rank: int
-    threads: int
-    loader_workers: int
-    step_time_s: list[float]
-    data_wait_s: list[float]
-    # Seconds since 1970, steady: worker_started, joined, data_ready, first_timed_step, last_timed_step.
-    moments: dict[str, float]
-    first_indices: list[int]  # the examples of the first step
-    batch_fingerprints: list[int]
-    devices: list[dict]  # memory over time and its peaks, one per device of this process
-    initial_weights_sha256: str | None = None
-    final_weights_sha256: str | None = None
-    phase_time_s: dict[str, list[float]] = field(default_factory=dict)
-    facts: dict | None = None  # what the run did, read from its live objects
-    timeline: dict | None = None  # of a profiled step
-    profile: dict | None = None  # of one device: when each parameter is needed, and its gradient ready
-    replicas: dict | None = None  # of rank 0: distances between the replicas, accuracy of each
-    lab: dict = field(default_factory=dict)  # what a mistake noted
-    node: int = 0  # the number of its machine among the record's nodes
-    load: dict | None = None  # CPU of this rank and of its machine during the timed steps (bench/measure/load.py)
-
-
-@dataclass(frozen=True)
-class Node:
-    """One machine of a run. clock_offset_s: its clock less that of rank 0's machine, good to clock_uncertainty_s; no
-    figure rests on it. What is not known is None."""
-
-    name: str
-    ranks: list[int]
-    devices: int
-    environment: dict
-    interface: str | None = None
-    link_speed_mbit: float | None = None
-    clock_offset_s: float | None = None
-    clock_uncertainty_s: float | None = None
-
-
-FIELDS = tuple(Sample.__dataclass_fields__)
-
-
-def workload_in(data: dict) -> WorkloadInfo:
-    """The ``workload`` of a record's file."""
-    found = data["workload"]
-    return WorkloadInfo(**found | {"metrics": tuple(Metric(**metric) for metric in found["metrics"])})
+if TYPE_CHECKING:  # it needs msgspec, which the list of commands does without
+    from bench.record.definition import Node, Run, Sample
 
 
 @dataclass(frozen=True, eq=False)
 class Record(Mapping):
     """A record. data: as in its file, of this schema version. folder: where the file is. added: figures of the summary
-    that are not in the file, which is too old to have them; they were computed from its samples.
+    that are not in the file, which is too old to have them; they were computed from its samples. checked: ``data`` by
+    its definition, where it has been checked already.
 
     ``record["summary"]`` is that part of the file; everything else here is a name for something in it.
     """
 
+    FORM: ClassVar[str] = "Run"  # its name in the definition
+
     data: dict
     folder: str = ""
     added: frozenset[str] = frozenset()
+    checked: Run | None = None
+
+    @cached_property
+    def form(self) -> Run:
+        """The record by its definition."""
+        return self.checked or check(self.data, self.folder or "record", self.FORM)
 
     def __getitem__(self, key: str):
         return self.data[key]
@@ -132,7 +99,7 @@ class Record(Mapping):
     @cached_property
     def workload(self) -> WorkloadInfo:
         """What was trained: the unit of its throughput, and its metrics."""
-        return workload_in(self.data)
+        return self.form.workload
 
     # --- where it ran ---------------------------------------------------------------------------------------------
 
@@ -160,11 +127,13 @@ class Record(Mapping):
     @cached_property
     def nodes(self) -> list[Node]:
         """Its machines, rank 0's first; none of a run that failed or only validated."""
-        found = []
-        for number, node in enumerate(self.data.get("nodes", ())):
-            known = {"name": f"node {number}", "devices": len(node["ranks"]), "environment": self.environment} | node
-            found.append(Node(**known))
-        return found
+        import msgspec
+
+        return [
+            msgspec.structs.replace(node, name=node.name or f"node {number}", devices=node.devices or len(node.ranks),
+                                    environment=node.environment or self.environment)
+            for number, node in enumerate(self.form.nodes or ())
+        ]  # fmt: skip
 
     @property
     def several_machines(self) -> bool:
@@ -223,7 +192,7 @@ class Record(Mapping):
     @cached_property
     def samples(self) -> list[Sample]:
         """One per rank; none of a failed run."""
-        return [Sample(**{k: part[k] for k in FIELDS if k in part}) for part in self.data["samples"]]
+        return self.form.samples
 
     @property
     def throughput(self) -> float | None:

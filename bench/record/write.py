@@ -1,4 +1,4 @@
-"""What a run leaves behind, as JSON: written whole or not at all, checked against its schema.
+"""What a run leaves behind, as JSON: written whole or not at all, checked against its definition.
 
 Raw samples are kept: every figure of ``summary`` can be computed again from ``samples`` by the functions of
 ``bench/formulas.py``.
@@ -17,7 +17,7 @@ from bench.config.workloads import workload_of
 from bench.errors import as_unicode, shortened
 from bench.measure import node, steady
 from bench.record.privacy import without_names, without_paths
-from bench.record.schema import SCHEMA_PATH, SCHEMA_VERSION, check
+from bench.record.schema import SCHEMA_VERSION, check
 from bench.record.summary import summarise, summarise_accuracy
 
 PROVENANCE = {
@@ -271,8 +271,8 @@ def provenance_of(config: RunConfig) -> dict:
     }
 
 
-def save(run_dir: Path, record: dict, name: str = "record.json", form: Path = SCHEMA_PATH) -> Path:
-    """Check a record and write it whole: to a temporary name on the same disk, then renamed. form: its schema."""
+def save(run_dir: Path, record: dict, name: str = "record.json", form: str = "Run") -> Path:
+    """Check a record and write it whole: to a temporary name on the same disk, then renamed. form: its definition."""
     check(record, run_dir, form)
     path = Path(run_dir) / name
     with files.written_whole(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:

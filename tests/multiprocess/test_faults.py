@@ -113,8 +113,8 @@ def test_horovod_is_missing(tmp_path):
 
 def test_what_checks_records_is_missing(tmp_path):
     """Said before the run: at its end, its record would be lost."""
-    result = run(tmp_path / "out", env=runs.without_horovod(tmp_path, "jsonschema_rs"), mode="single")
-    refused(result, "jsonschema-rs", "pip install jsonschema-rs", "VENV=none")
+    result = run(tmp_path / "out", env=runs.without_horovod(tmp_path, "msgspec"), mode="single")
+    refused(result, "msgspec", "pip install msgspec", "VENV=none")
 
 
 @pytest.mark.parametrize("where", ["file/below", "/proc/nowhere"])

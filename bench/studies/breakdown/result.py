@@ -11,7 +11,8 @@ from bench import formulas
 from bench.analysis import stats, style, words
 from bench.analysis.comparison import Result, compare_suite
 from bench.analysis.suite import Program, Suite
-from bench.record.view import Record, Sample
+from bench.record.definition import Sample
+from bench.record.view import Record
 from bench.studies.breakdown.study import RULES
 from bench.studies.speed import grids, summary  # noqa: F401, a part of this study
 

@@ -10,7 +10,8 @@ import statistics
 from bench.analysis import style
 from bench.config.modes import Look
 from bench.mistakes.measures import ranks_metric
-from bench.record.view import Record, Sample
+from bench.record.definition import Sample
+from bench.record.view import Record
 from bench.studies.lab.result import files_of, sentence
 
 LOOKS = {"right": Look(style.BLUE, "", "o", "-"), "wrong": Look(style.VERMILION, "///", "X", "--")}

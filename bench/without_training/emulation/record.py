@@ -1,4 +1,4 @@
-"""What `bench emulate` leaves: RUN_DIR/emulation.json, checked against bench/record/emulation.schema.json.
+"""What `bench emulate` leaves: RUN_DIR/emulation.json, checked against bench/record/definition.py.
 
 It is a kind of its own: no table of runs, no pool and no comparison takes it, and no certificate is made of it. Its
 samples are seconds of this machine; what they stand for is those over the dilation, by which its figures are divided
@@ -13,9 +13,8 @@ from pathlib import Path
 
 from bench import formulas
 from bench.config.options import RunConfig
-from bench.record import schema
 from bench.record.read import check_ranks, parsed
-from bench.record.schema import BadRecord
+from bench.record.schema import BadRecord, check_kind
 from bench.record.summary import disturbance
 from bench.record.view import Record
 from bench.record.write import frame, nodes_of, save
@@ -52,7 +51,7 @@ def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: d
         "samples": [{name: part[name] for name in kept if name in part} for part in parts],
         "provenance": PROVENANCE,
     }
-    save(run_dir, record, NAME, schema.EMULATION_PATH)
+    save(run_dir, record, NAME, "EmulatedRun")
 
 
 def label(dilate: float) -> str:
@@ -67,6 +66,8 @@ def label(dilate: float) -> str:
 @dataclass(frozen=True, eq=False)
 class EmulationRecord(Record):
     """A record of an emulation; environment, nodes and disturbance are read as a run's. Seconds are those emulated."""
+
+    FORM = "EmulatedRun"
 
     @property
     def kind(self) -> str:
@@ -91,7 +92,7 @@ class EmulationRecord(Record):
     @property
     def steps_s(self) -> list[float]:
         """Each timed step, its slowest rank's."""
-        times = formulas.slowest_rank([part["step_time_s"] for part in self.data["samples"]])
+        times = formulas.slowest_rank([part.step_time_s for part in self.form.samples])
         return [seconds / self.plan.dilate for seconds in times]
 
     @property
@@ -102,13 +103,13 @@ class EmulationRecord(Record):
     @property
     def phases_s(self) -> dict[str, float]:
         """The mean of each phase on the rank that was slowest over all steps."""
-        slowest = max(self.data["samples"], key=lambda part: sum(part["step_time_s"]))
-        return {name: statistics.fmean(times) / self.plan.dilate for name, times in slowest["phase_time_s"].items()}
+        slowest = max(self.form.samples, key=lambda part: sum(part.step_time_s))
+        return {name: statistics.fmean(times) / self.plan.dilate for name, times in slowest.phase_time_s.items()}
 
     @property
     def timeline(self) -> list[dict] | None:
         """The spans of one step of rank 0, as a run's record has them; None without PROFILE=1."""
-        found = self.data["samples"][0].get("timeline")
+        found = self.form.samples[0].timeline
         return found and [
             span | {name: span[name] / self.plan.dilate for name in ("start_s", "end_s")} for span in found["spans"]
         ]
@@ -116,7 +117,7 @@ class EmulationRecord(Record):
     @property
     def cpu_share(self) -> float:
         """Of this machine's CPU, what was used during the timed steps: with little left, waits end late."""
-        load = self.data["samples"][0]["load"]
+        load = self.form.samples[0].load
         return load["machine_cpu_s"] / (load["cores"] * load["wall_s"])
 
 
@@ -128,16 +129,9 @@ def load(path: Path) -> EmulationRecord:
 
 def checked(data, path: Path) -> EmulationRecord:
     """The record that JSON from a file is. Raises BadRecord."""
-    schema.check_kind(
-        data, path, schema.EMULATION_PATH, "emulation_version", VERSION, "version {} of an emulation's record"
-    )
-    check_ranks(data, path)
-    if len({len(column) for part in data["samples"] for column in columns_of(part)}) > 1:
+    run = check_kind(data, path, "EmulatedRun", "emulation_version", VERSION, "version {} of an emulation's record")
+    check_ranks(run.samples, run.topology, path)
+    if len({len(column) for part in run.samples for column in (part.step_time_s, *part.phase_time_s.values())}) > 1:
         raise BadRecord(f"{path}: not a valid record: samples: columns of different lengths")
-    parts = [{"load": part["load"], "devices": []} for part in data["samples"]]
-    return EmulationRecord(data | {"summary": disturbance(parts)}, str(path.parent))
-
-
-def columns_of(part: dict) -> list[list[float]]:
-    """What has a value for each step."""
-    return [part["step_time_s"], *part["phase_time_s"].values()]
+    parts = [{"load": part.load, "devices": []} for part in run.samples]
+    return EmulationRecord(data | {"summary": disturbance(parts)}, str(path.parent), checked=run)

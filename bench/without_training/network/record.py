@@ -1,4 +1,4 @@
-"""What `bench network` leaves of one backend: RUN_DIR/network.json, checked against bench/record/network.schema.json.
+"""What `bench network` leaves of one backend: RUN_DIR/network.json, checked against bench/record/definition.py.
 
 It is a kind of its own: no table of runs, no pool and no comparison takes it. Its figures are not in it, for they
 follow from its times (``result``).
@@ -11,9 +11,8 @@ from pathlib import Path
 from bench import formulas
 from bench.config.options import RunConfig
 from bench.errors import BenchError
-from bench.record import schema
 from bench.record.read import parsed
-from bench.record.schema import BadRecord
+from bench.record.schema import BadRecord, check_kind
 from bench.record.summary import disturbance
 from bench.record.view import Record
 from bench.record.write import frame, nodes_of, save
@@ -61,7 +60,7 @@ def write(
         "load": [part["load"] for part in parts],
         "provenance": PROVENANCE,
     }
-    save(run_dir, record, NAME, schema.NETWORK_PATH)
+    save(run_dir, record, NAME, "NetworkRun")
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,17 @@ class Operation:
 class NetworkRecord(Record):
     """The record of one backend; environment, devices and load are a run's record's."""
 
+    FORM = "NetworkRun"
+
     @property
     def backend(self) -> str:
         """gloo, nccl or horovod."""
-        return self.data["backend"]
+        return self.form.backend
 
     @property
     def name(self) -> str:
         """The backend, with what carries its messages."""
-        return BACKENDS[self.backend].title.format(CARRIERS[self.data["carrier"]])
+        return BACKENDS[self.backend].title.format(CARRIERS[self.form.carrier])
 
     @property
     def suite(self) -> str:
@@ -105,7 +106,7 @@ class NetworkRecord(Record):
     @property
     def plan(self) -> Plan:
         """What was to be measured."""
-        asked = self.data["plan"]
+        asked = self.form.plan
         return Plan(tuple(asked["sizes"]), asked["rounds"], asked["budget_s"], self.backend)
 
     @property
@@ -117,7 +118,7 @@ class NetworkRecord(Record):
     def operations(self) -> list[Operation]:
         """What was done, in the order in which it was."""
         found = []
-        for operation in self.data["operations"]:
+        for operation in self.form.operations:
             ways = 2 if operation["name"] == "ping_pong" else 1
             times = [
                 Times(size["bytes"], size["in_a_row"], [s / ways for s in formulas.slowest_rank(size["seconds"])])
@@ -136,19 +137,19 @@ def load(path: Path) -> NetworkRecord:
 
 def checked(data, path: Path) -> NetworkRecord:
     """The record that JSON from a file is. Raises BadRecord."""
-    schema.check_kind(data, path, schema.NETWORK_PATH, "network_version", VERSION, "network version {}")
-    check_times(data, path)
-    nodes = {rank: number for number, node in enumerate(data["nodes"]) for rank in node["ranks"]}
-    parts = [{"load": part, "devices": [], "node": nodes[rank]} for rank, part in enumerate(data["load"])]
-    return NetworkRecord(data | {"summary": disturbance(parts)}, str(path.parent))
+    run = check_kind(data, path, "NetworkRun", "network_version", VERSION, "network version {}")
+    check_times(run, path)
+    nodes = {rank: number for number, node in enumerate(run.nodes) for rank in node.ranks}
+    parts = [{"load": part, "devices": [], "node": nodes[rank]} for rank, part in enumerate(run.load)]
+    return NetworkRecord(data | {"summary": disturbance(parts)}, str(path.parent), checked=run)
 
 
-def check_times(data: dict, where) -> None:
+def check_times(run, where) -> None:
     """Raise BadRecord where ranks or rounds are missing, or sizes are not in order."""
-    ranks, rounds = range(data["topology"]["world_size"]), data["plan"]["rounds"]
-    if [rank for node in data["nodes"] for rank in node["ranks"]] != list(ranks) or len(data["load"]) != len(ranks):
+    ranks, rounds = range(run.topology["world_size"]), run.plan["rounds"]
+    if [rank for node in run.nodes for rank in node.ranks] != list(ranks) or len(run.load) != len(ranks):
         raise BadRecord(f"{where}: not a valid record: nodes, load: not one of each rank of topology/world_size")
-    for operation in data["operations"]:
+    for operation in run.operations:
         sizes = [size["bytes"] for size in operation["sizes"]]
         if sizes != sorted(set(sizes)) or not set(operation["ranks"]) <= set(ranks):
             raise BadRecord(f"{where}: not a valid record: operations: sizes or ranks are not in order")

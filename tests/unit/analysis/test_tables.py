@@ -113,7 +113,8 @@ def test_a_table_wider_than_its_place_keeps_every_cell(is_terminal):
 def test_failed_and_evaluated_runs_have_a_row_that_says_so():
     failed = records.record("ddp", failed="killed")
     (evaluated,) = records.edited(
-        [records.record("ddp", top1=[0.9], epochs=1, data="digits")], lambda data: data.update(status="evaluated")
+        [records.record("ddp", top1=[0.9], epochs=1, data="digits")],
+        lambda data: data.update(status="evaluated", samples=[], summary={}),
     )
     rows = tables.runs_grid([records.record("dp"), failed, evaluated], records.record("dp")).rows
     assert {len(row) for row in rows} == {9}

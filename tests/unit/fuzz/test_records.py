@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from bench import __main__ as cli
 from bench.config.options import unchecked
+from bench.config.workloads import workload_of
 from bench.record.migrate import migrate
 from bench.record.read import load
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
-from bench.record.view import workload_in
 from tests import records as made_up
 from tests.fuzz import changed, changes_of, fewer
 from tests.runs import ROOT
@@ -61,10 +61,10 @@ def fit(record: dict) -> None:
     with contextlib.suppress(Exception):
         config = unchecked(record["config"])
         record["topology"]["global_batch"] = config.global_batch
-        units = config.global_batch * workload_in(record).per_example
+        units = config.global_batch * workload_of(config).per_example
         record["summary"] |= summarise(config.mode, units, record["samples"])
     with contextlib.suppress(Exception):
-        metrics = workload_in(record).metrics
+        metrics = workload_of(unchecked(record["config"])).metrics
         record["accuracy"] = summarise_accuracy(metrics, record["config"]["target"], record["accuracy"]["epochs"])
 
 

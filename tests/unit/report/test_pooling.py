@@ -129,7 +129,7 @@ def test_what_changes_neither_work_nor_program_parts_nothing(name):
 
 
 def test_a_machine_that_does_not_say_what_it_is():
-    (record,) = records.edited(runs(1), lambda data: data.update(environment={}))
+    (record,) = records.edited(runs(1), lambda data: data["environment"].update(machine={"ram_gib": None}))
     assert "unknown CPU" in pool.machine_of(record).line()
 
 

@@ -1,0 +1,777 @@
+"""What records hold: the one definition, against which every file is checked before it is written and when it is read.
+
+Units are suffixes of the names; GiB is 2^30 bytes. ``python -m bench.record.definition`` prints the JSON schemas that
+follow from it. A part that is only a ``dict`` is free beyond what ``__post_init__`` asks of it.
+"""
+
+import json
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from bench.config.workloads import WorkloadInfo
+from bench.record.schema import SCHEMA_VERSION
+
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Devices = Annotated[int, Meta(ge=1, le=1_000_000)]  # or ranks, threads, cores
+Several = Annotated[int, Meta(ge=2, le=1_000_000)]
+Number = int | float
+Amount = Annotated[float, Meta(ge=0)]
+Large = Annotated[float, Meta(ge=0, le=1e9)]
+Seconds = Annotated[float, Meta(ge=1e-9, le=1e9, description="of something that was measured: at least a nanosecond")]
+AboveZero = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Short = Annotated[str, Meta(min_length=1, max_length=300)]
+Name = Annotated[str, Meta(max_length=1000)]
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Time = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{3}(\d{3})?)?(\+00:00)?$")]
+Dim = Annotated[int, Meta(ge=1, le=10**12)]
+Columns = dict[str, list[Number | None]]
+Scalar = str | int | float | bool | None
+
+
+def require(value: dict, form, where: str) -> None:
+    """Raise ValueError where a free part lacks what is asked of it."""
+    try:
+        msgspec.convert(value, form)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+# --- the machine ----------------------------------------------------------------------------------------------------
+
+
+class Machine(TypedDict, total=False):
+    cpu_model: str
+    usable_cores: Devices
+    ram_gib: float | None
+
+
+class Git(TypedDict):
+    revision: str | None
+    dirty: bool | None
+
+
+class Gpu(TypedDict):
+    name: str
+
+
+class Environment(TypedDict, total=False):
+    """What tables and pictures read of a machine."""
+
+    machine: Machine
+    versions: dict[str, str | None]
+    driver_version: str | None
+    driver_note: str | None
+    source_sha256: str | None
+    devices: list[Gpu] | None
+    git: Git | None
+    variables: dict[str, str] | None
+
+
+class WholeEnvironment(TypedDict):
+    """What a run that ended well knows."""
+
+    machine: Annotated[dict, Meta(min_length=1)]
+    versions: dict
+    git: Git | None
+
+
+class Node(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One machine of a run. Of a run on one machine there are only the ranks."""
+
+    ranks: list[Count]
+    environment: dict | UnsetType = UNSET  # absent for the first machine: it is the record's
+    name: Short | UnsetType = UNSET  # as in HOSTS, or its own
+    devices: Positive | UnsetType = UNSET
+    interface: str | None = None  # by which it reaches the others
+    link_speed_mbit: Amount | None = None  # of the interface, or the limit of a cluster of namespaces
+    clock_offset_s: float | None = None  # its clock less that of rank 0's machine; no figure rests on it
+    clock_uncertainty_s: Amount | None = None  # half the round trip in which the offset was found
+
+    def __post_init__(self):
+        if self.environment:
+            require(self.environment, Environment, "environment")
+
+
+class Load(TypedDict):
+    """CPU seconds during the timed steps: of this rank, and of all processes on its machine."""
+
+    own_cpu_s: Amount
+    machine_cpu_s: float
+    wall_s: Seconds
+    cores: Devices
+    local_rank: NotRequired[Count]
+    interrupts_s: NotRequired[float]
+    steal_s: NotRequired[float | None]
+    pressure_s: NotRequired[float | None]
+    involuntary_switches: NotRequired[int]
+    page_faults: NotRequired[int]
+    cpu_mhz: NotRequired[float | None]
+    machine: NotRequired[Count]  # ranks of one number share the processor, whatever their node is called
+
+
+class Network(TypedDict):
+    label: Short  # shown wherever figures of the run are shown
+
+
+# --- what one rank measured -----------------------------------------------------------------------------------------
+
+
+class MemoryParts(Struct, frozen=True, forbid_unknown_fields=True):
+    """With MEMORY=1: what filled a device's memory at the peak of one more step, by purpose."""
+
+    source: str
+    notes: list[str]
+    gib: dict[str, Large] | UnsetType = UNSET
+
+
+class Device(TypedDict):
+    """Memory over time and its peaks. processes: those that NVML saw on the GPU while it was sampled."""
+
+    device: str
+    timeline: Columns
+    peak_memory_gib: dict[str, Large | None]
+    memory_parts: NotRequired[dict]
+    name: NotRequired[str | None]
+    uuid: NotRequired[str | None]
+    marks: NotRequired[dict[str, float]]
+    processes: NotRequired[list[int]]
+    energy_j: NotRequired[float | None]
+    power_limit_w: NotRequired[float | None]
+    sample_interval_s: NotRequired[float]
+    sample_cost_s: NotRequired[float | None]
+    notes: NotRequired[list[str]]
+
+
+class Tensor(TypedDict):
+    """needed_s: from the beginning of forward to the call of the module that has it. ready_s: from the beginning of
+    backward to the moment when its gradient had been added up. block: what fsdp shards as one, or empty."""
+
+    name: Name
+    shape: list[Dim]
+    dtype: Annotated[str, Meta(max_length=50)]
+    block: Name
+    needed_s: "StepSeconds"
+    ready_s: "StepSeconds"
+
+
+StepSeconds = Annotated[list[Large], Meta(min_length=1, max_length=100)]
+
+
+class Buffers(TypedDict):
+    dtype: Annotated[str, Meta(max_length=50)]
+    bytes: Count
+
+
+class Profile(TypedDict):
+    """With PROFILE=1 on one device: a value for each of a few steps after the timed ones."""
+
+    forward_s: StepSeconds
+    backward_s: StepSeconds
+    parameters: Annotated[list[Tensor], Meta(min_length=1)]  # those with a gradient, in the model's order
+    buffers: list[Buffers]
+
+
+class Span(TypedDict):
+    lane: Literal["phase", "compute", "communication", "dp"]
+    name: str
+    start_s: float
+    end_s: float
+    bytes: int | None
+
+
+class Timeline(TypedDict):
+    """One profiled step."""
+
+    step: Count
+    step_s: Seconds
+    spans: list[Span]
+    notes: list[str]
+
+
+class Replicas(TypedDict):
+    """Of rank 0: how far apart the replicas were after some steps. The accuracy of each is under ranks_METRIC."""
+
+    steps: list[Count]
+    lr: list[float | None]
+    distance: list[float | None]
+    by_layer: dict[str, list[float | None]]
+    theory: list[float] | None
+    ranks_loss: list[list[float | None]]
+    average: dict[Literal["averaged_buffers", "estimated_statistics"], dict[str, Number | None]]
+
+
+class Facts(TypedDict):
+    """What every run says of its live objects; a record has more."""
+
+    norm: str
+    lr: float
+    item_sync: bool
+    step_barrier: bool
+    memory_format: NotRequired[str]
+
+
+class Lab(TypedDict, total=False):
+    files: dict[str, Count]
+
+
+class Timed(Struct, frozen=True, kw_only=True):
+    """What reports read of a rank, of this project's runs and of scripts under `bench time`."""
+
+    rank: Count
+    threads: Devices
+    step_time_s: Annotated[list[Seconds], Meta(min_length=1)]  # every timed step in order
+    data_wait_s: Annotated[list[Large], Meta(min_length=1)]
+    devices: Annotated[list[Device], Meta(min_length=1)]
+    load: Load | UnsetType = UNSET
+    facts: dict[str, Scalar] | UnsetType = UNSET  # what it did, read from its live objects
+
+
+class Sample(Timed, frozen=True, kw_only=True):
+    """What one rank of a run measured. What an older record lacks is UNSET, which is false."""
+
+    pid: Count
+    loader_workers: Annotated[int, Meta(ge=0, le=1_000_000)]
+    moments: dict[str, AboveZero]  # seconds since 1970, steady: see MOMENTS
+    first_indices: Annotated[list[Count], Meta(min_length=1)]  # the examples of the first step
+    # One number a step for its examples; the ranks' numbers add up, modulo 2^48, to the global batch's.
+    batch_fingerprints: Annotated[list[Count], Meta(min_length=1)]
+    initial_weights_sha256: Hash
+    indices_sha256: Hash
+    final_weights_sha256: Hash
+    phase_time_s: dict[str, list[Large]] = {}
+    profile: Profile | UnsetType = UNSET
+    timeline: Timeline | UnsetType = UNSET
+    replicas: dict | UnsetType = UNSET
+    averages_sha256: dict[str, Hash] | UnsetType = UNSET  # with EMA or SWA: the average's parameters at the end
+    lab: Lab = {}  # what a mistake noted
+    notes: list[str] = []
+    skipped_steps: Count = 0
+    skipped_images: list[str] = []  # could not be read (SKIP_BAD=1)
+    node: Count = 0  # of several machines, the place of this rank's in ``nodes``
+
+    def __post_init__(self):
+        if missing := [name for name in MOMENTS if name not in self.moments]:
+            raise ValueError(f"moments: {missing[0]} is missing")
+        if self.facts is not UNSET:
+            require(self.facts, Facts, "facts")
+        if self.replicas is not UNSET:
+            require(self.replicas, Replicas, "replicas")
+            columns = [self.replicas["distance"], *self.replicas["by_layer"].values()]
+            if any(column[:1] == [None] for column in columns):  # later ones may be infinite
+                raise ValueError("replicas: no distance before the first step")
+        for device in self.devices:
+            check_device(device)
+
+
+MOMENTS = ("worker_started", "joined", "first_timed_step", "last_timed_step")
+
+
+def check_device(device: Device) -> None:
+    """Raise ValueError where a device's columns or peaks have names that tables use for something else."""
+    if "time_s" not in device["timeline"] or None in device["timeline"]["time_s"]:
+        raise ValueError("devices: timeline: no time_s")
+    if any(type(bits) is float for bits in device["timeline"].get("throttle_reasons", ())):
+        raise ValueError("devices: timeline: throttle_reasons are bits")
+    if {"rank", "device", "node"} & device["peak_memory_gib"].keys():
+        raise ValueError("devices: peak_memory_gib: rank, device and node are no sources")
+    if "marks" in device and not {"timed", "end"} <= device["marks"].keys():
+        raise ValueError("devices: marks: timed or end is missing")
+    if "memory_parts" in device:
+        require(device["memory_parts"], MemoryParts, "devices: memory_parts")
+
+
+# --- the run --------------------------------------------------------------------------------------------------------
+
+
+class Topology(TypedDict):
+    world_size: Devices
+    num_devices: Devices
+    devices_per_process: Devices
+    device: Literal["cpu", "cuda"]
+    threads_total: Annotated[int, Meta(ge=0, le=1_000_000)]
+    threads_allowed: Annotated[int, Meta(ge=0, le=1_000_000)]
+    loader_workers_total: Annotated[int, Meta(ge=0, le=1_000_000)]
+    global_batch: Positive
+    notes: list[str]
+
+
+class StepTime(TypedDict):
+    n: Positive
+    median: AboveZero
+    p5: AboveZero
+    p95: AboveZero
+    mean: NotRequired[AboveZero]
+
+
+class DataWait(TypedDict):
+    median: Amount
+    p95: Amount
+
+
+class Peak(TypedDict):
+    rank: Count
+    device: str
+
+
+class Summary(TypedDict):
+    throughput_per_s: AboveZero
+    step_time_s: StepTime
+    data_wait_s: DataWait
+    peak_memory_gib: Annotated[list[Peak], Meta(min_length=1)]
+    command_to_first_timed_step_s: float
+    median_throughput_per_s: NotRequired[AboveZero]
+
+
+class Provenance(TypedDict):
+    step_time_s: str
+    throughput_per_s: str
+    peak_memory_gib: str
+    data_wait_s: str
+
+
+class Epoch(TypedDict):
+    """A row has also the workload's metrics, and those of an average of the weights under ema_METRIC, swa_METRIC."""
+
+    epoch: Count
+    steps: Count
+    elapsed_s: Amount
+    top1: NotRequired[Share]
+    top5: NotRequired[Share]
+    ema_top1: NotRequired[Share]
+    swa_top1: NotRequired[Share]
+    loss: NotRequired[float | None]  # null: it was not finite
+    train_loss: NotRequired[float | None]
+    lr: NotRequired[float]
+    validate_s: NotRequired[float]
+    skipped_steps: NotRequired[Count]
+    images: NotRequired[Positive]  # of the validation set, each counted once
+
+
+class Accuracy(TypedDict):
+    epochs: Annotated[list[Epoch], Meta(min_length=1)]
+    best_top1: NotRequired[Share]
+    target: NotRequired[float]
+    time_to_accuracy_s: NotRequired[float | None]  # training and validation until the first epoch that is good enough
+
+
+class Interruption(Struct, frozen=True, forbid_unknown_fields=True):
+    when_s: float  # after the command began
+    rank: Count | None  # of the process that was lost, as it was started
+    host: str | None  # its machine, as in HOSTS
+    kind: Literal["killed", "raised", "machine lost", "launcher", "joined", "unseen"]
+    seconds_lost: Amount  # from the last step done until training was at the same step again, or interrupted again
+    steps_repeated: Count
+    devices_before: Positive
+    devices_after: Positive
+
+
+class EpochImages(Struct, frozen=True, forbid_unknown_fields=True):
+    """How many examples of an epoch count in the weights once, more than once, and never."""
+
+    epoch: Positive
+    once: Count
+    more: Count
+    never: Count
+
+
+class Elastic(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a run with ELASTIC: what it has survived. rule: what becomes of global batch and learning rate when the number
+    of devices changes."""
+
+    least_devices: Positive
+    rule: Name
+    interruptions: list[Interruption]
+    epochs: list[EpochImages]
+
+
+class Place(Struct, frozen=True, forbid_unknown_fields=True):
+    """The line of a rank's main thread in a run that hung. collective: null in a backward pass."""
+
+    file: str
+    line: int
+    function: str
+    collective: bool | None
+
+
+class Failure(TypedDict):
+    rank: Annotated[int, Meta(ge=0, le=1_000_000)] | None
+    kind: Literal["raised", "killed", "hung", "interrupted", "launcher"]
+    message: str
+    traceback: str
+    where: NotRequired[list[Place | None]]
+    after_s: NotRequired[Large]
+
+
+def check_workload(workload: WorkloadInfo) -> None:
+    """Raise ValueError for one of which no figure can be made."""
+    if not workload.metrics or not 1 <= workload.per_example <= 10**9:
+        raise ValueError("workload: no metrics, or per_example is out of range")
+    if any(metric.better not in ("up", "down") or not metric.margin > 0 for metric in workload.metrics):
+        raise ValueError("workload: metrics: better is up or down, margin is above 0")
+
+
+class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
+    """What the record of every run has."""
+
+    schema_version: Literal[SCHEMA_VERSION]
+    run_id: Short
+    started_at: Time
+    command: str
+    config: dict  # the options (bench/config/options.py), each checked when the record is read
+    workload: WorkloadInfo  # what throughput counts, and the metrics: the first is the one that studies compare
+    topology: dict
+    environment: dict
+    samples: Annotated[list[Sample], Meta(max_length=0)]
+    summary: Annotated[dict, Meta(max_length=0)]
+    provenance: dict
+    nodes: list[Node] | UnsetType = UNSET
+    accuracy: dict | UnsetType = UNSET
+    observed: "Observed | UnsetType" = UNSET
+    elastic: Elastic | UnsetType = UNSET
+    network: Network | UnsetType = UNSET
+    failure: dict | UnsetType = UNSET
+
+    def __post_init__(self):
+        require(self.environment, Environment, "environment")
+        check_workload(self.workload)
+        if self.accuracy is not UNSET:
+            require(self.accuracy, Accuracy, "accuracy")
+
+
+class Completed(Frame, frozen=True, kw_only=True, tag="ok"):
+    nodes: list[Node]
+    samples: Annotated[list[Sample], Meta(min_length=1)]
+    summary: dict
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, form in (("topology", Topology), ("summary", Summary), ("environment", WholeEnvironment),
+                           ("provenance", Provenance)):  # fmt: skip
+            require(getattr(self, name), form, name)
+
+
+class Evaluated(Frame, frozen=True, kw_only=True, tag="evaluated"):
+    accuracy: dict
+
+
+class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
+    failure: dict
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.failure, Failure, "failure")
+
+
+Run = Completed | Evaluated | Failed
+
+
+# --- what the detectors look at: described in bench/record/observed.py ------------------------------------------------
+
+
+class Hashes(Struct, frozen=True, forbid_unknown_fields=True):
+    parameters: list[str]
+    buffers: list[str] | UnsetType = UNSET
+
+
+class EpochDraws(Struct, frozen=True, forbid_unknown_fields=True):
+    draws: Count
+    never: Count
+    repeated: Count
+    most: Count
+    by_one_rank: Count | UnsetType = UNSET
+
+
+class Data(Struct, frozen=True, forbid_unknown_fields=True):
+    num_images: Positive | UnsetType = UNSET
+    global_batch: Count | UnsetType = UNSET
+    epochs: list[EpochDraws] | UnsetType = UNSET
+    never_seen: Count | UnsetType = UNSET
+    same_neighbours: float | UnsetType = UNSET
+    shared_in_a_step: float | UnsetType = UNSET
+
+    def __post_init__(self):
+        if self.epochs is not UNSET and UNSET in (self.num_images, self.global_batch, self.never_seen):
+            raise ValueError("epochs without num_images, global_batch or never_seen")
+        if self.same_neighbours is not UNSET and self.num_images is UNSET:
+            raise ValueError("same_neighbours without num_images")
+
+
+class LearningRate(Struct, frozen=True, forbid_unknown_fields=True):
+    used: float
+    meant: AboveZero
+    global_batch: Count
+    for_batch: Count
+
+
+class Streams(Struct, frozen=True, forbid_unknown_fields=True):
+    streams: list[str] | UnsetType = UNSET
+
+
+class Gradient(Struct, frozen=True, forbid_unknown_fields=True):
+    over_mean: float
+    same_on_all_ranks: bool
+    kind: str
+    exchanged: bool | UnsetType = UNSET
+    steady: bool | UnsetType = UNSET
+    passes: Count | UnsetType = UNSET
+
+
+class Loaded(Struct, frozen=True, forbid_unknown_fields=True):
+    file: str | None
+    keys: Count
+    missing: Count
+    unexpected: Count
+    strict: bool
+    prefix: str | None
+    picked: bool | UnsetType = UNSET
+
+
+class Norm(Struct, frozen=True, forbid_unknown_fields=True):
+    kind: str
+    images: Count
+    synchronised: bool
+    disagreement: float | UnsetType | None = UNSET
+
+
+class HostSync(Struct, frozen=True, forbid_unknown_fields=True):
+    where: str
+    per_step: float
+
+
+class Loader(Struct, frozen=True, forbid_unknown_fields=True):
+    wait_share: list[float]
+    workers: Count
+
+
+class HungAt(Struct, frozen=True, forbid_unknown_fields=True):
+    file: str
+    line: Count
+    function: str
+    collective: bool | None
+
+
+class Hang(Struct, frozen=True, forbid_unknown_fields=True):
+    limit_s: float
+    where: list[HungAt | None]
+
+
+class Observed(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part that was not observed is absent."""
+
+    world_size: Positive | UnsetType = UNSET
+    num_devices: Positive | UnsetType = UNSET
+    exchanges: bool | UnsetType = UNSET
+    trains: bool | UnsetType = UNSET
+    start: Hashes | UnsetType = UNSET
+    end: Hashes | UnsetType = UNSET
+    data: Data | UnsetType = UNSET
+    reported: dict | UnsetType = UNSET
+    writers: dict[str, list[Count]] | UnsetType = UNSET
+    learning_rate: LearningRate | UnsetType = UNSET
+    augmentation: Streams | UnsetType = UNSET
+    gradient: Gradient | UnsetType = UNSET
+    loads: list[list[Loaded]] | UnsetType = UNSET
+    norm: Norm | UnsetType = UNSET
+    host_syncs: list[HostSync] | UnsetType = UNSET
+    loader: Loader | UnsetType = UNSET
+    hang: Hang | UnsetType = UNSET
+
+    def __post_init__(self):
+        if self.reported is not UNSET:
+            require({"val_images": self.reported.get("val_images")}, dict[str, Count | None], "reported")
+            rows = {name: value for name, value in self.reported.items() if name != "val_images"}
+            require(rows, dict[str, list[list[float | None]]], "reported")
+
+
+# --- records of other kinds -----------------------------------------------------------------------------------------
+
+
+class Other(Struct, frozen=True, kw_only=True):
+    """What the records of all other kinds have."""
+
+    run_id: Short
+    started_at: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
+    environment: dict
+    provenance: dict[str, str]
+    network: Network | UnsetType = UNSET
+    nodes: list[Node] | UnsetType = UNSET
+
+    def __post_init__(self):
+        require(self.environment, Environment, "environment")
+
+
+class Asked(TypedDict):
+    """batch: examples per device per step."""
+
+    warmup: Positive
+    steps: Positive | None
+    watch: bool
+    batch: Annotated[int, Meta(ge=1, le=10**9)] | None
+
+
+class ScriptTopology(TypedDict):
+    world_size: Devices
+    num_devices: Devices
+    device: Literal["cpu", "cuda"]
+    global_batch: Annotated[int, Meta(ge=1, le=10**15)] | None
+    batch_from: Literal["BATCH", "Watch"] | None
+    threads_total: Positive
+
+
+class ScriptSample(Timed, frozen=True, kw_only=True):
+    """What one rank of a script measured. Intervals in which a DataLoader was started, or the model evaluated, are no
+    steps, but between_s. other_steps: of optimizers whose steps are not timed."""
+
+    load: Load
+    pid: Positive
+    steps_taken: Positive
+    step_number: Annotated[list[Annotated[int, Meta(ge=2)]], Meta(min_length=1)]
+    data_wait_s: list[Amount]
+    watch_s: list[Amount]
+    between_s: list[Amount]
+    images: Positive | None
+    other_steps: Count = 0
+
+
+class Script(Other, frozen=True, kw_only=True):
+    """A training script that is not this project's, timed as it is by `bench time`. observed: null where nothing was
+    watched. unheard: mistake -> why it was not looked for."""
+
+    foreign_version: Literal[1]
+    kind: Literal["foreign script"]
+    name: Annotated[str, Meta(min_length=1, max_length=200)]  # two records of one name are of one program
+    command: Annotated[str, Meta(max_length=20_000)]  # paths shortened, without what looks like a secret
+    script_sha256: Annotated[str, Meta(max_length=64)] | None
+    asked: Asked
+    engine: Annotated[str, Meta(max_length=100)]
+    topology: ScriptTopology
+    samples: Annotated[list[ScriptSample], Meta(min_length=1)]
+    observed: dict | None
+    unheard: dict[str, str]
+
+
+class NetworkPlan(TypedDict):
+    sizes: Annotated[list[Annotated[int, Meta(ge=4)]], Meta(min_length=1, max_length=100)]
+    rounds: Positive
+    budget_s: AboveZero
+
+
+class MeasuredSize(TypedDict):
+    """seconds: of one operation, of a ping_pong there and back; one list per rank that took part, one value per
+    round."""
+
+    bytes: Annotated[int, Meta(ge=4)]
+    in_a_row: Positive
+    seconds: Annotated[list[Annotated[list[Seconds], Meta(min_length=1)]], Meta(min_length=1)]
+
+
+class SkippedSize(TypedDict):
+    bytes: Annotated[int, Meta(ge=4)]
+    expected_s: Amount
+
+
+class Operation(TypedDict):
+    name: Literal["ping_pong", "all_reduce"]
+    ranks: Annotated[list[Count], Meta(min_length=2)]
+    sizes: Annotated[list[MeasuredSize], Meta(min_length=1)]
+    left_out: list[SkippedSize]
+
+
+class PairTopology(TypedDict):
+    world_size: Several
+    num_devices: Several
+    device: Literal["cpu", "cuda"]
+
+
+class PairConfig(TypedDict):
+    mode: Literal["ddp", "horovod", "zero1", "fsdp"]
+    device: Literal["cpu", "cuda"]
+    num_devices: Several
+
+
+class NetworkRun(Other, frozen=True, kw_only=True):
+    """What messages between ranks took: one backend. load: by rank, from before the first message to after the last."""
+
+    network_version: Literal[1]
+    status: Literal["ok"]
+    config: dict[str, Scalar]
+    backend: Literal["gloo", "nccl", "horovod"]
+    carrier: Literal["gloo", "nccl"]  # what carries the messages of backend
+    plan: NetworkPlan
+    topology: dict
+    nodes: Annotated[list[Node], Meta(min_length=1)]
+    operations: Annotated[list[Operation], Meta(min_length=1)]
+    load: Annotated[list[Load], Meta(min_length=2)]
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.config, PairConfig, "config")
+        require(self.topology, PairTopology, "topology")
+
+
+class PlannedTensor(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+    block: Name
+    shape: list[Dim]
+    needed_s: Large
+    ready_s: Large
+
+
+class StepProfile(Struct, frozen=True, forbid_unknown_fields=True):
+    """One device's median step. factors: each timed step over it."""
+
+    source: Name
+    what: Name
+    machine: Name
+    unit: Name
+    device: Literal["cpu", "cuda"]
+    units: Positive
+    forward_s: Large
+    backward_s: Large
+    optimizer_s: Large
+    other_s: Large
+    factors: Annotated[list[Annotated[float, Meta(gt=0, le=1e9)]], Meta(min_length=1)]
+    tensors: Annotated[list[PlannedTensor], Meta(min_length=1)]
+    buffers: list[tuple[Name, Count]]
+
+
+class EmulationPlan(Struct, frozen=True, forbid_unknown_fields=True):
+    dilate: Annotated[float, Meta(ge=1, le=1e6)]
+    rate_mbit: AboveZero | None
+    latency_ms: Amount
+    profile: StepProfile
+
+
+class EmulatedSample(Struct, frozen=True):
+    rank: Count
+    step_time_s: Annotated[list[Seconds], Meta(min_length=1)]
+    phase_time_s: dict[str, Annotated[list[Seconds], Meta(min_length=1)]]
+    load: Load
+    timeline: Timeline | UnsetType = UNSET
+
+
+class EmulatedRun(Other, frozen=True, kw_only=True):
+    """A run whose computation was waited for, with the communication of its mode; seconds are of this machine."""
+
+    emulation_version: Literal[1]
+    kind: Annotated[str, Meta(pattern="^emulated")]
+    status: Literal["ok"]
+    config: dict[str, Scalar]
+    plan: EmulationPlan
+    topology: PairTopology
+    nodes: Annotated[list[Node], Meta(min_length=1)]
+    facts: dict[str, str]
+    samples: Annotated[list[EmulatedSample], Meta(min_length=2)]
+
+    def __post_init__(self):
+        super().__post_init__()
+        require(self.config, PairConfig, "config")
+
+
+if __name__ == "__main__":
+    schemas, parts = msgspec.json.schema_components([Run, Script, NetworkRun, EmulatedRun])
+    print(json.dumps({"anyOf": list(schemas), "$defs": parts}, indent=1))
