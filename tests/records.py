@@ -19,7 +19,7 @@ from bench.config.options import PLAIN, RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import workload_of
 from bench.mistakes import MISTAKES
-from bench.record.schema import SCHEMA_VERSION
+from bench.record import SCHEMA_VERSION
 from bench.record.summary import summarise, summarise_accuracy
 from bench.record.view import Record
 from bench.record.write import describe_topology, provenance_of

@@ -11,3 +11,5 @@ view      one record, typed and read-only
 observed  what is known of a run, for the detectors
 describe  a record in words: machine, row of a table
 """
+
+SCHEMA_VERSION = 8

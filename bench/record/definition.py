@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bench.config.workloads import WorkloadInfo
-from bench.record.schema import SCHEMA_VERSION
+from bench.record import SCHEMA_VERSION
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]

@@ -2,7 +2,8 @@
 
 from bench.config.options import UNSET
 from bench.config.workloads import WORKLOADS
-from bench.record.schema import SCHEMA_VERSION, BadRecord
+from bench.record import SCHEMA_VERSION
+from bench.record.schema import BadRecord
 
 BEFORE_3 = {"augment": False, "checkpoint": False}  # in effect before they were options
 VARIANTS = ("base", "fair", "unfair", "right", "wrong")  # how the name of a program began before there were variants

@@ -6,7 +6,6 @@ import sys
 
 from bench.errors import BenchError, UserError, printable, shortened
 
-SCHEMA_VERSION = 8
 MOST_LETTERS, MOST_ITEMS, MOST_KEYS, LARGEST = 20_000, 1_000_000, 10_000, 1e100
 
 

@@ -16,8 +16,9 @@ from bench.config.options import RunConfig, to_dict
 from bench.config.workloads import workload_of
 from bench.errors import as_unicode, shortened
 from bench.measure import node, steady
+from bench.record import SCHEMA_VERSION
 from bench.record.privacy import without_names, without_paths
-from bench.record.schema import SCHEMA_VERSION, check
+from bench.record.schema import check
 from bench.record.summary import summarise, summarise_accuracy
 
 PROVENANCE = {

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bench.record.schema import SCHEMA_VERSION
+from bench.record import SCHEMA_VERSION
 from tests.runs import PATIENT, ROOT, TINY, flags
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,10 @@ from bench.config.options import UNSET, RunConfig, names, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.files import PROJECT
+from bench.record import SCHEMA_VERSION
 from bench.record import write as writer
 from bench.record.read import find_runs, load
-from bench.record.schema import SCHEMA_VERSION, BadRecord
+from bench.record.schema import BadRecord
 from bench.record.view import Record
 from tests import records
 from tests.runs import ROOT

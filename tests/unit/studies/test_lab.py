@@ -238,7 +238,7 @@ def test_measures_have_the_workloads_words_and_digits():
 
 
 def test_a_direction_that_was_not_seen_is_said():
-    result = result_of("no-reshuffle", wrong={"data": {"same_neighbours": 0.001}})
+    result = result_of("no-reshuffle", wrong={"data": {"num_images": 1437, "same_neighbours": 0.001}})
     assert not result.rows[0].as_expected and "NOT as expected (up)" in LAB.answer(result)[0]
 
 
