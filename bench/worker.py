@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.config.options import AVERAGES, RunConfig, from_dict, to_dict
+from bench.config.options import RunConfig, from_dict, to_dict
+from bench.config.sections import AVERAGES
 from bench.config.tasks import TASKS
 from bench.measure import steady
 from bench.process.guard import RANK_IN, Guard
@@ -39,7 +40,7 @@ def main() -> None:
 
 def program_of(config: RunConfig) -> Callable[[RunConfig, Path, StatusWriter], None]:
     """What a rank does: it trains, unless PROBE names another task."""
-    if config.probe:
+    if config.label.probe:
         return importlib.import_module(TASKS[config.probe_kind].module).run
     return run_elastic if config.elastic else run
 

@@ -214,7 +214,7 @@ def take_steps(options: dict, folder: Path, mistake: bool) -> dict:
             "parameters": lies(trained), "buffers": lies(built.model.buffers()),
             "gradients": lies(p.grad for p in trained if p.grad is not None),
             "optimizer": lies(state_of(built.optimizer)), "loss": lies([built.trainer.loss_sum]),
-            "defaults": config.gpu_defaults,
+            "defaults": config.label.gpu_defaults,
         }  # fmt: skip
     finally:
         if dist.is_initialized():

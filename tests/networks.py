@@ -28,7 +28,8 @@ def data(
     device = "cuda" if backend == "nccl" else "cpu"
     mode = "horovod" if backend == "horovod" else "ddp"
     suite = f"network-20260102-0304{number:02d}-0000"
-    config = resolve(RunConfig(mode=mode, num_devices=ranks, suite=suite, study="network"), device, CORES[device])
+    config = RunConfig(mode=mode, num_devices=ranks).labelled(suite=suite, study="network")
+    config = resolve(config, device, CORES[device])
     lines = {
         "ping_pong": lambda size: 2 * (alpha + beta * size),
         "all_reduce": lambda size: formulas.ring_all_reduce_s(size, ranks, alpha, beta),

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from bench.analysis.suite import Suite, suites_of
 from bench.config.command_line import make_command
 from bench.config.modes import MODES
-from bench.config.options import PLAIN, RunConfig, to_dict
+from bench.config.options import LABELS, PLAIN, RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import workload_of
 from bench.mistakes import MISTAKES
@@ -48,7 +48,9 @@ def record(
     cores = CORES[device]
     options |= {"replicas": True} if replicas else {}
     options = PLAIN | options if device == "cuda" else options
-    config = resolve(RunConfig(mode=mode, num_devices=num_devices, per_device_batch=batch, **options), device, cores)
+    label = {name: options.pop(name) for name in LABELS.keys() & options.keys()}
+    config = RunConfig(mode=mode, num_devices=num_devices, per_device_batch=batch, **options).labelled(**label)
+    config = resolve(config, device, cores)
     config = dataclasses.replace(config, warmup_steps=2, timed_steps=STEPS)
     started = START + datetime.timedelta(seconds=seconds)
     frame = {
@@ -102,7 +104,10 @@ def epoch_row(number: int, top1: float) -> dict:
 
 def tag(config: RunConfig, seconds: float) -> str:
     """Four digits that tell runs of one second apart."""
-    return hashlib.sha256(f"{config.suite} {config.program} {config.round} {seconds}".encode()).hexdigest()[:4]
+    label = config.label
+    return hashlib.sha256(" ".join(map(str, (label.suite, label.program, label.round, seconds))).encode()).hexdigest()[
+        :4
+    ]
 
 
 def sample(config, rank: int, started, step_s: float, facts: dict, phases: dict, memory) -> dict:
@@ -293,7 +298,7 @@ def profiled_records(**common) -> list[Record]:
            span("communication", "bucket 1", (220, 260), 33 * 2**20)]  # fmt: skip
     for mode, spans in {"dp": dp, "ddp": ddp}.items():
         timeline = {"step": 9, "step_s": 0.32, "spans": spans, "notes": []}
-        labels = {"study": "breakdown", "suite": found[0].config.suite, "program": mode, "round": 0, "seconds": 900}
+        labels = {"study": "breakdown", "suite": found[0].label.suite, "program": mode, "round": 0, "seconds": 900}
         found.append(record(mode, profile=True, timeline=timeline, **common | labels))
     return found
 
@@ -506,7 +511,7 @@ def lab_records(name: str, rounds: int = 3, number: str = "0001", wrong: dict | 
     programs = {f"right: {name}": right, f"wrong: {name}": mistaken}
     found = []
     for record in suite_records("lab", programs, rounds, number):
-        side = record.config.variant
+        side = record.label.variant
         data = record.data | {"observed": OBSERVED[side] | ((wrong or {}) if side == "wrong" else {})}
         if name == "many-writers" and side == "wrong":
             data["samples"][0]["lab"] = {"files": {"rank 0": 1, "rank 1": 3}}

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.analysis import parity
 from bench.analysis.parity import DISAGREE, FACTS, INHERENT, SHOWN, SOURCES, UNKNOWN, WHY, of_facts
-from bench.config.fields import WORK
-from bench.config.options import UNSET
+from bench.config.options import UNSET, WORK
 from bench.config.options import names as names_of_options
 from bench.record.describe import differing_nodes, where
 from bench.record.view import Record
@@ -208,7 +207,7 @@ def each_round(found: dict[str, list[tuple]]) -> dict[int, list[tuple]]:
     """Round -> the (value, record) of every program in it."""
     rounds = {}
     for value, record in (pair for seen in found.values() for pair in seen):
-        rounds.setdefault(record.config.round, []).append((value, record))
+        rounds.setdefault(record.label.round, []).append((value, record))
     return rounds
 
 

@@ -10,6 +10,7 @@ from bench.analysis import stats
 from bench.analysis.certificate import NOTHING_VARIES, Certificate, Fact, Rules, certify
 from bench.analysis.suite import Program, Suite
 from bench.config.options import names
+from bench.config.sections import Model
 from bench.errors import UserError
 
 OF_BOUND = ("gradient", "initial weights")
@@ -169,7 +170,7 @@ def require_rounds(suite: Suite) -> None:
 def require_one_workload(suite: Suite, rules: Rules) -> None:
     """Raise UserError naming all the options in which a suite's records differ and must not: those of the model, and of
     what is computed at all. No certificate can excuse these; what else differs it names."""
-    defining = [*names("model"), "data", "image_size", "epochs", "optimizer", "precision", "device"]
+    defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]
     configs = [record.config for program in suite.programs.values() for record in program.records]
     seen = {name: sorted({str(getattr(config, name)) for config in configs}) for name in defining}
     records = [record for program in suite.programs.values() for record in program.records]

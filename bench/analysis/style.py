@@ -182,7 +182,7 @@ def standing(suite, n: str | None = None) -> list[str]:
         if suite.n < FEWEST_ROUNDS:
             n = f"n = {suite.n} round{'' if suite.n == 1 else 's'}: a preview, no interval"
         n += ", each with its own seed" if suite.seeded and suite.n > 1 else ""
-        n += f" ({words.sequence(suite.looks, suite.first.config.limit_minutes)})" if suite.looks else ""
+        n += f" ({words.sequence(suite.looks, suite.first.config.label.limit_minutes)})" if suite.looks else ""
     most = max(suite.records, key=lambda record: record.config.num_devices)
     return [machine_line(most), f"{stand_in(most)}; {n}; {workload(most)}"]
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from bench.config.fields import PROGRAM, WORK
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, names
+from bench.config.options import PROGRAM, WORK, RunConfig, names
 from bench.record.describe import machine_line
 from bench.record.disturbance import in_words, worst
 from bench.record.view import Record
@@ -127,15 +126,15 @@ class Suite:
 
     def of_variant(self, variant: str) -> Program | None:
         """The program with this part in the suite, as in "base" or "wrong"; None where there is none."""
-        return next((p for p in self.programs.values() if p.config.variant == variant), None)
+        return next((p for p in self.programs.values() if p.config.label.variant == variant), None)
 
 
 def suites_of(records: list[Record]) -> list[Suite]:
     """The suites among records, oldest first. Records without a suite, and suites without one good record, are left."""
     groups = defaultdict(list)
     for record in records:
-        if record.config.suite:
-            groups[record.config.suite].append(record)
+        if record.label.suite:
+            groups[record.label.suite].append(record)
     suites = [suite_of(name, group) for name, group in groups.items()]
     return [suite for suite in suites if suite.programs or suite.extra]
 
@@ -146,14 +145,14 @@ def suite_of(name: str, records: list[Record]) -> Suite:
     table: dict[str, dict[int, list[Record]]] = {}
     for record in good:
         if not record.config.profile:
-            table.setdefault(record.program, {}).setdefault(record.config.round or 0, []).append(record)
+            table.setdefault(record.program, {}).setdefault(record.label.round or 0, []).append(record)
     rounds = sorted(set.intersection(*(set(by_round) for by_round in table.values()))) if table else []
     last = {n: min(len(by_round[n]) for by_round in table.values()) - 1 for n in rounds}
     programs = [Program(label, [by_round[n][last[n]] for n in rounds]) for label, by_round in table.items() if rounds]
     counted = {id(record) for program in programs for record in program.records}
     return Suite(
         name,
-        records[0].config.study or "",
+        records[0].label.study or "",
         {program.label: program for program in in_order(programs)},
         rounds,
         [record for record in good if record.config.profile],
@@ -176,7 +175,7 @@ def in_order(programs: list[Program]) -> list[Program]:
     def place(program: Program) -> tuple:
         config = program.config
         return (
-            VARIANTS.index(config.variant) if config.variant in VARIANTS else 0,
+            VARIANTS.index(config.label.variant) if config.label.variant in VARIANTS else 0,
             config.num_devices if scales else 0,
             not config.sync,
             list(MODES).index(config.mode),

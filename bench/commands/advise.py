@@ -120,7 +120,7 @@ def read(folder: Path) -> Facts:
         warn(f"refused: {sentence}")
     suites = suites_of(records)
     shown = {suite.id for suite in suites}
-    return facts_of(suites, [record for record in records if record.config.suite not in shown], networks)
+    return facts_of(suites, [record for record in records if record.label.suite not in shown], networks)
 
 
 def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:

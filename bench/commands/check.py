@@ -68,7 +68,7 @@ def program(record: Record) -> str:
     """Which program it was: runs of one suite that differ by round and seed alone are shown once."""
     if isinstance(record, ForeignRecord):
         return f"{record.program} on {record.num_devices}, {record.run_id}"
-    return f"{record.program} on {record.config.num_devices}, {record.config.suite or record.run_id}"
+    return f"{record.program} on {record.config.num_devices}, {record.label.suite or record.run_id}"
 
 
 def show(findings: list[Finding], title: str) -> None:

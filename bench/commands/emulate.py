@@ -99,9 +99,10 @@ def inside(asked: RunConfig, profile: profiles.Profile, dilate: float) -> int:
     left = {name: value for name, value in STEPS.items() if getattr(asked, name) is None}
     with tempfile.TemporaryDirectory(prefix="bench-emulation-") as folder:
         probe = plan.put(Path(folder) / "plan.json")
-        labels = {"study": "emulate", "probe": probe, "baselines": False}
-        nothing = {"device": "cpu", "data": "synthetic", "per_device_batch": 1}  # is read or computed
-        config = resolve_here(dataclasses.replace(asked, **nothing, **labels, **slowed, **left))
+        # No data is read, and nothing is computed.
+        nothing = {"device": "cpu", "data": "synthetic", "per_device_batch": 1, "baselines": False}
+        config = dataclasses.replace(asked, **nothing, **slowed, **left).labelled(study="emulate", probe=probe)
+        config = resolve_here(config)
         console = tables.terminal()
         with LiveProgress(config, console, "emulate") as watch:
             path = launch(config, watch)

@@ -9,7 +9,7 @@ from bench.analysis.tables import print_grid, terminal
 from bench.commands.base import is_on
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
-from bench.config.options import UNSET, RunConfig
+from bench.config.options import FIELDS, UNSET, RunConfig
 from bench.errors import ExitCode, UserError
 from bench.launch.devices import usable_gpus
 from bench.launch.gpu_fit import require_fit
@@ -57,7 +57,7 @@ def run(args) -> int:
 
 def check(asked: RunConfig) -> RunConfig:
     """What was asked for. Raises UserError for an option that a check sets itself."""
-    for f in dataclasses.fields(asked):
+    for f in FIELDS.values():
         if f.name not in (*CHOSEN, "num_devices", "gpu_ids") and getattr(asked, f.name) != f.default:
             raise UserError(f"gpu-check sets {variable_of(f)} itself: leave it out")
     return asked

@@ -21,6 +21,7 @@ from bench.config.fields import variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig
 from bench.config.resolve import tuned_options
+from bench.config.sections import Besides
 from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, machine
 from bench.launch.command import hang_variables
@@ -131,7 +132,7 @@ def find_driver() -> None:
     os.rmdir(folder)
 
 
-def say_what_runs(config: RunConfig, seat: Seat, asked: RunConfig) -> None:
+def say_what_runs(config: RunConfig, seat: Seat, asked: Besides) -> None:
     """Rank 0, before anything runs."""
     console = tables.terminal()
     announce(console, config, f"joined to {seat.launcher}")

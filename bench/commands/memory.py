@@ -11,7 +11,7 @@ from bench.config import gpu_defaults
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import OWN, data_kind, info_of
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
-from bench.config.options import KNOBS, UNSET, RunConfig
+from bench.config.options import KNOBS, UNSET, Parallel, RunConfig
 from bench.config.resolve import resolve
 from bench.config.rules import GPT
 from bench.config.workloads import work, workload_of
@@ -136,7 +136,7 @@ def in_words(config: RunConfig) -> str:
     )
 
 
-def alike(config: RunConfig, devices: list) -> list[tuple]:
+def alike(config: Parallel, devices: list) -> list[tuple]:
     """(label, device), one of those that are alike; of ranks with parts of their own the one with most."""
     if not MODES[config.mode].one_process and len({device.total for device in devices}) > 1:
         return [(f"fullest of {len(devices)}", max(devices, key=lambda device: device.total))]

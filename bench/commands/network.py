@@ -11,7 +11,7 @@ from bench.analysis import tables
 from bench.commands.base import warn, whole
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch.devices import choose_device, remarks
 from bench.launch.engines import ENGINES
@@ -49,8 +49,8 @@ def run(args) -> int:
     records, failed = [], None
     for backend, config in configs.items():
         plan = Plan(sizes, rounds, budget_s / len(configs), backend)
-        labels = {"study": "network", "suite": suite, "program": backend, "probe": plan.text(), "out": str(folder)}
-        config = dataclasses.replace(config, **labels, baselines=False)
+        config = dataclasses.replace(config, out=str(folder), baselines=False)
+        config = config.labelled(study="network", suite=suite, program=backend, probe=plan.text())
         try:
             with LiveProgress(config, console, backend) as watch:
                 records.append(load(launch(config, watch)))
@@ -72,7 +72,7 @@ def run(args) -> int:
 
 def check(asked: RunConfig) -> RunConfig:
     """Raise UserError for an option that would be ignored, and for a rank that has no other."""
-    for f in dataclasses.fields(asked):
+    for f in FIELDS.values():
         if f.name not in TAKES and getattr(asked, f.name) != f.default:
             raise UserError(f"{variable_of(f)} is of a training, and `bench network` only sends messages: leave it out")
     if asked.num_devices < 2:

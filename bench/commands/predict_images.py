@@ -13,7 +13,7 @@ from bench.config import own
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import data_kind
 from bench.config.fields import variable_of
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError, printable
 from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
@@ -49,8 +49,8 @@ def run(args) -> int:
     mode = "ddp" if asked.num_devices > 1 else "single"
     config = dataclasses.replace(
         asked, mode=mode, data=f"imagefolder:{folder}", per_device_batch=batch, precision=asked.precision or "fp32",
-        study="predict", probe=plan.text(), baselines=False, **known,
-    )  # fmt: skip
+        baselines=False, **known,
+    ).labelled(study="predict", probe=plan.text())  # fmt: skip
     began = time.perf_counter()
     with LiveProgress(config := resolve_here(config), console, "predict") as watch:
         table = launch(config, watch)
@@ -68,7 +68,7 @@ def run(args) -> int:
 
 def check(asked: RunConfig) -> RunConfig:
     """Raise UserError for an option that would be ignored."""
-    for f in dataclasses.fields(asked):
+    for f in FIELDS.values():
         if f.name not in TAKES and getattr(asked, f.name) != f.default:
             raise UserError(f"{variable_of(f)} is of a training or the checkpoint's, and `bench predict-images` trains "
                             "nothing: leave it out")  # fmt: skip

@@ -49,7 +49,7 @@ def run(args) -> int:
 
         suites = suites_of(records)
         shown = {suite.id for suite in suites}
-        others = [record for record in records if record.config.suite not in shown]
+        others = [record for record in records if record.label.suite not in shown]
         path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"), networks,
                                foreign)  # fmt: skip
         print(f"report: {path}", flush=True)
@@ -58,7 +58,7 @@ def run(args) -> int:
 
 def print_records(console, records: list[Record]) -> None:
     """A row for each single run; of a suite one line, for its rounds belong together."""
-    single = [record for record in records if not record.config.suite]
+    single = [record for record in records if not record.label.suite]
     if single:
         grid = tables.single_runs_grid(single[-MOST_RUNS:])
         console.print(f"{grid.caption}:")
@@ -67,8 +67,8 @@ def print_records(console, records: list[Record]) -> None:
         console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench table` has all")
     suites = {}
     for record in records:
-        if record.config.suite:
-            suites.setdefault(record.config.suite, []).append(record)
+        if record.label.suite:
+            suites.setdefault(record.label.suite, []).append(record)
     for name, found in suites.items():
         why = suite_of(name, found).disturbance
         more = f", disturbed: {why}" if why else ""

@@ -55,11 +55,11 @@ def run(args) -> int:
 
 def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
     """What was asked for with PLAIN=1, where options were chosen for the GPU. Its record goes below ``out``."""
-    if not config.gpu_defaults:
+    if not config.label.gpu_defaults:
         return []
-    changes = {"plain": True, "program": f"{config.mode} plain", "baselines": False, "dist_url": None}
+    changes = {"plain": True, "baselines": False, "dist_url": None}
     changes |= measured_only() | {"out": out}
-    return [resolve_here(dataclasses.replace(asked, **changes))]
+    return [resolve_here(dataclasses.replace(asked, **changes).labelled(program=f"{config.mode} plain"))]
 
 
 def run_baselines(console: Console, programs: list[RunConfig], devices: int, seconds: float) -> list[Record]:
@@ -68,7 +68,7 @@ def run_baselines(console: Console, programs: list[RunConfig], devices: int, sec
     will."""
     found = []
     if any(each.plain for each in programs):
-        names = ", ".join(each.program or each.mode for each in programs)
+        names = ", ".join(each.label.program or each.mode for each in programs)
         console.print(
             f"BASELINES=1: {len(programs)} more runs ({names}) of as many steps each; the first took {seconds:.0f} s, "
             "and a plain step takes longer", highlight=False

@@ -74,7 +74,7 @@ def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
         )
 
     def judge(records):
-        return plan.study.result(suite_of(records[0].config.suite, records))
+        return plan.study.result(suite_of(records[0].label.suite, records))
 
     sequence, said = None, f"{rounds} rounds"
     if flags.minutes:

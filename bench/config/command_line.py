@@ -7,9 +7,10 @@ import shlex
 
 from bench.config import hosts, rules
 from bench.config.data_sets import DATA_SETS, OWN, data_kind
-from bench.config.fields import PARTS, base_type, flag_of, variable_of
-from bench.config.modes import COMPILE_MODES, MODES
-from bench.config.options import FIELDS, RunConfig, names, when_not_given
+from bench.config.fields import base_type, flag_of, variable_of
+from bench.config.modes import MODES
+from bench.config.options import FIELDS, SECTIONS, RunConfig, names, when_not_given
+from bench.config.sections import COMPILE_MODES
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 
@@ -52,15 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser, own: dict | None = None, othe
     them. own: option -> its default for this command. others: workload -> the same where that is what is trained."""
     own = own or {}
     parser.set_defaults(other_defaults=others or {})
-    groups = {part: parser.add_argument_group(f"{part}: {says}") for part, says in PARTS.items()}
-    for f in dataclasses.fields(RunConfig):
+    groups = {name: parser.add_argument_group(f"{section.__name__.lower()}: {section.__doc__}")
+              for section in SECTIONS for name in names(section)}  # fmt: skip
+    for f in FIELDS.values():
         if f.metadata["within"]:
             continue
         choices = f"; one of {', '.join(f.metadata['choices'])}" if f.metadata["choices"] else ""
         value = own.get(f.name, f.default)
         default = f" [{value}]" if value is not None and value is not False else ""
         switch = ON_OFF if base_type(f) is bool else {}
-        groups[f.metadata["part"]].add_argument(
+        groups[f.name].add_argument(
             flag_of(f),
             dest=f.name,
             metavar=variable_of(f),
@@ -74,7 +76,7 @@ def from_arguments(args: argparse.Namespace) -> RunConfig:
     """Read the flags that were given. Raises UserError naming the first bad one."""
     suit(args)
     given, found = {}, with_hosts(args)
-    for f in dataclasses.fields(RunConfig):
+    for f in FIELDS.values():
         text = found.get(f.name)
         if text is None:
             continue
@@ -109,7 +111,7 @@ def with_hosts(args: argparse.Namespace) -> dict[str, str | None]:
     """Option -> its text, with what the environment says of several machines. GPUS, where it is not given, is all that
     HOSTS have, or as many as the mode can take of them. Raises UserError for HOSTS that cannot be read."""
     found = {}
-    for f in dataclasses.fields(RunConfig):
+    for f in FIELDS.values():
         found[f.name] = getattr(args, f.name, None)
         if found[f.name] is None and f.metadata["variable"] and (f.name == "hosts" or found["hosts"]):
             found[f.name] = os.environ.get(f.metadata["variable"]) or None
@@ -132,11 +134,12 @@ def in_words(f: dataclasses.Field, value) -> str:
 
 def make_command(config: RunConfig) -> str:
     """The make command that repeats this run: only what differs from the defaults is named."""
-    named = [f.metadata["within"] for f in dataclasses.fields(config) if getattr(config, f.name) is not None]
-    left_out = ("out", *names("labels"), *named)
+    options = [f for f in dataclasses.fields(config) if f.name != "label"]
+    named = [f.metadata["within"] for f in options if getattr(config, f.name) is not None]
+    left_out = ("out", *named)
     words = [
         f"{variable_of(f)}={shlex.quote(in_words(f, value).partition('=')[2])}"
-        for f in dataclasses.fields(config)
+        for f in options
         if (value := getattr(config, f.name)) not in (None, when_not_given(config, f)) and f.name not in left_out
     ]
     return " ".join(["make bench", *words])

@@ -1,4 +1,4 @@
-"""What an option is: a field of RunConfig that knows its part, its help, its choices and its range.
+"""What an option is: a field of a section that knows its help, its choices and its range.
 
 The command line, the Makefile's variables, the checks, the keys by which records are compared and the manual are all
 made from this metadata: nothing else lists options.
@@ -9,40 +9,23 @@ from dataclasses import field
 
 from bench.errors import UserError
 
-# What kind of thing an option is.
-PARTS = {
-    "mode": "the data-parallel pattern, and on how many of which devices",
-    "model": "the network and its first weights",
-    "data": "the examples, and how they are read",
-    "recipe": "the arithmetic of the training: batch, optimizer, schedule, precision, seed",
-    "engine": "how the mode carries out that arithmetic: launcher, buckets, exchange, memory order, compiler",
-    "injected": "a mistake or a fault, on purpose",
-    "measuring": "what is measured and recorded",
-    "resources": "what this machine gives to the run, and for how long",
-    "files": "where files are read from and written to",
-    "besides": "what is done besides the steps, and changes none of them",
-    "labels": "which study the run belongs to, and as what",
-}
-WORK = ("model", "data", "recipe", "measuring")  # what is computed and measured
-PROGRAM = ("mode", "engine", "injected")  # which program computes it
 LARGEST, LARGEST_WHOLE = 1e100, 2**53  # what every table, picture and sum can take; a diverged loss is far below
 LONGEST = 10_000  # letters of a value that somebody gives
 
 
 def option(
-    part, default, help, flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False,
+    default, help="", flag=None, choices=None, minimum=None, exclusive_minimum=None, path=False, trains=False,
     within=None, plain=None, variable=None,
 ):  # fmt: skip
-    """A field of RunConfig.
+    """A field of a section.
 
-    part: one of PARTS. flag: its name for users, where that is not the field's. choices, minimum, exclusive_minimum:
-    the values it takes; None is always allowed. path: its value names a place on this machine. trains: it belongs to a
-    training by epochs, and a run that only times steps does without it. within: the option as
-    whose value it is given, for one that has no name of its own. plain: of an option that is chosen by the GPU, what it
-    is on a CPU and with PLAIN=1. variable: of the environment, whose value counts where the option is not given.
+    flag: its name for users, where that is not the field's. choices, minimum, exclusive_minimum: the values it takes;
+    None is always allowed. path: its value names a place on this machine. trains: it belongs to a training by epochs,
+    and a run that only times steps does without it. within: the option as whose value it is given, for one that has no
+    name of its own. plain: of an option that is chosen by the GPU, what it is on a CPU and with PLAIN=1. variable: of
+    the environment, whose value counts where the option is not given.
     """
-    assert part in PARTS, part
-    meta = {"part": part, "help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
+    meta = {"help": help, "flag": flag, "choices": choices, "min": minimum, "above": exclusive_minimum}
     meta |= {"path": path, "trains": trains, "within": within, "plain": plain, "variable": variable}
     return field(default=default, metadata=meta)
 
@@ -77,7 +60,7 @@ def check_value(f: dataclasses.Field, value) -> None:
         raise UserError(f"{name}={value} is not a finite number")
     if isinstance(value, int | float) and abs(value) > (LARGEST if isinstance(value, float) else LARGEST_WHOLE):
         raise UserError(f"{name}={value} is too large: no record can hold it")
-    if isinstance(value, str) and meta["part"] != "labels":
+    if isinstance(value, str):
         if len(value) > LONGEST:
             raise UserError(f"{name} has {len(value)} letters, and a record holds {LONGEST} of it: write less")
         if not is_unicode(value):

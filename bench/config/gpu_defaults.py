@@ -66,18 +66,19 @@ def can_fuse(config: RunConfig, mode: str) -> bool:
 def chose_fused(config: RunConfig) -> bool:
     """Whether FUSED=1 was chosen for the GPU, and not given.
 
-    >>> chose_fused(RunConfig(fused=True, gpu_defaults="precision=bf16 fused=1")), chose_fused(RunConfig(fused=True))
+    >>> config = RunConfig(fused=True)
+    >>> chose_fused(config.labelled(gpu_defaults="precision=bf16 fused=1")), chose_fused(config)
     (True, False)
     """
-    return bool(config.fused) and "fused=1" in (config.gpu_defaults or "").split()
+    return bool(config.fused) and "fused=1" in (config.label.gpu_defaults or "").split()
 
 
 def without_fused(config: RunConfig, modes: Iterable[str]) -> RunConfig:
     """The config of a study of these modes: where one of them has no fused optimizer, none gets it by default."""
     if not chose_fused(config) or all(can_fuse(config, mode) for mode in modes):
         return config
-    said = config.gpu_defaults.replace("fused=1", "fused=0")
-    return dataclasses.replace(config, fused=False, gpu_defaults=said)
+    said = config.label.gpu_defaults.replace("fused=1", "fused=0")
+    return dataclasses.replace(config, fused=False).labelled(gpu_defaults=said)
 
 
 def precision_of(config: RunConfig, capability: tuple[int, int] | None) -> str:
@@ -122,12 +123,12 @@ def in_words(values: dict) -> str:
 def sentence(config: RunConfig) -> str:
     """What a person is told before a run; empty where nothing was chosen for the GPU.
 
-    >>> sentence(RunConfig(gpu_defaults="precision=bf16 channels_last=1 fused=0 batch=256"))
+    >>> sentence(RunConfig().labelled(gpu_defaults="precision=bf16 channels_last=1 fused=0 batch=256"))
     'defaults for this GPU: bf16, channels_last, batch 256; PLAIN=1 turns them off'
     """
-    if not config.gpu_defaults:
+    if not config.label.gpu_defaults:
         return ""
-    found = dict(word.split("=") for word in config.gpu_defaults.split())
+    found = dict(word.split("=") for word in config.label.gpu_defaults.split())
     said = [found.pop("precision")] if "precision" in found else []
     batch = [f"batch {found.pop('batch')}"] if "batch" in found else []
     said += [name for name, value in found.items() if value == "1"] + batch

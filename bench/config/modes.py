@@ -3,9 +3,9 @@
 To add a mode: write its file in bench/modes, add its line here, and add its row to the equivalence test.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-LAUNCHERS = ("in-process", "torchrun", "spawn", "mpirun", "horovodrun")
+from bench.config.sections import COMPILE_MODES, COMPRESSIONS, Ddp, Exchange, Fsdp, Horovod, Local
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,14 @@ FORMATS = ({"channels_last": True}, {"precision": "bf16"}, {"channels_last": Tru
 ON_GPU = ({"precision": "fp32"}, {"precision": "tf32"}, {"channels_last": False},
           *({name: on} for name in ("cudnn_benchmark", "fused") for on in (True, False)))  # fmt: skip
 COMPILED = ({"compile": True}, {"compile": True, "precision": "bf16"})
-COMPILE_MODES = ("reduce-overhead", "max-autotune")  # of torch.compile, besides its default
+TORCHRUN = {"numa_binding": None}  # the option of what torchrun starts
+
+
+def options_of(*sections: type, without: str = "", compression: tuple[str, ...] = ()) -> dict:
+    """The options of these sections, with the values that a mode takes besides the default (None: any)."""
+    names = [f.name for section in sections for f in fields(section) if f.name != without]
+    return {name: compression if name == "compression" else None for name in names}
+
 
 MODES = {
     "single": ModeInfo(
@@ -86,9 +93,7 @@ MODES = {
     "ddp": ModeInfo(
         "DistributedDataParallel: one process per device", Look("#0072B2", "", "^", "-"), ("torchrun", "spawn"),
         elastic=True,
-        knobs={"bucket_cap_mb": None, "gradient_as_bucket_view": None, "static_graph": None, "broadcast_buffers": None,
-               "batched_grad_copy": None, "numa_binding": None, "overlap": None,
-               "sync": None, "init_sync": None, "compression": ("fp16", "bf16", "powersgd")},
+        knobs=options_of(Ddp, Exchange, compression=COMPRESSIONS[1:]) | TORCHRUN,
         # A gradient is stored once, inside its bucket, and the unused-parameter bookkeeping is skipped.
         tuned={device: {"gradient_as_bucket_view": True, "static_graph": True} for device in ("cpu", "cuda")},
         sweep={"bucket_cap_mb": (1.0, 5.0, 25.0, 100.0), "gradient_as_bucket_view": (False, True)},
@@ -104,9 +109,7 @@ MODES = {
     "horovod": ModeInfo(
         "Horovod: one process per device", Look("#009E73", "...", "D", "-."), ("horovodrun", "mpirun"), elastic=True,
         needs="horovod",
-        knobs={"fusion_mb": None, "cycle_time_ms": None, "autotune": None,
-               "async_completion": None, "adasum": None, "overlap": None,
-               "sync": None, "init_sync": None, "compression": ("fp16",)},
+        knobs=options_of(Horovod, Exchange, compression=("fp16",)),
         # Its background thread wakes every 25 ms instead of every one: it takes the core from the training thread less
         # often and sends larger reductions, and the last one of a step waits for it 25 ms at most. A GPU's step may be
         # no longer than that, and takes no core: there its own 1 ms stays.
@@ -121,9 +124,7 @@ MODES = {
     "zero1": ModeInfo(
         "DDP, and the optimizer's state sharded: ZeroRedundancyOptimizer", Look("#56B4E9", "\\\\\\", "P", (0, (3, 1))),
         ("torchrun", "spawn"), on_request=True, shards=("optimizer state",),
-        knobs={"bucket_cap_mb": None, "gradient_as_bucket_view": None, "static_graph": None, "broadcast_buffers": None,
-               "batched_grad_copy": None, "numa_binding": None, "overlap": None, "sync": None,
-               "compression": ("fp16", "bf16", "powersgd")},
+        knobs=options_of(Ddp, Exchange, without="init_sync", compression=COMPRESSIONS[1:]) | TORCHRUN,
         single=({"gradient_as_bucket_view": True}, {"bucket_cap_mb": 5.0}, {"overlap": False}),
         gradient_copy="buckets", norm_buffers="broadcasts rank 0's, as ddp does",
     ),
@@ -132,7 +133,7 @@ MODES = {
         Look("#D55E00", "+++", "X", (0, (5, 1))), ("torchrun", "spawn"), on_request=True,
         shards=("weights", "gradients", "optimizer state"),
         no_compile="the weights of a block are gathered by Python code before it, which is not compiled",
-        knobs={"reshard": None, "prefetch": None, "param_dtype": None, "reduce_dtype": None, "numa_binding": None},
+        knobs=options_of(Fsdp) | TORCHRUN,
         single=({"reshard": False}, {"prefetch": 1}, {"prefetch": 2}, {"reshard": False, "prefetch": 1}),
         single_on_gpu=({"param_dtype": "bf16"}, {"param_dtype": "bf16", "reduce_dtype": "fp32"}),
         on_gpu=({"reshard": False}, {"prefetch": 1}, {"precision": "bf16", "param_dtype": "bf16"}),
@@ -141,12 +142,12 @@ MODES = {
     "local": ModeInfo(
         "each rank steps alone, weights averaged every few steps: NOT the same update",
         Look("#F0E442", "---", "h", (0, (4, 2, 1, 2))), ("torchrun", "spawn"), on_request=True, same_update=False,
-        knobs={"local_steps": None, "sync": None, "numa_binding": None}, sweep={"local_steps": (1, 2, 4, 8, 16)},
+        knobs=options_of(Local) | {"sync": None} | TORCHRUN, sweep={"local_steps": (1, 2, 4, 8, 16)},
         norm_buffers="averages them with the weights",
     ),
     "independent": ModeInfo(
         "one process per device, no communication: the upper bound", Look("#CC79A7", "xxx", "v", ":"),
-        ("torchrun", "spawn"), baseline=True, knobs={"numa_binding": None},
+        ("torchrun", "spawn"), baseline=True, knobs=TORCHRUN,
     ),
 }  # fmt: skip
 

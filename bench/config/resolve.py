@@ -83,7 +83,7 @@ def resolve(
     changes |= tuned_options(dataclasses.replace(config, device=device), config.mode)
     changes |= {"device": device, "plain": config.plain and device == "cuda"}  # on a CPU every run is plain
     if chosen:
-        changes["gpu_defaults"] = gpu_defaults.in_words(chosen)
+        config = config.labelled(gpu_defaults=gpu_defaults.in_words(chosen))
     if config.elastic and config.lr_batch is None:  # LR is meant for the devices that it begins with
         changes["lr_batch"] = dataclasses.replace(config, **changes).global_batch
     if config.launcher == "auto":

@@ -16,7 +16,6 @@ from bench.config.values import parse_fault, parse_gpu_ids, parse_keep, parse_sc
 from bench.errors import UserError
 
 MOST_THREADS = 4096
-LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"
 GPT, TIMM = "gpt", "timm:"
 PERIODIC = ("step", "cyclic", "sawtooth")  # schedules with a period and a factor
 
@@ -37,10 +36,8 @@ def check(config, knobs: set[str]) -> None:
         parse_fault(config.fault, config.num_processes)
     if config.snapshots:
         parse_snapshots(config.snapshots)
-    if config.probe:
-        tasks.parse(config.probe)
-    if config.looks and not re.fullmatch(LOOKS, config.looks):
-        raise UserError(f"LOOKS={config.looks}: write rounds, as in 4,8,16")
+    if config.label.probe:
+        tasks.parse(config.label.probe)
 
 
 def check_mode(config) -> None:
@@ -287,7 +284,7 @@ def check_elastic(config) -> None:
     if config.elastic > config.num_devices:
         raise UserError(f"{words} is the least number of devices, and GPUS={config.num_devices} the most: use ELASTIC "
                         "between 1 and GPUS")  # fmt: skip
-    if config.study or config.suite:
+    if config.label.study or config.label.suite:
         raise UserError(f"{words} is of `bench run`: a run that was interrupted is no measurement to compare; leave it "
                         "out")  # fmt: skip
     if not config.epochs or config.checkpoint is False:
@@ -372,9 +369,8 @@ def check_hosts(config) -> None:
 def check_knobs(config, knobs: set[str]) -> None:
     """Raise UserError when an option of an engine is given to a mode that has no such thing."""
     mine = MODES[config.mode].knobs
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if value == f.default or f.name not in knobs:
+    for f in filter(lambda f: f.name in knobs, dataclasses.fields(config)):
+        if getattr(config, f.name) == f.default:
             continue
         owners = [name for name, info in MODES.items() if f.name in info.knobs]
         if f.name not in mine:

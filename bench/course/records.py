@@ -43,7 +43,7 @@ def chosen(suite: Suite) -> bool:
     """Whether a person chose the programs: with settings of their own, or with a mode that is there where it is named
     alone."""
     on_request = any(MODES[record.config.mode].on_request for record in suite.records)
-    return on_request or suite.first.config.variant == CHOSEN
+    return on_request or suite.first.config.label.variant == CHOSEN
 
 
 def compared(suite: Suite):

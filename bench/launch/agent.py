@@ -8,7 +8,6 @@ itself.
 
 import base64
 import contextlib
-import dataclasses
 import json
 import os
 import queue
@@ -21,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from bench.config.options import from_dict
+from bench.config.options import from_dict, to_dict
 from bench.errors import UserError
 from bench.launch import machine, ports
 from bench.launch.node import Node
@@ -82,7 +81,7 @@ class Agent:
         config, placement = from_dict(config), Placement(**placement | {"ranks": range(*placement["ranks"])})
         if run_dir is None:
             self.folder = run_dir = tempfile.mkdtemp(prefix="bench-")
-            (Path(run_dir) / "config.json").write_text(json.dumps(dataclasses.asdict(config)))
+            (Path(run_dir) / "config.json").write_text(json.dumps(to_dict(config)))
         self.silence_s = max(SILENCE_S, config.timeout)
         self.node = Node(placement, Path(run_dir))
         return self.node.command(config, steady.now() - since_s)

@@ -3,7 +3,8 @@
 import os
 
 from bench.config.modes import MODES
-from bench.config.options import RunConfig
+from bench.config.options import Parallel, RunConfig
+from bench.config.sections import Resources
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 from bench.launch.gpu_fit import NO_ROCM, has_amd, require_fit, require_no_amd, require_torch
@@ -83,7 +84,7 @@ def remarks(asked: RunConfig) -> list[str]:
     return [sentence for sentence in (why_cpu(asked), order_remark(asked)) if sentence]
 
 
-def why_cpu(asked: RunConfig) -> str:
+def why_cpu(asked: Parallel) -> str:
     """One sentence on why DEVICE=auto takes the CPU on a machine with an NVIDIA driver or an AMD GPU; empty on one
     without, and where the CPU was asked for."""
     if asked.device != "auto" or visible_gpus():
@@ -110,7 +111,7 @@ def usable_gpus(config: RunConfig) -> list[Gpu]:
     return chosen
 
 
-def named_gpus(config: RunConfig) -> list[Gpu]:
+def named_gpus(config: Resources) -> list[Gpu]:
     """The same without slices, but for one that CUDA_VISIBLE_DEVICES names."""
     visible = visible_gpus()
     if not config.gpu_ids:
@@ -153,7 +154,7 @@ def mixed() -> bool:
     return len({gpu.name for gpu in every_gpu()}) > 1
 
 
-def order_remark(asked: RunConfig) -> str:
+def order_remark(asked: Parallel) -> str:
     """One sentence where CUDA_VISIBLE_DEVICES counts GPUs of several kinds: it is read here in the order of nvidia-smi,
     and CUDA's may be another. "" elsewhere."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "")

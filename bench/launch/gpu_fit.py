@@ -11,7 +11,7 @@ import mmap
 import re
 from pathlib import Path
 
-from bench.config.options import RunConfig
+from bench.config.options import Parallel, RunConfig
 from bench.errors import UserError
 from bench.install import torch_build
 from bench.install.horovod_status import torch_rocm, torch_version
@@ -50,7 +50,7 @@ def require_no_mig(gpu: Gpu) -> None:
     )
 
 
-def require_no_amd(config: RunConfig) -> None:
+def require_no_amd(config: Parallel) -> None:
     """Raise UserError where GPUs are meant, and they are AMD's: torch calls those "cuda", too. With DEVICE=auto only a
     torch that is built for them says that they are meant; with another one CPUs are used, and ``devices.why_cpu`` says
     why."""

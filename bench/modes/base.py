@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bench import mistakes
-from bench.config.options import RunConfig
+from bench.config.options import Parallel, RunConfig
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Topology:
         return [torch.device("cuda", first + i) for i in range(self.devices_per_process)]
 
 
-def device_of(config: RunConfig, local_rank: int) -> torch.device:
+def device_of(config: Parallel, local_rank: int) -> torch.device:
     """The device of a local rank. With SHARE_GPU=1 all ranks take the first GPU. Sets it as CUDA's current one."""
     if config.device == "cpu":
         return torch.device("cpu")
@@ -53,7 +53,7 @@ def device_of(config: RunConfig, local_rank: int) -> torch.device:
     return device
 
 
-def shared_label(config: RunConfig, backend: str) -> str:
+def shared_label(config: Parallel, backend: str) -> str:
     """What a table must say of ranks that share one GPU; "" of others. backend: "nccl" or "gloo"."""
     if not config.share_gpu or config.device != "cuda":
         return ""

@@ -24,7 +24,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.config.options import RunConfig
+from bench.config.sections import Exchange
 from bench.modes import collectives
 from bench.structure import TensorList
 
@@ -92,7 +92,7 @@ class Mode(collectives.Mode):
         return model.module
 
 
-def communication_hook(config: RunConfig) -> tuple:
+def communication_hook(config: Exchange) -> tuple:
     """What replaces DDP's own all-reduce of a bucket: (state, hook); (None, None) where nothing does."""
     if not config.overlap:
         return [], reduce_after_backward

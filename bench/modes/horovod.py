@@ -33,7 +33,7 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-from bench.config.options import RunConfig, on_devices
+from bench.config.options import Parallel, RunConfig, on_devices
 from bench.errors import UserError
 from bench.modes import base, sync_batch_norm
 
@@ -150,7 +150,7 @@ def in_elastic_run() -> bool:
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
-def require_adasum(config: RunConfig) -> None:
+def require_adasum(config: Parallel) -> None:
     """Raise UserError where Horovod has no Adasum of these ranks, or where it would be their mean."""
     if not hvd.mpi_enabled():
         raise UserError("ADASUM=1 needs MPI, and Horovod's ranks talk Gloo here: start them with mpirun")

@@ -5,8 +5,9 @@ import statistics
 from collections import Counter
 
 from bench import formulas
-from bench.config.options import AVERAGES, RunConfig
+from bench.config.options import RunConfig
 from bench.config.peak_flops import peak_of
+from bench.config.sections import AVERAGES, Data, Model
 from bench.measure import waiting
 from bench.measure.environment import cores_in_words
 from bench.measure.memory_parts import surplus
@@ -106,12 +107,12 @@ def model_and_data(config: RunConfig) -> str:
     return f"{model_of(config)}, {data_of(config)}"
 
 
-def model_of(config: RunConfig) -> str:
+def model_of(config: Model) -> str:
     """The model with its sizes."""
     return f"{config.model} {config.layers}×{config.width}" if config.layers else config.model
 
 
-def data_of(config: RunConfig) -> str:
+def data_of(config: Data) -> str:
     """The data with the size of an example."""
     size = f" {config.image_size} px" if config.image_size else ""
     return f"{config.data}{f' {config.context} bytes' if config.context else size}"

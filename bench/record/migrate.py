@@ -1,6 +1,6 @@
 """Records of older schema versions, brought up to this one. One function per version, applied in order."""
 
-from bench.config.options import UNSET
+from bench.config.options import LABELS, UNSET
 from bench.config.workloads import WORKLOADS
 from bench.record import SCHEMA_VERSION
 from bench.record.schema import BadRecord
@@ -23,7 +23,7 @@ def migrate(record, where) -> dict:
         if version < 5:
             name_its_place(record)
             name_its_workload(record)
-        record |= {"schema_version": SCHEMA_VERSION, "config": UNSET | record["config"]}
+        record |= {"schema_version": SCHEMA_VERSION, "config": UNSET | dict.fromkeys(LABELS) | record["config"]}
     return record
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.config import own
 from bench.config.data_sets import OWN, data_kind
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.files import PROJECT
 from bench.storage.urls import without_credentials
 
@@ -43,7 +43,7 @@ def without_names(config: RunConfig) -> RunConfig:
     """A config that says nothing of this machine's owner: paths below the working folder as they are, of others the
     last name of each; not how other machines are reached."""
     kind, place = data_kind(config.data)
-    paths = [f.name for f in dataclasses.fields(config) if f.metadata["path"]]
+    paths = [name for name, f in FIELDS.items() if f.metadata["path"]]
     changes = {name: nameless(getattr(config, name)) for name in paths if getattr(config, name)}
     if place:
         changes["data"] = nameless(place) if kind in ("url", OWN) else f"{kind}:{nameless(place)}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.config.fields import LARGEST_WHOLE, fits, in_range
 from bench.config.modes import MODES
-from bench.config.options import FIELDS, unchecked
+from bench.config.options import FIELDS, LABELS, unchecked
 from bench.config.workloads import WorkloadInfo
 from bench.errors import UserError
 from bench.record.migrate import migrate
@@ -17,6 +17,7 @@ from bench.record.summary import summarise, summarise_accuracy
 from bench.record.view import Record
 
 MOST_BYTES = 256 * 2**20  # a record of a long run on many ranks has some MiB
+LOOKS = r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,99}"  # rounds
 LATER = {"median_throughput_per_s", "steal_share"}  # figures that older records lack
 PARTS = ("schema_version", "run_id", "config", "samples")  # which no other file of ours has together
 # A control character, written as JSON writes it, but for tab and newline; after an even number of backslashes.
@@ -122,9 +123,11 @@ def is_of_a_run(path: Path) -> bool:
 def check_config(record: dict, where) -> None:
     """Raise BadRecord when ``config`` is not one: an option is missing, unknown, of the wrong type or out of range."""
     config = record["config"]
-    wrong = list(FIELDS.keys() ^ config.keys())
-    wrong += [name for name, value in config.items() if name in FIELDS and not fits(FIELDS[name], value)]
-    wrong += [] if wrong else [name for name, value in config.items() if not in_range(FIELDS[name], value)]
+    known = FIELDS | LABELS
+    wrong = list(known.keys() ^ config.keys())
+    wrong += [name for name, value in config.items() if name in known and not fits(known[name], value)]
+    wrong += [] if re.fullmatch(LOOKS, config.get("looks") or "1") else ["looks"]
+    wrong += [] if wrong else [name for name, value in config.items() if not in_range(known[name], value)]
     if wrong or config["mode"] not in MODES:
         raise BadRecord(f"{where}: not a valid record: config/{min(wrong, default='mode')} is not an option's value")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.config.command_line import make_command
 from bench.config.modes import MODES, ModeInfo
 from bench.config.options import RunConfig, unchecked
+from bench.config.sections import Label
 from bench.config.workloads import WorkloadInfo
 from bench.mistakes import MISTAKES
 from bench.record.observed import observed_of
@@ -82,6 +83,11 @@ class Record(Mapping):
         return unchecked(self.data["config"])
 
     @property
+    def label(self) -> Label:
+        """What it is in its suite."""
+        return self.config.label
+
+    @property
     def mode(self) -> ModeInfo:
         """The line of its mode in the table."""
         return MODES[self.config.mode]
@@ -89,12 +95,12 @@ class Record(Mapping):
     @property
     def looks(self) -> list[int]:
         """The rounds after which its suite was looked at, by the plan; none where the number of rounds was fixed."""
-        return [int(number) for number in (self.config.looks or "").split(",") if number]
+        return [int(number) for number in (self.label.looks or "").split(",") if number]
 
     @property
     def program(self) -> str:
         """What it is in its suite; its mode where nothing else was said."""
-        return self.config.program or self.config.mode
+        return self.label.program or self.config.mode
 
     @cached_property
     def workload(self) -> WorkloadInfo:

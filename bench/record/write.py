@@ -266,7 +266,7 @@ def provenance_of(config: RunConfig) -> dict:
         "throughput_per_s": PROVENANCE[f"{independent}throughput_per_s"],
         "median_throughput_per_s": PROVENANCE["median_throughput_per_s"],
         "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
-        **({"gpu_defaults": PROVENANCE["gpu_defaults"]} if config.gpu_defaults else {}),
+        **({"gpu_defaults": PROVENANCE["gpu_defaults"]} if config.label.gpu_defaults else {}),
         **({workload_of(config).metrics[0].key: PROVENANCE["metric"]} if config.epochs else {}),
         **({"replicas": PROVENANCE["replicas"]} if config.replicas else {}),
     }

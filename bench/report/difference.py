@@ -23,8 +23,7 @@ from bench.analysis.certificate import certify
 from bench.analysis.parity import UNKNOWN
 from bench.analysis.suite import suites_of
 from bench.analysis.tables import Grid
-from bench.config.fields import PROGRAM, WORK
-from bench.config.options import UNSET, names
+from bench.config.options import PROGRAM, UNSET, WORK, names
 from bench.errors import UserError
 from bench.foreign import result as foreign
 from bench.foreign.record import NAME as FOREIGN

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench import files, formulas, spreadsheet
+from bench.config import options
 from bench.config.fields import base_type
-from bench.config.options import FIELDS, names
+from bench.config.options import FIELDS
 from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.record.describe import MEMORY_ORDER
@@ -21,13 +22,11 @@ from bench.record.view import Record
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
 SOURCES = (*MEMORY_ORDER, "rss_hwm")
-LABELS = ("run_id", *names("labels"))  # first in every table
+LABELS = ("run_id", *options.LABELS)  # first in every table
 
 METRICS = {f"accuracy.{metric.key}": float for info in WORKLOADS.values() for metric in info.metrics}
 # After the labels, by their place in the record. Those of config come from RunConfig, between these two groups.
-HEAD = (
-    {"run_id": str} | {name: base_type(FIELDS[name]) for name in names("labels")} | {"status": str, "started_at": str}
-)
+HEAD = {"run_id": str} | {name: base_type(f) for name, f in options.LABELS.items()} | {"status": str, "started_at": str}
 SETTLED = {
     "topology.world_size": int, "topology.devices_per_process": int, "topology.global_batch": int,
     "topology.threads_total": int, "topology.loader_workers_total": int,
@@ -51,7 +50,7 @@ OPTIONS = [name for name in FIELDS if name not in HEAD]
 
 # What fits a page, in Markdown; of these, what is equal in every record is said once, above the table.
 PAGE = (
-    "device", "gpu_names", "cpu_model", "torch_version", "network", *names("labels"), "mode", "num_devices", "status",
+    "device", "gpu_names", "cpu_model", "torch_version", "network", *options.LABELS, "mode", "num_devices", "status",
     "model", "data", "image_size", "per_device_batch", "global_batch", "precision", "throughput_per_s",
     "step_time_s_median", "step_time_s_p5", "step_time_s_p95", "peak_memory_gib_nvml_process_max",
     "peak_memory_gib_nvml_device_max", "peak_memory_gib_torch_reserved_max", "peak_memory_gib_pss_max",
@@ -125,7 +124,7 @@ def row(record: Mapping) -> dict:
 
 def head(record: Mapping) -> dict:
     """Which record it is."""
-    return {name: record["config"].get(name) if name in FIELDS else record.get(name) for name in HEAD}
+    return {name: record["config"].get(name) if name in record["config"] else record.get(name) for name in HEAD}
 
 
 def at(values, path: str):

@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.config.data_sets import DATA_SETS
-from bench.config.fields import PARTS, base_type, variable_of
+from bench.config.fields import base_type, variable_of
 from bench.config.modes import MODES
-from bench.config.options import FIELDS, KNOBS
+from bench.config.options import FIELDS, KNOBS, SECTIONS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
 from bench.report import (
@@ -50,15 +50,14 @@ def reference_folders() -> list[Path]:
     return sorted(path for path in REFERENCE.iterdir() if path.is_dir())
 
 
-def options(part: str) -> str:
-    """The options of a part: variable, default, and what it is."""
+def options(section: type) -> str:
+    """The options of a section: variable, default, and what it is."""
     rows = []
-    for f in FIELDS.values():
-        if f.metadata["part"] == part and not f.metadata["within"]:
+    for f in dataclasses.fields(section):
+        if not f.metadata["within"]:
             rows.append([f"`{variable_of(f)}`", default_of(f), " ".join([f.metadata["help"], *more(f)])])
-    says = PARTS[part]
     head = [("variable", False), ("default", False), ("what it is", False)]
-    return f"{says[0].upper()}{says[1:]}.\n\n" + markdown.table(head, rows)
+    return f"{section.__doc__}\n\n" + markdown.table(head, rows)
 
 
 def default_of(f: dataclasses.Field) -> str:
@@ -129,7 +128,9 @@ def sample(show: Callable) -> str:
     return f"```\n{lines}\nrecord: results/runs/{record.run_id}/record.json\n```\n"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(options, part) for part in PARTS} | {
+BLOCKS: dict[str, Callable[[], str]] = {
+    f"options-{section.__name__.lower()}": functools.partial(options, section) for section in SECTIONS
+} | {
     "modes": modes,
     "data-sets": data_sets,
     "mistakes": mistakes,

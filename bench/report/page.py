@@ -316,7 +316,7 @@ def failed_grid(records: list[Record]) -> Grid:
     for record in newest_first(records):
         failure = record.failure
         rank = "" if failure["rank"] is None else str(failure["rank"])
-        said, suite = failure["message"][:300], record.config.suite or ""
+        said, suite = failure["message"][:300], record.label.suite or ""
         rows.append([when(record), suite, record.run_id, rank, failure["kind"], said, record.command])
     return Grid(head, rows, "They are in no figure above")
 
@@ -352,8 +352,8 @@ def failed_lines(records: list[Record]) -> list[str]:
     """Suites without a whole round, a line each. records: of no suite that could be made."""
     suites = {}
     for record in newest_first(records):
-        if record.config.suite:
-            suites.setdefault(record.config.suite, []).append(record.ok)
+        if record.label.suite:
+            suites.setdefault(record.label.suite, []).append(record.ok)
     return [f"{name}: no whole round; {sum(ok)} of {len(ok)} runs ended well" for name, ok in suites.items()]
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from bench import formulas
 from bench.analysis import stats, words
 from bench.analysis.tables import Grid
-from bench.config.fields import WORK
-from bench.config.options import PLAIN, UNSET, names, to_dict
+from bench.config.options import PLAIN, UNSET, WORK, names, to_dict
 from bench.errors import UserError
 from bench.measure.environment import cores_in_words
 from bench.record.disturbance import LABEL, disturbances_of, worst

@@ -34,7 +34,7 @@ def read(folder: Path) -> tuple[list[Suite], list[Record]]:
         raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
     suites = suites_of(records)
     shown = {suite.id for suite in suites}
-    alone = [record for record in records if record.config.suite not in shown]
+    alone = [record for record in records if record.label.suite not in shown]
     return sorted(suites, key=lambda suite: (place_of(subject(suite)), suite.id)), alone
 
 

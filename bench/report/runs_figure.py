@@ -19,7 +19,7 @@ TITLE = "Single runs: one run each, no interval, no verdict"
 
 def figures(records: list[Record]) -> dict:
     """name -> picture; none where no run is a measurement. records: of no suite."""
-    good = usable([record for record in records if not record.config.suite])
+    good = usable([record for record in records if not record.label.suite])
     return {"runs": draw(panels_of(good))} if good else {}
 
 

@@ -1,6 +1,5 @@
 """What a study is: a question, the programs that answer it, and the parts that say and draw what came of it."""
 
-import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from dataclasses import dataclass, field
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.config.command_line import OF_IMAGES, in_words
 from bench.config.modes import COMPARED, MODES
-from bench.config.options import KNOBS, UNSET, RunConfig, names, when_not_given
+from bench.config.options import FIELDS, KNOBS, UNSET, RunConfig, when_not_given
 from bench.launch.cluster.plan import repeated
 
 QUICK_ROUNDS = 2
@@ -143,13 +142,13 @@ class Study:
         configs = [config for config in configs if config.num_devices == most]
         words = ["make", self.command, f"{'MAX_GPUS' if self.most else 'GPUS'}={most}"]
         words += [f"{'SEEDS' if self.seeded else 'ROUNDS'}={'auto' if suite.looks else max(1, suite.n)}"]
-        words += [f"MAX_MINUTES={suite.first.config.limit_minutes:g}"] if suite.looks else []
+        words += [f"MAX_MINUTES={suite.first.config.label.limit_minutes:g}"] if suite.looks else []
         words += [f"{self.named_by}={about}"] if (about := self.about(suite)) else []
         if "--modes" in self.flags and self.named_by != "MODES":
             modes = {record.config.mode for record in suite.records}
             modes = [mode for mode in MODES if mode in modes and not MODES[mode].baseline]
             words += [f"MODES={','.join(modes)}"] if modes != COMPARED else []
-        decided = {*DECIDED, *names("labels"), *self.sets}
+        decided = {*DECIDED, *self.sets}
         if self.named_by == "NAME":  # a lab runs in the mode that it is asked for
             decided -= {"mode"}
         if self.seeded:  # its rounds' seeds go on from the first one
@@ -159,7 +158,7 @@ class Study:
         if workload != "images":
             defaults = {name: value for name, value in defaults.items() if name not in OF_IMAGES}
         defaults = defaults | self.others.get(workload, {})
-        for f in dataclasses.fields(RunConfig):
+        for f in FIELDS.values():
             values = [asked(c, f.name) for c in configs if f.name not in KNOBS or f.name in MODES[c.mode].knobs]
             unsaid = defaults.get(f.name, when_not_given(configs[0], f))
             if f.name not in decided and len(set(map(str, values))) == 1 and values[0] not in (None, unsaid):

@@ -9,7 +9,7 @@ from bench.config import gpu_defaults
 from bench.config.fields import variable_of
 from bench.config.hosts import where
 from bench.config.modes import COMPARED, MODES, TRAINABLE
-from bench.config.options import RunConfig, names, of_training
+from bench.config.options import FIELDS, RunConfig, of_training
 from bench.config.workloads import work, workload_of
 from bench.errors import RunFailed, UserError
 from bench.record.view import Record
@@ -22,12 +22,12 @@ TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # what they ta
 def single_runs() -> list[str]:
     """The options of single runs, which no study takes."""
     others = ("fault", "snapshots", "baselines", "profile", "launcher", "dist_url", "mistake")
-    return [*of_training(), *names("labels"), *others]
+    return [*of_training(), *others]
 
 
 def refuse(asked: RunConfig, *options: str) -> None:
     """Raise UserError for an option that this command would ignore."""
-    for f in dataclasses.fields(asked):
+    for f in FIELDS.values():
         if f.name in options and getattr(asked, f.name) != f.default:
             raise UserError(f"{variable_of(f)} belongs to single runs (`make bench`): leave it out")
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from bench.config.modes import COMPARED, MODES, TRAINABLE, UPPER_BOUNDS
-from bench.config.options import KNOBS, UNSET, RunConfig, of_training
+from bench.config.options import KNOBS, UNSET, Parallel, RunConfig, of_training
 from bench.config.resolve import launcher_of, tuned_options
 from bench.errors import UserError
 
@@ -103,7 +103,7 @@ def even_threads(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, threads=max(config.threads // n * n, 1 if n > config.threads else n))
 
 
-def bounds_of(config: RunConfig) -> list[str]:
+def bounds_of(config: Parallel) -> list[str]:
     """The upper bounds that are measured with the modes: on a CPU with several workers, where they fall too."""
     return UPPER_BOUNDS if config.device == "cpu" and config.num_devices > 1 else []
 

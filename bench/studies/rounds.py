@@ -133,8 +133,8 @@ def in_round(plan: Plan, label: str, number: int) -> RunConfig:
 
 def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, folder: Path, title: str) -> Record:
     """One run of a suite; its record."""
-    labels = {"study": plan.study.name, "suite": folder.name, "program": label, "round": number, "out": str(folder)}
-    config = dataclasses.replace(config, **labels, baselines=False)
+    config = dataclasses.replace(config, out=str(folder), baselines=False)
+    config = config.labelled(study=plan.study.name, suite=folder.name, program=label, round=number)
     try:
         with LiveProgress(config, console, title) as watch:
             return load(launch(config, watch))

@@ -22,8 +22,8 @@ MAX_MINUTES = 60.0
 
 def labelled(plan: Plan, minutes: float) -> Plan:
     """The plan with its looks and its limit in the config of every program."""
-    labels = {"looks": ",".join(map(str, LOOKS)), "limit_minutes": minutes}
-    programs = {label: dataclasses.replace(config, **labels) for label, config in plan.programs.items()}
+    looks = ",".join(map(str, LOOKS))
+    programs = {label: config.labelled(looks=looks, limit_minutes=minutes) for label, config in plan.programs.items()}
     return dataclasses.replace(plan, programs=programs)
 
 

@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
-from bench.config.options import AVERAGES, RunConfig
+from bench.config.options import RunConfig
+from bench.config.sections import AVERAGES
 from bench.errors import UserError
 from bench.workload import batch
 from bench.workload.loader import plain_errors

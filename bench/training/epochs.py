@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from bench.config.options import RunConfig, names, to_dict, unchecked
+from bench.config.options import LABELS, RunConfig, names, to_dict, unchecked
+from bench.config.sections import Besides, Files, Measuring, Resources
 from bench.config.values import parse_keep
 from bench.config.workloads import workload_of
 from bench.errors import UserError
@@ -286,7 +287,7 @@ def may_change_on_resume() -> list[str]:
     """The options that change nothing in what is computed: a resumed run does not name them. The checkpoint brings its
     own weights in place of PRETRAINED's."""
     others = ("launcher", "fault", "workers", "in_memory", "pretrained")
-    return [*names("measuring", "resources", "files", "besides", "labels"), *others]
+    return [*LABELS, *names(Measuring, Resources, Files, Besides), *others]
 
 
 def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:

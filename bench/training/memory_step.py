@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_iter
 from bench.config.data_sets import info_of
 from bench.config.modes import MODES
 from bench.config.options import KNOBS, UNSET, RunConfig, to_dict, unchecked
+from bench.config.sections import Execution
 from bench.errors import UserError
 from bench.measure.memory_parts import Trace
 from bench.modes import base, dp
@@ -259,7 +260,7 @@ def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> 
     return first._replace(trace=a._replace(events=events, after=after), output=size(first.output, second.output))
 
 
-def prepared(config: RunConfig, raw, as_it_is: bool):
+def prepared(config: Execution, raw, as_it_is: bool):
     """A batch as the workload prepares it."""
     images = raw if as_it_is else raw.float()
     last = config.channels_last and isinstance(images, torch.Tensor) and images.dim() == 4

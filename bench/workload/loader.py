@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from bench.config.options import RunConfig
+from bench.config.sections import Data
 from bench.errors import UserError
 from bench.workload import sharding
 
@@ -91,7 +92,7 @@ def validation_batches(config: RunConfig, topology, dataset, whole: bool = False
     return loader(config, topology, dataset, shares, keep=False)
 
 
-def loader(config: RunConfig, topology, dataset, draws, keep: bool) -> DataLoader:
+def loader(config: Data, topology, dataset, draws, keep: bool) -> DataLoader:
     """Two batches ahead in each worker, in pinned memory for a GPU. WORKERS is the total over all processes; rank r
     gets its share. keep: whether the workers live on after the last batch."""
     finish = dataset.finish if getattr(dataset, "finish_on", None) else None

@@ -58,8 +58,8 @@ def test_compare_gives_certificate_verdicts_pictures_and_a_page(tmp_path, suite,
     assert set(counted.programs) == {*modes, "independent"} and counted.rounds == [0, 1]
     records = [record for program in counted.programs.values() for record in program.records]
     started = sorted(records, key=lambda record: record.started_at)
-    first, second = ([record.program for record in started if record.config.round == n] for n in (0, 1))
-    assert first == second[::-1] and started[len(first)].config.round == 1  # interleaved
+    first, second = ([record.program for record in started if record.label.round == n] for n in (0, 1))
+    assert first == second[::-1] and started[len(first)].label.round == 1  # interleaved
     assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
     assert "<svg" in (folder / "report.html").read_text()
 
@@ -83,7 +83,7 @@ def test_strict_refuses_an_unfair_comparison_after_one_round(tmp_path, command):
     assert "STRICT=1: NOT A FAIR COMPARISON: threads in total" in result.last_error_line
     records = records_of(tmp_path)  # they stay
     assert {record.program for record in records} >= {"single", "dp", "ddp"}
-    assert {record.config.round for record in records} == {0}  # and no further round was run
+    assert {record.label.round for record in records} == {0}  # and no further round was run
     said = command("report", tmp_path, "--html")
     assert said.code == 0 and "NOT A FAIR COMPARISON" in (tmp_path / "report.html").read_text(), said.stderr
     drawn = command("plots", tmp_path)
@@ -156,10 +156,10 @@ def test_accuracy_trains_every_mode_from_the_same_seeds(tmp_path, ranks, modes):
     assert "parity certificate: fair" in said and "images/s" not in progress.sub("", result.stdout)
     (folder,) = tmp_path.iterdir()
     records = records_of(folder)
-    seeds = {(record.config.round, record.program): record.config.seed for record in records}
+    seeds = {(record.label.round, record.program): record.config.seed for record in records}
     assert seeds == {(n, mode): 5 + n for n in (0, 1) for mode in modes}
     for number in (0, 1):
-        starts = {record.samples[0].initial_weights_sha256 for record in records if record.config.round == number}
+        starts = {record.samples[0].initial_weights_sha256 for record in records if record.label.round == number}
         assert len(starts) == 1
     assert all(record.epochs[-1]["images"] == 360 and record.accuracy["target"] == 0.98 for record in records)
     assert not list(folder.rglob("*.pt"))  # no checkpoints
@@ -174,7 +174,7 @@ def test_a_sweep_of_training_options(tmp_path, suite):
     assert result.code == 0, result.stderr
     records = {record.program: record for record in records_of(tmp_path)}
     assert "dp" in records and records["dp channels_last=1"].config.channels_last
-    assert {(r.config.looks, r.config.limit_minutes) for r in records.values()} == {("4,8,16,32,64", 0.01)}
+    assert {(r.label.looks, r.label.limit_minutes) for r in records.values()} == {("4,8,16,32,64", 0.01)}
     ended = ("leaves no time for another round after round 1", "round 1 stays disturbed")  # beside other tests
     assert any(words in " ".join(result.stdout.split()) for words in ended)
     said = " ".join(result.stdout.split())

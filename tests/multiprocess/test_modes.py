@@ -1,5 +1,6 @@
 """All modes compute the same update: real processes over real Gloo and real Horovod, compared with one process."""
 
+import argparse
 import re
 import socket
 import sys
@@ -8,8 +9,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from bench.config.command_line import add_arguments, from_arguments
+from bench.launch.launcher import launch, resolve_here
 from bench.record.read import load
-from tests.runs import SMOOTH, needs_horovod, needs_mpi, run
+from tests.runs import SMALL, SMOOTH, flags, needs_horovod, needs_mpi, run
 
 GLOBAL_BATCH = 12
 STEPS = 5  # 1 of warm-up and 4 timed
@@ -369,8 +372,11 @@ def test_no_mode_gets_more_threads_than_single_unless_it_is_said(trained, name):
 
 def test_fsdp_takes_the_ordinary_sgd_where_fused_is_a_default_and_refuses_it_where_it_is_asked_for(tmp_path, ranks):
     """torch has no fused sgd for what fsdp shards."""
-    default = ranks.run(tmp_path / "default", mode="fsdp", gpus=2, fused=1, gpu_defaults="fused=1")
-    assert default.code == 0, default.stderr
-    assert each(default, "facts")[0]["fused"] is False
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = flags(**SMALL | {"mode": "fsdp", "gpus": 2, "fused": 1, "out": tmp_path / "default"})
+    default = from_arguments(parser.parse_args(words)).labelled(gpu_defaults="fused=1")
+    record = load(launch(resolve_here(default)))
+    assert record.samples[0].facts["fused"] is False
     asked = ranks.run(tmp_path / "asked", mode="fsdp", gpus=2, fused=1)
     assert asked.code == 2 and "FUSED=1: torch has no fused sgd" in asked.last_error_line

@@ -60,7 +60,7 @@ def test_a_rank_that_is_stopped_is_named_and_nothing_is_left(tmp_path, forked_pr
     assert "gloo: rank 1 stopped by a signal (SIGSTOP)" in done.last_error_line
     assert left_behind(process.pid, within=GONE_WITHIN) == [] and network_record.find(tmp_path) == ([], [])
     (failed,) = find_records(tmp_path)[0]
-    assert failed.failure["kind"] == "hung" and failed.config.study == "network"
+    assert failed.failure["kind"] == "hung" and failed.label.study == "network"
 
 
 def at(out, rank: int):

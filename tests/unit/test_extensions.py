@@ -184,7 +184,10 @@ def run(args):
 LINES = {
     "config/modes.py": [
         ('    "independent": ModeInfo(', '    "sharded": ModeInfo("sharded", Look("#123456"), ("elastic",)),\n'),
+    ],
+    "config/sections.py": [
         ('"horovodrun")', '"elastic", '),
+        ("    momentum: float = option(", '    patience: int = option(0, "steps of patience", minimum=0)\n'),
     ],
     "launch/engines/__init__.py": [
         ('from bench.launch.engines import ', "from bench.launch.engines import elastic\n"),
@@ -199,9 +202,6 @@ LINES = {
         ('    "digits": DataSetInfo(',
          '    "rows": DataSetInfo("", augment=False, loader=False, workload="rows"),\n'
          '    "squares": DataSetInfo("squares", image_size=16, augment=False, loader=False),\n')
-    ],
-    "config/options.py": [
-        ("    momentum: float = option(", '    patience: int = option("recipe", 0, "steps of patience", minimum=0)\n')
     ],
     "studies/registry.py": [('"lab")', '"shards", ')],
     "commands/__init__.py": [('    Command("setup",', '    Command("hello", "learn", "say hello", "", "hello"),\n')],
@@ -281,7 +281,7 @@ def test_a_workload_brings_its_unit_and_its_metrics(trained):
 
 def test_an_option_separates_records(copy, trained):
     assert trained["config"]["patience"] == 3 and "PATIENCE=3" in trained["command"]
-    code = "from bench.config.fields import WORK; from bench.config.options import names; print(names(*WORK))"
+    code = "from bench.config.options import WORK, names; print(names(*WORK))"
     assert "patience" in copy.python(code)
     assert "--patience" in copy.run("run", "--help")
 

@@ -147,7 +147,7 @@ def replayed(real: list[dict], suites: int, seed: int = 0) -> list[dict]:
         }
         records = suite_records("compare", programs, REPLAYED_ROUNDS, name=f"{number:04x}")
         for record in records:
-            run = drawn[record.config.round][ARMS.index(record.program)]
+            run = drawn[record.label.round][ARMS.index(record.program)]
             record.data["summary"] |= {name: value for name, value in run.items() if name in THRESHOLDS}
         (suite,) = suites_of(records)
         found.append(judged(suite, loaded))

@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from bench.config.options import RunConfig
+from bench.config.options import Parallel, RunConfig
+from bench.config.sections import Horovod, Measuring, Resources
 from bench.errors import UserError
 from bench.files import PROC
 from bench.install import horovod_status
@@ -73,7 +74,7 @@ def missing() -> str:
     return ""
 
 
-def lacking(config: RunConfig) -> str:
+def lacking(config: Parallel) -> str:
     """Why the installed Horovod cannot run a config on GPUs, after its name; "" where it can.
 
     Without NCCL, Horovod 0.28.1 is built without CUDA as well. It still takes a tensor of a GPU, copies it, and on the
@@ -120,17 +121,17 @@ def loaded(name: str) -> str:
     return next((line.split(maxsplit=5)[5] for line in lines if f"/{name}" in line), "")
 
 
-def trace(config: RunConfig, run_dir: Path) -> dict[str, str]:
+def trace(config: Measuring, run_dir: Path) -> dict[str, str]:
     """With PROFILE=1, where rank 0 writes Horovod's own timeline."""
     return {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
 
 
-def defaults(config: RunConfig) -> dict[str, str]:
+def defaults(config: Resources) -> dict[str, str]:
     """Engine variables that the user may have set otherwise."""
     return {GLOO_TIMEOUT: os.environ.get(GLOO_TIMEOUT, str(int(config.timeout) + 60))}
 
 
-def knobs(config: RunConfig) -> dict[str, str]:
+def knobs(config: Horovod) -> dict[str, str]:
     """The options of a run that Horovod takes from the environment."""
     values = {
         "HOROVOD_FUSION_THRESHOLD": None if config.fusion_mb is None else int(config.fusion_mb * 2**20),  # bytes

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.config.options import RunConfig
+from bench.config.sections import Resources
 from bench.errors import UserError
 from bench.launch.placement import Placement
 from bench.launch.ports import require_free_port
 
 
-def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
+def command(config: Resources, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
     """The command line and the variables to add to the environment. Raises UserError when DIST_URL's port is busy.
 
     Without DIST_URL the ranks meet through a file in the run's folder: no port at all.

@@ -22,7 +22,7 @@ while True:
 @PART.check(48)
 def spread(ground):
     """Do three runs with what is chosen by default differ in throughput by 3 % at most?"""
-    return answers.spread([ground.run(**OPTIONS, round=number) for number in range(REPEATS)])
+    return answers.spread([ground.run(**OPTIONS, label={"round": number}) for number in range(REPEATS)])
 
 
 @PART.check(45)
@@ -35,7 +35,7 @@ def foreign(ground):
     try:
         if load.stdout.readline().strip() != "ready":
             raise NotExercised("the other process did not start")
-        record = ground.run(variant="beside a foreign load")
+        record = ground.run(label={"variant": "beside a foreign load"})
     finally:
         end_session(load)
     if record["summary"].get("foreign_gpu_processes") is None:

@@ -41,14 +41,13 @@ class Ground:
         """Where records go."""
         return Path(self.asked.out)
 
-    def config(self, mode: str = "single", devices: int = 1, **options) -> RunConfig:
+    def config(self, mode: str = "single", devices: int = 1, label: dict | None = None, **options) -> RunConfig:
         """A resolved config of a short run, with PLAIN=1 unless ``options`` say otherwise: a check names what it is
         about. Raises UserError where this machine cannot do it."""
         common = {"device": self.device, "baselines": False, "plain": True, "timeout": NO_PROGRESS_S} | QUICK
         common |= {"timeout": NO_PROGRESS_COMPILING_S} if options.get("compile") else {}
-        return resolve_here(
-            dataclasses.replace(self.asked, **common | options | {"mode": mode, "num_devices": devices})
-        )
+        options = common | options | {"mode": mode, "num_devices": devices}
+        return resolve_here(dataclasses.replace(self.asked, **options).labelled(**label or {}))
 
     def run(self, mode: str = "single", devices: int = 1, **options) -> Record:
         """The record of a run with these options. Raises BenchError where it does not end well."""

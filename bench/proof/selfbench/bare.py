@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from bench.config.options import RunConfig, from_dict
+from bench.config.sections import Recipe
 from bench.measure import steady
 from bench.workload.images.digits import Digits
 from bench.workload.models import build_model
@@ -71,7 +72,7 @@ def horovod(config: RunConfig) -> tuple[int, dict]:
 KINDS = {"single": single, "dp": dp, "ddp": ddp, "horovod": horovod}
 
 
-def sgd(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
+def sgd(config: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of both sides."""
     return torch.optim.SGD(model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay)
 

@@ -44,7 +44,7 @@ from bench import formulas
 from bench.analysis import stats, tables
 from bench.config.fields import variable_of
 from bench.config.modes import COMPARED, MODES
-from bench.config.options import PLAIN, RunConfig
+from bench.config.options import FIELDS, PLAIN, RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.make import isolate
 from bench.launch.devices import usable_gpus
@@ -183,7 +183,7 @@ def why_no_nodes() -> str:
 def check(asked: RunConfig, parts: tuple[str, ...]) -> RunConfig:
     """CPU workers, two unless more are asked for. Raises UserError for an option that would be ignored."""
     takes = TAKES + GPU_TAKES if parts == ("gpu",) else TAKES
-    for f in dataclasses.fields(asked):
+    for f in FIELDS.values():
         if f.name not in takes and getattr(asked, f.name) != f.default:
             raise UserError(f"selfbench sets {variable_of(f)} itself: leave it out")
     if asked.device == "cuda" and parts != ("gpu",):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.config.fields import flag_of
 from bench.config.modes import MODES
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.errors import RunFailed
 from bench.files import PROJECT
 from bench.launch.command import thread_variables
@@ -129,14 +129,14 @@ def threads(config: RunConfig) -> dict[str, str]:
 
 def changes(config: RunConfig) -> dict:
     """The options that differ from their defaults."""
-    values = {f.name: (getattr(config, f.name), f.default) for f in dataclasses.fields(config)}
+    values = {f.name: (getattr(config, f.name), f.default) for f in FIELDS.values()}
     return {name: value for name, (value, default) in values.items() if value != default and name != "out"}
 
 
 def flags(config: RunConfig) -> list[str]:
     """The same as words of the command line."""
     given = changes(config)
-    fields = [f for f in dataclasses.fields(config) if f.name in given]
+    fields = [f for f in FIELDS.values() if f.name in given]
     return [f"{flag_of(f)}={int(v) if isinstance(v := given[f.name], bool) else v}" for f in fields]
 
 

@@ -16,7 +16,7 @@ def compare(suite: Suite) -> Result:
 
 def about(suite: Suite) -> str:
     """The programs that were chosen, as MODES= takes them; "" where it was all modes."""
-    if suite.first.config.variant != CHOSEN:
+    if suite.first.config.label.variant != CHOSEN:
         return ""
     return ",".join(":".join([mode, *map(capital, options)]) for mode, *options in map(str.split, suite.programs))
 

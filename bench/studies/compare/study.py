@@ -44,7 +44,7 @@ def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
 def chosen(config: RunConfig, modes: list[str], wanted: list[tuple[str, dict]]) -> dict[str, RunConfig]:
     """The programs that are asked for, of the modes that can run here, on the same global batches. config: resolved;
     wanted: as ``read_programs`` gives it. Raises UserError when options exclude each other, or one cannot be had."""
-    config = dataclasses.replace(even_threads(config), variant=CHOSEN)
+    config = even_threads(config).labelled(variant=CHOSEN)
     found = {
         label_of(mode, point): in_mode(config, mode, **point)
         for mode, point in wanted

@@ -7,7 +7,7 @@ here: its failed record is one of the lab's.
 
 import statistics
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from bench import formulas
 from bench.analysis import stats
@@ -18,7 +18,7 @@ from bench.analysis.suite import Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
 from bench.config.command_line import in_words
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.mistakes import MISTAKES, Finding, Mistake, find
 from bench.mistakes.measures import Measure
@@ -166,7 +166,7 @@ def mistake_of(suite: Suite) -> Mistake | None:
 def config_of(suite: Suite, variant: str) -> RunConfig | None:
     """The config of a version, also where its runs failed; None where there is none."""
     program = suite.of_variant(variant)
-    records = program.records if program else [r for r in suite.failed if r.config.variant == variant]
+    records = program.records if program else [r for r in suite.failed if r.label.variant == variant]
     return records[0].config if records else None
 
 
@@ -192,7 +192,7 @@ def compare(suite: Suite) -> LabResult:
     require_one_workload(suite, rules)
     found = {variant: suite.of_variant(variant) for variant in VARIANTS}
     records = {variant: program.records if program else [] for variant, program in found.items()}
-    ended = {r.config.round: r for r in suite.failed if r.config.variant == "wrong" and r.failed_on_purpose}
+    ended = {r.label.round: r for r in suite.failed if r.label.variant == "wrong" and r.failed_on_purpose}
     if not records["wrong"] and ended:
         rounds = [number for number in suite.rounds if number in ended]
         records = {"right": [records["right"][suite.rounds.index(n)] for n in rounds],
@@ -273,7 +273,7 @@ def warning(suite: Suite) -> str:
     mistake = mistake_of(suite)
     if mistake is None:
         return ""
-    switch = " ".join(in_words(f, mistake.wrong[f.name]) for f in fields(RunConfig) if f.name in mistake.wrong)
+    switch = " ".join(in_words(f, mistake.wrong[f.name]) for f in FIELDS.values() if f.name in mistake.wrong)
     return f"Made on purpose, in the wrong version alone: {switch}"
 
 

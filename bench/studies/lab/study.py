@@ -40,14 +40,14 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         said = f"primary measure, fixed in advance: {primary.name}, expected {primary.moves}"
         console.print(said, highlight=False, markup=False)
         found = programs(config, mistake)
-        may_fail = tuple(label for label, each in found.items() if mistake.lab.hangs and each.variant == "wrong")
+        may_fail = tuple(label for label, each in found.items() if mistake.lab.hangs and each.label.variant == "wrong")
         yield Plan(LAB, found, says=says, may_fail=may_fail)
 
 
 def programs(config: RunConfig, mistake: Mistake) -> dict[str, RunConfig]:
     """The right version and the wrong one. config: the right one's."""
     configs = dict(zip(VARIANTS, (config, dataclasses.replace(config, **mistake.wrong)), strict=True))
-    return {f"{v}: {mistake.name}": dataclasses.replace(each, variant=v) for v, each in configs.items()}
+    return {f"{v}: {mistake.name}": each.labelled(variant=v) for v, each in configs.items()}
 
 
 def named(name: str | None) -> list[Mistake]:

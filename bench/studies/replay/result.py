@@ -11,7 +11,7 @@ from bench.studies.speed import grids, summary  # noqa: F401, a part of this stu
 
 def compare(suite: Suite) -> Result:
     """The base, the fair and the unfair program. Raises UserError when one of the three is missing."""
-    if suite.programs and [p.config.variant for p in suite.programs.values()] != list(VARIANTS):
+    if suite.programs and [p.config.label.variant for p in suite.programs.values()] != list(VARIANTS):
         raise UserError(f"suite {suite.id} has lost one of its programs ({', '.join(VARIANTS)}): run it again")
     return compare_suite(suite)
 

@@ -102,7 +102,7 @@ def programs(config: RunConfig, name: str) -> dict[str, RunConfig]:
     if unfair == fair and case.changes:
         raise UserError(f"REPLAY={name} changes nothing with GPUS={config.num_devices}: use GPUS=2 or more")
     configs = dict(zip(VARIANTS, (in_mode(config, case.base), fair, unfair), strict=True))
-    return {f"{variant}: {each.mode}": dataclasses.replace(each, variant=variant) for variant, each in configs.items()}
+    return {f"{variant}: {each.mode}": each.labelled(variant=variant) for variant, each in configs.items()}
 
 
 REPLAY = Study(

@@ -34,7 +34,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.without_training.emulation.stand_in import StandIn, WaitingOptimizer
 
     torch.set_num_threads(config.threads_per_process)
-    mode, plan = load_mode(config.mode)(config), find(config.probe)
+    mode, plan = load_mode(config.mode)(config), find(config.label.probe)
     leave_cores()
     status.phase("building the model")
     if config.profile:

@@ -5,7 +5,6 @@ samples are seconds of this machine; what they stand for is those over the dilat
 when it is read.
 """
 
-import dataclasses
 import statistics
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +36,7 @@ PROVENANCE = {
 
 def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, parts: list[dict], facts: dict):
     """Rank 0: put the ranks' parts together. Raises BadRecord, OSError."""
-    nodes, head = nodes_of(parts), frame(run_dir, dataclasses.replace(config, probe=None), "ok")
+    nodes, head = nodes_of(parts), frame(run_dir, config.labelled(probe=None), "ok")
     kept = ("rank", "step_time_s", "phase_time_s", "load", "timeline")
     record = {
         "emulation_version": VERSION,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from bench import formulas
 from bench.config.options import RunConfig
+from bench.config.sections import Exchange, Fsdp
 from bench.without_training.forecast.link import Link
 from bench.without_training.forecast.profile import Profile, Tensor
 
@@ -177,7 +178,7 @@ def in_ready_order(profile: Profile) -> list[Tensor]:
     return sorted(profile.tensors, key=lambda tensor: tensor.ready_s)
 
 
-def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: RunConfig, ranks: int, link: Link) -> Message:
+def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchange, ranks: int, link: Link) -> Message:
     """A bucket's all-reduce, compressed as the run does it."""
     whole = sum(tensor.nbytes for tensor in bucket)
     compressed = config.compression if config.overlap else "none"
@@ -329,7 +330,7 @@ def owners(tensors: Iterable[Tensor], ranks: int) -> list[list[Tensor]]:
 # --- FSDP ---------------------------------------------------------------------------------------------------------
 
 
-def fsdp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
+def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
     """One step of ``fully_shard``. What is in no block is gathered first, kept, and scattered last. On GPUs a
     collective goes on while the next block computes, and the next is asked for meanwhile; over Gloo each is waited
     for."""

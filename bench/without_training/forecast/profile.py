@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.config.options import names
+from bench.config.sections import Model
 from bench.errors import UserError
 from bench.record import describe
 from bench.record.read import load
@@ -15,7 +16,7 @@ from bench.record.view import Record
 ITEM = 4  # bytes of a float32
 PHASES = ("forward", "backward", "optimizer")  # of which a step must have been timed
 # The options that are the same where a device computes the same step.
-SAME_STEP = (*names("model"), "data", "image_size", "context", "per_device_batch", "accumulate", "precision",
+SAME_STEP = (*names(Model), "data", "image_size", "context", "per_device_batch", "accumulate", "precision",
              "optimizer")  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.without_training.network.record import write
 
     torch.set_num_threads(config.threads_per_process)
-    mode, plan = load_mode(config.mode)(config), read_plan(config.probe)
+    mode, plan = load_mode(config.mode)(config), read_plan(config.label.probe)
     topology, load, wanted = mode.topology, Load(), operations_of(mode)
     share = dataclasses.replace(plan, budget_s=plan.budget_s / len(wanted))
     operations = [measure(operation, mode, share, status) for operation in wanted]

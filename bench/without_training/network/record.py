@@ -101,7 +101,7 @@ class NetworkRecord(Record):
     @property
     def suite(self) -> str:
         """What one command measured belongs together."""
-        return self.config.suite or self.run_id
+        return self.config.label.suite or self.run_id
 
     @property
     def plan(self) -> Plan:

@@ -25,7 +25,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.workload.loader import loader
 
     torch.set_num_threads(config.threads_per_process)
-    mode, plan = load_mode(config.mode)(config), read_plan(config.probe)
+    mode, plan = load_mode(config.mode)(config), read_plan(config.label.probe)
     topology, folder = mode.topology, Path(plan.folder)
     status.phase("preparing the data")
     names = mode.gather(images_below(folder) if topology.rank == 0 else None)[0]

@@ -14,7 +14,7 @@ import torch
 import torchvision
 from PIL import Image
 
-from bench.config.options import RunConfig
+from bench.config.sections import Data
 from bench.errors import UserError
 from bench.workload.images.decode import decode, quiet, size_of
 
@@ -55,7 +55,7 @@ def on_device(files: list[torch.Tensor], forms: list, device: torch.device) -> l
     ]
 
 
-def decodes_on(device: torch.device, config: RunConfig) -> bool:
+def decodes_on(device: torch.device, config: Data) -> bool:
     """Whether this process decodes on its GPU. With DECODE=auto where that works, and nothing that is asked for speaks
     against it; raises UserError where DECODE=cuda does not."""
     if config.decode == "cpu" or device.type != "cuda":

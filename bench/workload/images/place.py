@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
+from bench.config.sections import Files
 from bench.errors import UserError
 from bench.measure import node
 from bench.storage import stage as storage
@@ -34,7 +35,7 @@ def staged(config: RunConfig, mode, url: str, say: Callable[[str], None]) -> Pat
     return Path(next(path for place, path in seen if path and place == here))
 
 
-def cache(config: RunConfig) -> Path:
+def cache(config: Files) -> Path:
     """DATA_DIR. Raises UserError when it cannot be made."""
     folder = Path(config.data_dir).expanduser()
     try:

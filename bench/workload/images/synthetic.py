@@ -6,13 +6,13 @@ import numpy as np
 import torch
 
 from bench.config.data_sets import DATA_SETS
-from bench.config.options import RunConfig
+from bench.config.sections import Data
 
 LENGTH = 65_536  # images that the set pretends to have
 POOL = 512  # images that are really drawn; index i is pool image i % 512
 
 
-def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
+def load(config: Data, device: torch.device, kind: str, folder: Path | None) -> tuple:
     """The training set; there is no validation set."""
     return Synthetic(config.image_size, device), None
 

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bench.config import own
 from bench.config.options import RunConfig
 from bench.config.rules import GPT
+from bench.config.sections import Model
 from bench.errors import UserError
 from bench.workload import own_code
 from bench.workload import weights as files
@@ -116,7 +117,7 @@ def replace_norms(model: nn.Module, layer: Callable[[int], nn.Module]) -> None:
                 setattr(module, name, nn.Sequential(new, *after) if after else new)  # timm's has the activation in it
 
 
-def set_momentum(model: nn.Module, config: RunConfig) -> None:
+def set_momentum(model: nn.Module, config: Model) -> None:
     """BN_MOMENTUM: of every batch norm. With ACCUMULATE=k the statistics move k times per step, each time by a k-th of
     the images. Raises UserError for an architecture without batch norm."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]

@@ -1,21 +1,22 @@
 """Suites, the parity certificate and the answer, from records."""
 
-import dataclasses
 import random
 
 import pytest
 
+from bench.analysis import certificate
 from bench.analysis.certificate import NOTHING_VARIES, Rules, certify
 from bench.analysis.comparison import compare_suite, records_of
 from bench.analysis.parity import FACTS, SHOWN
 from bench.analysis.suite import suites_of
 from bench.config import options
-from bench.config.fields import WORK, option
+from bench.config.options import WORK
 from bench.errors import UserError
 from bench.studies.breakdown.study import RULES as BREAKDOWN_RULES
 from bench.studies.knobs.study import RULES as KNOBS_RULES
 from bench.studies.registry import study_of
 from bench.studies.scaling.study import STRONG_RULES, WEAK_RULES
+from tests.added import add_option
 from tests.records import (
     breakdown_programs,
     compare_programs,
@@ -40,21 +41,21 @@ def test_records_are_put_together_whatever_their_order():
     random.Random(1).shuffle(records)
     found = {s.study: s for s in suites_of([*records, record()])}
     assert {study: s.n for study, s in found.items()} == {"compare": 3, "weak": 2}
-    rounds = [[r.config.round for r in program.records] for program in found["compare"].programs.values()]
+    rounds = [[r.label.round for r in program.records] for program in found["compare"].programs.values()]
     assert rounds == [[0, 1, 2]] * 5
 
 
 def test_a_round_that_is_not_whole_is_left_out_and_kept_in_sight():
     records = suite_records("compare", compare_programs(), rounds=3)
-    (found,) = suites_of([r for r in records if (r.program, r.config.round) != ("ddp", 1)])
+    (found,) = suites_of([r for r in records if (r.program, r.label.round) != ("ddp", 1)])
     assert found.rounds == [0, 2] and {len(program.records) for program in found.programs.values()} == {2}
-    assert len(found.left_out) == 4 and {r.config.round for r in found.left_out} == {1}
+    assert len(found.left_out) == 4 and {r.label.round for r in found.left_out} == {1}
 
 
 def test_of_a_round_that_was_repeated_the_last_complete_attempt_counts():
     records = suite_records("compare", compare_programs(), rounds=2)
-    first = [r for r in records if r.config.round == 0]
-    labels = {"suite": first[0].config.suite, "study": "compare", "round": 0}
+    first = [r for r in records if r.label.round == 0]
+    labels = {"suite": first[0].label.suite, "study": "compare", "round": 0}
     again = [record(r.config.mode, 50.0, r.num_devices, program=r.program, seconds=9e5 + i, **labels)
              for i, r in enumerate(first)]  # fmt: skip
     (found,) = suites_of([*again, *records])
@@ -67,7 +68,7 @@ def test_of_a_round_that_was_repeated_the_last_complete_attempt_counts():
 
 def test_failed_and_profiled_records_are_no_rounds():
     records = suite_records("compare", compare_programs(), rounds=2)
-    labels = {"suite": records[0].config.suite, "program": "ddp"}
+    labels = {"suite": records[0].label.suite, "program": "ddp"}
     records += [record(failed="killed", round=2, **labels), record(profile=True, round=0, **labels)]
     (found,) = suites_of(records)
     assert (found.n, len(found.failed), len(found.extra)) == (2, 1, 1)
@@ -175,7 +176,7 @@ def test_other_gpus_for_the_same_number_are_not_excused():
 
 def test_the_base_stays_the_base_when_its_first_record_is_lost():
     records = suite_records("replay", replay_programs(), rounds=4)
-    (found,) = suites_of([r for r in records if (r.program, r.config.round) != ("base: dp", 0)])
+    (found,) = suites_of([r for r in records if (r.program, r.label.round) != ("base: dp", 0)])
     assert list(found.programs) == list(replay_programs()) and compare_suite(found).base == "base: dp"
     (found,) = suites_of([r for r in records if r.program != "base: dp"])
     with pytest.raises(UserError, match="has lost one of its programs"):
@@ -223,14 +224,9 @@ def test_an_option_that_no_line_shows_is_named_all_the_same():
     assert line.name == "other options" and "skip_bad" in line.values["dp"] and "skip_bad" not in line.values["ddp"]
 
 
-@pytest.mark.parametrize("part", WORK)
-def test_an_option_that_is_added_to_the_work_is_named_without_a_line_of_its_own(monkeypatch, part):
-    @dataclasses.dataclass(frozen=True)
-    class More(options.RunConfig):
-        made_up: int = option(part, 0, "an option that nobody has thought of")
-
-    monkeypatch.setattr(options, "RunConfig", More)
-    monkeypatch.setitem(options.UNSET, "made_up", 0)
+@pytest.mark.parametrize("section", WORK)
+def test_an_option_that_is_added_to_the_work_is_named_without_a_line_of_its_own(monkeypatch, section):
+    add_option(monkeypatch, section, certificate)
     found = changed(lambda data: data["config"].update(made_up=1), "dp")
     assert fact(found, "other options").status == "differs" and "made_up=1" in fact(found, "other options").values["dp"]
     assert fact(found, "other options", Rules(options=("made_up",))).status == "equal"  # the study varies it
@@ -306,8 +302,8 @@ def test_different_workloads_are_refused_by_the_name_of_what_differs(name, value
 
 def test_a_suite_without_a_whole_round_is_refused():
     records = suite_records("compare", compare_programs(), rounds=2)
-    apart = [r for r in records if (r.program, r.config.round) in (("dp", 0), ("ddp", 1))]
-    (found,) = suites_of([*apart, record(profile=True, suite=records[0].config.suite, program="dp", round=0)])
+    apart = [r for r in records if (r.program, r.label.round) in (("dp", 0), ("ddp", 1))]
+    (found,) = suites_of([*apart, record(profile=True, suite=records[0].label.suite, program="dp", round=0)])
     with pytest.raises(UserError, match="no round in which every program ended well"):
         compare_suite(found)
 

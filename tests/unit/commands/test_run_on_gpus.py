@@ -25,7 +25,8 @@ console = Console(width=200)
 config = resolve_here(RunConfig(mode="ddp", **{given!r}))
 with console.capture() as capture:
     announce(console, config)
-print(json.dumps([" ".join(capture.get().split()), config.precision, config.per_device_batch, config.gpu_defaults]))
+print(json.dumps([" ".join(capture.get().split()), config.precision, config.per_device_batch,
+                  config.label.gpu_defaults]))
 """
 
 
@@ -85,8 +86,8 @@ def runs(monkeypatch, tmp_path):
             error = RunFailed("rank 0 raised OutOfMemoryError: CUDA out of memory")
             error.failure = {"rank": 0, "kind": "raised", "message": str(error), "traceback": ""}
             raise error
-        names = ("precision", "channels_last", "fused", "plain", "program", "accumulate")
-        options = {name: getattr(config, name) for name in names}
+        names = ("precision", "channels_last", "fused", "plain", "accumulate")
+        options = {name: getattr(config, name) for name in names} | {"program": config.label.program}
         speed = 100.0 if config.plain else 800.0
         made = records.record(config.mode, speed, config.num_devices, "cuda", config.per_device_batch, **options)
         folder = tmp_path / str(len(launched))
@@ -158,5 +159,5 @@ def test_a_record_says_what_was_chosen_and_how(tmp_path):
     made = records.record("single", device="cuda", num_devices=1, precision="bf16", gpu_defaults=chosen)
     (tmp_path / "record.json").write_text(json.dumps(made.data))
     read = load(tmp_path / "record.json")
-    assert read.config.gpu_defaults == chosen and "PLAIN=1" in read["provenance"]["gpu_defaults"]
+    assert read.label.gpu_defaults == chosen and "PLAIN=1" in read["provenance"]["gpu_defaults"]
     assert "gpu_defaults" not in records.record("single", device="cuda", num_devices=1, plain=True)["provenance"]

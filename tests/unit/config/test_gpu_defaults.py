@@ -52,14 +52,14 @@ def test_the_defaults_follow_from_the_gpu_and_are_the_same_for_every_mode(mode, 
     config = on(gpu, mode=mode)
     assert chosen(config) == {"precision": precision, "per_device_batch": batch} | switches | {"fused": mode != "fsdp"}
     assert on(gpu, mode=mode, optimizer="adamw").fused
-    assert f"precision={precision}" in config.gpu_defaults and f"batch={batch}" in config.gpu_defaults
+    assert f"precision={precision}" in config.label.gpu_defaults and f"batch={batch}" in config.label.gpu_defaults
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_plain_is_what_pytorch_does_by_itself(gpu):
     config = on(gpu, plain=True)
     assert chosen(config) == {"precision": "fp32", "per_device_batch": 64} | OFF
-    assert config.plain and config.gpu_defaults is None and gpu_defaults.sentence(config) == ""
+    assert config.plain and config.label.gpu_defaults is None and gpu_defaults.sentence(config) == ""
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -67,7 +67,7 @@ def test_nothing_is_chosen_on_a_cpu(plain):
     """Its records and figures have none of it, and a run on it is plain whether or not that is asked for."""
     config = resolve(RunConfig(plain=plain), "cpu", 2)
     assert chosen(config) | {"memory": config.memory} == PLAIN | {"per_device_batch": 32}
-    assert not config.plain and config.gpu_defaults is None
+    assert not config.plain and config.label.gpu_defaults is None
     assert not {"PRECISION", "FUSED", "PLAIN"} & {word.split("=")[0] for word in make_command(config).split()}
 
 
@@ -76,7 +76,7 @@ def test_what_was_given_stays(plain):
     given = {"precision": "tf32", "channels_last": False, "cudnn_benchmark": False, "fused": False,
              "per_device_batch": 7}  # fmt: skip
     config = on("H100", plain=plain, **given)
-    assert chosen(config) == given and config.gpu_defaults is None
+    assert chosen(config) == given and config.label.gpu_defaults is None
     assert chosen(on("H100", plain=plain, precision="fp16"))["precision"] == "fp16"
     assert on("H100", plain=True, fused=True).fused
 
@@ -99,7 +99,7 @@ def test_data_limit_the_batch():
 def test_a_training_keeps_its_batch_and_a_tuned_run_has_its_own(given):
     config = on("V100", data="digits", **given)
     assert config.per_device_batch == (256 if config.tuned else 64)
-    assert "batch" not in config.gpu_defaults and config.precision == "fp16"
+    assert "batch" not in config.label.gpu_defaults and config.precision == "fp16"
 
 
 @pytest.mark.parametrize(("mode", "given"), [("ddp", {"compression": "powersgd"}), ("horovod", {"adasum": True})])
@@ -151,4 +151,4 @@ def test_modes_that_are_compared_have_the_same_optimizer(given, modes, fused):
     config = gpu_defaults.without_fused(on("H100", num_devices=2, mode="ddp", **given), modes)
     found = [in_mode(config, mode) for mode in modes]
     assert {each.fused for each in found} == {fused}
-    assert ("fused=0" in config.gpu_defaults) == (not fused)
+    assert ("fused=0" in config.label.gpu_defaults) == (not fused)

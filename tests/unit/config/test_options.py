@@ -8,14 +8,14 @@ import pytest
 from bench.config import command_line, synonyms
 from bench.config import options as table
 from bench.config.command_line import add_arguments, from_arguments, make_command
-from bench.config.fields import PARTS, base_type, fits, flag_of, option, variable_of
+from bench.config.fields import base_type, fits, flag_of, variable_of
 from bench.config.modes import MODES
-from bench.config.options import RunConfig, from_dict, names, to_dict, unchecked
+from bench.config.options import FIELDS, SECTIONS, RunConfig, from_dict, names, to_dict, unchecked
 from bench.config.resolve import resolve
 from bench.errors import UserError
+from tests.added import add_option
 from tests.runs import flags
 
-FIELDS = {f.name: f for f in dataclasses.fields(RunConfig)}
 NUMBERS = [f for f in FIELDS.values() if base_type(f) in (int, float)]
 
 
@@ -176,7 +176,7 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     assert (config.model, config.data, config.image_size, config.per_device_batch) == (model, data, image_size, batch)
     assert (config.warmup_steps, config.timed_steps, config.baselines) == (warmup, steps, baselines)
     assert (config.device, config.threads, config.launcher) == (device, 6, "torchrun")
-    left_open = {name for name in FIELDS if getattr(config, name) is None} | {"gpu_defaults"}  # of a GPU alone
+    left_open = {name for name in FIELDS if getattr(config, name) is None}
     engine = {"bucket_cap_mb", "fusion_mb", "cycle_time_ms", "prefetch", "param_dtype", "reduce_dtype", "compile_mode"}
     # None: the engine's own default
     training = {
@@ -200,7 +200,7 @@ def test_open_options_are_chosen_by_device(device, model, data, image_size, batc
     by_size = {"in_memory"}  # the worker looks at the data first
     elsewhere = {"hosts", "remote", "iface"}  # None: this machine
     text = {"layers", "width", "heads", "context", "peak_tflops"}  # None: of MODEL=gpt
-    others = {"dist_url", "gpu_ids", "snapshots", "fault", "print_every", *names("labels")}
+    others = {"dist_url", "gpu_ids", "snapshots", "fault", "print_every"}
     assert left_open == others | engine | training | by_size | elsewhere | text
 
 
@@ -279,25 +279,19 @@ def test_make_command_makes_the_same_config_again():
     assert resolve(parse(**{name.lower(): value for name, value in words.items()}), "cpu", 2) == config
 
 
-def test_every_option_says_what_it_is_and_of_which_part():
+def test_every_option_says_what_it_is_and_of_which_section():
     assert all(f.metadata["help"] for f in FIELDS.values())
-    assert sorted(names(*PARTS)) == sorted(FIELDS) and all(map(names, PARTS))
+    assert names(*SECTIONS) == list(FIELDS) and all(section.__doc__ for section in SECTIONS)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_an_option_that_is_added_has_all_that_follows_from_its_part(monkeypatch, part):
-    """One field is enough: its flag, its variable, its place in a record and in the keys of its part alone."""
-
-    @dataclasses.dataclass(frozen=True)
-    class More(RunConfig):
-        made_up: int = option(part, 0, "an option that nobody has thought of")
-
-    for module in (table, command_line):
-        monkeypatch.setattr(module, "RunConfig", More)
-    assert [each for each in PARTS if "made_up" in names(each)] == [part]
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_option_that_is_added_has_all_that_follows_from_its_section(monkeypatch, section):
+    """One field is enough: its flag, its variable, its place in a record and in the keys of its section alone."""
+    add_option(monkeypatch, section, command_line)
+    assert [each.__name__ for each in table.SECTIONS if "made_up" in names(each)] == [section.__name__]
     given = parse(made_up=3)
     assert given.made_up == 3 and from_dict(to_dict(given)) == given
-    assert ("MADE_UP=3" in make_command(given)) == (part != "labels")  # who repeats a run labels it anew
+    assert "MADE_UP=3" in make_command(given)
 
 
 @pytest.mark.parametrize(
@@ -342,11 +336,6 @@ def test_the_names_of_other_scripts_lead_to_options_and_are_none():
     assert {synonyms.option_of(text) for text in synonyms.WRITE} <= options
 
 
-def test_an_option_of_no_part_is_an_error():
-    with pytest.raises(AssertionError, match="colours"):
-        option("colours", None, "of which colour")
-
-
 def test_a_value_is_of_its_options_type():
     """What a record may hold."""
     assert all(fits(f, value) for f in FIELDS.values() for value in [getattr(RunConfig(), f.name)])
@@ -361,7 +350,7 @@ def test_a_value_is_of_its_options_type():
 )
 def test_what_names_no_task_is_refused_and_never_taken_for_one(probe):
     with pytest.raises(UserError, match="PROBE="):
-        RunConfig(probe=probe)
+        RunConfig().labelled(probe=probe)
 
 
 def test_a_record_is_read_whatever_can_be_run_today():

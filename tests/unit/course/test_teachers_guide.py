@@ -36,7 +36,7 @@ def test_the_guides_ratios_are_those_of_the_committed_comparison(committed, guid
 
 
 def test_the_guides_memory_of_a_worker_is_the_examples(committed, guide):
-    (example,) = [r for r in committed if not r.config.suite and r.config.mode == "ddp" and r.num_devices == 4]
+    (example,) = [r for r in committed if not r.label.suite and r.config.mode == "ddp" and r.num_devices == 4]
     took = [device["pss"] for device in example.peak_memory]
     assert f"{min(took):.2f} to {max(took):.2f} GiB" in guide
 

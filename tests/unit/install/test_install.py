@@ -1,6 +1,5 @@
 """Setting up: names of wheels, detection, environments and messages. Nothing is downloaded or built here."""
 
-import dataclasses
 import json
 import os
 import re
@@ -18,7 +17,7 @@ import pytest
 from bench import __main__ as cli
 from bench.commands import COMMANDS, LINES, install_horovod
 from bench.config.fields import flag_of, variable_of
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS
 from bench.errors import BenchError, UserError
 from bench.files import LINUX
 from bench.install import cuda, horovod_build, horovod_status, steps, toolchain, torch_build
@@ -564,11 +563,11 @@ def test_make_passes_what_stands_on_its_command_line(fake_project):
 
 @needs_make
 def test_every_option_of_every_command_can_be_given_to_make(fake_project):
-    flags = [flag_of(f) for f in dataclasses.fields(RunConfig)]
+    flags = [flag_of(f) for f in FIELDS.values()]
     flags += [f"--{name}" for line in LINES for name in line.positional]
     flags = sorted({*flags, *(flag for line in LINES if line.module != "help" for flag in line.flags)})
     variables = [flag[2:].replace("-", "_").upper() for flag in flags]
-    assert {variable_of(f) for f in dataclasses.fields(RunConfig)} <= set(variables)
+    assert {variable_of(f) for f in FIELDS.values()} <= set(variables)
     output, code = run_make("bench", *(f"{name}=1" for name in variables), folder=fake_project)
     assert code == 0
     assert sorted(words_of(output)[1:]) == sorted(

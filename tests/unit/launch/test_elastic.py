@@ -187,7 +187,6 @@ def test_interruptions_have_a_limit(tmp_path):
     [
         ({"mode": "dp"}, "MODE=dp cannot: use MODE=ddp or horovod"),
         ({"elastic": 3}, "GPUS=2 the most"),
-        ({"study": "compare"}, "no measurement to compare"),
         ({"epochs": 0}, "give EPOCHS"),
         ({"checkpoint": False}, "leave CHECKPOINT=0 out"),
         ({"launcher": "spawn"}, "leave LAUNCHER and DIST_URL out"),
@@ -200,6 +199,11 @@ def test_what_elastic_cannot_have(options, words):
     with pytest.raises(UserError, match=words) as error:
         config_of(**options)
     assert "\n" not in str(error.value)
+
+
+def test_elastic_is_of_single_runs():
+    with pytest.raises(UserError, match="no measurement to compare"):
+        config_of().labelled(study="compare")
 
 
 def test_the_learning_rate_is_meant_for_the_batch_of_the_start():

@@ -16,9 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.config.modes import COMPARED, LAUNCHERS, MODES
+from bench.config.modes import COMPARED, MODES
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
+from bench.config.sections import LAUNCHERS
 from bench.errors import RunFailed, UserError
 from bench.install import horovod_status
 from bench.launch import command as launch_command

@@ -400,7 +400,7 @@ PARTS = [span("dp", "scatter", 0, 0.01), span("dp", "forward", 0.01, 0.09), span
 def pictures(**spans) -> dict:
     """The pictures of a breakdown with a profiled run of each named mode."""
     found = records.suite_records("breakdown", records.breakdown_programs(), rounds=2)
-    name = found[0].config.suite
+    name = found[0].label.suite
     for number, (mode, content) in enumerate(spans.items()):
         labels = {"study": "breakdown", "suite": name, "program": mode, "round": 0, "seconds": 900 + number}
         timeline = {"step": 9, "step_s": 0.32, "spans": content, "notes": []} if content is not None else None

@@ -350,12 +350,12 @@ def test_the_committed_records_have_no_finding_but_what_was_done_on_purpose():
     assert not refused and len(committed) > 100
     for record in committed:
         config, expected = record.config, []
-        if config.variant == "wrong":
-            expected = [name for name in DETECTED if config.program == f"wrong: {name}"]
+        if config.label.variant == "wrong":
+            expected = [name for name in DETECTED if config.label.program == f"wrong: {name}"]
             assert expected, record.run_id
         elif not config.init_sync:
             expected = ["unsynced-init"]
-        elif config.variant == "unfair":
+        elif config.label.variant == "unfair":
             waits = config.item_sync or config.step_barrier
             slow = config.storage_ms and config.workers < config.num_devices
             expected = ["host-sync"] * waits + ["loader-starvation"] * bool(slow)

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from bench import formulas
-from bench.config.options import UNSET, RunConfig, names, to_dict
+from bench.config.options import FIELDS, UNSET, RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.workloads import WORKLOADS
 from bench.files import PROJECT
@@ -170,8 +170,8 @@ def test_a_record_of_an_older_version_is_migrated(tmp_path, version):
     assert record["summary"] == now["summary"] and "throughput_per_s" in record["provenance"]
     assert record.added == {"median_throughput_per_s", "step_time_s/mean"} and now.added == frozenset()
     assert record.workload == WORKLOADS["images"] and record["nodes"] == [{"ranks": [0, 1]}]
-    labels = [getattr(record.config, name) for name in names("labels")]
-    assert labels == (["replay", now.config.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 4
+    labels = list(dataclasses.asdict(record.label).values())
+    assert labels == (["replay", now.label.suite, "fair: ddp", "fair", 0] if version > 1 else [None] * 5) + [None] * 4
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
@@ -179,7 +179,7 @@ def test_an_option_that_did_not_exist_had_its_default(tmp_path, version):
     (now,) = records.suite_records("replay", {"fair: ddp": {"mode": "ddp", "variant": "fair"}}, rounds=1)
     config = load(write(tmp_path, as_of(version, now))).config
     added = {name for number, a in ADDED.items() if number > version for name in a.get("options", ())}
-    for name in added - {"study", "variant", "role"}:
+    for name in added & FIELDS.keys():
         expected = False if name in ("augment", "checkpoint") and version < 3 else UNSET[name]
         assert getattr(config, name) == expected, name
 
@@ -187,7 +187,7 @@ def test_an_option_that_did_not_exist_had_its_default(tmp_path, version):
 def test_the_programs_of_an_old_suite_are_told_by_their_variant(tmp_path):
     for program, variant in {"base: dp": "base", "wrong: host-sync": "wrong", "ddp no_sync": None, "ddp": None}.items():
         (now,) = records.suite_records("knobs", {program: {"mode": "ddp"}}, rounds=1)
-        assert load(write(tmp_path, as_of(4, now))).config.variant == variant
+        assert load(write(tmp_path, as_of(4, now))).config.label.variant == variant
 
 
 @pytest.mark.parametrize("version", [3, 4])

@@ -39,7 +39,7 @@ def test_the_parts_add_up_to_the_step_and_the_bound_tells_what_is_exposed():
     way = ways(found)["ddp"]
     assert set(ways(found)) == {"single", "dp", "ddp", "horovod"}  # the bound is no way to train
     assert set(way.parts) == {DATA_WAIT, EXPOSED, IMBALANCE, COMPUTATION}
-    first = {record.program: record for record in made if record.config.round == 0}
+    first = {record.program: record for record in made if record.label.round == 0}
     assert way.parts[EXPOSED][0] == pytest.approx(step_ms(first["ddp"]) - step_ms(first["independent"]))
     assert way.steps_ms == pytest.approx([step_ms(r) for r in made if r.program == "ddp"])
     assert set(ways(found)["single"].parts) == {DATA_WAIT, COMPUTATION}
@@ -49,7 +49,7 @@ def test_the_parts_add_up_to_the_step_and_the_bound_tells_what_is_exposed():
 def test_a_breakdown_of_the_same_programs_tells_the_parts():
     apart = records.suite_records("breakdown", records.breakdown_programs(), rounds=3, name="0002")
     found = of(compared() + apart)
-    steps = {(r.program, r.config.round): step_ms(r) for r in apart}
+    steps = {(r.program, r.label.round): step_ms(r) for r in apart}
     assert ways(found)["ddp"].parts[EXPOSED] == pytest.approx(
         [steps["ddp", n] - steps["ddp no_sync", n] for n in range(3)]
     )

@@ -23,7 +23,7 @@ def test_one_row_per_record_with_the_records_own_values():
         assert row["run_id"] == record["run_id"]
         config = record.config
         assert (row["study"], row["suite"], row["program"], row["round"]) == (
-            config.study, config.suite, config.program, config.round,
+            config.label.study, config.label.suite, config.label.program, config.label.round,
         )  # fmt: skip
         assert (row["num_devices"], row["global_batch"]) == (record.num_devices, record.global_batch)
         assert row["throughput_per_s"] == record.throughput

@@ -211,7 +211,7 @@ def test_dps_copies_are_in_the_answer():
              for i, n in enumerate(("scatter", "replicate", "forward", "gather"))]  # fmt: skip
     found = records.suite_records("breakdown", records.breakdown_programs(), rounds=3)
     one = {"step": 9, "step_s": 0.05, "spans": spans, "notes": []}
-    found.append(records.record("dp", profile=True, timeline=one, suite=found[0].config.suite, program="dp", round=0))
+    found.append(records.record("dp", profile=True, timeline=one, suite=found[0].label.suite, program="dp", round=0))
     said = plain(page.page(suites_of(found), [], []))
     assert re.search(
         r"dp: \d+ ms per step; scatter 1 ms, replicate 2 ms, gather 4 ms \(of one step under a profiler", said
@@ -361,7 +361,7 @@ def test_without_a_suite_it_says_how_to_get_one():
 @pytest.mark.usefixtures("without_pictures")
 def test_rounds_that_are_not_whole_are_told():
     found = records.suite_records("compare", records.compare_programs(), rounds=4)
-    found[-1] = records.record("independent", failed="hung", suite=found[0].config.suite, round=3)
+    found[-1] = records.record("independent", failed="hung", suite=found[0].label.suite, round=3)
     said = plain(page.page(suites_of(found), [], []))
     assert "4 runs of repeated or incomplete rounds do not count" in said and "1 runs failed" in said
     assert "rank 0 was hung" in said and "n = 3 interleaved rounds" in said
@@ -416,7 +416,7 @@ def test_a_disturbed_suite_is_grey_labelled_and_without_verdict_or_advice(study)
     text = page.page(suites_of(made), [], [])
     said = plain(text)
     assert "Disturbed: other processes took 41 % of the CPU" in said
-    assert f'<section id="{made[0].config.suite}" class="grey">' in text
+    assert f'<section id="{made[0].label.suite}" class="grey">' in text
     assert not re.search(r"\d % (faster|slower) than", said) and "use single" not in said and "distribute:" not in said
     if study == "compare":
         assert '<section id="advice" class="grey">' in text and "No recommendation" in said
@@ -430,5 +430,5 @@ def test_an_older_suite_that_was_not_disturbed_stays_in_full(without_pictures):
     quiet = records.suite_records("compare", records.compare_programs(), rounds=8, name="0001")
     later = records.loaded(records.suite_records("compare", records.compare_programs(), rounds=8, name="0002"), 0.41)
     text = page.page(suites_of(quiet + later), [], [])
-    assert f'<section id="{quiet[0].config.suite}">' in text and "use single" in plain(text)
+    assert f'<section id="{quiet[0].config.label.suite}">' in text and "use single" in plain(text)
     assert "n = 8; disturbed; " in plain(text.partition("Other suites")[2])

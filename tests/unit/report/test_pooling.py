@@ -1,7 +1,6 @@
 """bench/report/pooling.py and its picture: what stands side by side, what is left out, that nothing is lost."""
 
 import argparse
-import dataclasses
 import datetime
 import math
 
@@ -11,15 +10,16 @@ from scipy import stats as scipy_stats
 
 from bench.analysis import drawing
 from bench.commands import pool as command
-from bench.config import options
-from bench.config.fields import PROGRAM, WORK, base_type, option
-from bench.config.options import RunConfig, names
+from bench.config.fields import base_type
+from bench.config.options import FIELDS, PROGRAM, WORK, names
+from bench.config.sections import Besides, Files, Resources
 from bench.errors import UserError
 from bench.record.view import Record
 from bench.report import difference as diff
 from bench.report import pool_figure as picture
 from bench.report import pooling as pool
 from tests import records
+from tests.added import add_option
 from tests.shown import text_of
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
@@ -98,34 +98,28 @@ def other_value(field, value):
     return not value if kind is bool else "other" if kind is str else (value or 0) + 1
 
 
-OPTIONS = {field.name: field for field in dataclasses.fields(RunConfig)}
 OF_THE_RUN = sorted({*names(*WORK, *PROGRAM)} - {"device", "launcher", "per_device_batch", "seed"})
 
 
 @pytest.mark.parametrize("name", OF_THE_RUN)
 def test_runs_that_differ_in_their_work_or_their_program_are_never_averaged_together(name):
     value = getattr(records.record("ddp").config, name)
-    assert sizes(second_with(name, other_value(OPTIONS[name], value))) == [1, 1]
+    assert sizes(second_with(name, other_value(FIELDS[name], value))) == [1, 1]
 
 
-@pytest.mark.parametrize("part", [*WORK, *PROGRAM])
-def test_an_option_that_is_added_tells_runs_apart_without_a_word_in_the_report(monkeypatch, part):
-    @dataclasses.dataclass(frozen=True)
-    class More(RunConfig):
-        made_up: int = option(part, 0, "an option that nobody has thought of")
-
-    monkeypatch.setattr(options, "RunConfig", More)
-    monkeypatch.setitem(options.UNSET, "made_up", 0)
+@pytest.mark.parametrize("section", [*WORK, *PROGRAM])
+def test_an_option_that_is_added_tells_runs_apart_without_a_word_in_the_report(monkeypatch, section):
+    add_option(monkeypatch, section, pool, diff)
     found = second_with("made_up", 1)
     assert sizes(found) == [1, 1] and sizes(second_with("made_up", 0)) == [2]
     with pytest.raises(UserError, match=r"made_up|no program in common"):
         diff.compare_sets(found[:1], found[1:])
 
 
-@pytest.mark.parametrize("name", names("resources", "files", "besides", "labels"))
+@pytest.mark.parametrize("name", names(Resources, Files, Besides))
 def test_what_changes_neither_work_nor_program_parts_nothing(name):
     value = getattr(records.record("ddp").config, name)
-    assert sizes(second_with(name, other_value(OPTIONS[name], value))) == [2]
+    assert sizes(second_with(name, other_value(FIELDS[name], value))) == [2]
 
 
 def test_a_machine_that_does_not_say_what_it_is():

@@ -1,11 +1,10 @@
 """The programs of every study: which configs belong together, and that only what is studied differs between them."""
 
-import dataclasses
 
 import pytest
 
 from bench.config.modes import COMPARED, MODES
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.config.resolve import resolve
 from bench.errors import UserError
 from bench.mistakes import MISTAKES
@@ -32,7 +31,7 @@ def config(device="cpu", cores=2, **options) -> RunConfig:
 
 def differing(a: RunConfig, b: RunConfig) -> set[str]:
     """The options in which two configs differ."""
-    return {f.name for f in dataclasses.fields(a) if getattr(a, f.name) != getattr(b, f.name)}
+    return {name for name in FIELDS if getattr(a, name) != getattr(b, name)}
 
 
 def test_a_comparison_gives_every_mode_the_same():
@@ -198,10 +197,10 @@ def test_without_an_engine_options_of_training_are_swept():
 @pytest.mark.parametrize("name", replay.REPLAYS)
 def test_a_replay_is_fair_once_and_unfair_once(name):
     base, fair, unfair = replay.programs(config(data="digits", per_device_batch=8), name).values()
-    assert (base.variant, fair.variant, unfair.variant) == replay.VARIANTS
-    assert differing(base, fair) <= {*OF_A_MODE, "variant"} and base.global_batch == fair.global_batch
+    assert (base.label.variant, fair.label.variant, unfair.label.variant) == replay.VARIANTS
+    assert differing(base, fair) <= OF_A_MODE and base.global_batch == fair.global_batch
     changes = [replay.REPLAYS[name].changes] if name != "nothing" else []
-    assert differing(fair, unfair) == {"variant", *changes}
+    assert differing(fair, unfair) == {*changes}
     assert (base.mode, fair.mode) == (replay.REPLAYS[name].base, replay.REPLAYS[name].program)
 
 
@@ -218,9 +217,9 @@ def test_a_lab_is_right_once_and_wrong_once(name):
     loads = {"pretrained": "weights.pt"} if mistake.lab.pretrains else {}
     right = config(data="digits", **{"epochs": 2} | mistake.lab.workload | loads)
     programs = lab.programs(right, mistake)
-    assert [each.variant for each in programs.values()] == list(lab.VARIANTS)
+    assert [each.label.variant for each in programs.values()] == list(lab.VARIANTS)
     first, second = programs.values()
-    assert differing(first, right) == {"variant"} and differing(first, second) == {"variant", *mistake.wrong}
+    assert differing(first, right) == set() and differing(first, second) == {*mistake.wrong}
 
 
 def test_threads_are_shared_out_evenly_or_the_modes_would_not_get_the_same():

@@ -11,7 +11,7 @@ from bench.analysis.suite import suites_of
 from bench.commands import COMMANDS
 from bench.commands.studies import flags_of
 from bench.config.command_line import from_arguments
-from bench.config.options import RunConfig, names, to_dict
+from bench.config.options import FIELDS, RunConfig, to_dict
 from bench.record.view import Record
 from bench.studies import prepare
 from bench.studies.programs import own_seed
@@ -74,12 +74,11 @@ def suite_of(study: str, programs: dict[str, RunConfig], rounds: int):
             "study": study,
             "suite": f"{study}-1",
             "round": number,
-            "out": "results/runs/suite",
-            "baselines": False,
         }
+        files = {"out": "results/runs/suite", "baselines": False}
         for label, config in programs.items():
             config = own_seed(config, number) if STUDIES[study].seeded else config
-            config = dataclasses.replace(config, program=label, **labels)
+            config = dataclasses.replace(config, **files).labelled(program=label, **labels)
             made.append(Record(any_record.data | {"config": to_dict(config)}))
     (suite,) = suites_of(made)
     return suite
@@ -94,9 +93,8 @@ def test_the_command_that_repeats_a_suite_plans_its_programs(what):
         again, rounds_again = plans_of(line.removeprefix("make "))[study]
         assert rounds_again == rounds and list(again) == list(programs), line
         for label, config in programs.items():
-            differing = {f.name for f in dataclasses.fields(config)
-                         if getattr(config, f.name) != getattr(again[label], f.name)}  # fmt: skip
-            assert differing <= {*names("labels"), "out", "baselines"}, (label, line)
+            differing = {name for name in FIELDS if getattr(config, name) != getattr(again[label], name)}
+            assert differing <= {"out", "baselines"}, (label, line)
 
 
 def test_every_study_is_asked():

@@ -34,7 +34,7 @@ def made_up(monkeypatch):
     def start(fails, others=lambda number: 0.0):
         def launch(config, watch):
             message, options = fails(config), {"mode": config.mode, "num_devices": config.num_devices}
-            labels = {n: getattr(config, n) for n in ("study", "suite", "program", "round")}
+            labels = {n: getattr(config.label, n) for n in ("study", "suite", "program", "round")}
             batch = config.per_device_batch
             record = records.record(
                 **options,
@@ -132,7 +132,7 @@ def test_strong_scaling_goes_on_from_the_fewest_devices_that_fit(made_up, tmp_pa
 
 
 def test_a_program_that_fitted_once_is_tried_in_every_round(made_up, tmp_path):
-    found = made_up(lambda config: OUT_OF_MEMORY if (config.mode, config.round) == ("dp", 1) else "")
+    found = made_up(lambda config: OUT_OF_MEMORY if (config.mode, config.label.round) == ("dp", 1) else "")
     plan = Plan(compare.COMPARE, compare.programs(on_gpus(), MODES))
     folder = rounds.run_rounds(QUIET, plan, 3, str(tmp_path))
     assert len(found) == 3 * 3 and suite_of(folder.name, found).rounds == [0, 2]

@@ -208,7 +208,7 @@ def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, cap
         speed = {"single": 100.0, "dp": 80.0, "ddp": 90.0, "horovod": 70.0}[label] * NOISE[(number + len(label)) % 8]
         shape = records.shape(label, 2)
         labels = {"study": "compare", "suite": folder.name, "program": label, "round": number}
-        kept = {name: getattr(config, name) for name in LABELS}
+        kept = {name: getattr(config.label, name) for name in LABELS}
         found = records.record(label, speed, seconds=60.0 * number + len(label), **shape, **labels, **kept)
         records.store(folder / str(number), [found])
         return found
@@ -239,7 +239,6 @@ def test_the_command_goes_on_until_there_are_verdicts(tmp_path, monkeypatch, cap
         ("compare --rounds=many", "ROUNDS=many: a whole number, at least 1"),
         ("scaling --rounds=auto", "ROUNDS=auto is for compare and knobs, which judge pairs: give a number"),
         ("accuracy --seeds=auto", "SEEDS=auto: a whole number"),
-        ("run --looks=4,x", "LOOKS=4,x: write rounds, as in 4,8,16"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(words, line, capsys):

@@ -1,6 +1,5 @@
 """bench/training/loop.py's optimizers: the fused ones take the plain ones' steps, or are refused in one line."""
 
-import dataclasses
 
 import pytest
 import torch
@@ -62,5 +61,5 @@ def test_a_default_that_the_device_has_not_gives_way(optimizer):
     with torch.device("meta"):
         model = nn.Linear(2, 2)
     config = resolve(RunConfig(optimizer=optimizer, fused=True), "cpu", 2)
-    made = build_optimizer(dataclasses.replace(config, gpu_defaults="precision=bf16 fused=1"), model)
+    made = build_optimizer(config.labelled(gpu_defaults="precision=bf16 fused=1"), model)
     assert not made.param_groups[0]["fused"]

@@ -7,7 +7,8 @@ import sys
 import pytest
 import torch
 
-from bench.config.options import CACHE, RunConfig
+from bench.config.options import RunConfig
+from bench.config.sections import CACHE
 from bench.proof.gpu_check import a3_training, answers, b1_shared, probes
 from bench.proof.gpu_check import ground as ground_module
 from bench.proof.gpu_check.ground import Ground

@@ -71,5 +71,5 @@ def test_on_gpus_gloo_is_measured_between_cpus_and_nccl_between_gpus(share, back
 
 
 def test_what_the_ranks_are_told_is_in_the_config_and_names_the_file_that_they_leave():
-    config = RunConfig(probe=Plan((4096,), 3, 1.0).text())
+    config = RunConfig().labelled(probe=Plan((4096,), 3, 1.0).text())
     assert config.leaves == "network.json" and RunConfig().leaves == "record.json"
