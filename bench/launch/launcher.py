@@ -65,77 +65,110 @@ def launch(config: RunConfig, watch=None) -> Path:
     of the epochs that have ended. Raises UserError when the run cannot start, RunFailed when it does not end well; then
     its record says so, and the error has its folder (``run_dir``).
     """
-    started = steady.now()
-    require_validator()
-    if not config.hosts:
-        choose_device(config)  # a suite may ask for more GPUs than the config it was made from
-    run_dir = make_run_dir(config)
-    nodes, rendezvous = [], []  # a file:// one, once it is known to be ours
-    survival = Survival(config, run_dir, started) if config.elastic else None
-    attempt = config
-    try:
-        while True:
+    if config.elastic:
+        return launch_elastic(config, watch)
+    with Launch(config) as run:
+        run.start_and_watch(config, watch)
+    return run.dir / config.leaves
+
+
+class Launch:
+    """The folder of one run, while it goes on. When it ends, what it needed only then is removed; where it does not
+    end well, it leaves the record of a run that failed, or nothing where nothing had begun."""
+
+    def __init__(self, config: RunConfig):
+        self.started = steady.now()
+        require_validator()
+        if not config.hosts:
+            choose_device(config)  # a suite may ask for more GPUs than the config it was made from
+        self.config, self.dir = config, make_run_dir(config)
+        self.nodes: list[Node] = []
+        self.rendezvous: list[Path] = []  # a file:// one, once it is known to be ours
+
+    def start_and_watch(self, config: RunConfig, watch, survival=None) -> None:
+        """Start the ranks and watch them to their end. config: of this attempt. survival: with ELASTIC."""
+        (self.dir / "config.json").write_text(json.dumps(to_dict(config)))
+        self.nodes[:] = HOSTS["remote" if config.hosts else "local"].nodes(config, self.dir)
+        commands = [node.command(config, self.started) for node in self.nodes]
+        if (config.dist_url or "").startswith("file://"):
+            self.rendezvous.append(Path(config.dist_url.removeprefix("file://")))
+
+        def start(node: Node) -> None:
+            node.start(*commands[node.placement.number])
+
+        supervise.run(self.nodes, start, self.dir, config.timeout, watch, survival)
+        if not (self.dir / config.leaves).exists():
+            raise supervise.failed("launcher", None, "every process ended well, but there is no record", self.dir)
+
+    def survived(self) -> dict | None:
+        """With ELASTIC, what the run had survived when it failed."""
+        return None
+
+    def __enter__(self) -> "Launch":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            self.leave(error)
+        finally:
+            for node in self.nodes:
+                node.close()
+            tidy(self.dir, self.rendezvous)
+
+    def leave(self, error: BaseException | None) -> None:
+        """The record of a run that failed."""
+        failure = getattr(error, "failure", None)
+        if isinstance(error, KeyboardInterrupt):  # outside of ``supervise.run``, which makes a RunFailed of it
+            failure = supervise.failed("interrupted", None, "interrupted", self.dir).failure
+        if isinstance(error, UserError) and not failure:
+            shutil.rmtree(self.dir, ignore_errors=True)  # nothing had begun
+        elif failure and self.dir.is_dir():
+            fail(self.dir, self.config, self.started, failure, self.survived())
+        if isinstance(error, RunFailed) or (isinstance(error, UserError) and failure):
+            error.run_dir = self.dir
+        if isinstance(error, UserError) and failure:  # it met an image that cannot be read, say
+            error.args = (f"{error}; see {self.dir}",)
+
+
+# --- ELASTIC: the run goes on when ranks or machines are lost ---------------------------------------------------------
+
+
+def launch_elastic(config: RunConfig, watch=None) -> Path:
+    """``launch``, once or more often: of what is left of the machines."""
+    with ElasticLaunch(config) as run:
+        attempt = config
+        while attempt:
             try:
-                go(attempt, run_dir, started, watch, survival, nodes, rendezvous)
+                run.start_and_watch(attempt, watch, run.survival)
                 break
             except RunFailed as error:
                 answering = functools.partial(remote.answering, config)
-                remaining = survival.remaining(nodes, error.failure, answering) if survival else None
-                if remaining is None:
+                attempt = run.survival.remaining(run.nodes, error.failure, answering)
+                if attempt is None:
                     raise
-                attempt = remaining
-        if not (run_dir / config.leaves).exists():
-            raise supervise.failed("launcher", None, "every process ended well, but there is no record", run_dir)
-        if survival:
-            add_survival(run_dir, config, survival.told)
-    except UserError as error:
-        failure = error.failure or trained_before(survival, error)
-        if failure and run_dir.is_dir():  # it met an image that cannot be read, say
-            fail(run_dir, config, started, failure, survival)
-            error.run_dir, error.args = run_dir, (f"{error}; see {run_dir}",)
-        else:
-            shutil.rmtree(run_dir, ignore_errors=True)  # nothing had begun
-        raise
-    except RunFailed as error:
-        if survival:
-            survival.gave_up(error)
-        fail(run_dir, config, started, error.failure, survival)
-        error.run_dir = run_dir
-        raise
-    except KeyboardInterrupt:  # outside of ``supervise.run``, which makes a RunFailed of it: between two attempts, say
-        failure = supervise.failed("interrupted", None, "interrupted", run_dir).failure
-        fail(run_dir, config, started, failure, survival)
-        raise
-    finally:
-        for node in nodes:
-            node.close()
-        tidy(run_dir, rendezvous)
-    return run_dir / config.leaves
+        add_survival(run.dir, config, run.survival.told)
+    return run.dir / config.leaves
 
 
-def trained_before(survival: Survival | None, error: UserError) -> dict | None:
-    """ELASTIC: the failure of a run that cannot continue, where an attempt before this one trained; else None."""
-    if survival and survival.starts:
-        return {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
-    return None
+class ElasticLaunch(Launch):
+    """A run whose failure says what it had survived before."""
+
+    def __init__(self, config: RunConfig):
+        super().__init__(config)
+        self.survival = Survival(config, self.dir, self.started)
+
+    def survived(self) -> dict:
+        return self.survival.told()
+
+    def leave(self, error: BaseException | None) -> None:
+        if isinstance(error, UserError) and self.survival.starts and not error.failure:  # an attempt before trained
+            error.failure = {"rank": None, "kind": "raised", "message": str(error), "traceback": ""}
+        if isinstance(error, RunFailed):
+            self.survival.gave_up(error)
+        super().leave(error)
 
 
-def go(
-    config: RunConfig, run_dir: Path, started: float, watch, survival: Survival | None, nodes: list[Node],
-    rendezvous: list[Path],
-) -> None:  # fmt: skip
-    """Start the ranks and watch them to their end. nodes, rendezvous: what is to be closed and removed then, as far as
-    it goes."""
-    (run_dir / "config.json").write_text(json.dumps(to_dict(config)))
-    nodes[:] = HOSTS["remote" if config.hosts else "local"].nodes(config, run_dir)
-    commands = [node.command(config, started) for node in nodes]
-    if (config.dist_url or "").startswith("file://"):
-        rendezvous.append(Path(config.dist_url.removeprefix("file://")))
-
-    def start(node: Node) -> None:
-        node.start(*commands[node.placement.number])
-
-    supervise.run(nodes, start, run_dir, config.timeout, watch, survival)
+# --- the run's folder -------------------------------------------------------------------------------------------------
 
 
 def tidy(run_dir: Path, rendezvous: list[Path]) -> None:
@@ -154,14 +187,14 @@ def tidy(run_dir: Path, rendezvous: list[Path]) -> None:
 
 
 def fail(
-    run_dir: Path, config: RunConfig, started: float, failure: dict, survival: Survival | None = None,
+    run_dir: Path, config: RunConfig, started: float, failure: dict, survived: dict | None = None,
     machine: dict | None = None,
 ) -> None:  # fmt: skip
     """Leave a record that says how the run failed, where the disk lets us. machine: what ``collect_machine`` has found
     already, where there is no time for it."""
     with uninterrupted(), contextlib.suppress(OSError):
         failure = failure | {"after_s": round(steady.now() - started, 3)}
-        write_failure(run_dir, config, started, machine or collect_machine(), failure, survival and survival.told())
+        write_failure(run_dir, config, started, machine or collect_machine(), failure, survived)
 
 
 def make_run_dir(config: RunConfig) -> Path:
