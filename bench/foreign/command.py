@@ -25,6 +25,7 @@ from bench.errors import RunFailed, UserError, as_unicode
 from bench.files import PROJECT
 from bench.foreign.hook import ASKED
 from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
+from bench.launch.supervise import signal_name
 from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
 from bench.process.ending import end_command, signals_as_interrupt, wait, with_parent
@@ -97,7 +98,8 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
     program = shutil.which(words[0], path=search_path())
     if program is None:
         hint = f": begin with python, as in `python {words[0]}`" if words[0].endswith(".py") else ""
-        raise UserError(f"{words[0]} is no command here{hint}")
+        why = "cannot be executed" if os.path.exists(words[0]) else "is no command here"
+        raise UserError(f"{shlex.quote(words[0])} {why}{hint}")
     name = as_unicode(name or name_of(words))
     run_id = f"foreign-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{safe(name)}-{secrets.token_hex(2)}"
     started, run_dir = steady.now(), out / run_id
@@ -111,9 +113,8 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
             variables = environment(Path(folder), parts, asked, run_id)
             code = supervise([program, *words[1:]], variables, run_id, lambda: complete(parts), limit_s)
             if code:
-                raise RunFailed(
-                    f"{shlex.join(words[:1])} ended with exit code {code}: nothing is recorded{ended_in(parts)}"
-                )
+                how = f"was killed ({signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
+                raise RunFailed(f"{shlex.join(words[:1])} {how}: nothing is recorded{ended_in(parts)}")
             found = read_parts(parts, words[0], asked)
             watched = watched_of(parts, found)
         return save(run_dir, record_of(run_id, started, name, words, asked, found, watched), NAME, "Script")
@@ -169,12 +170,22 @@ def supervise(
 def complete(parts: Path) -> bool:
     """Whether every rank has left its part."""
     found = list(parts.glob("part-*.json"))
-    return bool(found) and len(found) >= json.loads(found[0].read_text())["world_size"]
+    return bool(found) and len(found) >= part_in(found[0])["world_size"]
 
 
 def left_in(parts: Path) -> list[dict]:
     """What the ranks have left, by rank."""
-    return sorted((json.loads(path.read_text()) for path in parts.glob("part-*.json")), key=lambda part: part["rank"])
+    return sorted(map(part_in, parts.glob("part-*.json")), key=lambda part: part["rank"])
+
+
+def part_in(path: Path) -> dict:
+    """What a rank has left. Raises UserError where the command has changed it."""
+    try:
+        part = json.loads(path.read_text())
+        return part | {key: part[key] for key in ("rank", "world_size", "end")}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"the command changed what a rank left of its times ({type(error).__name__} in {path.name}): "
+                        "nothing is recorded") from None  # fmt: skip
 
 
 def ended_in(parts: Path) -> str:
@@ -285,7 +296,7 @@ def examples_of(parts: list[dict], asked: Asked, devices: int) -> tuple[int | No
 
 def script_of(words: list[str]) -> Path | None:
     """The first word that is a file of Python."""
-    return next((Path(word) for word in words if word.endswith(".py") and Path(word).is_file()), None)
+    return next((Path(word) for word in words if word.endswith(".py") and os.path.isfile(word)), None)
 
 
 def name_of(words: list[str]) -> str:

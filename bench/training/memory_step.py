@@ -5,9 +5,12 @@ tensors that have shapes and no numbers (torch's FakeTensorMode), and each one t
 forward pass, the backward pass and the optimizer's step.
 """
 
+import contextlib
 import functools
 import itertools
+import logging
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -124,10 +127,11 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     owners = config.num_devices if shards == ("optimizer state",) else 0
     planned = unchecked(to_dict(config) | LEFT_OUT | {"norm": norm})
     try:
-        return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
+        with unlogged("torch._subclasses.fake_tensor"):  # torch logs a traceback of shapes that do not fit
+            return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not (own_code.beside(config) or ":" in (config.model or "")):
             raise
         raise UserError(
@@ -135,7 +139,18 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
         ) from error
 
 
-def reason(error: Exception) -> str:
+@contextlib.contextmanager
+def unlogged(name: str) -> Iterator[None]:
+    """Turn one logger off."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def reason(error: BaseException) -> str:
     """Why a step could not be simulated, with its place in the user's code."""
     from torch._subclasses import fake_tensor
 

@@ -98,13 +98,21 @@ def call(option: str, text: str, *arguments):
     """What the function that an option names returns. Raises UserError, with the place in the user's file, for what it
     raises; a UserError of its own passes."""
     found = function(option, text)
-    try:
+    with users_code(f"{option}={text}"):
         return found(*arguments)
+
+
+@contextlib.contextmanager
+def users_code(name: str) -> Iterator[None]:
+    """Whatever the user's code raises in it, as a UserError with the place there; a UserError passes. name: of what is
+    called, in the message."""
+    try:
+        yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         large = " is too large, this machine has no memory for it: use a smaller one" if no_memory(error) else ""
-        raise UserError(f"{option}={text}{large}: {said(error)}") from error
+        raise UserError(f"{name}{large}: {said(error)}") from error
 
 
 def no_memory(error: BaseException) -> bool:
@@ -269,7 +277,7 @@ def explained(workload, model: nn.Module, what: str, inputs, targets) -> Iterato
         yield
     except UserError as error:
         raise UserError(f"{words}: {error}") from None
-    except Exception as error:  # foreign code can raise anything
+    except (Exception, SystemExit) as error:  # foreign code can raise anything
         known = f", outputs {shape_of(seen[-1])}" if seen else ""
         alone = isinstance(batch.opened(inputs), torch.Tensor) or hasattr(beside(workload.config), "step")
         hint = "" if alone else ": a model of several inputs is called by a function step(model, inputs, targets)"

@@ -131,7 +131,9 @@ class Examples:
                                 "can it be iterated over")  # fmt: skip
             dataset = self.whole(dataset, say)
         self.dataset = dataset
-        if not len(dataset):
+        with own_code.users_code(name):
+            empty = not len(dataset)
+        if empty:
             raise UserError(f"{name} is empty")
 
     def __len__(self) -> int:
@@ -145,17 +147,13 @@ class Examples:
 
     def batch(self, indices: list[int], size: int | None = None) -> tuple:
         """Inputs and targets of these examples. size: as for the class."""
-        try:
+        with own_code.users_code(self.name):
             if isinstance(self.dataset, TensorDataset) and not self.collate:
                 found = self.dataset[torch.tensor(indices, dtype=torch.long)]
             else:
                 several = getattr(self.dataset, "__getitems__", None)
                 found = several(indices) if several else [self.dataset[index] for index in indices]
                 found = self.collated(found, size or len(indices)) if self.collate else self.stacked(found)
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"{self.name}: {own_code.said(error)}") from None
         return tuple(each(in_float32, item) for item in self.pair(found))
 
     def stacked(self, examples: list) -> tuple:
@@ -197,17 +195,13 @@ class Examples:
     def whole(self, dataset, say: Callable[[str], None]) -> list:
         """All examples of an iterable."""
         found = []
-        try:
+        with own_code.users_code(self.name):
             for example in dataset:
                 found.append(example if self.collate else self.pair(example))
                 if len(found) % 10_000 == 0:
                     say(f"{self.name}: {len(found)} examples read")
                 if len(found) > MOST_READ:
                     break
-        except UserError:
-            raise
-        except Exception as error:
-            raise UserError(f"{self.name}: {own_code.said(error)}") from None
         if len(found) > MOST_READ:
             raise UserError(f"{self.name} has more than {MOST_READ} examples to be iterated over: give it a length and "
                             "dataset[i]")  # fmt: skip

@@ -3,7 +3,7 @@
 import pytest
 
 from bench import __main__ as cli
-from tests.runs import TINY, flags
+from tests.runs import TINY, bench, flags
 
 pytestmark = pytest.mark.slow
 SMALL = ("memory", *flags(**TINY), "--data=digits", "--image-size=32")
@@ -98,3 +98,10 @@ def test_a_model_of_several_inputs_that_returns_a_dict_is_predicted_in_every_mod
     error = capsys.readouterr().err
     assert "depends on the values in its tensors" in error and "(other.py, line 7)" in error
     assert "MEMORY=1 measures it" in error and error.count("\n") == 1
+
+
+def test_shapes_that_do_not_fit_are_one_line(tmp_path):
+    """In a process of its own: torch logs them, with a traceback, to what was standard error when it was imported."""
+    (path := tmp_path / "mine.py").write_text(OWN.replace("Net(3,", "Net(4,"))
+    said = bench("memory", f"--model={path}:build", f"--data={path}:datasets", "--device=cpu", "--batch=4")
+    assert said.code == 2 and said.stderr.count("\n") == 1 and "(mine.py, line 6)" in said.stderr, said.stderr

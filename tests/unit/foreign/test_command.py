@@ -24,6 +24,8 @@ from bench.process.guard import alive
     (("--limit", "nan", "--", "true"), "LIMIT=nan"),
     (("--", "no-such-command"), "no-such-command is no command here"),
     (("--", "train.py"), "begin with python"),
+    (("--", ""), "'' is no command here"),
+    (("--", "/"), "/ cannot be executed"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(words, said, tmp_path, capsys):
     assert cli.main(["time", "--out", str(tmp_path / "out"), *words]) == 2
@@ -35,6 +37,9 @@ def test_bad_input_is_one_line(words, said, tmp_path, capsys):
     ("raise SystemExit(7)", None, RunFailed, "exit code 7: nothing is recorded"),
     ("pass", None, UserError, "no process of it took a step"),
     ("import time; time.sleep(600)", 1.0, RunFailed, "has not ended after 1 s"),
+    ("import os; os.kill(os.getpid(), 11)", None, RunFailed, r"was killed \(SIGSEGV\)"),
+    *((f"import json, os; open(json.loads(os.environ['BENCH_TIME'])['folder'] + '/part-0-1.json', 'w').write({text})",
+       None, UserError, "changed what a rank left of its times") for text in ("'[' * 100_000", "'[]'", "'{}'")),
 ])  # fmt: skip
 def test_a_command_that_leaves_no_times_leaves_no_record(script, limit_s, error, said, tmp_path):
     with pytest.raises(error, match=said):
@@ -88,7 +93,7 @@ def test_of_a_command_that_fails_the_rank_is_named_that_ended_first(tmp_path):
             {"at": 1.0, "failed": False, "words": "after 7 steps"}]  # fmt: skip
     assert command.ended_in(tmp_path) == ""
     for rank, end in enumerate(ends):
-        (tmp_path / f"part-{rank}-1.json").write_text(json.dumps({"rank": rank, "end": end}))
+        (tmp_path / f"part-{rank}-1.json").write_text(json.dumps({"rank": rank, "world_size": 2, "end": end}))
     said = "rank 1 (after 7 steps), then rank 0 (RuntimeError: closed, after 7 steps)"
     assert command.ended_in(tmp_path).endswith(said)
 
@@ -129,6 +134,11 @@ def test_a_secret_of_any_form_is_not_recorded(words):
     assert "SEKRET" not in said and "deadbeef" not in said and words[0] in said
     if "train.py" in " ".join(words):
         assert "train.py" in said
+
+
+def test_a_long_line_of_the_shell_names_no_script():
+    words = ["bash", "-c", f"{'true; ' * 100} python train.py"]
+    assert command.script_of(words) is None and command.name_of(words) == "bash"
 
 
 def test_what_is_no_secret_is_recorded():

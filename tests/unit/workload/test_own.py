@@ -195,6 +195,10 @@ def test_tuples_of_tensors_and_iterables(own):
         (("torch.ones(3) * i", "{'x': torch.ones(3)}"), r"not dict .*\{x: \[2, 3\]\}, targets \[2\]\): .* step\("),
         (("i % 2)", "(i % 2, i))"), r"the targets are \(\[2\], \[2\]\), not one tensor: write a function loss\("),
         (("torch.ones(3) * i", "'text'"), "an example has a str in it: give tensors"),
+        (("nn.Linear(3, outputs)", "exit(0)"), r"MODEL=.*SystemExit: 0 \(mine\d+\.py, line 5\)"),
+        (("torch.ones(3) * i", "exit(0)"), r"DATA=.*SystemExit: 0 \(mine\d+\.py, line 7\)"),
+        (("[(torch.ones(3) * i, i % 2) for i in range(8)]", "type('', (), {'__len__': lambda self: -1, "
+          "'__getitem__': exit})()"), r"the training set: ValueError: __len__\(\) should return >= 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_one_line(own, change, words):
