@@ -16,6 +16,7 @@ PROJECT = Path(__file__).resolve().parents[1]  # the root of a clone, or the fol
 PROC = Path(os.environ.get("BENCH_PROC", "/proc"))
 LINUX = sys.platform == "linux" and PROC.is_dir()
 CLONE = (PROJECT / "pyproject.toml").is_file()
+DEVICES = Path("/dev")
 LATEST = "latest.pt"  # in a run's folder: its newest checkpoint
 TICK_S = 0.1  # between two looks at a lock
 MOST_BYTES = 2**30  # of a file that is read whole: an image, a list
@@ -30,9 +31,11 @@ def written_whole(path: Path, temporary: Path | None = None) -> Iterator[Path]:
     Its bytes are on the disk before it has that name: ``path`` is the old file or the new one whenever the power fails.
     When anything is raised inside, ``path`` stays as it was and the temporary file is removed. temporary: its name,
     where no other process writes ``path`` at the same time, so that what a killed process left is written over. Raises
-    OSError when something cannot be written.
+    OSError when something cannot be written, and for what is no plain file: as root, it would take a device's place.
     """
     path = Path(path)
+    if path.parent.resolve() == DEVICES or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
     temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         yield temporary

@@ -227,7 +227,8 @@ def require_writable(option: str, folder: Path) -> None:
 def whole(name: str, text: str, at_least: int) -> int:
     """A whole number from the command line. Raises UserError for anything else."""
     if not text.isdecimal() or len(text) > 15 or int(text) < at_least:
-        raise UserError(f"{name}={text}: a whole number, at least {at_least}")
+        long = ", of at most 15 digits" if len(text) > 15 else ""
+        raise UserError(f"{name}={text}: a whole number, at least {at_least}{long}")
     return int(text)
 
 

@@ -110,9 +110,10 @@ def check_data(config) -> None:
         raise UserError(f"DATA={kind} is random already: leave AUGMENT out")
     if info.train_examples and config.per_device_batch and config.global_batch > info.train_examples:
         most = info.train_examples // config.num_devices // config.accumulate
+        fewer = f"BATCH={most}" if most else f"GPUS={max(1, info.train_examples // config.accumulate)}"
         raise UserError(
             f"BATCH={config.per_device_batch} on {config.num_devices} devices needs {config.global_batch} images per "
-            f"step, and DATA={kind} has {info.train_examples}: use BATCH={most} or less, or DATA=synthetic"
+            f"step, and DATA={kind} has {info.train_examples}: use {fewer} or less, or DATA=synthetic"
         )
 
 

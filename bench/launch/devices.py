@@ -1,6 +1,9 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
+import math
 import os
+
+import psutil
 
 from bench.config.modes import MODES
 from bench.config.options import Parallel, RunConfig
@@ -8,12 +11,13 @@ from bench.config.sections import Resources
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 from bench.launch.gpu_fit import NO_ROCM, has_amd, require_fit, require_no_amd, require_torch
-from bench.measure import nccl, nvml
+from bench.measure import cgroup, nccl, nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
-# Flags of a CPU that computes in a short format: x86, ARM.
+LEAST_MIB = 64  # of a process with torch that does nothing
 HELD = 0.1  # of a GPU's memory, by others: a desktop, or another run
+# Flags of a CPU that computes in a short format: x86, ARM.
 SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
 
 
@@ -48,6 +52,17 @@ def choose_device(config: RunConfig) -> str:
         )
     require_fit(config, gpus[:needed])
     return "cuda"
+
+
+def require_memory(config: RunConfig) -> None:
+    """Raise UserError for more processes than this machine's memory can hold, before the first of them is started."""
+    limit = min(psutil.virtual_memory().total, cgroup.memory_limit() or math.inf)
+    most = int(limit // (LEAST_MIB * 2**20))
+    if config.num_processes > most:
+        raise UserError(
+            f"GPUS={config.num_devices}: each process takes {LEAST_MIB} MiB at least, and this machine has "
+            f"{limit / 2**30:.1f} GiB of memory: use GPUS={most} or less"
+        )
 
 
 def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:

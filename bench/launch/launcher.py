@@ -15,7 +15,7 @@ from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
 from bench.launch import supervise
-from bench.launch.devices import choose_device, weakest
+from bench.launch.devices import choose_device, require_memory, weakest
 from bench.launch.elastic import Survival
 from bench.launch.hosts import HOSTS, remote
 from bench.launch.node import Node
@@ -81,6 +81,7 @@ class Launch:
         require_validator()
         if not config.hosts:
             choose_device(config)  # a suite may ask for more GPUs than the config it was made from
+            require_memory(config)
         self.config, self.dir = config, make_run_dir(config)
         self.nodes: list[Node] = []
         self.rendezvous: list[Path] = []  # a file:// one, once it is known to be ours

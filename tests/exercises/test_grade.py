@@ -50,7 +50,8 @@ place = next(folder for folder in Path.cwd().parents if folder.name.startswith("
 files = f"{place}/grading-*/release/*/* {place}/grading-*/closed.json {place}/grading-*/gradebook.db FOLDER/right/*/* "
 files += "FOLDER/grades/*.csv FOLDER/grades/blank/*"
 subprocess.run(["sh", "-c", f"for file in {files}; do test -e $file && echo {{}} > $file; done"], env={})
-subprocess.run(["sh", "-c", "rm -r FOLDER/grades/broken; ln -s / FOLDER/grades/broken"], env={})
+subprocess.run(["sh", "-c", "rm -r FOLDER/grades/broken; ln -s / FOLDER/grades/broken;"
+                "cd FOLDER/grades; rm tasks.csv; mkfifo tasks.csv"], env={})
 answers = {}
 """
 HTML = """<meta http-equiv="refresh" content="0;url=https://evil.example/"> <base href="https://evil.example/">

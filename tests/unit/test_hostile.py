@@ -17,6 +17,7 @@ from bench.config.resolve import resolve
 from bench.course.exercises import nbgrading
 from bench.course.exercises.submissions import cells_of
 from bench.errors import UserError
+from bench.files import written_whole
 from bench.measure.environment import relevant_variables
 from bench.record.privacy import without_names, without_paths
 from bench.record.read import load
@@ -55,6 +56,16 @@ def test_what_is_no_plain_file(path, tmp_path):
     for each in (path, endless):
         with pytest.raises(BadRecord, match="no plain file"):
             load(each)
+
+
+def test_what_is_no_plain_file_is_not_replaced(tmp_path):
+    """As root a device would be, for every process of the machine."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (device := tmp_path / "device").symlink_to("/dev/zero")
+    for each in (pipe, device, "/dev/null", "/dev/no-device-here"):
+        with pytest.raises(OSError, match="no plain file"), written_whole(each) as temporary:
+            temporary.touch()
+    assert not pipe.is_file() and device.is_symlink() and len(list(tmp_path.iterdir())) == 2
 
 
 def test_half_a_character_is_refused_and_whole_ones_are_kept(path):

@@ -210,5 +210,7 @@ def put(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    elif path.is_symlink() or not path.is_file():
+        path.unlink(missing_ok=True)
     with files.written_whole(path) as temporary:
         temporary.write_text(content, encoding="utf-8")

@@ -68,7 +68,7 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
     if len(train_set) < config.global_batch and not config.evaluate:
         raise UserError(
             f"a step of {config.global_batch} images (BATCH x GPUS x ACCUMULATE) is more than the {len(train_set)} "
-            f"that DATA={config.data} has: use a smaller BATCH"
+            f"that DATA={config.data} has: use a smaller BATCH or GPUS"
         )
     return train_set, val_set
 

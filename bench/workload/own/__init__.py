@@ -48,7 +48,7 @@ class Workload(base.Workload):
         if len(train_set) < self.config.global_batch and not self.config.evaluate:
             raise UserError(
                 f"a step of {self.config.global_batch} examples (BATCH x GPUS x ACCUMULATE) is more than the "
-                f"{len(train_set)} that {text} has: use a smaller BATCH"
+                f"{len(train_set)} that {text} has: use a smaller BATCH or GPUS"
             )
         inputs, targets, _ = train_set[np.arange(1)]
         self.example = each(torch.zeros_like, batch.opened(inputs))

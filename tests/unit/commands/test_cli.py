@@ -174,6 +174,7 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ("run --data imagenet", "unknown DATA=imagenet"),
         ("run --device cpu --batch 2000", "BATCH=2000"),
         ("run --device cpu --gpus 2 --batch 1000", "use BATCH=718 or less"),
+        ("run --device cpu --gpus 999999", "use GPUS=1437 or less"),
         ("run --device cpu --precision tf32", "PRECISION=tf32"),
         ("run --lr nan", "LR=nan"),
         ("run --steps 0", "STEPS=0"),

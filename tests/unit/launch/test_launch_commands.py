@@ -40,6 +40,15 @@ RUN_DIR = Path("/runs/one")
 GONE = 2**22 + 1  # above Linux's largest process id: nobody has it
 
 
+def test_more_processes_than_memory_are_refused_before_the_first(monkeypatch):
+    monkeypatch.setattr(launch_run, "make_run_dir", lambda config: pytest.fail("a run began"))
+    for mode in ("ddp", "horovod"):
+        config = resolve(RunConfig(mode=mode, num_devices=10**6, data="synthetic", device="cpu"), "cpu", 2)
+        with pytest.raises(UserError, match=r"GPUS=1000000: each process .* GiB of memory: use GPUS=\d+ or less"):
+            launch_run.launch(config)
+    devices.require_memory(RunConfig(num_devices=4))
+
+
 def config_of(**options) -> RunConfig:
     """A resolved config of two CPU workers."""
     return resolve(RunConfig(**{"mode": "ddp", "num_devices": 2} | options), "cpu", 4)
