@@ -52,7 +52,11 @@ def chapters(names: str | None = None) -> list[Path]:
 def notebook_of(path: Path):
     """A text as a notebook without outputs and pictures, the same for the same text."""
     jupytext = required("jupytext")
-    notebook = jupytext.reads(without_pictures(Path(path).read_text()), fmt="md")
+    try:
+        text = files.read_plain(path).decode()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    notebook = jupytext.reads(without_pictures(text), fmt="md")
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number:02d}"
     notebook.metadata = {

@@ -56,6 +56,25 @@ def test_answers_are_never_replaced(handed_out, blank, monkeypatch):
     path.write_text(blank)
 
 
+def test_no_file_is_replaced_that_no_release_has_written(blank, tmp_path, monkeypatch):
+    monkeypatch.setattr(nbgrading, "make_release", lambda problem_sets: nbgrading.Course({"00_sample": blank}, b""))
+
+    def refused(words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            release.run(None, str(SAMPLE), str(tmp_path))
+
+    (tmp_path / "README.md").write_text("my project")
+    refused("README.md is not a release's")
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    for damaged in (b"[", b"7", b"[[1]]", b"\xff", b"[" * 100_000):
+        (tmp_path / release.MADE).write_bytes(damaged)
+        refused("released.json is damaged")
+    (tmp_path / release.MADE).unlink()
+    (folder := tmp_path / "00_sample").mkdir()
+    os.mkfifo(folder / "00_sample.ipynb")
+    refused("00_sample.ipynb cannot be read")
+
+
 def test_the_wheel_alone_is_enough(handed_out, solved, tmp_path):
     """Installed into an empty folder, away from the clone: as in a hosted notebook, whose first cell does that."""
     (wheel,) = handed_out.glob("*.whl")

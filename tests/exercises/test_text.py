@@ -105,6 +105,12 @@ def test_a_text_that_breaks_the_form_is_refused_with_its_place(old, new, words, 
     assert words in str(refused.value)
 
 
+def test_a_text_that_is_not_utf_8_is_refused(tmp_path):
+    (path := tmp_path / "00_sample.md").write_bytes(SOUND.encode() + b"\xff")
+    with pytest.raises(UserError, match=r"00_sample\.md cannot be read .*utf-8"):
+        text.read(path)
+
+
 def test_a_task_needs_an_answer_and_a_test(tmp_path):
     path = tmp_path / "00_sample.md"
     path.write_text(SOUND + "\n## Task 4 (1 point)\n\nNothing follows.\n")

@@ -21,6 +21,7 @@ from bench.errors import BenchError, UserError
 from bench.files import PROJECT
 
 RELEASE = PROJECT / "build" / "release"
+BESIDE = ("README.md", "conftest.py", "pytest.ini")  # the sets' folders
 MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds answers
 
 CONFTEST = '''\
@@ -88,7 +89,7 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     for name, notebook in notebooks.items():
         (to / name).mkdir(parents=True, exist_ok=True)
         write(to / name / f"{name}.ipynb", notebook)
-        made[name] = checksum(notebook)
+        made[name] = checksum(notebook.encode())
         print(to / name / f"{name}.ipynb", flush=True)
     write(to / MADE, json.dumps(made, indent=1, sort_keys=True) + "\n")
     wheel = build_wheel(to)
@@ -96,9 +97,9 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     rows = (f"| {one.name} | {len(one.tasks)} | {one.points:g} | {one.minutes or '–'} |" for one in there)
     first = problem_sets[0].name
     words = {"rows": "\n".join(rows), "wheel": wheel, "first": first, "name": first, "limit": nbgrading.CELL_LIMIT_S}
-    write(to / "README.md", README.format(**words))
-    write(to / "conftest.py", CONFTEST.replace("{WHEEL}", wheel))
-    write(to / "pytest.ini", PYTEST_INI)
+    contents = (README.format(**words), CONFTEST.replace("{WHEEL}", wheel), PYTEST_INI)
+    for name, written in zip(BESIDE, contents, strict=True):
+        write(to / name, written)
     print(f"handed out from: {to}")
     return 0
 
@@ -113,22 +114,38 @@ def check(problem_set: text.ProblemSet, notebook: str) -> None:
 
 
 def keep_answers(to: Path, notebooks: dict[str, str]) -> None:
-    """Raise UserError when a notebook that would be replaced is not as it was made: it holds answers."""
+    """Raise UserError when a notebook that would be replaced is not as it was made: it holds answers. And where a file
+    would be replaced in a folder that is no release."""
     made = read_made(to)
     for name in notebooks:
         path = to / name / f"{name}.ipynb"
-        if path.exists() and checksum(path.read_text()) not in (made.get(name), checksum(notebooks[name])):
+        if path.exists() and checksum(content(path)) not in (made.get(name), checksum(notebooks[name].encode())):
             raise UserError(f"{path} has been edited and is not replaced: move it away, or give another OUT=")
+    if not made and (found := [name for name in BESIDE if (to / name).exists()]):
+        raise UserError(f"{to / found[0]} is not a release's and is not replaced: give another OUT=")
 
 
 def read_made(to: Path) -> dict[str, str]:
-    """Set -> checksum of its notebook when it was made."""
-    return json.loads((to / MADE).read_text()) if (to / MADE).exists() else {}
+    """Set -> checksum of its notebook when it was made. Raises UserError."""
+    if not (to / MADE).exists():
+        return {}
+    try:
+        return dict(json.loads(content(to / MADE)))
+    except (ValueError, TypeError, RecursionError):
+        raise UserError(f"{to / MADE} is damaged: move it away, or give another OUT=") from None
 
 
-def checksum(notebook: str) -> str:
+def content(path: Path) -> bytes:
+    """Of a plain file. Raises UserError."""
+    try:
+        return files.read_plain(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): move it away, or give another OUT=") from None
+
+
+def checksum(notebook: bytes) -> str:
     """Of a notebook's text."""
-    return hashlib.sha256(notebook.encode()).hexdigest()
+    return hashlib.sha256(notebook).hexdigest()
 
 
 def write(path: Path, content: str) -> None:
