@@ -224,12 +224,13 @@ def require_writable(option: str, folder: Path) -> None:
         raise UserError(f"{option}: {folder} cannot be written to ({error.strerror}): name another folder") from None
 
 
-def whole(name: str, text: str, at_least: int) -> int:
+def whole(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
     """A whole number from the command line. Raises UserError for anything else."""
-    if not text.isdecimal() or len(text) > 15 or int(text) < at_least:
-        long = ", of at most 15 digits" if len(text) > 15 else ""
-        raise UserError(f"{name}={text}: a whole number, at least {at_least}{long}")
-    return int(text)
+    number = int(text[:20]) if text.isdecimal() else -1
+    if not at_least <= number <= at_most:
+        limit = f" and at most {at_most}" if number > at_most else ""
+        raise UserError(f"{name}={text}: a whole number, at least {at_least}{limit}")
+    return number
 
 
 def is_on(name: str, text: str | None) -> bool:

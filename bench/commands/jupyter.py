@@ -18,9 +18,9 @@ def run(args) -> int:
 
 
 def words_of(args) -> list[str]:
-    """JupyterLab's command. What stands after -- is its own. Raises UserError for a port that is no number."""
+    """JupyterLab's command. What stands after -- is its own. Raises UserError for what is no port."""
     words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")]
-    words += [f"--port={whole('PORT', args.port, 1)}"] if args.port else []
+    words += [f"--port={whole('PORT', args.port, 1, 65535)}"] if args.port else []
     words += [f"--ip={args.ip}"] if args.ip else []
     words += ["--no-browser"] if args.browser is not None and not is_on("BROWSER", args.browser) else []
     return words + args.rest

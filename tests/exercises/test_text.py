@@ -105,6 +105,12 @@ def test_a_text_that_breaks_the_form_is_refused_with_its_place(old, new, words, 
     assert words in str(refused.value)
 
 
+@pytest.mark.parametrize(("heading", "title"), [("(2 points)", ""), ("(2 points): f(x): y", "f(x): y")])
+def test_a_task_is_called_what_stands_after_its_points(heading, title, tmp_path):
+    (path := tmp_path / "00_sample.md").write_text(SOUND.replace("(2 points)", heading, 1))
+    assert text.read(path).tasks[1].title == title
+
+
 def test_a_text_that_is_not_utf_8_is_refused(tmp_path):
     (path := tmp_path / "00_sample.md").write_bytes(SOUND.encode() + b"\xff")
     with pytest.raises(UserError, match=r"00_sample\.md cannot be read .*utf-8"):

@@ -199,7 +199,7 @@ def begun(path: Path, heading: re.Match, number: int) -> Task:
     if int(heading[1]) != number:
         raise UserError(f"{path.name}: Task {heading[1]} is where Task {number} belongs")
     said = POINTS.search(heading[2])
-    task = Task(number, float(said[1]) if said else None, heading[2].rpartition("):")[2].strip() if said else "")
+    task = Task(number, float(said[1]) if said else None, heading[2][said.end() :].lstrip(": ") if said else "")
     if objective := OBJECTIVE.match(heading.string, heading.end()):
         task.objective, task.minutes = " ".join(objective[1].split()), int(objective[2])
     if rubric := RUBRIC.search(heading.string, heading.end()):

@@ -267,6 +267,7 @@ def test_jupyter_takes_what_a_server_needs_and_passes_on_the_rest():
     server = json.loads(result.stdout)["ServerApp"]
     assert (server["open_browser"], server["ip"], server["port"]) == (False, "127.0.0.1", 8899)
     assert "PORT=x" in refused(bench("jupyter", "--port=x"))
+    assert "and at most 65535" in refused(bench("jupyter", "--port=65536"))
 
 
 # --- report -------------------------------------------------------------------------------------------------------
