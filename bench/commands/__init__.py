@@ -102,7 +102,8 @@ LINES = [
                 "--price": {"metavar": "PRICE", "help": "of an hour of one device; without GPUs of one machine"},
                 "--examples": {"metavar": "EXAMPLES", "help": "in an epoch [what the data set has]"}}),
     Command("memory", "explain", "what a step needs of each device's memory, by what it is for, and the largest batch: "
-            "predicted", "MODEL=resnet50 BATCH=64 GPUS=4 MEMORY_GIB=16 [MODE=ddp]", "memory", options=True,
+            "predicted; exit code 3 when BATCH does not fit",
+            "MODEL=resnet50 BATCH=64 GPUS=4 MEMORY_GIB=16 [MODE=ddp]", "memory", options=True,
             note="without MODE and MODES what `bench compare` runs; nothing is started", flags=MODES_FLAG | {
                 "--memory-gib": {"metavar": "GIB", "help": "the memory of one GPU, for one that is not here [NVML's; "
                                  "of a machine without GPUs what it has available]"}}),

@@ -15,7 +15,7 @@ from bench.config.options import KNOBS, UNSET, Parallel, RunConfig
 from bench.config.resolve import resolve
 from bench.config.rules import GPT
 from bench.config.workloads import work, workload_of
-from bench.errors import UserError
+from bench.errors import ExitCode, UserError
 from bench.files import PROJECT
 from bench.launch.devices import usable_gpus
 from bench.launch.gpu_fit import LEAST_FREE_GIB
@@ -36,7 +36,7 @@ PROGRAM = "Python, torch"
 
 
 def run(args) -> int:
-    """Print the table, and what was assumed; a BATCH that does not fit is an error that says which does."""
+    """Print the table, what was assumed, and whether BATCH fits. Returns FOUND where it does not."""
     from bench.training.memory_plan import of_devices  # torch takes seconds
 
     console, here = tables.terminal(), args.memory_gib is None
@@ -74,8 +74,9 @@ def run(args) -> int:
     if misfits:
         batch = config.per_device_batch
         hint = "; MEMORY_GIB=16 predicts for GPUs of 16 GiB" if here and config.device == "cpu" else ""
-        raise UserError(f"BATCH={batch} does not fit by this arithmetic: {'; '.join(misfits)}{hint}")
-    return 0
+        console.print(f"BATCH={batch} does not fit: {'; '.join(misfits)}{hint}", highlight=False, markup=False)
+        return ExitCode.FOUND
+    return ExitCode.DONE
 
 
 NOT_IN_IT = {
@@ -195,11 +196,7 @@ def besides_of(config: RunConfig) -> tuple[float, str]:
     """GiB of a process besides its tensors, and where the figure comes from: records of this kind of GPU, an assumption
     without; on a CPU this process, which has Python and torch in memory, and no more."""
     if config.device == "cpu":
-        try:
-            size = read_pss(os.getpid())
-        except OSError:
-            size = read_rss(os.getpid())
-        return size / GIB, f"{PROGRAM}: measured of this process, which has loaded both"
+        return own_size() / GIB, f"{PROGRAM}: measured of this process, which has loaded both"
     names = {gpu.name for gpu in usable_gpus(config)} if config.device == "cuda" else set()
     seen = [(size, record.run_id) for record in records_of(config.out) if set(used_gpus(record)) & names
             and (size := context_of(record)) is not None]  # fmt: skip
@@ -210,6 +207,15 @@ def besides_of(config: RunConfig) -> tuple[float, str]:
         LEAST_FREE_GIB,
         f"{CONTEXT}: {LEAST_FREE_GIB:g} GiB is an assumption, until a run on such a GPU has measured it",
     )
+
+
+@functools.cache
+def own_size() -> int:
+    """Bytes of this process when it was first asked, so that every mode gets the same: predictions make it grow."""
+    try:
+        return read_pss(os.getpid())
+    except OSError:
+        return read_rss(os.getpid())
 
 
 @functools.cache

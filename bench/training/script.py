@@ -20,6 +20,8 @@ from bench.errors import UserError
 from bench.training import checkpoint
 from bench.workload import sharding, weights
 
+ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch norm, when it trains
+
 
 class Script:
     """What a script decides, on one rank. ``mode`` and ``workload`` are open; every decision is asked on every rank.
@@ -63,8 +65,18 @@ class Script:
         return self.workload.loss(outputs, targets)
 
     def forward(self, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple:
-        """The forward pass of a step: (outputs, loss)."""
-        outputs, loss = self.workload.step(model, inputs, targets, self.loss)
+        """The forward pass of a step: (outputs, loss). Raises UserError where a batch norm gets one value per channel,
+        of which there is no variance."""
+        try:
+            outputs, loss = self.workload.step(model, inputs, targets, self.loss)
+        except Exception as error:  # in a compiled model, or a replica of DataParallel, it is of another class
+            if self.config.per_device_batch > 1 or ONE_VALUE not in str(error):
+                raise
+            size = f" at IMAGE_SIZE={self.config.image_size}" if self.config.image_size else ""
+            raise UserError(
+                f"BATCH=1: batch norm trains on at least two values per channel, and MODEL={self.config.model}{size} "
+                "gives it one: use BATCH=2 or more, or NORM=group"
+            ) from error
         return outputs, loss.mean() if loss.dim() else loss  # nn.DataParallel makes a vector of its replicas' losses
 
     def sum_counts(self, counts: torch.Tensor) -> torch.Tensor:

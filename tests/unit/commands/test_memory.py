@@ -3,6 +3,7 @@
 import pytest
 
 from bench import __main__ as cli
+from bench.errors import ExitCode
 from tests.runs import TINY, bench, flags
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,8 @@ def test_every_mode_has_its_columns_and_the_largest_batch(capsys):
 def test_a_batch_that_does_not_fit_is_told_the_largest_that_does(capsys):
     code, out, err = said(capsys, "--mode=ddp", "--gpus=2", "--memory-gib=0.6", "--batch=5000", "--data=synthetic")
     most = int(next(line for line in out.splitlines() if "largest BATCH" in line).split()[-1])
-    assert code == 2 and f"does not fit by this arithmetic: MODE=ddp BATCH={most} at most in 0.6 GiB" in err
+    assert code == ExitCode.FOUND and not err
+    assert out.splitlines()[-1] == f"BATCH=5000 does not fit: MODE=ddp BATCH={most} at most in 0.6 GiB"
     code, *_ = said(capsys, "--mode=ddp", "--gpus=2", "--memory-gib=0.6", f"--batch={most}", "--data=synthetic")
     assert code == 0
 
@@ -38,6 +40,12 @@ def test_a_process_on_the_cpu_gets_its_share_of_what_is_there(capsys):
     assert code == 0 and "available now, over 2 processes" in out and "Python, torch" in out
 
 
+def test_every_mode_has_the_same_program_beside_its_tensors(capsys):
+    _, out, _ = said(capsys, "--modes=single,dp,ddp", "--gpus=2", "--device=cpu", "--batch=4")
+    sizes = next(line for line in out.splitlines() if "Python, torch" in line).split()[2:]
+    assert len(sizes) == 3 and len(set(sizes)) == 1
+
+
 def test_each_mode_gets_the_share_of_its_own_processes(capsys):
     code, out, _ = said(capsys, "--modes=single,ddp", "--gpus=2", "--device=cpu", "--batch=4")
     assert code == 0 and "available now, over 2 processes, and" in out and "available now, and" in out
@@ -45,10 +53,10 @@ def test_each_mode_gets_the_share_of_its_own_processes(capsys):
 
 def test_without_data_it_is_of_images_of_224_pixels(capsys):
     planned = ("memory", "--model=shufflenet_v2_x0_5", "--mode=single", "--device=cpu")
-    assert cli.main([*planned, "--batch=1000000"]) == 2
+    assert cli.main([*planned, "--batch=1000000"]) == ExitCode.FOUND
     said = capsys.readouterr()
     assert "synthetic at 224 px" in said.out and "images of 224 px" in said.out
-    assert "MEMORY_GIB=16 predicts for GPUs" in said.err
+    assert "MEMORY_GIB=16 predicts for GPUs" in said.out
     assert cli.main([*planned, "--batch=4", "--data=digits"]) == 0
     assert "digits at 16 px" in capsys.readouterr().out
 
@@ -61,6 +69,10 @@ def test_without_data_it_is_of_images_of_224_pixels(capsys):
         (("--memory-gib=-1",), "MEMORY_GIB=-1: the memory of one device"),
         (("--model=resnet19", "--memory-gib=16"), "unknown MODEL=resnet19: did you mean"),
         (("--mode=ddp", "--device=cuda"), "DEVICE=cuda, but no GPU is visible"),
+        (
+            ("--modes=single,dp", "--gpus=2", "--batch=1", "--model=shufflenet_v2_x0_5"),
+            "BATCH=2 or more, or NORM=group",
+        ),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, line):
