@@ -76,6 +76,16 @@ def test_every_mode_trains_the_manuals_model_of_several_inputs_that_returns_an_o
     assert str(tmp_path) not in (result.run_dir / "record.json").read_text()
 
 
+RECURRENT = ROOT / "templates" / "char_lstm.py"
+
+
+@pytest.mark.parametrize(("mode", "devices"), MODES)
+def test_every_mode_trains_the_recurrent_network_of_the_templates_alike(ranks, tmp_path, seen, mode, devices):
+    """``nn.LSTM`` keeps a list of its weights beside its parameters: a wrapper that replaces one must replace both."""
+    options = {"model": f"{RECURRENT}:build", "data": f"{RECURRENT}:datasets", "image_size": None, "lr": 0.5}
+    same_update(seen, "recurrent", run(ranks, tmp_path, mode, devices, **options))
+
+
 @pytest.mark.parametrize(("mode", "devices"), [("single", 1), ("dp", 2), ("fsdp", 2)])
 def test_a_validation_of_the_manuals_model_counts_every_example_in_every_mode(ranks, tmp_path, seen, mode, devices):
     """A rank that has fewer batches than another calls the model all the same, where a forward pass is a collective."""
