@@ -13,6 +13,7 @@ Beside the function that gives the data there may be ``collate(examples)``, whic
 examples.
 """
 
+import ast
 import contextlib
 import functools
 import hashlib
@@ -63,6 +64,8 @@ def loaded(option: str, text: str) -> ModuleType:
         if own.is_file(where) and str(error.filename) == str(Path(where).expanduser().resolve()):
             raise UserError(f"{option}={text}: {where} is not there") from None
         raise UserError(f"{option}={text}: {said(error)}") from error
+    except UserError as error:
+        raise UserError(f"{option}={text}: {error}") from None
     except ModuleNotFoundError as error:
         raise UserError(f"{option}={text}: there is no module {error.name} here") from error
     except (Exception, SystemExit) as error:  # foreign code can raise anything
@@ -80,11 +83,52 @@ def from_file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # at the end: it hides no module of anybody's
     try:
+        require_own_neighbours(path)
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+def require_own_neighbours(path: Path) -> None:
+    """Raise UserError where a file would import the neighbour of another: both have one of this name, and a process,
+    as each loader worker that unpickles an example, has one module of a name."""
+    folders = {Path(module.__file__).parent for name, module in sys.modules.items() if name.startswith(NAME[:12])}
+    for name in sorted(imported_by(path)):
+        own_ones = [found.resolve() for found in neighbours(path, name)]
+        theirs = file_of_module(name) if own_ones else None
+        if theirs and theirs not in own_ones and {theirs.parent, theirs.parent.parent} & {*folders, Path.cwd()}:
+            raise UserError(f"it imports {name}, and would get {theirs}, not {own_ones[0]}: a process loads one module "
+                            "of each name, so rename one of the two files")  # fmt: skip
+
+
+def file_of_module(name: str) -> Path | None:
+    """The file that an import of this name gives, or has given; None where it is no file."""
+    if name in sys.modules:
+        place = getattr(sys.modules[name], "__file__", None)
+    else:
+        place = getattr(importlib.util.find_spec(name), "origin", None)
+    return Path(place).resolve() if place and Path(place).is_file() else None
+
+
+def imported_by(path: Path) -> set[str]:
+    """The names of modules that a file imports, and those that its neighbours import."""
+    names, files = set(), [path]
+    for file in files:  # which grows
+        with contextlib.suppress(SyntaxError, ValueError, OSError):  # it says so itself when it is loaded
+            for node in ast.walk(ast.parse(file.read_bytes())):
+                found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                found += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+                new = {name.partition(".")[0] for name in found} - names
+                names |= new
+                files += [neighbour for name in new for neighbour in neighbours(path, name)]
+    return names
+
+
+def neighbours(path: Path, name: str) -> list[Path]:
+    """The file of the module of this name that lies beside a file."""
+    return [found for found in (path.parent / f"{name}.py", path.parent / name / "__init__.py") if found.is_file()]
 
 
 def from_path(name: str) -> ModuleType:

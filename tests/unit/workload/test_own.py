@@ -23,7 +23,7 @@ from bench.errors import UserError
 from bench.record.privacy import without_names
 from bench.training.loop import build_optimizer
 from bench.training.room import require_room
-from bench.workload import batch, load_workload
+from bench.workload import batch, load_workload, own_code
 from bench.workload.models import build_model
 from bench.workload.own.template import CLASSES
 
@@ -289,6 +289,38 @@ def test_two_files_of_one_name_are_two_modules(own, tmp_path):
     with pytest.raises(UserError, match="ValueError: 3"):
         own(model=f"{wrong}:build")
     assert type(pickle.loads(pickle.dumps(net))) is type(net)
+
+
+@pytest.mark.parametrize("beside", ["one_{}.py", "one_{}/__init__.py"])
+@pytest.mark.parametrize("first", ["import {name}", "def build(outputs): import {name}", ""])
+def test_two_files_whose_neighbours_have_one_name_are_refused(tmp_path, beside, first):
+    name = f"one_{abs(hash(tmp_path))}"  # one of its own for each test: a module stays in its process
+    for folder, text in (("a", first), ("b", "import middle"), ("c", f"import {name}")):
+        neighbour = tmp_path / folder / beside.format(name.removeprefix("one_"))
+        neighbour.parent.mkdir(parents=True)
+        neighbour.write_text(f"PLACE = {folder!r}")
+        (tmp_path / folder / "mine.py").write_text(text.format(name=name) + textwrap.dedent(GOOD))
+    (tmp_path / "b" / "middle.py").write_text(f"from {name} import PLACE")
+    files = [tmp_path / folder / "mine.py" for folder in "abc"]
+    own_code.loaded("MODEL", f"{files[0]}:build")
+    for file in files[1:]:
+        with pytest.raises(
+            UserError, match=f"DATA={file}.* imports {name}, and would get {files[0].parent}.*{file.parent}"
+        ):
+            own_code.loaded("DATA", f"{file}:datasets")
+    assert own_code.loaded("DATA", f"{files[0]}:datasets")  # both in one file
+
+
+def test_a_neighbour_that_both_files_share_is_no_trouble(tmp_path):
+    name = f"one_{abs(hash(tmp_path))}"
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    (tmp_path / f"{name}.py").write_text("PLACE = 'here'")
+    for folder in "ab":
+        (tmp_path / folder / f"{name}.py").symlink_to(tmp_path / f"{name}.py")
+        (tmp_path / folder / "torch.py").write_text("")  # a library's name: the library is meant, as before
+        (tmp_path / folder / "mine.py").write_text(f"import torch\nfrom {name} import PLACE" + textwrap.dedent(GOOD))
+    for folder in "ab":
+        assert own_code.loaded("MODEL", f"{tmp_path / folder / 'mine.py'}:build").PLACE == "here"
 
 
 def test_a_file_that_is_not_there(tmp_path):
