@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import itertools
 import pickle
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
+from torchvision.models import resnet18
 
 from bench.commands import new_workload
 from bench.config.data_sets import data_kind
@@ -26,6 +28,7 @@ from bench.training.room import require_room
 from bench.workload import batch, load_workload, own_code
 from bench.workload.models import build_model
 from bench.workload.own.template import CLASSES
+from tests.runs import ROOT
 
 NUMBERS = itertools.count()
 GOOD = """
@@ -321,6 +324,21 @@ def test_a_neighbour_that_both_files_share_is_no_trouble(tmp_path):
         (tmp_path / folder / "mine.py").write_text(f"import torch\nfrom {name} import PLACE" + textwrap.dedent(GOOD))
     for folder in "ab":
         assert own_code.loaded("MODEL", f"{tmp_path / folder / 'mine.py'}:build").PLACE == "here"
+
+
+def test_the_manuals_model_takes_all_layers_of_a_file_but_those_it_leaves_out(tmp_path):
+    page = (ROOT / "tutorials" / "manual" / "own_model.md").read_text()
+    (text,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "LEFT_OUT" in each]
+    weights = {name: torch.zeros_like(value) for name, value in resnet18(num_classes=10).state_dict().items()}
+    (path := tmp_path / "mine.py").write_text(text.replace("weights.pt", str(tmp_path / "weights.pt")))
+    torch.save(weights, tmp_path / "weights.pt")
+    config = resolve(RunConfig(mode="single", model=f"{path}:build", freeze="conv1*"), "cpu", 2)
+    model = build_model(config, 10, 0)
+    assert model.fc.weight.any() and not model.layer1[0].conv1.weight.any()
+    assert [name for name, p in model.named_parameters() if not p.requires_grad] == ["conv1.weight"]
+    torch.save({name: value for name, value in weights.items() if name != "conv1.weight"}, tmp_path / "weights.pt")
+    with pytest.raises(UserError, match="AssertionError"):
+        build_model(config, 10, 0)
 
 
 def test_a_file_that_is_not_there(tmp_path):
