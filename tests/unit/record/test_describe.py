@@ -1,8 +1,8 @@
-"""bench/record/describe.py: which GPUs a record is said to be of."""
+"""bench/record/describe.py: which GPUs a record is said to be of, and how long its ranks waited for data from a URL."""
 
 import pytest
 
-from bench.record.describe import machine_line, stand_in
+from bench.record.describe import machine_line, staging_sentence, stand_in
 from tests import records
 
 HERE = [{"index": i, "uuid": f"GPU-{i}", "name": name} for i, name in enumerate(["A40", "H100", "A40", "H100"])]
@@ -37,3 +37,16 @@ def test_a_record_is_of_the_gpus_that_it_used(record, head, devices):
 def test_a_run_that_failed_has_no_devices_and_takes_the_first():
     record = records.record("ddp", device="cuda", num_devices=2, failed="raised")
     assert machine_line(record).startswith("2× Test GPU 80GB:")
+
+
+@pytest.mark.parametrize(
+    ("data", "known", "seconds"), [("s3://a/b", True, "4.5"), ("s3://a/b", False, ""), ("digits", True, "")]
+)
+def test_data_from_a_url_have_the_seconds_of_the_rank_that_waited_longest(data, known, seconds):
+    def ready(part: dict) -> None:
+        if known:
+            part["moments"]["data_ready"] = part["moments"]["joined"] + 1.5 + 3 * part["rank"]
+
+    (record,) = records.edited([records.record("ddp", data=data)], records.in_samples(ready))
+    said = staging_sentence(record)
+    assert f"{seconds} s" in said if seconds else said == ""
