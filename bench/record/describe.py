@@ -166,7 +166,8 @@ def row(record: Record) -> list[str]:
     if record.status == "failed":
         return [name, str(config.num_devices), "", "", f"failed: {record.failure['kind']}", "", "", ""]
     if record.status == "evaluated":
-        return [name, str(config.num_devices), "", "", f"evaluated: {record.top1:.4f}", "", "", ""]
+        score = f"{record.workload.metrics[0].label} {record.top1:.4f}"
+        return [f"{name}, only validated: {score}", str(config.num_devices), "", "", "", "", "", ""]
     step = record.step_time
     return [
         f"{name}, {LABEL}" if disturbances_of(record) else name,

@@ -118,7 +118,11 @@ def test_failed_and_evaluated_runs_have_a_row_that_says_so():
     )
     rows = tables.runs_grid([records.record("dp"), failed, evaluated], records.record("dp")).rows
     assert {len(row) for row in rows} == {9}
-    assert "failed: killed" in rows[1] and "evaluated: 0.9000" in rows[2] and rows[1][-1] == rows[2][-1] == ""
+    assert (
+        "failed: killed" in rows[1]
+        and rows[2][0] == "ddp, only validated: top-1 0.9000"
+        and rows[1][-1] == rows[2][-1] == ""
+    )
 
 
 def test_memory_is_of_the_best_source_that_every_device_has():
