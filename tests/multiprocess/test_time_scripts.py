@@ -229,6 +229,48 @@ for inputs, targets in loader:
     optimizer.step()
 """
 )
+SEEDED = (
+    HEAD
+    + """
+import random, numpy as np
+KIND, FORM, ADDED = sys.argv[1], sys.argv[2], "epoch" in sys.argv
+dist.init_process_group("gloo")
+rank, now = dist.get_rank(), 0
+
+def seed(worker):
+    number = 100 * rank + worker + (10_000 * now if ADDED else 0)
+    random.seed(number), np.random.seed(number)
+    twisters["RandomState"].seed(number)
+    twisters["Generator"] = np.random.Generator(np.random.MT19937(number))
+
+twisters = {"random": random, "numpy": np.random, "RandomState": np.random.RandomState(rank)}
+seed(0)
+
+class Noisy(torch.utils.data.Dataset):
+    def __init__(self):
+        self.twisters = twisters
+
+    def __len__(self):
+        return len(data)
+
+    def __getitem__(self, index):
+        return data[index][0] + self.twisters[KIND].random(), data[index][1]
+
+sampler = DistributedSampler(data)
+workers = {"num_workers": 2, "worker_init_fn": seed} if FORM == "workers" else {}
+loader = DataLoader(Noisy(), 4, sampler=sampler, **workers)
+model = DDP(nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for now in range(3):
+    sampler.set_epoch(now)
+    if FORM == "process":
+        seed(0)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        CE(model(inputs.float()), targets).backward()
+        optimizer.step()
+"""
+)
 
 
 def timed(folder, text: str, *launcher, words=(), options=()) -> tuple[runs.Result, ForeignRecord | None]:
@@ -309,6 +351,22 @@ def test_all_models_are_looked_at_and_files_from_the_start(tmp_path):
     assert done.code == 0, done.stderr
     assert names(record) == ["no-reshuffle", "many-writers"] and not {"drift", "no-exchange"} & set(record["unheard"])
     assert sum(len(ranks) == 2 for ranks in record.observed["writers"].values()) == 2
+
+
+@pytest.mark.parametrize(("kind", "form"), [
+    ("random", "workers"), ("numpy", "process"),
+    *(pytest.param(kind, form, marks=pytest.mark.wide) for kind, form in (
+        ("random", "process"), ("numpy", "workers"), ("RandomState", "workers"), ("RandomState", "process"),
+        ("Generator", "workers"), ("Generator", "process"),
+    )),
+])  # fmt: skip
+def test_augmentation_that_each_epoch_seeds_alike_repeats_itself(kind, form, tmp_path):
+    for words, found in (((), ["same-augmentation"]), (("epoch",), [])):
+        (folder := tmp_path / "-".join(("seeded", *words))).mkdir()
+        done, record = timed(folder, SEEDED, *TORCHRUN, words=(kind, form, *words))
+        assert done.code == 0, done.stderr
+        assert [name for name in names(record) if name == "same-augmentation"] == found
+        assert "same-augmentation" not in record["unheard"]
 
 
 def test_a_rank_that_fails_is_named_and_not_waited_for(tmp_path):

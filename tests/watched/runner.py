@@ -308,6 +308,8 @@ def judge(script: Script, run: Run, bare: Run | None) -> Row:
     compare("expected", heard.expected, set(script.expects))
     if wrongly := set(script.unseen) & heard.clean:
         problems.append(f"called clean: {', '.join(sorted(wrongly))}")
+    if missing := set(script.clean) - heard.clean:
+        problems.append(f"not looked for: {', '.join(sorted(missing))}")
     if missing := set(script.unseen) - heard.unseen - heard.found - heard.asked:
         problems.append(f"not said to be unobserved: {', '.join(sorted(missing))}")
     if run.ended_by_us and not (script.hangs and run.reported):

@@ -8,6 +8,7 @@ MAY = ("drift",)             may be found or asked besides
 MAY_ASK = ("whole-data",)    may be asked besides
 SAYS = "reports alone"       words that must be in what it prints
 UNSEEN = ("strict-false",)   not observed, which the report says; never "looked for, clean"
+CLEAN = ("strict-false",)    looked for, and clean
 CANNOT = "why"               the script is wrong, and no Watch can see it
 RAISES = "RuntimeError"      it ends with this exception; what is found is read from its report at the exit
 HANGS = True                 it does not end; the Watch's own report of the hang is what counts
@@ -38,6 +39,7 @@ class Script:
     may_ask: tuple = ()
     says: str = ""
     unseen: tuple = ()
+    clean: tuple = ()
     cannot: str = ""
     raises: str = ""
     hangs: bool = False

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from bench.observe import Watch
 
 MAY = ("loader-starvation",)  # a worker waits for a core where others compute, too
+CLEAN = ("same-augmentation",)
 
 
 class Crops(Dataset):
