@@ -61,18 +61,19 @@ class Unloaded(Probe):
 
     def start(self) -> None:
         self.close()
-        modules = [self.watch.model]
-        while isinstance(inner := getattr(modules[-1], "module", None), nn.Module):
-            modules.append(inner)
-        own = dict(modules[-1].named_parameters())
-        weights = [p for p in own.values() if p.ndim > 1] or list(own.values())  # a fresh bias may be 0, as in a file
-        sums, files = {tuple(each) for each in checksums(weights).tolist()}, {}
-        for name, read in self.read:
-            if len(stripped(read) & stripped(own)) >= len(own) / 2:
-                file = files.setdefault(name, {"file": name, "keys": len(read), "kept": 0})
-                file["kept"] += sum(tuple(each) in sums for each in read.values())
+        files = {}
+        for *_, model in self.watch.models:
+            own = dict(model.named_parameters())
+            # a fresh bias may be 0, as in a file
+            weights = [p for p in own.values() if p.ndim > 1] or list(own.values())
+            sums = {tuple(each) for each in checksums(weights).tolist()}
+            for name, read in self.read:
+                if len(stripped(read) & stripped(own)) >= len(own) / 2:
+                    file = files.setdefault(name, {"file": name, "keys": len(read), "kept": 0})
+                    file["kept"] += sum(tuple(each) in sums for each in read.values())
         lost = [{"file": each["file"], "keys": each["keys"]} for each in files.values() if not each["kept"]]
-        assigned = [type(m).__name__ for m in modules if not callable(vars(m).get("state_dict", len))]
+        every = self.watch.model.modules()
+        assigned = [type(m).__name__ for m in every if not callable(vars(m).get("state_dict", len))]
         self.found = {"read": self.any, "files": lost, "assigned": assigned[0] if assigned else ""}
         self.read = []
 
