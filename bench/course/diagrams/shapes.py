@@ -1,4 +1,4 @@
-"""Boxes and arrows for drawings: a sheet of paper measured in inches, its origin at the bottom left."""
+"""A sheet of paper for drawings, measured in inches, its origin at the bottom left."""
 
 from bench.analysis import style
 
@@ -27,25 +27,13 @@ def paper(height: float, title: str, note: str = ""):
     return figure, axes, height
 
 
-def box(axes, x: float, y: float, width: float, height: float, text: str = "", colour: str = style.WHITE,
-        hatch: str = "", size: float = style.SMALL, weight: str = "normal", dashed: bool = False) -> None:  # fmt: skip
+def box(axes, x: float, y: float, width: float, height: float, text: str, colour: str, hatch: str = "",
+        dashed: bool = False) -> None:  # fmt: skip
     """A box with its lower left corner at (x, y), and a text in its middle, black on white where there is a hatch."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=style.BLACK, hatch=hatch,
                              linewidth=0.9, linestyle="--" if dashed else "-"))  # fmt: skip
     behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.2} if hatch else None
-    ink = style.WHITE if colour in (style.BLUE, style.GREY, style.BLACK) and not hatch else style.BLACK
-    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", size=size, weight=weight, color=ink,
-              bbox=behind, linespacing=1.2)  # fmt: skip
-
-
-def arrow(axes, start: tuple, end: tuple, colour: str = style.BLACK, text: str = "", bend: float = 0.0,
-          both: bool = False, shift: tuple = (0.0, 0.0), align: str = "center") -> None:  # fmt: skip
-    """An arrow from one point to another, and a text at its middle moved by ``shift``."""
-    options = {"arrowstyle": "<|-|>" if both else "-|>", "color": colour, "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0,
-               "mutation_scale": 11, "connectionstyle": f"arc3,rad={bend}"}  # fmt: skip
-    axes.annotate("", end, start, arrowprops=options)
-    if text:
-        x, y = (start[0] + end[0]) / 2 + shift[0], (start[1] + end[1]) / 2 + shift[1]
-        axes.text(x, y, text, ha=align, va="center", size=style.SMALL, color=colour, linespacing=1.15)
+    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", size=style.SMALL, bbox=behind,
+              linespacing=1.2)  # fmt: skip

@@ -6,7 +6,6 @@ import pytest
 
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
-from bench.course import diagrams
 from bench.record.read import find_records
 from bench.report.reference_page import is_claim
 from tests.runs import ROOT
@@ -50,8 +49,3 @@ def test_links_lead_to_files(name):
 def test_the_table_of_contents_names_every_chapter():
     listed = re.findall(r"\((\d\d_\w+)\.md\)", (TUTORIALS / "README.md").read_text())
     assert listed == [path.stem for path in sorted(TUTORIALS.glob("[0-9][0-9]_*.md"))]
-
-
-@pytest.mark.parametrize("draw", [diagrams.machines, diagrams.decision])
-def test_a_drawing_can_be_drawn(draw):
-    draw().canvas.draw()
