@@ -1,8 +1,9 @@
-"""Callbacks for ``keras.Model.fit``: two ranks train as one process on the joined batch does, and say the same."""
+"""tutorials/scripts/keras_fit.py: with its callbacks two ranks of ``fit`` train as one process on the joined batch."""
 
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ os.environ |= {"KERAS_BACKEND": "torch", "KERAS_TORCH_DEVICE": "cpu"}
 import keras
 import numpy as np
 
-from bench import keras_fit
+import keras_fit
 
 ranks = keras_fit.ranks()
 folder = Path(sys.argv[1])
@@ -65,10 +66,10 @@ def trained(folder, *launcher) -> list[dict]:
     """What each rank says of itself."""
     folder.mkdir()
     (script := folder / "train.py").write_text(SCRIPT)
+    shutil.copy(ROOT / "tutorials" / "scripts" / "keras_fit.py", folder)
     clean = {name: value for name, value in os.environ.items() if not name.startswith((*ENGINE_PREFIXES, "KERAS"))}
     words = [sys.executable, *launcher, script, folder]
-    clean |= PATIENT | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240, env=clean)
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=240, env=clean | PATIENT)
     assert done.returncode == 0, done.stderr
     assert (folder / "last.keras").is_file()
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
