@@ -3,7 +3,7 @@
     import os
     os.environ["KERAS_BACKEND"] = "torch"
     import keras
-    from bench import keras_fit
+    import keras_fit
 
     ranks = keras_fit.ranks()                       # of torchrun or horovodrun; one where nobody has started several
     model.compile(keras.optimizers.SGD(0.01), ...)  # the learning rate of one process
@@ -15,8 +15,8 @@
     ])
 
 The gradients of a step are exchanged in one message after backward: simple, and not overlapped with it as DDP's buckets
-and Horovod's hooks are. Statistics of batch norm are each rank's own, as under Horovod. Nothing else of ``bench`` is
-imported: a script may take this file along.
+and Horovod's hooks are. Statistics of batch norm are each rank's own, as under Horovod. Copy this file
+beside your script: it needs Keras 3 and torch only.
 """
 
 import os
@@ -31,7 +31,7 @@ if (backend := os.environ.setdefault("KERAS_BACKEND", "torch")) != "torch":
 try:
     import keras
 except ImportError:
-    raise ImportError("bench.keras_fit needs Keras 3: pip install 'keras>=3.5'") from None
+    raise ImportError("keras_fit needs Keras 3: pip install 'keras>=3.5'") from None
 if keras.backend.backend() != "torch":
     raise ImportError(f"Keras computes with {keras.backend.backend()}: set KERAS_BACKEND=torch before it is imported")
 
