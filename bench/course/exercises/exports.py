@@ -7,7 +7,8 @@ classroom   a folder to be the template repository of a GitHub Classroom assignm
             workflow that runs the visible tests, a step per task (https://github.com/classroom-resources). Hidden tests
             are not in it, for students read all of it: grade with `bench grade` in the end.
 
-To add one: a function ``(names, folder, to, key) -> paths`` and its line in FORMS.
+Their scripts are the templates ``*.j2`` in this folder. To add a form: a function ``(names, folder, to, key) -> paths``
+and its line in FORMS.
 """
 
 import csv
@@ -25,63 +26,6 @@ EXPORTS = PROJECT / "build" / "export"
 PARTS = ("bench", "pyproject.toml", "README.md", "LICENSE", "Makefile")  # of this project, what grading needs
 EXECUTABLE = 0o755 << 16  # of a file in a zip
 
-SETUP = """\
-#!/usr/bin/env bash
-# Everything that grading needs, once, while Gradescope builds the image; the set proves itself at the end.
-set -e
-apt-get update
-export DEBIAN_FRONTEND=noninteractive
-apt-get install -y --no-install-recommends build-essential make python3 python3-dev python3-venv
-cd "${AUTOGRADER:-/autograder}/source/project"
-make -s solutions-check SETS=sets
-"""
-
-RUN = """\
-#!/usr/bin/env bash
-# One submission: graded as `bench grade` grades it, and its points given to Gradescope.
-root="${AUTOGRADER:-/autograder}"
-cd "$root/source/project"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/in/student" "$root/results"
-cp "$root"/submission/*.ipynb "$work/in/student/"
-make -s grade SETS=sets KEY=0 SUBMITTED="$work/in" OUT="$work/out" 2>&1 | tee "$work/said"
-python="${BENCH_PYTHON:-.venv/bin/python}"
-"$python" -m bench.course.exercises.exports "$work/out" "$work/said" "$root/results/results.json"
-"""
-
-WORKFLOW = """\
-# Runs the visible tests of each task at every push: GitHub Classroom adds up the points.
-name: Autograding Tests
-on: [push, repository_dispatch]
-permissions: {{checks: write, actions: read, contents: read}}
-jobs:
-  run-autograding-tests:
-    runs-on: ubuntu-latest
-    if: github.actor != 'github-classroom[bot]'
-    timeout-minutes: 30
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with: {{python-version: "3.11"}}
-      - run: python -m pip install ./{wheel} pytest
-{steps}      - name: Points
-        uses: classroom-resources/autograding-grading-reporter@v1
-        env:
-{results}        with: {{runners: "{ids}"}}
-"""
-
-STEP = """\
-      - name: {name}, task {number}
-        id: {id}
-        uses: classroom-resources/autograding-command-grader@v1
-        with:
-          test-name: {name}, task {number}
-          command: python -m pytest {name} -k task{number}
-          timeout: 10
-          max-score: {points:g}
-"""
-
 
 def run(form: str, names: str | None, folder: str | None, out: str | None, key: int = 0) -> int:
     """The command. Returns the exit code. key: of hidden tests. Raises UserError for a form that there is not."""
@@ -95,7 +39,6 @@ def run(form: str, names: str | None, folder: str | None, out: str | None, key: 
 
 
 def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) -> list[Path]:
-    """A zip for each set."""
     made = []
     for path in text.sets(names, folder):
         text.read(path, key)  # a set with a mistake in it is refused here
@@ -104,10 +47,10 @@ def gradescope(names: str | None, folder: str | None, to: Path, key: int = 0) ->
             files.written_whole(made[-1]) as temporary,
             zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
         ):
-            for name, script in (("setup.sh", SETUP), ("run_autograder", RUN.replace("KEY=0", f"KEY={key}"))):
+            for name in ("setup.sh", "run_autograder"):
                 info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
                 info.external_attr, info.compress_type = EXECUTABLE, zipfile.ZIP_DEFLATED
-                archive.writestr(info, script)
+                archive.writestr(info, release.from_template(name, key=key))
             for file in parts():
                 archive.write(file, Path("project") / file.relative_to(PROJECT))
             archive.write(path, Path("project") / "sets" / path.name)
@@ -128,18 +71,15 @@ def classroom(names: str | None, folder: str | None, to: Path, key: int = 0) -> 
     if key:
         raise UserError(f"KEY={key}: TO=classroom has no hidden tests: give it to `make grade`")
     release.run(names, folder, str(to))
-    steps, ids = [], []
-    for path in text.sets(names, folder):
-        for task in text.read(path).tasks:
-            ids.append(f"set{path.stem[:2]}-task{task.number}")
-            steps.append(STEP.format(name=path.stem, number=task.number, id=ids[-1], points=task.points))
-    results = "".join(f"          {each.upper()}_RESULTS: ${{{{steps.{each}.outputs.result}}}}\n" for each in ids)
+    tasks = [
+        {"name": path.stem, "number": task.number, "id": f"set{path.stem[:2]}-task{task.number}", "points": task.points}
+        for path in text.sets(names, folder)
+        for task in text.read(path).tasks
+    ]
     (wheel,) = (path.name for path in to.glob("*.whl"))
     workflow = to / ".github" / "workflows" / "classroom.yml"
     workflow.parent.mkdir(parents=True, exist_ok=True)
-    words = {"wheel": wheel, "steps": "".join(steps), "results": results, "ids": ",".join(ids)}
-    with files.written_whole(workflow) as temporary:
-        temporary.write_text(WORKFLOW.format(**words))
+    release.write(workflow, release.from_template("classroom.yml", wheel=wheel, tasks=tasks))
     return [workflow]
 
 

@@ -40,44 +40,8 @@ PYTEST_INI = """\
 addopts = -p no:cacheprovider --tb=short
 """
 
-README = """\
-# Problem sets
-
-| set | tasks | points | minutes |
-|---|---|---|---|
-{rows}
-
-The minutes are an estimate.
-
-Each folder holds one notebook. Write your answers in the cells that say `Your answer here`. The test cell below an
-answer raises an error that says what is wrong, or does nothing when all is well. You may add cells. Cells that are not
-yours are replaced by the original ones when the notebook is graded, and tests that you do not see are added.
-
-## In Jupyter
-Open the notebook and run its cells from the top. The package must be there: a clone of the project with `make jupyter`,
-or `python -m pip install {wheel}` and any Jupyter.
-
-## Without Jupyter
-Edit the notebook with any editor that can (VS Code, PyCharm), then, in this folder:
-
-    python -m pip install {wheel} pytest
-    python -m pytest                        # all sets
-    python -m pytest {first}   # one set
-    python -m pytest -k task2               # the second task of every set
-
-Every test cell is one test; what is reported is the message of the assertion that failed. The cells run in a fresh
-process, from the top, each for at most {limit:g} seconds.
-
-## In a hosted notebook (Colab, Kaggle)
-Upload the notebook and `{wheel}`. The first code cell installs the package from it when it is missing.
-
-## Handing in
-Hand in the notebook under its own name, `{name}.ipynb`, with or without its folder.
-"""
-
 
 def run(names: str | None, folder: str | None, out: str | None) -> int:
-    """The command. Returns the exit code."""
     problem_sets = [text.read(path) for path in text.sets(names, folder)]
     nbgrading.required()
     to = Path(out) if out else RELEASE
@@ -94,14 +58,22 @@ def run(names: str | None, folder: str | None, out: str | None) -> int:
     write(to / MADE, json.dumps(made, indent=1, sort_keys=True) + "\n")
     wheel = build_wheel(to)
     there = [text.read(path) for path in text.sets(None, folder) if path.stem in made]
-    rows = (f"| {one.name} | {len(one.tasks)} | {one.points:g} | {one.minutes or '–'} |" for one in there)
     first = problem_sets[0].name
-    words = {"rows": "\n".join(rows), "wheel": wheel, "first": first, "name": first, "limit": nbgrading.CELL_LIMIT_S}
-    contents = (README.format(**words), CONFTEST.replace("{WHEEL}", wheel), PYTEST_INI)
+    words = {"sets": there, "wheel": wheel, "first": first, "limit": nbgrading.CELL_LIMIT_S}
+    contents = (from_template("handout.md", **words), CONFTEST.replace("{WHEEL}", wheel), PYTEST_INI)
     for name, written in zip(BESIDE, contents, strict=True):
         write(to / name, written)
     print(f"handed out from: {to}")
     return 0
+
+
+def from_template(name: str, **words) -> str:
+    """The text of a template beside this file."""
+    import jinja2
+
+    template = Path(__file__).with_name(f"{name}.j2").read_text()
+    options = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "keep_trailing_newline": True}
+    return jinja2.Template(template, **options).render(**words)
 
 
 def check(problem_set: text.ProblemSet, notebook: str) -> None:
@@ -144,12 +116,10 @@ def content(path: Path) -> bytes:
 
 
 def checksum(notebook: bytes) -> str:
-    """Of a notebook's text."""
     return hashlib.sha256(notebook).hexdigest()
 
 
 def write(path: Path, content: str) -> None:
-    """A file, whole or not at all."""
     with files.written_whole(path) as temporary:
         temporary.write_text(content)
 
