@@ -39,8 +39,6 @@ def test_a_task_has_objective_minutes_and_rubric(sample):
     assert task.objective == "You can give every rank the sum of all ranks' numbers." and task.minutes == 15
     (one,) = task.rubric
     assert (one.number, one.points, one.parts) == (1, 2, [1.5, 0.5])
-    assert one.stands_for == "the sum, on two ranks and on three."
-    assert one.by_hand == "1.5 for the collective with its arguments; 0.5 for a number, not a tensor."
     assert sample.minutes == 25 and "planned to take 25 minutes" in sample.notebook.cells[1].source
 
 

@@ -50,7 +50,6 @@ class Grade:
 
     @property
     def points(self) -> float:
-        """Of all tasks."""
         return sum(self.tasks.values())
 
 
@@ -80,10 +79,9 @@ def run(submitted: str, names: str | None, folder: str | None, out: str | None, 
             known = isinstance(error, NotGraded | Unreadable)
             grade = zero(problem_sets[one.name], one, str(error) if known else f"{type(error).__name__}: {error}")
             said += [f"{str(one.path)!r}: {grade.reason}"] if one.path else []
-        said += [f"{one.student}/{one.name} changed {path}: it is written again" for path in restore(place, graded)]
+        said += [f"{one.student}/{one.name} changed {path}: it is written again" for path in write_out(place, graded)]
         graded.append((one, grade))
-        write_feedback(place, one, grade)
-        write_tables(place, graded)  # what is there stays there, should the teacher stop it
+        write_out(place, graded)  # what is there stays there, should the teacher stop it
         print(line(one, grade, time.monotonic() - started), flush=True)
         if other := code_in_use.changed(code, code_in_use.state()):
             said.append(
@@ -157,24 +155,7 @@ def line(one: Submission, grade: Grade, seconds: float) -> str:
     return f"{one.student:20} {one.name:28} {total:>10}  {seconds:5.0f} s  {grade.reason or tasks}{look}"
 
 
-def write_feedback(to: Path, one: Submission, grade: Grade) -> None:
-    """The page of one notebook."""
-    put(page_of(to, one), grade.feedback)
-
-
-def page_of(to: Path, one: Submission) -> Path:
-    """Where the page of one notebook is."""
-    return to / one.student / f"{one.name}.html"
-
-
-def write_tables(to: Path, graded: list[tuple[Submission, Grade]]) -> None:
-    """grades.csv and tasks.csv."""
-    for name, content in tables(graded).items():
-        put(to / name, content)
-
-
 def tables(graded: list[tuple[Submission, Grade]]) -> dict[str, str]:
-    """The content of grades.csv and tasks.csv."""
     rows = [["student", "set", "points", "max", "reason", "look"]]
     by_task = [["student", "set", "task", "points", "max"]]
     for one, grade in graded:
@@ -185,9 +166,9 @@ def tables(graded: list[tuple[Submission, Grade]]) -> dict[str, str]:
     return {"grades.csv": spreadsheet.text(rows), "tasks.csv": spreadsheet.text(by_task)}
 
 
-def restore(to: Path, graded: list[tuple[Submission, Grade]]) -> list[str]:
-    """Write again what is not there as it was written; the paths of that."""
-    wanted = {page_of(to, one): grade.feedback for one, grade in graded}
+def write_out(to: Path, graded: list[tuple[Submission, Grade]]) -> list[str]:
+    """Write the pages and the tables that are not there as they should be; returns their paths."""
+    wanted = {to / one.student / f"{one.name}.html": grade.feedback for one, grade in graded}
     wanted |= {to / name: content for name, content in tables(graded).items()} if graded else {}
     other = [path for path, content in wanted.items() if not holds(path, content)]
     for path in other:

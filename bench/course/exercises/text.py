@@ -41,7 +41,7 @@ USES_KEY, MOST_KEY = re.compile(r"\bKEY\b"), 999
 MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS|RUBRIC)")
 OBJECTIVE = re.compile(r"\s+\*\*Objective\.\*\* ([^*]+)\s\*\*Minutes:\*\*\s(\d+)\.\n")
 CRITERION = re.compile(
-    r"^- Test (\d+) \((\d+(?:\.\d+)?) points?\):\s+(.+?)\s+By\s+hand:\s+(.+?)(?=^- |\Z)", re.DOTALL | re.MULTILINE
+    r"^- Test (\d+) \((\d+(?:\.\d+)?) points?\):\s+.+?\s+By\s+hand:\s+(.+?)(?=^- |\Z)", re.DOTALL | re.MULTILINE
 )
 PART = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s+for\b")  # of a test's points
 
@@ -78,12 +78,10 @@ except ImportError:  # the package is missing: install the uploaded file
 
 @dataclass(frozen=True)
 class Criterion:
-    """A line of a rubric: what a test cell's points are given for. by_hand: how a person divides them, ``parts``."""
+    """A line of a rubric. number: of the test cell in its task. parts: how a person divides its points."""
 
-    number: int  # of the test cell in its task
+    number: int
     points: float
-    stands_for: str
-    by_hand: str
     parts: list[float]
 
 
@@ -103,7 +101,6 @@ class Task:
 
     @property
     def points(self) -> float:
-        """Of all its test cells."""
         return sum(self.tests.values())
 
 
@@ -118,7 +115,6 @@ class ProblemSet:
 
     @property
     def points(self) -> float:
-        """Of all tasks."""
         return sum(task.points for task in self.tasks)
 
     @property
@@ -208,9 +204,7 @@ def begun(path: Path, heading: re.Match, number: int) -> Task:
 
 
 def criterion(found: re.Match) -> Criterion:
-    """A line of a rubric."""
-    stands_for, by_hand = (" ".join(found[i].split()) for i in (3, 4))
-    return Criterion(int(found[1]), float(found[2]), stands_for, by_hand, [float(n) for n in PART.findall(by_hand)])
+    return Criterion(int(found[1]), float(found[2]), [float(n) for n in PART.findall(" ".join(found[3].split()))])
 
 
 def kind_of(cell) -> str:
