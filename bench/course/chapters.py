@@ -106,7 +106,6 @@ def show_outputs(path: Path, executed: Path) -> None:
 
 
 def code_cells(notebook) -> list:
-    """The code cells of a notebook."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
@@ -116,7 +115,6 @@ def code_digest(notebook) -> str:
 
 
 def write(notebook, path: Path) -> None:
-    """Write a notebook's file whole."""
     with files.written_whole(path) as temporary:
         temporary.write_text(written(notebook))
 
@@ -225,11 +223,6 @@ def version(package: str) -> str | None:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package).partition("+")[0]
     return None
-
-
-def pythonpath() -> str:
-    """PYTHONPATH with the project in front."""
-    return own_paths()["PYTHONPATH"]
 
 
 def required(module: str):

@@ -43,12 +43,10 @@ def main(path: Path, folder: Path, cell_limit_s: int, start_limit_s: int) -> int
 
 
 def first_line(text: str) -> str:
-    """The first line of a text; empty for an empty one."""
     return (text.splitlines() or [""])[0]
 
 
 def manager():
-    """A manager of such a kernel."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 

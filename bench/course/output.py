@@ -53,7 +53,6 @@ class RankOutput:
                 self.print(rank, rest.decode(errors="replace"))
 
     def rest(self, rank: int) -> bytes:
-        """What has not been read of a log."""
         with self.logs[rank].open("rb") as file:
             file.seek(self.read[rank])
             return file.read()
@@ -72,7 +71,6 @@ class RankOutput:
         self.say(rank, said)
 
     def say(self, rank: int, lines: list[str]) -> None:
-        """Print lines with the rank in front."""
         if lines and not self.quiet:
             print(*(f"[rank {rank}] {line}".rstrip() for line in lines), sep="\n", flush=True)
 

@@ -173,11 +173,9 @@ def contents(caption: str, entries: list[str]) -> str:
 
 
 def read(path: Path, stand_in: str) -> str:
-    """A text, or another where there is none."""
     return path.read_text() if path.exists() else stand_in
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text; its folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

@@ -150,7 +150,6 @@ def as_html(text: str) -> str:
 
 
 def as_code(code: str) -> str:
-    """Python as highlighted HTML."""
     from pygments import highlight
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import PythonLexer
@@ -159,7 +158,6 @@ def as_code(code: str) -> str:
 
 
 def code_style() -> str:
-    """The style sheet of ``as_code``."""
     from pygments.formatters import HtmlFormatter
 
     return HtmlFormatter().get_style_defs(".highlight")

@@ -53,6 +53,5 @@ def source(module: str, name: str | None = None) -> Source:
 
 
 def names(node: ast.stmt) -> list[str]:
-    """The names that a statement defines."""
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return [getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)]

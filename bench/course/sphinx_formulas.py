@@ -19,18 +19,15 @@ def drawn(node: nodes.Node, kind: str) -> str:
 
 
 def inline(writer, node: nodes.math) -> None:
-    """A formula in a line."""
     writer.body.append(drawn(node, "inline"))
     raise nodes.SkipNode
 
 
 def block(writer, node: nodes.math_block) -> None:
-    """A formula in a line of its own."""
     writer.body.append(f"<p>{drawn(node, 'block')}</p>")
     raise nodes.SkipNode
 
 
 def setup(app) -> dict:
-    """Sphinx calls this."""
     app.add_html_math_renderer("mathtext", inline_renderers=(inline, None), block_renderers=(block, None))
     return {"parallel_read_safe": True}

@@ -3,6 +3,9 @@
 The process (``stay`` of bench/course/start.py) has started no thread and touched no device, and never runs a cell's
 code: each call's ranks are fresh copies of it. It is replaced when the environment or the working folder has changed,
 for libraries read some variables only while they are loaded. It ends when the kernel does, or after ten idle minutes.
+
+multiprocessing's forkserver would take over the fork and no more: it cannot be replaced when a variable has changed,
+and gives a call no session and no mark by which the processes that it has left are found and ended.
 """
 
 import contextlib
@@ -133,7 +136,6 @@ class WarmNode(Node):
         self.process = self.starter.call(call | {"command": argv, "modules": modules})
 
     def end(self) -> None:
-        """End the ranks of the call."""
         if self.process.pid is None:
             self.starter.stop()
             ending.end_marked(MARK, self.mark)

@@ -52,7 +52,7 @@ def files_at(path: Path) -> dict[str, bytes]:
     try:
         if path.is_dir():
             places = [place / name for name in wanted for place in (path, path / "data")]
-            return {place.name: content(place) for place in places if place.is_file()}
+            return {place.name: files.read_plain(place, MOST_BYTES) for place in places if place.is_file()}
         if path.name.endswith((".tar.gz", ".tgz")):
             with files.opened_plain(path) as file, tarfile.open(None, "r:gz", file) as tar:
                 members = [
@@ -60,16 +60,15 @@ def files_at(path: Path) -> dict[str, bytes]:
                 ]
                 return {PurePosixPath(m.name).name: tar.extractfile(m).read() for m in members}
         beside = [path.with_name(name) for name in META]
-        return {place.name: content(place) for place in (path, *beside) if place == path or place.is_file()}
+        return {
+            place.name: files.read_plain(place, MOST_BYTES)
+            for place in (path, *beside)
+            if place == path or place.is_file()
+        }
     except (OSError, EOFError, tarfile.TarError) as error:
         raise UserError(
             f"{path} cannot be read ({getattr(error, 'strerror', None) or error}): name the labels file"
         ) from None
-
-
-def content(path: Path) -> bytes:
-    """A file's bytes. Raises OSError, also for one that is too large for labels."""
-    return files.read_plain(path, MOST_BYTES)
 
 
 def decoded(path: Path, text: bytes) -> str:
@@ -134,7 +133,6 @@ def in_order(path: Path, numbers: list[str], images: Sequence[str], meaning: dic
 
 
 def meanings(path: Path, found: dict[str, bytes]) -> dict[int, str]:
-    """ImageNet's numbers -> classes, from meta.mat or meta.txt."""
     if "meta.mat" in found:
         return read_mat(path, found["meta.mat"])
     if "meta.txt" in found:

@@ -85,7 +85,6 @@ class Remote:
         return left
 
     def over(self) -> UserError:
-        """The error for a limit that has been reached."""
         return UserError(
             f"{self.url}: not done within the limit of {self.limit_s:g} s; what was copied is kept: "
             f"run again, allow more time, or check {self.check}"

@@ -11,6 +11,9 @@ a URL. What the cache holds of one URL:
 
 ``version`` is what the storage calls the state of a file: S3's ETag, else the time it was changed. Endpoint and keys of
 S3 come from the ordinary AWS_* variables, which s3fs reads; no credential is printed or written.
+
+fsspec's own ``filecache`` is no such copy: it writes single files in place, without a lock between processes, a limit
+of time, or a check of what arrived and of what has gone.
 """
 
 import concurrent.futures
@@ -96,7 +99,6 @@ class Copy:
         return known
 
     def present(self) -> dict[str, os.stat_result]:
-        """What is in data/ now."""
         paths = [Path(folder, name) for folder, _, names in os.walk(self.data) for name in names]
         return {path.relative_to(self.data).as_posix(): path.lstat() for path in paths}
 
@@ -204,7 +206,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def journal_line(name: str, entry: dict) -> str:
-    """A line of the journal."""
     return json.dumps({name: entry}) + "\n"
 
 
@@ -216,5 +217,4 @@ def folder_name(url: str) -> str:
 
 
 def no_space(copy: Copy, reason: str) -> UserError:
-    """The error for a full disk."""
     return UserError(f"no space left for {copy.folder} ({reason}): free some, or choose another cache folder")

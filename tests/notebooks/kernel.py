@@ -11,9 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from bench.course import chapters
 from bench.course.notebook import kernel_command
-from bench.course.shell import MARKS, marked_with
+from bench.course.shell import MARKS, marked_with, own_paths
 from tests.runs import PATIENT
 
 LIMIT_S = 200  # for one cell, on a busy machine
@@ -38,7 +37,7 @@ class Kernel:
         self.temporary = Path(folder) / "tmp"
         self.temporary.mkdir()
         self.variables = {
-            **os.environ, **PATIENT, "PYTHONPATH": chapters.pythonpath(), "TMPDIR": str(self.temporary),
+            **os.environ, **PATIENT, "PYTHONPATH": own_paths()["PYTHONPATH"], "TMPDIR": str(self.temporary),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1", **marked_with(self.mark), **variables,
         }  # fmt: skip
 

@@ -28,7 +28,6 @@ class Late(BaseException):
 
 
 def main() -> None:
-    """Run, and write a line after every cell."""
     results, limit_s, notebooks = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     os.environ.setdefault("MPLBACKEND", "agg")
     signal.signal(signal.SIGALRM, late)
@@ -47,7 +46,6 @@ def main() -> None:
 
 
 def write(file, note: dict, error: str | None, output: str = "") -> None:
-    """One line of the results."""
     file.write(json.dumps(note | {"error": error, "output": output}) + "\n")
 
 
@@ -95,7 +93,6 @@ def display(*values) -> None:
 
 
 def late(*_) -> None:
-    """The signal's answer."""
     raise Late
 
 

@@ -77,7 +77,6 @@ class Execution(Execute):
         return None if content is None else super().process_message(msg | {"content": content}, cell, cell_index)
 
     def output(self, outs, msg, display_id, cell_index):
-        """Something that a cell shows."""
         content = msg["content"]
         if msg["msg_type"] != "error":
             before = self.printed
@@ -89,11 +88,9 @@ class Execution(Execute):
         return super().output(outs, msg, display_id, cell_index)
 
     def on_cell_start(self, cell, cell_index, **_):
-        """A cell begins."""
         self.reached = cell_index
 
     def on_cell_executed(self, **kwargs):
-        """A cell has ended, or was ended."""
         super().on_cell_executed(**kwargs)
         in_time = kwargs["execute_reply"]["content"].get("ename") != self.error_on_timeout["ename"]
         self.late = 0 if in_time else self.late + 1

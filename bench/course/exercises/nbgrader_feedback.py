@@ -21,7 +21,6 @@ CLASSES = {
 
 
 def is_kept(tag: str, name: str, value: str) -> bool:
-    """Whether an attribute is."""
     match name:
         case "class":
             return tag in CLASSES and bool(CLASSES[tag].fullmatch(value))
@@ -44,7 +43,6 @@ def clean(page: str | bytes) -> str:
 
 
 def markdown(source: str) -> str:
-    """A Markdown text as HTML."""
     try:
         return clean(markdown2html(source))
     except Exception:
@@ -52,5 +50,4 @@ def markdown(source: str) -> str:
 
 
 def plain(source: str) -> str:
-    """A text as it is."""
     return f"<pre>{html.escape(source)}</pre>"

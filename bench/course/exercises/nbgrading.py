@@ -173,7 +173,6 @@ def api(folder: Path, **settings):
 
 
 def generate(folder: Path, *names: str) -> None:
-    """The students' copies and the gradebook."""
     nbgrader = api(folder)
     for name in names:
         succeed(nbgrader.generate_assignment(name))

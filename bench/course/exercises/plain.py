@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.course.chapters import pythonpath
 from bench.course.exercises import cells, contained
+from bench.course.shell import own_paths
 
 CELL_LIMIT_S = 60.0
 NOTEBOOK_LIMIT_S = 600.0
@@ -54,10 +54,7 @@ class Failed(Exception):
 
 
 class NotebookFile(pytest.File):
-    """A notebook."""
-
     def collect(self):
-        """One test per test cell."""
         for name, points in tests_of(self.path).items():
             yield TestCell.from_parent(self, name=name, points=points)
 
@@ -69,8 +66,6 @@ class NotebookFile(pytest.File):
 
 
 class TestCell(pytest.Item):
-    """A test cell."""
-
     def __init__(self, *, points: float, **options):
         super().__init__(**options)
         self.user_properties.append(("points", points))
@@ -89,7 +84,6 @@ class TestCell(pytest.Item):
         return str(excinfo.value) if isinstance(excinfo.value, Failed) else super().repr_failure(excinfo)
 
     def reportinfo(self):
-        """Its place, in words."""
         return self.path, None, f"{self.path.stem}: {self.name}"
 
 
@@ -102,7 +96,7 @@ def run(notebooks: list[Path], cell_limit_s: float = CELL_LIMIT_S) -> list[dict[
         results, log = Path(temporary) / "results", Path(temporary) / "log"
         paths = [str(Path(notebook).resolve()) for notebook in notebooks]
         program = [sys.executable, "-m", cells.__name__, str(results), str(cell_limit_s), *paths]
-        environment = {**os.environ, "PYTHONPATH": pythonpath(), "TMPDIR": temporary}
+        environment = {**os.environ, "PYTHONPATH": own_paths()["PYTHONPATH"], "TMPDIR": temporary}
         contained.run(program, NOTEBOOK_LIMIT_S * len(notebooks), environment, log)
         lines = results.read_text().splitlines() if results.exists() else []
         if not lines:

@@ -159,7 +159,6 @@ def noticed(notebook: str) -> list[str]:
 
 
 def is_answer(cell: dict) -> bool:
-    """Whether a cell is the student's."""
     return bool(cell["metadata"].get("nbgrader", {}).get("solution"))
 
 

@@ -68,7 +68,6 @@ def as_evaluated(call):
 
 
 def layers_of(model) -> Iterator:
-    """The layers of a Keras model, and those of the models in it."""
     for layer in model.layers:
         yield layer
         yield from layers_of(layer) if hasattr(layer, "layers") else ()
@@ -150,17 +149,14 @@ class FromKeras(nn.Module):
 
 
 def name(variable) -> str:
-    """A variable's name, as a module can have it."""
     return variable.path.replace(".", "_")
 
 
 def copied(variable) -> torch.Tensor:
-    """A variable's value, which Keras does not have any more."""
     return variable.value.detach().clone()
 
 
 def is_seed(variable) -> bool:
-    """Whether it is the state of a random generator."""
     return variable.path.endswith("seed_generator_state")
 
 
