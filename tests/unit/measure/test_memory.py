@@ -345,6 +345,7 @@ from bench.record.summary import gpu_disturbance
 os.environ["STUB_NVML_PROCESSES"] = "3:self:2560,3:77:64"  # 99 has ended before
 sampler.mark("timed")
 os.environ["STUB_NVML_THROTTLE"] = "32"
+time.sleep(0.01)  # moments are kept to a tenth of a millisecond
 sampler.mark("end")
 os.environ["STUB_NVML_THROTTLE"] = "0"
 os.environ["STUB_NVML_PROCESSES"] = "3:self:2560,3:88:64"
