@@ -7,6 +7,7 @@ something is absent: the value is None, or the list is empty.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib.metadata
@@ -88,14 +89,28 @@ def collect_machine() -> dict[str, Any]:
     }
 
 
-def source_hash(*more: str) -> str:
+def source_hash(*more: str, text: bool = True) -> str:
     """sha256 over the Python files that a rank or its launcher can import, by name: which code ran, committed or not.
-    more: of NO_RANKS, what counts as well."""
+
+    more: of NO_RANKS, what counts as well. text: whether comments and docstrings count. Without them it takes a second
+    or two, too much for every run, and another version of Python gives another one.
+    """
     digest = hashlib.sha256()
     package = REPOSITORY / "bench"
     for path in source_files(*more):
-        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+        code = path.read_bytes() if text else _without_text(path.read_bytes())
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + code + b"\0")
     return digest.hexdigest()
+
+
+def _without_text(source: bytes) -> bytes:
+    """What a Python file does: its syntax tree, without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree).encode()
 
 
 def source_files(*more: str) -> list[Path]:

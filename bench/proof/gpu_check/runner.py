@@ -4,10 +4,8 @@ A check that was answered before by the same code, with the same options on the 
 would take longer than what is left of the budget is not begun.
 """
 
-import ast
 import contextlib
 import datetime
-import functools
 import hashlib
 import json
 import os
@@ -25,6 +23,7 @@ from bench.config.options import RunConfig, to_dict
 from bench.errors import UserError
 from bench.files import PROJECT, written_whole
 from bench.install.horovod_status import torch_version
+from bench.measure.environment import source_hash
 from bench.measure.nvml import Gpu
 from bench.process import ending
 from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, part_in
@@ -80,25 +79,12 @@ class Findings:
             path.write_text(json.dumps({"version": VERSION, "findings": list(self.found.values())}, indent=1))
 
 
-@functools.cache
-def code_hash(package: Path = PROJECT / "bench") -> str:
-    """What the code of a package does, as a hash: of its syntax trees without docstrings, and so without comments."""
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        tree = ast.parse(path.read_bytes())
-        for node in ast.walk(tree):
-            documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            if documented and ast.get_docstring(node, clean=False) is not None:
-                del node.body[0]
-        digest.update(f"{path.relative_to(package).as_posix()}\0{ast.dump(tree)}\0".encode())
-    return digest.hexdigest()
-
-
 def key_of(asked: RunConfig, gpus: list[Gpu]) -> str:
-    """What an answer rests on: the code, the options, torch, and which GPUs, by their kind: a cluster gives another one
-    of them to every job. A hash."""
+    """What an answer rests on: what the code does, the options, torch, and which GPUs, by their kind: a cluster gives
+    another one of them to every job. A hash."""
     options = {name: to_dict(asked)[name] for name in CHOSEN if name != "out"}
-    text = json.dumps([code_hash(), options, torch_version(), [gpu.name for gpu in gpus], sys.version])
+    code = source_hash("proof", "studies", text=False)
+    text = json.dumps([code, options, torch_version(), [gpu.name for gpu in gpus], sys.version])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -17,6 +17,7 @@ import pytest
 from bench.commands import gpu_check
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.measure import environment
 from bench.measure.nvml import Gpu
 from bench.proof.gpu_check import base, needs, runner
 from tests.runs import ROOT
@@ -96,7 +97,7 @@ def test_a_second_call_goes_on_where_the_first_stopped(first, monkeypatch):
     assert (out / "begun").read_text() == "right "
     said.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "code_hash", lambda: "of other code")
+        patch.setattr(runner, "source_hash", lambda *more, text: "of other code")
         carry_out(out, budget_s=0.5, said=said)
     carry_out(out, budget_s=0.5, said=said, seed=3)
     assert len(said) == 2 * len(OUTCOMES) and not any("answered before" in line for line in said)
@@ -140,6 +141,7 @@ def test_a_check_that_the_budget_ends_has_not_failed(tmp_path):
 CALL = """
 from bench.config.options import RunConfig
 from bench.proof.gpu_check import runner
+from bench.measure import environment
 from bench.measure.nvml import Gpu
 gpu = Gpu(0, "GPU-1", "Test GPU", 80.0, None, "9.0")
 runner.carry_out([{module!r}], RunConfig(out={out!r}), [gpu], 3000.0, print)
@@ -189,14 +191,24 @@ def test_the_whole_takes_half_an_hour_on_one_gpu_and_the_manual_says_what_of_it_
     assert [name for name, _ in told] == list(base.PARTS)  # the order in which they run
 
 
-def test_text_about_code_is_no_part_of_what_an_answer_rests_on(tmp_path):
-    def hashed(text: str) -> str:
-        (tmp_path / "module.py").write_text(text)
-        return runner.code_hash.__wrapped__(tmp_path)
-
-    first = hashed('"""What it is."""\n\n\ndef double(x):\n    """x twice."""\n    return 2 * x  # two\n')
-    assert hashed("# of it\ndef double(x):\n    return 2 * x\n") == first
-    assert hashed('def double(x):\n    """x twice."""\n') != hashed("def double(x):\n    return 3 * x\n") != first
+@pytest.mark.parametrize(
+    ("file", "code", "asked_again"),
+    [
+        ("training/loop.py", 'def double(x):\n    """Another text."""\n    return 2 * x\n', False),
+        ("training/loop.py", "# of it\ndef double(x):\n    return 2 * x\n", False),
+        ("training/loop.py", "def double(x):\n    return 3 * x\n", True),
+        ("studies/verify.py", "def double(x):\n    return 3 * x\n", True),
+        ("report/page.py", "def double(x):\n    return 3 * x\n", False),
+    ],
+)
+def test_an_answer_rests_on_what_the_code_does(file, code, asked_again, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "REPOSITORY", tmp_path)
+    path = tmp_path / "bench" / file
+    path.parent.mkdir(parents=True)
+    path.write_text('"""What it is."""\n\n\ndef double(x):\n    """x twice."""\n    return 2 * x  # two\n')
+    before = runner.key_of(RunConfig(), [GPU])
+    path.write_text(code)
+    assert (runner.key_of(RunConfig(), [GPU]) != before) == asked_again
 
 
 def test_what_a_machine_lacks_is_said():
