@@ -205,7 +205,7 @@ INHERENT = {
     "buffers": ("dp keeps replica 0's, ddp and zero1 send rank 0's, horovod and fsdp leave each rank its own", mode),
     "device set": ("one device is not several", number_of_devices),
     "threads in total": ("of several machines one process has the cores of one", number_of_machines),
-    "memory format": ("weights stay contiguous where Horovod sends them, or dp copies them to other GPUs", mode),
+    "memory format": ("weights stay contiguous where Horovod sends, fsdp shards, or dp copies them to GPUs", mode),
 }
 
 

@@ -25,6 +25,8 @@ What to notice:
   - weights and gradients travel in float32, whatever autocast computes in. With PARAM_DTYPE=bf16 torch's
     ``MixedPrecisionPolicy`` gathers bf16 and sends bf16 gradients, half of the bytes, and REDUCE_DTYPE=fp32 keeps the
     gradients exact; the sharded weights that are stepped stay in float32;
+  - torch shards contiguous weights alone: with CHANNELS_LAST=1, a GPU's default, they stay N C H W beside images that
+    are N H W C, and each convolution converts its own;
   - the weights in a checkpoint are collected, so any other mode can read them.
 """
 

@@ -33,7 +33,6 @@ class Mode(collectives.Mode):
     """Replicas that go apart, and are put together now and then."""
 
     label = "each rank steps alone and weights are averaged now and then: not the update of one process"
-    contiguous_weights = "all weights are averaged as one flat tensor"
 
     @property
     def period(self) -> int:

@@ -88,8 +88,8 @@ REFERENCES = {
     "fsdp, bf16": FSDP_BF16,
     "fsdp, bf16, gathered in it": FSDP_BF16 | {"param_dtype": "bf16"},
     "fsdp, bf16, gathered in it, reduced in fp32": FSDP_BF16 | {"param_dtype": "bf16", "reduce_dtype": "fp32"},
-    "local": {"mode": "local", "gpus": 2, "local_steps": 2},
-    "local, averaged every step": {"mode": "local", "gpus": 2, "local_steps": 1},
+    "local": {"mode": "local", "gpus": 2, "local_steps": 2, "channels_last": 1},
+    "local, averaged every step": {"mode": "local", "gpus": 2, "local_steps": 1, "channels_last": 1},
     "independent": {"mode": "independent", "gpus": 2},
 }
 # Variables of another run, which a shell may hold: no launch takes a rank or an address from them.
@@ -266,7 +266,8 @@ def test_ranks_that_average_their_weights_now_and_then_compute_another_update(tr
     apart = differences(weights(trained("single")), weights(result))
     assert max(difference.max() for difference in apart.values()) > BOUND
     assert any("not the update of one process" in note for note in result.record["topology"]["notes"])
-    assert "weights averaged every 2 steps" in each(result, "facts")[0]["gradient"]
+    facts = each(result, "facts")[0]
+    assert "weights averaged every 2 steps" in facts["gradient"] and facts["memory_format"] == "channels_last"
 
 
 # --- What a record says of a run of several processes -----------------------------------------------------------------
