@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.launch.engines.horovodrun import loaded
-from bench.measure import nvml
+from bench.measure import nccl, nvml
 from bench.measure.clock import StepClock, moment
 from bench.measure.environment import cuda_identity
 from bench.measure.timeline import StepTimeline
@@ -48,13 +48,19 @@ def machine(device: torch.device) -> dict:
         "capability": "{}.{}".format(*torch.cuda.get_device_capability(device)),
         "driver": nvml.nvml_state()[0],
         "torch": torch.__version__,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        **nccl_versions(),
         "libcuda.so": "found" if loaded("libcuda.so") else "only its numbered name",
         "device seen": bool(source and used),
         "process seen": bool(source and mine),
         "sample ms": statistics.median(costs) if costs else None,
         "remark": remark,
     }
+
+
+def nccl_versions() -> dict[str, str]:
+    """Of the NCCL that is loaded, and of the one that torch was compiled with."""
+    versions = {"nccl": nccl.loaded_version(), "nccl of torch": torch.cuda.nccl.version()[:3]}
+    return {name: ".".join(map(str, version)) for name, version in versions.items()}
 
 
 def kernel_lane(device: torch.device, size: int = 4096) -> tuple[float, float]:

@@ -19,6 +19,23 @@ def changed(record, change):
     return found
 
 
+MACHINE = {"device seen": True, "sample ms": 3.0, "nccl": "2.30.7", "nccl of torch": "2.28.9"}
+
+
+@pytest.mark.parametrize(
+    ("found", "ok"),
+    [
+        ({}, True),
+        ({"sample ms": 70.0}, False),
+        ({"device seen": False, "sample ms": None}, False),  # no NVML
+        ({"nccl": "2.28.3"}, False),  # an older one comes first on the library path
+        ({"nccl of torch": "2.9.6"}, True),  # by number
+    ],
+)
+def test_what_machine_this_is(found, ok):
+    assert answers.machine(MACHINE | found).ok == ok
+
+
 def test_events_against_the_wall_clock():
     assert answers.clocks(on_gpu()).ok
 
@@ -37,14 +54,16 @@ def test_events_against_the_wall_clock():
 def test_phases_are_no_longer_than_the_step():
     assert answers.phases(on_gpu()).ok
     assert not answers.phases(on_gpu(phases={"backward": 0.7})).ok
-    assert not answers.phases(on_gpu(phases={"synchronize": 0.0})).ok
+    assert answers.phases(on_gpu(phases={"synchronize": 0.0})).ok  # two events in a row at one rank
+    assert not answers.phases(on_gpu(phases={"synchronize": -1e-3})).ok
 
 
 def test_the_host_does_not_wait_for_what_is_on_the_device():
-    def waits(seconds):
-        return changed(on_gpu(), lambda data: data["samples"][0].update(data_wait_s=[seconds] * records.STEPS))
+    def waits(seconds, step):
+        times = {"data_wait_s": [seconds] * records.STEPS, "step_time_s": [step] * records.STEPS}
+        return answers.data_wait(changed(on_gpu(), lambda data: data["samples"][0].update(times))).ok
 
-    assert answers.data_wait(waits(0.0002)).ok and not answers.data_wait(waits(0.002)).ok
+    assert waits(0.0002, 0.001) and not waits(0.002, 0.03) and waits(0.002, 0.06)  # a queue that is full
 
 
 def test_memory_by_nvml():

@@ -9,6 +9,7 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.sections import CACHE
+from bench.measure import nccl
 from bench.proof.gpu_check import a3_training, answers, b1_shared, probes
 from bench.proof.gpu_check import ground as ground_module
 from bench.proof.gpu_check.ground import Ground
@@ -44,6 +45,13 @@ def test_the_hooks_of_horovod_at_one_rank():
     assert done.returncode == 0, done.stderr
     apart, not_sent = map(float, done.stdout.split()[-2:])
     assert apart < 1e-3 and not_sent == 0
+
+
+@pytest.mark.skipif(not torch.distributed.is_nccl_available(), reason="this torch has no NCCL")
+def test_the_nccl_that_is_loaded_and_torchs():
+    found = probes.nccl_versions()
+    assert found["nccl of torch"] == ".".join(map(str, torch.cuda.nccl.version()[:3]))
+    assert found["nccl"] == ".".join(map(str, nccl.version()))
 
 
 SMALL = {"model": "resnet18", "image_size": 32, "threads": 2}
