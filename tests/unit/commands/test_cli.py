@@ -19,6 +19,7 @@ from bench.commands.base import GROUPS, OWN
 from bench.config.modes import MODES
 from bench.errors import ExitCode
 from bench.files import LINUX
+from bench.install import packages
 from bench.studies.registry import STUDIES
 from tests.forked_programs import Programs
 from tests.records import compare_programs, record, store, suite_records
@@ -309,8 +310,16 @@ def test_workflows_are_yaml_and_run_targets_that_there_are():
     found = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     jobs = [job for path in found for job in yaml.safe_load(path.read_text())["jobs"].values()]
     ran = [step["run"].split() for job in jobs for step in job["steps"] if "run" in step]
-    assert len(found) == 3 and ran and all(words[0] == "make" and words[1] in targets for words in ran)
+    own = [words for words in ran if words[:2] != ["pip", "install"]]
+    assert len(found) == 3 and own and all(words[0] == "make" and words[1] in targets for words in own)
     assert all(job["timeout-minutes"] for job in jobs)
+
+
+def test_workflows_have_every_python_that_is_allowed():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"].values()
+    given = [step["with"]["python-version"] for job in jobs for step in job["steps"] if "setup-python" in str(step)]
+    given += [version for job in jobs for version in job.get("strategy", {}).get("matrix", {}).get("python", [])]
+    assert {tuple(map(int, version.split("."))) for version in given if "$" not in version} == set(packages.OWN_PYTHONS)
 
 
 # --- suites ---------------------------------------------------------------------------------------------------------
