@@ -5,10 +5,13 @@ tests/stubs. The installed torch is made up where a row is about it: a folder wi
 """
 
 import re
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from bench.launch import gpu_fit
+from bench.measure import nvml
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -47,21 +50,24 @@ def asked(nvml_stub, tmp_path):
     driver's libraries there."""
 
     def ask(given=None, torch=TORCH, file=True, rocm=None, amd=False, wsl=False, **stub) -> list:
-        (tmp_path / "dev").mkdir()
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        (folder / "dev").mkdir()
         for name in ["nvidiactl", "nvidia0"] * file + ["kfd"] * amd:
-            (tmp_path / "dev" / name).touch()
+            (folder / "dev" / name).touch()
         if wsl:
-            (tmp_path / "wsl").mkdir()
-            (tmp_path / "wsl" / "libnvidia-ml.so.1").touch()
+            (folder / "wsl").mkdir()
+            (folder / "wsl" / "libnvidia-ml.so.1").touch()
         version, cuda, compiled = torch
-        (tmp_path / "torch" / "lib").mkdir(parents=True)
-        (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+        (folder / "torch" / "lib").mkdir(parents=True)
+        (folder / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
         text = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = {rocm!r}\n"
-        (tmp_path / "torch" / "version.py").write_text(text)
-        library = tmp_path / "torch" / "lib" / "libtorch_python.so"
+        (folder / "torch" / "version.py").write_text(text)
+        library = folder / "torch" / "lib" / "libtorch_python.so"
         library.write_bytes(b"\x7fELF sm_1 is no list\0" + compiled.encode() + b"\0more")
-        code = ASK.format(folder=str(tmp_path), given={"mode": "ddp", "num_devices": 2} | (given or {}))
-        return nvml_stub.run(code, **{"name": "H100"} | stub)
+        code = ASK.format(folder=str(folder), given={"mode": "ddp", "num_devices": 2} | (given or {}))
+        got, words, problems = nvml_stub.run(code, **{"name": "H100"} | stub)
+        words, *problems = (each.replace(str(folder / "wsl"), str(nvml.WSL)) for each in (words, *problems))
+        return got, words, problems
 
     return ask
 
@@ -158,33 +164,55 @@ HOSTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("machine", "device", "said"),
-    [pytest.param(*case, id=f"{name} {i}") for name, cases in HOSTS.items() for i, case in enumerate(cases)],
-)
-def test_what_is_said_and_done(asked, machine, device, said):
-    got, words, problems = asked(**machine)
-    assert got == device, words
-    assert re.search(said, words) and "\n" not in words, words
-    if device == REFUSED and "given" not in machine and "GPUS=" not in words.split(":")[0]:
-        assert any(each in words for each in problems), problems  # the doctor says it, too
+# Rows whose tests are elsewhere.
+ELSEWHERE = {
+    "a GPU of which others hold a part": "commands/test_run_on_gpus.py test_a_run_says_what_was_chosen_for_its_gpus",
+    "a container that hides process ids": (
+        "measure/test_memory.py test_in_a_container_the_process_figure_is_missing_with_its_reason"
+    ),
+    "peer to peer between GPUs is broken": "commands/test_doctor.py test_copies_from_one_gpu_to_the_next_are_tried",
+    "other people's processes": (
+        "measure/test_memory.py test_foreign_processes_and_a_clock_held_down_are_in_the_figures_of_a_run"
+    ),
+    "NVML gives no process figures": "measure/test_memory.py test_a_driver_that_refuses_process_figures_is_said_to",
+    "Horovod without NCCL": (
+        "launch/test_launch_commands.py test_a_horovod_without_nccl_is_refused_on_gpus_before_anything_starts"
+    ),
+    "two ranks on one GPU": (
+        "launch/test_launch_commands.py test_ranks_on_one_gpu_are_told_to_talk_nccl_where_theirs_can"
+    ),
+}
+
+
+def manual() -> dict[str, str]:
+    """The rows of the manual's table: a machine -> what is done there, as the last column says it."""
+    text = (ROOT / "tutorials" / "manual" / "where_it_runs.md").read_text()
+    table = re.search(r"\| a machine with GPUs where .*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
+    rows = [line.removeprefix("| ").removesuffix("|").split(" | ") for line in table if line]
+    return {row[0]: row[-1] for row in rows}
+
+
+@pytest.mark.parametrize("row", HOSTS)
+def test_what_is_said_and_done(asked, row):
+    """And what the manual names as a remedy is in what is said."""
+    everything = []
+    for machine, device, said in HOSTS[row]:
+        got, words, problems = asked(**machine)
+        assert got == device, (machine, words)
+        assert re.search(said, words) and "\n" not in words, (machine, words)
+        if device == REFUSED and "given" not in machine and "GPUS=" not in words.split(":")[0]:
+            assert any(each in words for each in problems), (machine, problems)  # the doctor says it, too
+        everything.append(words)
+    told = " ".join(everything)
+    for remedy in re.findall("`([^`]*)`", manual()[row]):
+        assert all(word in told for word in remedy.split()), (remedy, everything)
 
 
 def test_the_manuals_table_has_these_rows():
-    """And those whose tests are elsewhere: by the words in brackets."""
-    text = (ROOT / "tutorials" / "manual" / "where_it_runs.md").read_text()
-    table = re.search(r"\| a machine with GPUs where .*?\n\n", text, re.DOTALL)[0].splitlines()[2:]
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in table if line]
-    elsewhere = {
-        "a GPU of which others hold a part": "tests/unit/commands/test_run_on_gpus.py",
-        "a container that hides process ids": "tests/unit/measure/test_memory.py",
-        "peer to peer between GPUs is broken": "tests/unit/commands/test_doctor.py",
-        "other people's processes": "tests/unit/measure/test_memory.py",  # what a GPU does not tell, in the record, too
-        "NVML gives no process figures": "tests/unit/measure/test_memory.py",
-        "Horovod without NCCL": "tests/unit/launch/test_launch_commands.py",
-        "two ranks on one GPU": "tests/unit/launch/test_launch_commands.py",
-    }
-    assert sorted(rows) == sorted([*HOSTS, *elsewhere])
+    assert sorted(manual()) == sorted([*HOSTS, *ELSEWHERE])
+    for place in ELSEWHERE.values():
+        path, test = place.split()
+        assert f"\ndef {test}(" in (ROOT / "tests" / "unit" / path).read_text()
 
 
 def test_what_torch_was_compiled_for_is_what_torch_says():
