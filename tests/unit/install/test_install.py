@@ -460,6 +460,14 @@ def test_the_oldest_torch_is_the_same_wherever_it_stands():
         assert set(re.findall(r"torch (\S+) or newer", (ROOT / page).read_text())) == {oldest}, page
 
 
+def test_the_manual_names_the_wheels_of_a_machine_without_an_index(monkeypatch):
+    """All but torch and torchvision, which such a machine has."""
+    monkeypatch.setattr(environment, "_installed", lambda name: name.startswith("torch"))
+    needed = [re.split(r"[<>=]", line)[0] for line in environment.missing_requirements([])]
+    (named,) = re.findall(r"pip download --dest wheels (.*)", (ROOT / "tutorials/manual/where_it_runs.md").read_text())
+    assert named.split() == sorted(needed)
+
+
 def test_a_python_whose_torch_is_too_old_is_told_so(monkeypatch, capsys):
     monkeypatch.setattr(environment, "_version", lambda name: "2.6.0+cu124")
     assert environment.main(["--venv", "none"]) == 2

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.install import packages, torch_build
+from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -296,3 +297,27 @@ ASK = "import json; from bench.install import torch_build; print(json.dumps(torc
 )
 def test_the_driver_is_asked_without_any_package(nvml_stub, machine, told):
     assert nvml_stub.run(ASK, **machine) == told
+
+
+GENERATIONS = {"Maxwell": (5, 2), "Pascal": (6, 1), "Volta": (7, 0), "Turing": (7, 5), "Ampere": (8, 0), "Ada": (8, 9),
+               "Hopper": (9, 0), "Blackwell": (12, 0)}  # fmt: skip
+
+
+def generations(words: str) -> list[tuple]:
+    """The compute capabilities that words of the manual mean."""
+    names, every = re.findall("[A-Z][a-z]+", words), list(GENERATIONS)
+    if "to" in words or "newer" in words:
+        names = every[every.index(names[0]) : every.index(names[-1]) + 1 if "to" in words else None]
+    return [GENERATIONS[name] for name in names or every]
+
+
+def test_the_manuals_table_is_what_is_taken():
+    manual, lock = (ROOT / "tutorials/manual/where_it_runs.md").read_text(), packages.LOCK.read_text()
+    table = re.search(r"\| `TORCH=auto` takes \|\n\|.*?\n(.*?)\n\n", manual, re.DOTALL)[1]
+    rows = re.findall(r"^\| CUDA (\d+).*? \| (.*?) \| (?:`(\w+)`|none: an error.*) \|$", table, re.MULTILINE)
+    assert len(rows) == table.count("\n") and "`cpu`" in table.rpartition("\n")[2]  # the last: no driver
+    for cuda, words, build in rows:
+        for capability in generations(words):
+            driver = torch_build.Driver(cuda=(int(cuda), 0), capabilities=(capability,))
+            taken = torch_build.fitting(driver, torch_build.versions(lock)["torch"])
+            assert [torch_build.named(each, lock) for each in taken[:1]] == [build] * bool(build), (cuda, capability)
