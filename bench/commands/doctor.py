@@ -233,7 +233,8 @@ def misfit_of(gpus: list) -> str:
     try:
         require_torch(RunConfig())
         require_no_amd(RunConfig())
-        require_fit(RunConfig(), gpus)
+        if gpus:
+            require_fit(RunConfig(), gpus)
     except UserError as error:
         return str(error)
     return ""

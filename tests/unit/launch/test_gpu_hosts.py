@@ -78,7 +78,10 @@ AMD = {"driver": "none", "file": False, "amd": True}
 ONE, SLICE = {"mode": "single", "num_devices": 1}, "MIG-000000e1-0000-0000-0000-000000000000"
 # The first words of a row of the table -> what the machine is, and what comes of it.
 HOSTS = {
-    "no NVIDIA driver": [({"driver": "none", "file": False}, CPU, r"^{}$")],
+    "no NVIDIA driver": [
+        ({"driver": "none", "file": False}, CPU, r"^{}$"),
+        ({"driver": "none", "file": False, "torch": ("2.14.1+cpu", None, "")}, CPU, r"^{}$"),
+    ],
     "an AMD GPU": [
         (AMD | {"rocm": "7.0.1"}, REFUSED, r"AMD GPUs \(ROCm\) are not supported, and torch .*ROCm 7.0.1.*DEVICE=cpu"),
         (AMD | {"rocm": "7.0.1", "given": {"device": "cuda"}}, REFUSED, r"AMD GPUs \(ROCm\) are not supported"),
@@ -202,6 +205,8 @@ def test_what_is_said_and_done(asked, row):
         assert re.search(said, words) and "\n" not in words, (machine, words)
         if device == REFUSED and "given" not in machine and "GPUS=" not in words.split(":")[0]:
             assert any(each in words for each in problems), (machine, problems)  # the doctor says it, too
+        if device == CPU and "given" not in machine:  # and has no other problem
+            assert all(each in words or "Horovod" in each for each in problems), (machine, problems)
         everything.append(words)
     told = " ".join(everything)
     for remedy in re.findall("`([^`]*)`", manual()[row]):
