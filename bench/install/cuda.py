@@ -52,7 +52,7 @@ def wanted_kind(choice: str, torch_cuda: str | None) -> str:
     if choice in ("nccl", "here") and not torch_cuda:
         raise UserError(
             "the installed torch was built without CUDA, so Horovod cannot use NCCL with it;"
-            f" install torch's plain wheel, or {FOR_CPU_ONLY}"
+            f" install one with CUDA (`make setup TORCH=cuda`), or {FOR_CPU_ONLY}"
         )
     if choice == "auto":
         return "nccl" if torch_cuda and gpu_present() else "gloo"
