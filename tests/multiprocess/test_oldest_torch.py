@@ -1,8 +1,9 @@
 """One step of every mode with the oldest torch that pyproject.toml allows, in an environment made for it.
 
-Only with ``-m weekly``: pip downloads some gigabytes. Horovod, which would be built for that torch, is left out.
+Only with ``-m weekly``: pip downloads some gigabytes, and Horovod is compiled for that torch.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -29,8 +30,18 @@ def python(tmp_path_factory):
     return folder / "bin" / "python"
 
 
-@pytest.mark.parametrize("mode", [mode for mode, info in MODES.items() if not info.needs])
-def test_a_step_with_the_oldest_torch(python, tmp_path, monkeypatch, mode):
+@pytest.fixture(scope="module")
+def horovod(python, tmp_path_factory):
+    """Horovod in it, compiled for CPUs."""
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    command = [python, "-m", "bench", "install-horovod", "--gpu", "none"]
+    subprocess.run(command, cwd=packages.ROOT, env=env, check=True, timeout=1800)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_with_the_oldest_torch(python, request, tmp_path, monkeypatch, mode):
+    if MODES[mode].needs:
+        request.getfixturevalue("horovod")
     monkeypatch.setattr(sys, "executable", str(python))
     result = run(tmp_path, mode=mode, gpus=MODES[mode].max_devices or 2, warmup=0, steps=1)
     assert result.code == 0, result.stderr
