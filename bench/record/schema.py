@@ -37,7 +37,8 @@ def check(record, where, form: str = "Run"):
         return msgspec.convert(record, getattr(definition, form))
     except (msgspec.ValidationError, ValueError) as error:
         what, _, path = str(error).partition(" - at `$")
-        place = re.sub(r"[.\[]", "/", path.rstrip("`").replace("]", "")).strip("/") or "top level"
+        path = path.rstrip("`").replace("[...]", ".*").replace("]", "")
+        place = re.sub(r"[.\[]", "/", path).strip("/") or "top level"
         raise BadRecord(f"{where}: not a valid record: {place[:200]}: {shortened(what)}") from None
 
 

@@ -55,7 +55,6 @@ def test_phases_are_no_longer_than_the_step():
     assert answers.phases(on_gpu()).ok
     assert not answers.phases(on_gpu(phases={"backward": 0.7})).ok
     assert answers.phases(on_gpu(phases={"synchronize": 0.0})).ok  # two events in a row at one rank
-    assert not answers.phases(on_gpu(phases={"synchronize": -1e-3})).ok
 
 
 def test_the_host_does_not_wait_for_what_is_on_the_device():
