@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bench.launch.gpu_fit import require_fit, require_no_amd, require_torch
 from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import others_now
 from bench.measure.nvml import lost_gpus, visible_gpus, why_no_gpu, why_not_meant
+from bench.process.tree import capture
 from bench.record.disturbance import THRESHOLDS
 
 TORCH_PROBE = """
@@ -124,16 +124,18 @@ def probe_torch() -> dict | None:
     """What torch says of itself, asked in a process of its own. None when it is missing or does not import."""
     try:
         return ask(TORCH_PROBE, 120)
-    except (subprocess.TimeoutExpired, ValueError):
+    except (TimeoutError, ValueError):
         return None
 
 
 def ask(code: str, limit_s: float):
     """What a fresh Python that runs this prints last, as JSON. Raises ValueError, with its last line, where it fails,
-    and TimeoutExpired."""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=limit_s)
-    said = (result.stdout if result.returncode == 0 else result.stderr).strip().splitlines() or ["it said nothing"]
-    if result.returncode:
+    and TimeoutError."""
+    result = capture([sys.executable, "-c", code], limit_s)
+    if result.code is None:
+        raise TimeoutError
+    said = (result.err if result.code else result.out).strip().splitlines() or ["it said nothing"]
+    if result.code:
         raise ValueError(said[-1])
     return json.loads(said[-1])
 
@@ -144,7 +146,7 @@ def peer_problems(gpus: list, torch: dict | None) -> list[str]:
         return []
     try:
         wrong = ask(PEER_PROBE, PEER_LIMIT_S)
-    except subprocess.TimeoutExpired:
+    except TimeoutError:
         return [f"copying 1 MiB from one GPU to the next does not end within {PEER_LIMIT_S:g} s: {OVER_PCIE}"]
     except ValueError as error:
         return [f"copying 1 MiB from one GPU to the next fails: {str(error)[:200]}"]

@@ -1,7 +1,6 @@
 """`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule, the
 advice for made-up clusters likewise, and the forecast against published tables of throughput."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from bench.analysis import tables
 from bench.commands.base import is_on, needed, warn, whole
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.measure.environment import collect_environment
-from bench.process import ending
+from bench.process import tree
 from bench.without_training.emulation import record as records
 from bench.without_training.forecast.profile import Profile
 from bench.without_training.forecast_check import advice, figure, measured, published, result, settings
@@ -121,25 +120,11 @@ def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -
         "warmup": settings.WARMUP, "steps": settings.STEPS, **({"out": out} if out else {}),
     }  # fmt: skip
     command = [sys.executable, "-m", "bench", "emulate", *(f"--{name}={value}" for name, value in words.items())]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     limit = START_S + SLOWER * (setting.before_s(profile) + setting.clock_s(profile))
-    try:
-        with ending.signals_as_interrupt():
-            said, complaint = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{setting.name}: not within {limit:.0f} s") from None
-    finally:
-        end(process)
-    lines = said.strip().splitlines()
-    if process.returncode or not lines or not lines[-1].startswith(RECORD):
-        raise UserError(f"{setting.name}: {(complaint.strip().splitlines() or ['it ended without a record'])[-1]}")
+    done = tree.capture(command, limit, alone_s=GRACE_S)
+    if done.code is None:
+        raise UserError(f"{setting.name}: not within {limit:.0f} s")
+    lines = done.out.strip().splitlines()
+    if done.code or not lines or not lines[-1].startswith(RECORD):
+        raise UserError(f"{setting.name}: {(done.err.strip().splitlines() or ['it ended without a record'])[-1]}")
     return records.load(Path(lines[-1].removeprefix(RECORD)))
-
-
-def end(process: subprocess.Popen) -> None:
-    """See that it is gone, and all that it has started."""
-    if process.poll() is None:
-        ending.end(ending.tree(process.pid), GRACE_S)
-        process.wait(GRACE_S)
-    for pipe in (process.stdout, process.stderr):
-        pipe.close()

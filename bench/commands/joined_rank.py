@@ -21,9 +21,9 @@ from bench.launch.progress_bar import LiveProgress
 from bench.launch.supervise import MOST_S
 from bench.measure import node
 from bench.measure.environment import collect_machine
-from bench.process.ending import GRACE_S
 from bench.process.guard import Guard
 from bench.process.heartbeat import StatusWriter
+from bench.process.tree import GRACE_S
 from bench.record.describe import epoch_line
 from bench.storage import stage
 

@@ -14,6 +14,7 @@ def run(args) -> int:
     """Start it; its own exit code."""
     words = words_of(args)
     chapters.required("jupyterlab")
+    # No tree: what somebody has started with nohup in one of its terminals is meant to stay.
     return subprocess.run(words, env={**os.environ, **own_paths()}).returncode
 
 

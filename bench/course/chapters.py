@@ -12,8 +12,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,11 +19,11 @@ from pathlib import Path
 
 from bench import files
 from bench.course.illustrations import without_pictures
-from bench.course.shell import end_all, marked_with, own_paths, tether
+from bench.course.shell import own_paths
 from bench.errors import RunFailed, UserError
 from bench.files import PROJECT
 from bench.measure import environment
-from bench.process.ending import signals_as_interrupt
+from bench.process import tree
 
 TUTORIALS = PROJECT / "tutorials"
 BUILD = PROJECT / "build" / "notebooks"
@@ -152,24 +150,12 @@ def execute(path: Path, to: Path = BUILD, quick: bool = False) -> Path:
 def run_cells(notebook: Path, folder: Path, variables: dict[str, str]) -> None:
     """Execute a notebook in place, in a fresh kernel. folder: the kernel's. Raises RunFailed in one line."""
     required("nbclient")
-    mark = secrets.token_hex(8)
-    own = {**own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1", **marked_with(mark)}
-    limits = [str(CELL_LIMIT_S), str(START_LIMIT_S)]
-    with tether() as tie, tempfile.TemporaryFile("w+") as output:  # no pipe: what cells start would hold it
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.course.notebook", str(notebook.resolve()), str(folder), *limits],
-            env={**os.environ, **variables, **own},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        tie(process)
-        try:
-            with signals_as_interrupt():
-                code = process.wait()
-        finally:
-            end_all(process, mark)  # the kernel, and what its cells have started
+    command = [sys.executable, "-m", "bench.course.notebook", str(notebook.resolve()), str(folder)]
+    command += [str(CELL_LIMIT_S), str(START_LIMIT_S)]
+    environment = {**os.environ, **variables, **own_paths(), "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    with tempfile.TemporaryFile("w+") as output:
+        how = {"env": environment, "stdout": output, "stderr": output, "tied": True}
+        code = tree.run(command, alone_s=tree.GRACE_S, **how)
         output.seek(0)
         lines = [line for line in output.read().splitlines() if line.strip()]
     if code:

@@ -2,20 +2,16 @@
 
 import contextlib
 import os
-import secrets
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.course.output import MOST_LINES
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.files import PROJECT
-from bench.process import ending
+from bench.process import tree
 from bench.studies.registry import STUDIES
 
 # A kernel may have been started without its environment's folder on PATH, and then these would be others, or missing.
@@ -26,7 +22,6 @@ PROGRAMS = {
     "horovodrun": [sys.executable, "-m", "horovod.runner.launch"],
     "bench": [sys.executable, "-m", "bench"],
 }
-MARKS = "BENCH_COURSE_MARKS"
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")  # a kernel sets them: a pipe would pass for a terminal
 
 
@@ -112,53 +107,31 @@ def shell(line: str, timeout: float = 120.0) -> None:
 
 
 def execute(argv: list[str], timeout: float, quiet: bool = False, hidden: str = "") -> None:
-    """Run a command in a session of its own and print its lines as they come.
+    """Run a command and print its lines as they come.
 
     hidden: lines that hold this text are left out. Raises UserError when the command says that the request cannot be
     met (exit code 2), RunFailed when it ends with another error or not in time. Whatever happens, also when the
     kernel dies, no process of it is left.
     """
-    mark = secrets.token_hex(8)
+    if not shutil.which(argv[0]):
+        raise RunFailed(f"{argv[0]} cannot be started: no such program")
+    environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
+    environment |= {**own_paths(), "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb"}
     last, lines = "", 0
-    with tether() as tie:
-        process = start(argv, mark)
-        tie(process)
-        process.stdin.write("\n")
-        process.stdin.close()
-        with limited(process, mark, timeout) as late:
-            for text in process.stdout:
-                last, lines = text.strip() or last, lines + 1
-                if not quiet and not (hidden and hidden in text):
-                    show(text, lines)
-            code = process.wait()
-    if late.is_set():
+
+    def take(text: str) -> None:
+        nonlocal last, lines
+        last, lines = text.strip() or last, lines + 1
+        if not quiet and not (hidden and hidden in text):
+            show(text, lines)
+
+    code = tree.run(argv, timeout, take, alone_s=tree.GRACE_S, env=environment, tied=True)
+    if code is None:
         raise RunFailed(f"not ended within {timeout:g} s (timeout=), and stopped")
     if code == ExitCode.REFUSED and last.startswith("bench: "):
         raise UserError(last.removeprefix("bench: "))
     if code:
         raise RunFailed(f"the command ended with code {code}: {last or 'it printed nothing'}")
-
-
-def start(argv: list[str], mark: str) -> subprocess.Popen:
-    """Start a command in a session of its own, with a mark in its environment and a pipe from its output.
-
-    It waits for a line on its standard input, and begins with none there: a kernel that dies before the command is tied
-    to it must not leave it running.
-    """
-    if not shutil.which(argv[0]):
-        raise RunFailed(f"{argv[0]} cannot be started: no such program")
-    environment = {name: value for name, value in os.environ.items() if name not in COLOURS}
-    environment |= {**own_paths(), "PYTHONUNBUFFERED": "1", "COLUMNS": "110", "TERM": "dumb", **marked_with(mark)}
-    return subprocess.Popen(
-        ["sh", "-c", 'read -r _ && exec "$@" < /dev/null', "sh", *argv],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
 
 
 def own_paths() -> dict[str, str]:
@@ -176,78 +149,3 @@ def show(text: str, number: int) -> None:
         print(text, end="", flush=True)
     elif number == MOST_LINES + 1:
         print(f"… more than {MOST_LINES} lines: the others are not shown", flush=True)
-
-
-# --- Nothing is left ------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def limited(process: subprocess.Popen, mark: str, timeout: float) -> Iterator[threading.Event]:
-    """End all that a command has started as soon as it has ended itself, and it after ``timeout`` seconds. Gives an
-    event: that was too late.
-
-    What it leaves running may hold the other end of its pipe, so this must not wait until all output is read.
-    """
-    late = threading.Event()
-
-    def follow() -> None:
-        try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            late.set()
-        end_all(process, mark)
-
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
-    try:
-        yield late
-    finally:
-        end_all(process, mark)
-        follower.join()
-        process.stdout.close()
-
-
-def marked_with(mark: str) -> dict[str, str]:
-    """The variable by which every process that a command starts is found, whatever session or parent it has."""
-    return {MARKS: " ".join([*os.environ.get(MARKS, "").split(), mark])}
-
-
-def end_all(process: subprocess.Popen, mark: str) -> None:
-    """End a command, its session and every process that carries its mark, and give them a while."""
-    ending.end_session(process)
-    ending.end_marked(MARKS, mark)
-
-
-# Is told a session, and reads until its standard input ends: that is when the process at the other end is gone.
-TETHER = """
-import os, signal, sys, time
-session = sys.stdin.readline()
-sys.stdin.read()
-for number in (signal.SIGTERM, signal.SIGKILL) if session else ():
-    os.killpg(int(session), number)
-    time.sleep(float(sys.argv[1]))
-"""
-
-
-@contextlib.contextmanager
-def tether() -> Iterator[Callable[[subprocess.Popen], None]]:
-    """Gives a function that ties a command to this process: when this one is killed, as a kernel is when it is
-    restarted, the command and its session end."""
-    watcher = subprocess.Popen(
-        [sys.executable, "-S", "-E", "-c", TETHER, str(2 * ending.GRACE_S)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-    def tie(process: subprocess.Popen) -> None:
-        watcher.stdin.write(f"{process.pid}\n".encode())
-        watcher.stdin.flush()
-
-    try:
-        yield tie
-    finally:
-        watcher.kill()
-        watcher.wait()
-        watcher.stdin.close()

@@ -10,7 +10,6 @@ import os
 import posixpath
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from bench.course.chapters import BUILD, TUTORIALS, required
 from bench.course.exercises.text import without_solutions
 from bench.errors import RunFailed
 from bench.files import PROJECT
+from bench.process.tree import capture
 
 SITE = PROJECT / "build" / "site"
 LOOK = PROJECT / "tutorials" / "site"  # conf.py and the style sheet
@@ -55,12 +55,11 @@ def render(source: Path, to: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", "-E"]
     command += ["-d", str(to.with_name(f"{to.name}-doctrees")), "-c", str(LOOK), str(source), str(to)]
     environment = {**os.environ, "NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise RunFailed(f"Sphinx was not ready within {LIMIT_S} s") from None
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()] or ["it printed nothing"]
+    done = capture(command, LIMIT_S, env=environment)
+    if done.code is None:
+        raise RunFailed(f"Sphinx was not ready within {LIMIT_S} s")
+    if done.code:
+        said = [line for line in done.err.splitlines() if line.strip()] or ["it printed nothing"]
         raise RunFailed("Sphinx: " + "\n".join(said[:20]).replace(f"{source}{os.sep}", ""))
 
 

@@ -23,17 +23,16 @@ from pathlib import Path
 from bench.course.start import IDLE_S
 from bench.files import LINUX
 from bench.launch.engines.horovodrun import GLOO_TIMEOUT
-from bench.launch.node import MARK, Node, Placement
+from bench.launch.node import Node, Placement
 from bench.measure import steady
 from bench.measure.nvml import visible_gpus
-from bench.process import ending
 from bench.process.guard import LAUNCHER_PID
+from bench.process.tree import MARK, Tree
 
 # Variables that may differ from call to call: nothing that the process has imported has read them. The last is set by
 # torch itself, in the kernel, when it makes the first optimizer.
 OF_A_CALL = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", steady.STARTED_AT, steady.ANCHOR, GLOO_TIMEOUT, LAUNCHER_PID,
              "TORCHINDUCTOR_CACHE_DIR")  # fmt: skip
-BLANK = "0" * 16  # as long as a node's mark
 SOON_S = 60.0  # before its time is over it is not called any more
 
 
@@ -44,21 +43,15 @@ class Starter:
         self.variables, self.folder, self.kernel = variables, os.getcwd(), os.getpid()
         self.used = time.monotonic()
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.tree, command = Tree(grace_s=0.0), [sys.executable, "-m", "bench.course.start"]
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.course.start"],
-                env={**variables, MARK: BLANK},
-                stdin=theirs,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self.tree.start(command, variables, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def fits(self, variables: dict[str, str]) -> bool:
         """Whether it is there, and is what a call with these variables needs."""
         fresh = time.monotonic() - self.used < IDLE_S - SOON_S
         same = self.variables == variables and self.folder == os.getcwd() and self.kernel == os.getpid()
-        return fresh and same and self.process.poll() is None
+        return fresh and same and self.tree.wait(0) is None
 
     def call(self, call: dict) -> "Call":
         """Ask for a call's ranks; returns at once."""
@@ -77,9 +70,7 @@ class Starter:
         self.channel.close()
         if self.kernel != os.getpid():
             return  # not ours: this process is a copy of the one whose it is
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.tree.end()
 
 
 class Call:
@@ -128,19 +119,18 @@ class WarmNode(Node):
         """Ask for the ranks. argv: a launcher to be started beside them, or nothing."""
         variables = {name: value for name, value in environment.items() if name not in OF_A_CALL}
         own = {name: environment[name] for name in OF_A_CALL if name in environment}
-        own |= {LAUNCHER_PID: str(os.getpid()), MARK: self.mark}
+        own |= {LAUNCHER_PID: str(os.getpid()), **self.tree.mark}
         call = {"run_dir": str(self.run_dir), "num_ranks": len(self.placement.ranks), "variables": own, "mark": MARK}
         self.starter = starter_for(variables)
         # Where there are GPUs an import might touch one, which a copy could not use then.
         modules = [] if visible_gpus() else self.modules
-        self.process = self.starter.call(call | {"command": argv, "modules": modules})
+        self.tree.process = self.starter.call(call | {"command": argv, "modules": modules})
 
     def end(self) -> None:
-        if self.process.pid is None:
+        """End the ranks of the call."""
+        if self.tree.process.pid is None:  # it is about to start them
             self.starter.stop()
-            ending.end_marked(MARK, self.mark)
-        else:
-            super().end()
+        super().end()
 
 
 kept: list[Starter] = []  # the one that stays

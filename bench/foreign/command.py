@@ -1,7 +1,4 @@
-"""A command that trains, run with its Python processes timed, and the record of what they leave.
-
-Every process of it, also one that leaves its parent, carries a mark in its environment, by which it is ended.
-"""
+"""A command that trains, run with its Python processes timed, and the record of what they leave."""
 
 import datetime
 import hashlib
@@ -12,7 +9,6 @@ import re
 import secrets
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,14 +24,14 @@ from bench.foreign.record import KIND, NAME, PROVENANCE, VERSION
 from bench.launch.supervise import signal_name
 from bench.measure import node, steady
 from bench.measure.environment import SECRET_NAME
-from bench.process.ending import end_command, signals_as_interrupt, wait, with_parent
+from bench.process.ending import signals_as_interrupt
+from bench.process.tree import Tree
 from bench.record.privacy import nameless, without_paths
 from bench.record.schema import require_validator
 from bench.record.write import save
 from bench.storage.urls import without_user
 
 OBSERVED = "observed.json"  # what the ranks saw, put together by one of them
-MARK = "BENCH_TIMED"  # in the environment of every process of the command
 TICK_S = 0.2
 END_S = 60.0  # for the command to end once all its ranks have left their times
 # Secrets of a command line. A value in a text ends where its quotes do, else at the next blank; a scheme belongs to it.
@@ -110,8 +106,8 @@ def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limi
     try:
         with tempfile.TemporaryDirectory(prefix="bench-time-") as folder:
             (parts := Path(folder) / "parts").mkdir()
-            variables = environment(Path(folder), parts, asked, run_id)
-            code = supervise([program, *words[1:]], variables, run_id, lambda: complete(parts), limit_s)
+            variables = environment(Path(folder), parts, asked)
+            code = supervise([program, *words[1:]], variables, lambda: complete(parts), limit_s)
             if code:
                 how = f"was killed ({signal_name(-code)})" if code < 0 else f"ended with exit code {code}"
                 raise RunFailed(f"{shlex.join(words[:1])} {how}: nothing is recorded{ended_in(parts)}")
@@ -131,7 +127,7 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def environment(folder: Path, parts: Path, asked: Asked, run_id: str) -> dict[str, str]:
+def environment(folder: Path, parts: Path, asked: Asked) -> dict[str, str]:
     """What the command's processes find in their environment, and the file that Python imports at its start."""
     (site := folder / "site").mkdir()
     package = PROJECT / "bench"
@@ -140,31 +136,25 @@ def environment(folder: Path, parts: Path, asked: Asked, run_id: str) -> dict[st
     (site / "sitecustomize.py").write_text(SITE.format(**places))
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     told = {"folder": str(parts), "observed": str(parts / OBSERVED), **asdict(asked)}
-    mine = {"PYTHONPATH": path, ASKED: json.dumps(told), MARK: run_id, "PATH": search_path()}
+    mine = {"PYTHONPATH": path, ASKED: json.dumps(told), "PATH": search_path()}
     return dict(os.environ) | steady.variables() | mine
 
 
-def supervise(
-    words: list[str], variables: dict[str, str], mark: str, complete: Callable[[], bool], limit_s: float | None
-) -> int:
+def supervise(words: list[str], variables: dict[str, str], complete: Callable[[], bool], limit_s: float | None) -> int:
     """Run the command to its end; its exit code. complete: whether all its ranks have left their times: then it has
     END_S to end, and a command that does not is ended, which is no failure."""
     began, left = time.monotonic(), None
-    process = subprocess.Popen(words, env=variables, preexec_fn=with_parent)  # a SIGKILL of `bench time` ends it, too
-    try:
-        with signals_as_interrupt():
-            while True:
-                if (code := wait(process, TICK_S)) is not None:
-                    return code
-                now = time.monotonic()
-                left = left or (now if complete() else None)
-                if left and now - left > END_S:
-                    print(f"bench: the command has not ended {END_S:g} s after its last step: ended", file=sys.stderr)
-                    return 0
-                if limit_s and now - began > limit_s:
-                    raise RunFailed(f"{Path(words[0]).name} has not ended after {limit_s:g} s (LIMIT): ended")
-    finally:
-        end_command(process, MARK, mark)
+    with signals_as_interrupt(), Tree() as tree:
+        tree.start(words, variables, tied=True, stdin=None, start_new_session=False)  # it shares the terminal
+        while (code := tree.wait(TICK_S)) is None:
+            now = time.monotonic()
+            left = left or (now if complete() else None)
+            if left and now - left > END_S:
+                print(f"bench: the command has not ended {END_S:g} s after its last step: ended", file=sys.stderr)
+                return 0
+            if limit_s and now - began > limit_s:
+                raise RunFailed(f"{Path(words[0]).name} has not ended after {limit_s:g} s (LIMIT): ended")
+        return code
 
 
 def complete(parts: Path) -> bool:

@@ -96,13 +96,14 @@ class Agent:
     def start(self, argv: list[str], environment: dict) -> None:
         self.node.start(argv, environment)
 
-    def end(self) -> int:
-        """End all, send what the run has left; the exit code of the engine's command."""
+    def end(self) -> int | None:
+        """End all, send what the run has left; the exit code of the engine's command, None where it is ended now."""
+        code = self.node.wait(0)
         self.node.end()
         if self.folder:
             self.send_files(LIVE)
             self.send_files(("**/*",), but=(*KEPT_HERE, *LIVE))
-        return self.node.wait(0)
+        return code
 
     # --- what is sent unasked ---------------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Agent:
         """Send what is new of the run: files, and the end of the engine's command."""
         if self.folder:
             self.send_files(LIVE)
-        if self.node and self.node.process and (code := self.node.wait(0)) is not None:
+        if self.node and self.node.tree.process and (code := self.node.wait(0)) is not None:
             send(code=code)
 
     def send_files(self, patterns: tuple[str, ...], but: tuple[str, ...] = ()) -> None:
@@ -134,7 +135,7 @@ class Agent:
     def leave(self) -> None:
         """End all that is here, and this process."""
         try:
-            if self.node and self.node.process:
+            if self.node and self.node.tree.process:
                 self.node.end()
             if self.folder:
                 shutil.rmtree(self.folder, ignore_errors=True)

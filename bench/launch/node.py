@@ -8,8 +8,6 @@ folder.
 import contextlib
 import json
 import os
-import secrets
-import subprocess
 from pathlib import Path
 
 import psutil
@@ -19,11 +17,10 @@ from bench.launch import stacks
 from bench.launch.command import command_of
 from bench.launch.placement import Placement
 from bench.measure import cgroup
-from bench.process import ending
 from bench.process.guard import LAUNCHER_PID, alive
 from bench.process.heartbeat import Heartbeat, epochs_path, read_status
+from bench.process.tree import Tree
 
-MARK = "BENCH_RUN"  # in the environment of everything that a node starts, by which it is found wherever it went
 ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said how it ended
 
 
@@ -32,8 +29,8 @@ class Node:
     bench/launch/hosts/remote.py."""
 
     def __init__(self, placement: Placement, run_dir: Path):
-        self.placement, self.run_dir, self.process = placement, run_dir, None
-        self.mark, self.oom_kills = secrets.token_hex(8), cgroup.oom_kills()
+        self.placement, self.run_dir = placement, run_dir
+        self.tree, self.oom_kills = Tree(), cgroup.oom_kills()
 
     def command(self, config: RunConfig, started: float) -> tuple[list[str], dict]:
         """What ``start`` takes, for this machine. Raises UserError when the engine cannot start this config here."""
@@ -42,15 +39,13 @@ class Node:
     def start(self, argv: list[str], environment: dict) -> None:
         """Start the engine's command, with its output in the placement's log. Ranks end themselves when this process
         is gone."""
-        environment = {**environment, LAUNCHER_PID: str(os.getpid()), MARK: self.mark}
+        environment = {**environment, LAUNCHER_PID: str(os.getpid())}
         with (self.run_dir / self.placement.log).open("ab") as log:
-            self.process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            self.tree.start(argv, environment, stdout=log, stderr=log)
 
     def wait(self, seconds: float) -> int | None:
         """The command's exit code as soon as it has ended; None after ``seconds``."""
-        return ending.wait(self.process, seconds)
+        return self.tree.wait(seconds)
 
     def lost(self) -> str:
         """Why this machine can be asked no more; "" while it can, as this one always can."""
@@ -95,7 +90,7 @@ class Node:
 
     def end(self) -> None:
         """End the command, and all that it has started and is still there: ranks, and the workers of their loaders."""
-        ending.end_command(self.process, MARK, self.mark)
+        self.tree.end()
 
     def close(self) -> None:
         """Nothing is asked any more."""

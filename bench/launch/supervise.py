@@ -18,9 +18,10 @@ from bench.launch import elastic, stacks
 from bench.launch.elastic import Survival
 from bench.launch.node import Node
 from bench.measure import nvml
-from bench.process.ending import GRACE_S, signals_as_interrupt, uninterrupted
+from bench.process.ending import signals_as_interrupt, uninterrupted
 from bench.process.guard import error_path
 from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
+from bench.process.tree import GRACE_S
 
 TICK_S = 0.2
 MOST_S = 5.0  # from one look to the next, on a busy machine

@@ -25,7 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 from bench.errors import UserError
-from bench.process import ending
+from bench.process import tree
 
 CLOSE_S = 30.0  # for what is still in the queue, and for wandb's service to end
 END_S = 3.0  # from killing that service to its being gone
@@ -123,18 +123,18 @@ class Wandb(TensorBoard):
             self.wandb = require("wandb", "wandb")
         finally:
             tempfile.tempdir = before
-        others = ending.tree(os.getpid())
+        others = tree.with_descendants(os.getpid())
         try:
             self.run = self.wandb.init(
                 dir=run_dir.absolute(), project="data-parallel-bench", name=run_dir.name, config=config,
                 sync_tensorboard=True,
             )  # fmt: skip
         except Exception as error:
-            ending.end([p for p in ending.tree(os.getpid()) if p not in others], END_S)
+            tree.terminate([p for p in tree.with_descendants(os.getpid()) if p not in others], END_S)
             asked, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
             hint = "leave TRACK out" if asked == "offline" else "leave WANDB_MODE out to track offline"
             raise UserError(f"TRACK=wandb with WANDB_MODE={asked} does not start ({why}): {hint}") from error
-        self.services = [p for p in ending.tree(os.getpid()) if p not in others]
+        self.services = [p for p in tree.with_descendants(os.getpid()) if p not in others]
         super().__init__(run_dir, config)
 
     def finish(self) -> None:
@@ -146,7 +146,7 @@ class Wandb(TensorBoard):
     def close(self) -> None:
         """End the service where it is still there."""
         super().close()
-        ending.end(self.services, END_S)
+        tree.terminate(self.services, END_S)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 

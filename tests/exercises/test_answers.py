@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bench.course.exercises import text
-from bench.process import ending
+from bench.process import tree
 from tests.exercises import judge
 from tests.forked_programs import start
 from tests.runs import ROOT
@@ -65,7 +65,7 @@ def results(problem_set, most, tmp_path, forked_programs) -> list[dict]:
     try:
         code = call.wait(LIMIT_S)
     finally:
-        ending.end(ending.tree(call.pid) if call.poll() is None else [], grace_s=0.1)
+        tree.terminate(tree.with_descendants(call.pid) if call.poll() is None else [], grace_s=0.1)
     assert code == 0, log.read_text()[-3000:]
     return [json.loads(line) for line in lines.read_text().splitlines()]
 

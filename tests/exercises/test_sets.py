@@ -12,7 +12,7 @@ import pytest
 
 from bench.course import chapters
 from bench.course.exercises import contained, nbgrading, plain, release, submissions, text
-from bench.process import ending
+from bench.process import tree
 from tests.forked_programs import start
 
 PATHS = sorted(text.SETS.glob("[0-9][0-9]_*.md"))
@@ -60,7 +60,7 @@ def as_a_copy(argv: list[str], limit_s: float, environment: dict, log) -> int:
     try:
         return call.wait(limit_s)
     finally:
-        ending.end(ending.tree(call.pid) if call.poll() is None else [], grace_s=0.1)
+        tree.terminate(tree.with_descendants(call.pid) if call.poll() is None else [], grace_s=0.1)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

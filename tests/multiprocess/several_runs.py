@@ -31,7 +31,7 @@ from bench.launch.command import common_variables, thread_variables
 from bench.launch.hosts import HOSTS, local
 from bench.launch.node import Node, Placement
 from bench.measure import memory_sources, steady
-from bench.process import ending
+from bench.process import tree
 from bench.process.guard import LAUNCHER_PID, Guard, error_path
 from bench.process.heartbeat import StatusWriter
 from tests import forked_programs
@@ -119,11 +119,12 @@ class Ranks:
 
     def tree(self) -> list[psutil.Process]:
         """Every process of those that are still there."""
-        return [each for process in self.processes if process.poll() is None for each in ending.tree(process.pid)]
+        running = [process.pid for process in self.processes if process.poll() is None]
+        return [each for pid in running for each in tree.with_descendants(pid)]
 
     def close(self) -> None:
         """End them."""
-        ending.end(self.tree())
+        tree.terminate(self.tree())
         for process in self.processes:
             process.wait()
         self.processes = []

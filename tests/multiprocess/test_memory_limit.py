@@ -29,7 +29,7 @@ def leak(kept=[]):
     while True:
         kept.append(b"x" * (64 << 20))
 
-if os.environ.get("RANK") == "1" and "BENCH_RUN" in os.environ:
+if os.environ.get("RANK") == "1" and "BENCH_TREE" in os.environ:
     threading.Timer(3, leak).start()
 """
 

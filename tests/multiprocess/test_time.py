@@ -1,11 +1,14 @@
 """`bench time` on scripts that know nothing of it: their figures, their mistakes, and that they compute the same."""
 
 import json
+import signal
 import sys
 
+import psutil
 import pytest
 
 from bench.foreign.record import find
+from bench.process.tree import MARK, Tree, is_running
 from tests import runs
 from tests.runs import left_behind, needs_horovod
 
@@ -42,6 +45,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
     model(torch.randn(3, 2)).sum().backward()
     optimizer.step()
+"""
+# Of two ranks under torchrun, which train nothing: each starts a process that leaves its session, and says which.
+STAYS = """
+import subprocess, sys, time
+stray = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open(f"{sys.argv[1]}/{stray.pid}", "w").close()
+time.sleep(600)
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
@@ -96,6 +106,37 @@ def test_nothing_that_a_script_computes_is_changed(tmp_path):
     timed = runs.bench("time", "--out", tmp_path / "out", "--warmup=10", "--", *TORCHRUN, script)
     plain = runs.finish(runs.start(*TORCHRUN[3:], script, module=TORCHRUN[2]))
     assert said_of_weights(timed.stdout) == said_of_weights(plain.stdout) != []
+
+
+@pytest.mark.parametrize("how", ["LIMIT", "SIGTERM", "SIGKILL", "the tree around it"])
+def test_nothing_is_left_of_a_script_that_does_not_end(tmp_path, how):
+    """Whether it is over LIMIT, or `bench time` is told to end, killed, or ended with what has started it."""
+    (script := tmp_path / "train.py").write_text(STAYS)
+    (pids := tmp_path / "pids").mkdir()
+    words = [
+        "time",
+        "--out",
+        tmp_path / "out",
+        *(["--limit=8"] if how == "LIMIT" else []),
+        "--",
+        *TORCHRUN,
+        script,
+        pids,
+    ]
+    with Tree() as outer:
+        outer.start([sys.executable, "-m", "bench", *map(str, words)], cwd=runs.ROOT)
+        runs.wait_for(lambda: len(list(pids.iterdir())) == 2 or outer.wait(0) is not None, "the strays")
+        strays = [psutil.Process(int(path.name)) for path in pids.iterdir()]
+        marks = [{name for name, value in each.environ().items() if outer.token in value} for each in strays]
+        if how.startswith("SIG"):
+            outer.process.send_signal(getattr(signal, how))
+        if how == "the tree around it":
+            outer.end()
+        code = runs.wait_for(lambda: outer.wait(0), "its end")
+        runs.wait_for(lambda: not any(map(is_running, strays)), "the end of what it started", 30)
+        assert marks == [{MARK}] * 2
+        expected = {"LIMIT": 1, "SIGTERM": 130, "SIGKILL": -signal.SIGKILL, "the tree around it": 130}
+        assert code == expected[how] and find(tmp_path / "out") == ([], [])
 
 
 @pytest.mark.wide

@@ -13,7 +13,7 @@ import pytest
 
 from bench.config.options import RunConfig
 from bench.modes import load_mode
-from bench.process import ending
+from bench.process import tree
 from tests.forked_programs import start_ranks
 from tests.meeting import Meeting
 from tests.multiprocess import training_modes
@@ -57,7 +57,7 @@ def by_forks(mode: str, ranks: int, path: Path, environment: dict) -> None:
     try:
         assert call.wait(LIMIT_S) == 0, log.read_text()[-3000:]
     finally:
-        ending.end(ending.tree(call.pid) if call.poll() is None else [])
+        tree.terminate(tree.with_descendants(call.pid) if call.poll() is None else [])
         if meeting:
             meeting.close()
 

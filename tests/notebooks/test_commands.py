@@ -1,6 +1,5 @@
 """Commands from a notebook: live output, errors that fail, limits that hold, and nothing left."""
 
-import functools
 import os
 import shlex
 import shutil
@@ -14,9 +13,9 @@ import psutil
 import pytest
 
 from bench.course.output import MOST_LINES
-from bench.course.shell import MARKS, bench, shell
+from bench.course.shell import bench, shell
 from bench.errors import RunFailed, UserError
-from bench.process import ending
+from bench.process import tree
 from tests.runs import ROOT, descendants
 
 
@@ -131,15 +130,14 @@ def carriers(mark: str) -> list[str]:
     return [
         " ".join(process.info["cmdline"])
         for process in psutil.process_iter(["environ", "cmdline"])
-        if mark in (process.info["environ"] or {}).get(MARKS, "").split()
+        if mark in (process.info["environ"] or {}).get(tree.MARK, "").split()
     ]
 
 
 def test_a_command_has_a_limit_and_leaves_nobody(tmp_path, capfd, monkeypatch):
-    for name in ("end_marked", "end_session"):
-        monkeypatch.setattr(ending, name, functools.partial(getattr(ending, name), grace_s=0.5))
+    monkeypatch.setattr(tree, "GRACE_S", 0.5)
     mark = f"of-this-test-{os.getpid()}"
-    monkeypatch.setenv(MARKS, mark)
+    monkeypatch.setenv(tree.MARK, mark)
     program = tmp_path / "program.py"
     program.write_text(DAEMON)
     started = time.monotonic()

@@ -299,7 +299,6 @@ def test_an_interrupt_while_it_is_starting(kernel):
     """No process id is known yet."""
     code = """
         from bench.course import warm
-        from bench.process import ending
         while warm.kept: warm.kept.pop().stop()
         def interrupted(node, seconds): raise KeyboardInterrupt
         warm.WarmNode.wait = interrupted

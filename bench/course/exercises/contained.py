@@ -6,16 +6,14 @@ program may read or send is not limited here, so work of people who are not trus
 
 import contextlib
 import ctypes
-import secrets
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bench.files import LINUX, PROC
-from bench.process.ending import marked, signals_as_interrupt
+from bench.process.ending import signals_as_interrupt, uninterrupted
+from bench.process.tree import Tree
 
-TOKEN = "BENCH_CONTAINED"  # in the environment of every process of a command, whatever its parent is
 MOST_FILE_BYTES = 2**30
 TRIES = 50  # a process may start another one while it is being ended
 SET_SUBREAPER, GET_SUBREAPER = 36, 37  # of prctl(2), Linux
@@ -26,23 +24,14 @@ def run(argv: list[str], limit_s: float, environment: dict, log: Path) -> int | 
 
     log: what it prints. When this returns or raises, no process of the command is left. Ctrl-C and SIGTERM end it.
     """
-    token = secrets.token_hex(8)
-    with adopting_orphans() as mine, log.open("wb") as output:
-        process = subprocess.Popen(
-            argv,
-            env={**environment, TOKEN: token},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        limit(process.pid)
+    with signals_as_interrupt(), adopting_orphans() as mine, log.open("wb") as output, Tree(grace_s=0.0) as tree:
         try:
-            with signals_as_interrupt(), contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(limit_s)
-            return process.returncode
+            tree.start(argv, environment, stdout=output, stderr=output)
+            limit(tree.process.pid)
+            return tree.wait(limit_s)
         finally:
-            end_all(mine, process, token)
+            with uninterrupted():
+                end_all(mine)
 
 
 @contextlib.contextmanager
@@ -81,24 +70,16 @@ def limit(pid: int) -> None:
             (PROC / str(pid) / "oom_score_adj").write_text("1000")
 
 
-def end_all(mine: set[int], process: subprocess.Popen | None = None, token: str | None = None) -> None:
-    """End every child of this process but ``mine``, and those that these start meanwhile.
-
-    process, token: of the command whose they are, which finds those that are no children where there is no Linux.
-    """
+def end_all(mine: set[int]) -> None:
+    """End every child of this process but ``mine``, and those that these start meanwhile."""
     import psutil
 
     for _ in range(TRIES):
         left = [p for p in psutil.Process().children(recursive=True) if p.pid not in mine]
-        if not LINUX and token:
-            left += marked(TOKEN, token)
         if not left:
             return
         for one in left:
             with contextlib.suppress(psutil.Error):
                 one.kill()
-        if process:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)
         psutil.wait_procs(left, timeout=1)  # orphans are children now, and are taken note of
         time.sleep(0.02)

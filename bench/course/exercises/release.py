@@ -10,7 +10,6 @@ build/release/
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,9 +18,11 @@ from bench import files
 from bench.course.exercises import nbgrading, text
 from bench.errors import BenchError, UserError
 from bench.files import PROJECT
+from bench.process.tree import capture
 
 RELEASE = PROJECT / "build" / "release"
 BESIDE = ("README.md", "conftest.py", "pytest.ini")  # the sets' folders
+WHEEL_S = 600.0  # for pip to build the package
 MADE = ".released.json"  # checksums of the notebooks as they were made: one that differs holds answers
 
 CONFTEST = '''\
@@ -138,9 +139,9 @@ def build_wheel(to: Path) -> str:
             shutil.copy(PROJECT / name, source / name)
         command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index",
                    "--disable-pip-version-check", "--wheel-dir", str(built), str(source)]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stderr or done.stdout).strip().splitlines() or ["nothing was printed"]
+        done = capture(command, WHEEL_S)
+        if done.code != 0:
+            last = (done.err or done.out).strip().splitlines() or [f"nothing was printed within {WHEEL_S:g} s"]
             raise BenchError(f"pip could not build the package: {last[-1]}")
         (wheel,) = built.glob("*.whl")
         for old in to.glob(f"{wheel.name.split('-')[0]}-*.whl"):

@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from bench.errors import UserError
 from bench.files import LINUX, PROC, PROJECT
 from bench.launch.cluster.plan import CLUSTER, Cluster, usable
 from bench.process.ending import handled
+from bench.process.tree import Tree, capture
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount",
          "hostname": "hostname"}  # fmt: skip
@@ -45,16 +45,16 @@ def run(cluster: Cluster, command: str) -> int:
     folder = Path(tempfile.mkdtemp(prefix="bench-cluster-"))
     reading, writing = os.pipe()
     try:
-        with forwarded(writing), lent_terminal() as terminal:
+        with forwarded(writing), lent_terminal() as terminal, Tree() as tree:
             fds = [reading, *([terminal] if terminal else [])]
             inside = [sys.executable, "-m", "bench.launch.cluster.inside"]
             argv = [*isolation, *inside, str(folder), json.dumps(asdict(cluster))]
-            process = subprocess.Popen(
-                [*argv, command, *map(str, fds)],
-                env=environment(cluster, folder), pass_fds=fds, preexec_fn=os.setpgrp,
+            tree.start(
+                [*argv, command, *map(str, fds)], environment(cluster, folder), stdin=None, pass_fds=fds,
+                start_new_session=False, preexec_fn=os.setpgrp,
             )  # fmt: skip
             os.close(reading)
-            code = process.wait()
+            code = tree.wait()
         return 128 - code if code < 0 else code
     finally:
         os.close(writing)
@@ -137,11 +137,10 @@ def require_netem(isolation: list[str]) -> None:
 
 def complaint(command: list[str]) -> str:
     """What a command says that does not work here, in one line; "" of one that works."""
-    try:
-        tried = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_S, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
+    tried = capture(command, TRIAL_S)
+    if tried.code is None:
         return f"not within {TRIAL_S:g} s"
-    return "" if tried.returncode == 0 else " ".join(tried.stderr.split()) or f"exit code {tried.returncode}"
+    return "" if tried.code == 0 else " ".join(tried.err.split()) or f"exit code {tried.code}"
 
 
 def remedy() -> str:

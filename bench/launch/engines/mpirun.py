@@ -6,7 +6,6 @@ bench/launch/joining.py.
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +15,10 @@ from bench.install import horovod_status
 from bench.launch.engines import horovodrun
 from bench.launch.placement import Placement
 from bench.process.guard import RANK_IN
+from bench.process.tree import capture
 
 # As root, as in a container; more ranks than cores; and no rank bound to a core, on which all its threads would share.
+TRIAL_S = 60.0  # for mpirun to name its version
 FLAGS = ("--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
 # On one machine: no search for InfiniBand, of whose absence it would warn; and no copying out of another process's
 # memory, which containers forbid.
@@ -59,7 +60,7 @@ def absent() -> str:
     """Why there is no mpirun of Open MPI; "" where there is one."""
     if not shutil.which("mpirun"):
         return "no mpirun is found: install Open MPI (`apt-get install openmpi-bin`), or load your cluster's module"
-    says = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    says = capture(["mpirun", "--version"], TRIAL_S).out
     if "Open MPI" in says or "OpenRTE" in says:
         return ""
     return f"mpirun is not Open MPI's, but {says.strip().partition(chr(10))[0][:80] or 'says nothing of itself'}"

@@ -29,7 +29,7 @@ from bench.launch.devices import weakest_of
 from bench.launch.node import Node
 from bench.launch.placement import Placement
 from bench.measure import steady, waiting
-from bench.process import ending
+from bench.process.tree import GRACE_S, Tree
 
 ANSWER_S = 60.0  # for an answer, and for any sign of life
 STACKS_S = 60.0  # for the stacks of all ranks, which a busy machine is slow to write
@@ -88,11 +88,12 @@ class Channel:
         self.heard, self.spoke, self.grown, self.question = time.monotonic(), 0.0, 0.0, ""
         self.run_dir = None  # where what its ranks write is written to
         argv = command(None if here else config.remote or SSH, name)
+        self.tree, pipe = Tree(), subprocess.PIPE
         try:
-            self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                            env=os.environ | steady.variables(), start_new_session=True)  # fmt: skip
+            self.tree.start(argv, os.environ | steady.variables(), stdin=pipe, stdout=pipe, stderr=pipe)
         except OSError as error:
             raise fault(self, f"cannot be reached: {argv[0]} does not run ({error.strerror}): check REMOTE") from None
+        self.process = self.tree.process
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self.complaints, self.listen)]
         for thread in self.threads:
             thread.start()
@@ -227,12 +228,12 @@ class Channel:
 
     def close(self) -> None:
         """End the agent, which ends what it has started."""
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        with contextlib.suppress(OSError):
             self.process.stdin.close()
-            self.process.wait(0.2 if self.why else 3 * ending.GRACE_S)
-        ending.end_session(self.process)
+        self.tree.wait(0.2 if self.why else 3 * GRACE_S)
+        self.tree.end()
         for thread in self.threads:
-            thread.join(ending.GRACE_S)
+            thread.join(GRACE_S)
 
 
 class Remote(Node):

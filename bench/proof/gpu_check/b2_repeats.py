@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from bench.process.ending import end_session
+from bench.process.tree import Tree
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import NotExercised, Part
 
@@ -28,16 +28,11 @@ def spread(ground):
 @PART.check(45)
 def foreign(ground):
     """Is a process of somebody else on the GPU noted in the record?"""
-    load = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", LOAD], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        if load.stdout.readline().strip() != "ready":
+    with Tree() as load:
+        load.start([sys.executable, "-W", "ignore", "-c", LOAD], stdout=subprocess.PIPE, text=True)
+        if load.process.stdout.readline().strip() != "ready":
             raise NotExercised("the other process did not start")
         record = ground.run(label={"variant": "beside a foreign load"})
-    finally:
-        end_session(load)
     if record["summary"].get("foreign_gpu_processes") is None:
         raise NotExercised("NVML does not tell which of its processes are the run's: inside a container")
     return answers.noted_foreign(record)

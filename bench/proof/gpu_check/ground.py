@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from bench.errors import BenchError, RunFailed
 from bench.files import PROJECT
 from bench.launch.launcher import launch, resolve_here
 from bench.measure.nccl import SHARING
-from bench.process.ending import end_session
+from bench.process import tree
 from bench.record.read import load
 from bench.record.view import Record
 
@@ -73,18 +72,9 @@ class Ground:
 
     def command(self, words: list[str], limit_s: float, variables: dict | None = None) -> tuple[int | None, str]:
         """``python *words`` -> its exit code, None where it was ended after ``limit_s`` seconds, and what it said."""
-        process = subprocess.Popen(
-            [sys.executable, *words], cwd=PROJECT, env={**os.environ, **(variables or {})}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        try:
-            said, _ = process.communicate(timeout=limit_s)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            end_session(process)
-            said, code = process.communicate()[0], None
-        except BaseException:
-            end_session(process)
-            raise
+        lines = []
+        code = tree.run([sys.executable, *words], limit_s, lines.append, alone_s=tree.GRACE_S, cwd=PROJECT,
+                        env={**os.environ, **(variables or {})})  # fmt: skip
+        said = "".join(lines)
         print(said, flush=True)  # into the check's log
         return code, said

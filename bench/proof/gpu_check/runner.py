@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,13 +23,12 @@ from bench.files import PROJECT, written_whole
 from bench.install.horovod_status import torch_version
 from bench.measure.environment import source_hash
 from bench.measure.nvml import Gpu
-from bench.process import ending
+from bench.process import tree
 from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, part_in
 from bench.proof.gpu_check.ground import CHOSEN
 from bench.proof.gpu_check.needs import lacking
 
 FILE, LOGS, VERSION = "gpu-check.json", "gpu-check-logs", 1
-MARK = "BENCH_GPU_CHECK"  # in the environment of all that a check starts
 GRACE_S = 12.0  # a run that is interrupted ends its ranks, and writes its record
 OUTCOMES = (PROVEN, FAILED, NOT_EXERCISED)
 
@@ -159,22 +156,11 @@ def make(module: str, check: Check, asked: RunConfig, num_gpus: int, runs: dict,
 
 def run_child(folder: str, log: Path, limit_s: float) -> int | None:
     """Run the check's process, and end all that is left of it: its exit code, or None where it was ended."""
-    mark = secrets.token_hex(8)
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    variables = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "bench.proof.gpu_check.child", folder]
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.proof.gpu_check.child", folder],
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            env=os.environ | {MARK: mark, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-        )  # fmt: skip
-    try:
-        return ending.wait(process, limit_s)
-    finally:
-        with ending.uninterrupted():
-            if process.poll() is None:
-                process.terminate()
-                ending.wait(process, GRACE_S)
-            ending.end_command(process, MARK, mark)
+        return tree.run(command, limit_s, alone_s=GRACE_S, env=variables, stdout=file, stderr=file)
 
 
 def answer_in(folder: Path) -> dict | None:

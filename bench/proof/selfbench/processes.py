@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from bench.errors import RunFailed
 from bench.files import PROJECT
 from bench.launch.command import thread_variables
 from bench.measure import steady
-from bench.process.ending import GRACE_S, end_session
+from bench.process.ending import signals_as_interrupt
+from bench.process.tree import GRACE_S, Tree
 from bench.record.read import load
 
 
@@ -170,19 +170,15 @@ def execute(name: str, program: Program, out: Path) -> dict:
     environment = {**os.environ, "PYTHONPATH": path, **steady.variables(), **program.variables}
     with (out / "output.log").open("wb") as log:
         started = steady.now()
-        process = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            code = process.wait(program.timeout + GRACE_S)
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"{name}: not finished after {program.timeout:g} s (TIMEOUT)") from None
-        finally:
-            end_session(process)
-    if code != 0:
-        last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
-        raise RunFailed(f"{name}: ended with code {code}: {last[0]}")
-    sample = program.read(out)
+        with signals_as_interrupt(), Tree(alone_s=GRACE_S) as tree:
+            tree.start(argv, environment, stdout=log, stderr=log)
+            code = tree.wait(program.timeout + GRACE_S)
+            if code is None:
+                raise RunFailed(f"{name}: not finished after {program.timeout:g} s (TIMEOUT)")
+            if code != 0:
+                last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["nothing printed"]
+                raise RunFailed(f"{name}: ended with code {code}: {last[0]}")
+            sample = program.read(out)  # now: one of the moments that are read is that of its end
     if "ready" in sample:
         sample["ready_s"] = (ready := sample.pop("ready")) and ready - started
     return sample

@@ -59,12 +59,12 @@ def test_a_command_that_has_cleared_its_environment_is_ended_too(tmp_path):
 def test_the_commands_own_sitecustomize_and_path_are_kept(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.theirs = True\n")
     (parts := tmp_path / "parts").mkdir()
-    variables = command.environment(tmp_path, parts, Asked(steps=3), "mark")
+    variables = command.environment(tmp_path, parts, Asked(steps=3))
     assert json.loads(variables["BENCH_TIME"])["steps"] == 3
     script = "import sys; print(theirs, [p for p in sys.path if 'site' in p and 'bench' in p], 'torch' in sys.modules)"
     variables["PYTHONPATH"] += f":{tmp_path}"
     code = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {script!r}]).returncode)"
-    assert command.supervise([sys.executable, "-c", code], variables, "mark", lambda: False, 60) == 0
+    assert command.supervise([sys.executable, "-c", code], variables, lambda: False, 60) == 0
 
 
 def parts(**changes) -> list[dict]:
