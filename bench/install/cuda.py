@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from bench.errors import UserError
 from bench.measure.nvml import visible_gpus
+from bench.process.tree import capture
 
 # The parts of the CUDA toolkit that the build uses, as wheels. Before CUDA 13 the nvcc wheel held no nvcc.
 TOOLKIT_WHEELS = (
@@ -22,6 +22,7 @@ TOOLKIT_WHEELS = (
 )
 FIRST_CUDA_WITH_WHEELS = 13
 INSTALLED = Path("/usr/local")  # where NVIDIA's own packages put a toolkit
+TRIAL_S = 60.0  # for nvcc to say something of itself
 FOR_CPU_ONLY = "for Horovod on CPUs alone run `bench install-horovod --gpu none`"
 
 
@@ -118,7 +119,7 @@ def _nvcc_major(nvcc: Path) -> str:
     """The major version that this nvcc reports, or ""."""
     if not nvcc.exists():
         return ""
-    text = subprocess.run([str(nvcc), "--version"], capture_output=True, text=True).stdout
+    text = capture([str(nvcc), "--version"], TRIAL_S).out
     found = re.search(r"release (\d+)\.", text)
     return found.group(1) if found else ""
 
@@ -166,7 +167,7 @@ def archs_of_torch(flags: str) -> list[str]:
 def known_to(nvcc: Path) -> list[str]:
     """The GPU generations that this nvcc compiles for, as in ["80", "90"]; empty where it does not say."""
     try:
-        text = subprocess.run([str(nvcc), "--list-gpu-arch"], capture_output=True, text=True).stdout
+        text = capture([str(nvcc), "--list-gpu-arch"], TRIAL_S).out
     except OSError:
         return []
     return re.findall(r"^compute_(\d+)$", text, re.MULTILINE)

@@ -12,15 +12,15 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 from bench.errors import UserError
 from bench.install import cuda, toolchain
-from bench.install.horovod_status import VERSION, Status, archs_of, built_with, cache_dir
+from bench.install.horovod_status import IMPORT_S, VERSION, Status, archs_of, built_with, cache_dir
 from bench.install.steps import PIP, install_missing, run_step
+from bench.process.tree import capture
 
 SDIST = f"horovod-{VERSION}.tar.gz"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -93,13 +93,13 @@ def _fresh_log(label: str) -> Path:
 def torch_facts() -> dict:
     """What a C++ build must know of torch, asked in a fresh process: version, abi, include, and so on."""
     command = [sys.executable, "-W", "ignore", "-c", TORCH_FACTS]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        reason = result.stderr.strip().rpartition("\n")[2]
+    result = capture(command, IMPORT_S)
+    if result.code != 0:
+        reason = result.err.strip().rpartition("\n")[2] or f"no answer within {IMPORT_S:g} s"
         raise UserError(
             f"torch is installed but cannot be imported: {reason}; fix that, then run `bench install-horovod`"
         )
-    return json.loads(result.stdout.strip().rpartition("\n")[2])
+    return json.loads(result.out.strip().rpartition("\n")[2])
 
 
 def build_environment(base: dict, *, facts, label, compiler, cmake, standard, simd, jobs, work, gpu) -> dict:

@@ -13,7 +13,6 @@ import contextlib
 import importlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +21,17 @@ from pathlib import Path
 from bench import files
 from bench.errors import BenchError, UserError
 from bench.install.horovod_build import build
-from bench.install.horovod_status import Status, cache_dir, cached_wheel, installed_version, mpi_built, status
+from bench.install.horovod_status import (
+    IMPORT_S,
+    Status,
+    cache_dir,
+    cached_wheel,
+    installed_version,
+    mpi_built,
+    status,
+)  # fmt: skip
 from bench.install.steps import PIP, REST_WORKS, install_missing, run_step
+from bench.process.tree import capture
 
 CHECK = "import horovod.torch as hvd; print(int(hvd.gloo_built()), int(hvd.nccl_built()))"
 
@@ -71,16 +79,12 @@ def _usable(now: Status, mpi: bool) -> bool:
 def import_error() -> str | None:
     """Import Horovod in a fresh process: None where it has Gloo, else the last line of what went wrong."""
     with tempfile.TemporaryDirectory() as nowhere:
-        result = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", CHECK],
-            cwd=nowhere,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-    if result.returncode == 0 and result.stdout.strip().startswith("1 "):
+        result = capture([sys.executable, "-W", "ignore", "-c", CHECK], IMPORT_S, cwd=nowhere)
+    if result.code == 0 and result.out.strip().startswith("1 "):
         return None
-    return (result.stderr or result.stdout).strip().rpartition("\n")[2] or f"exit code {result.returncode}"
+    if result.code is None:
+        return f"its import does not end within {IMPORT_S:g} s"
+    return (result.err or result.out).strip().rpartition("\n")[2] or f"exit code {result.code}"
 
 
 def _copy_to(wheel: Path, folder: str) -> Path:

@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.install import cuda, toolchain
+from bench.process.tree import capture
 
 VERSION = "0.28.1"
 WORDS = {"nccl": "NCCL", "mpi": "MPI", "gloo": "Gloo"}  # what a Horovod can talk over
+IMPORT_S = 300.0  # for a fresh process to import torch, or Horovod, on a busy machine
 ASK = f"import horovod.torch as hvd; print(*(name for name in {tuple(WORDS)} if getattr(hvd, name + '_built')()))"
 
 
@@ -164,11 +165,7 @@ def built_with(label: str) -> list[str]:
 def _says() -> list[str]:
     """What a build that is not ours says of itself; asked once per process."""
     command = [sys.executable, "-W", "ignore", "-c", ASK]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    except subprocess.TimeoutExpired:
-        return []
-    return [WORDS[name] for name in done.stdout.strip().rpartition("\n")[2].split() if name in WORDS]
+    return [WORDS[name] for name in capture(command, IMPORT_S).out.strip().rpartition("\n")[2].split() if name in WORDS]
 
 
 def cache_dir() -> Path:

@@ -5,17 +5,16 @@ Standard library only: `packages.py` uses it before anything is installed.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import select
 import shlex
-import signal
-import subprocess
 import sys
 import time
 
+from bench.process.ending import signals_as_interrupt
+from bench.process.tree import Tree
+
 PERCENT = re.compile(rb"\[ *(\d+)%\]")  # how make reports its progress: "[ 42%] Building CXX object …"
+GRACE_S = 3.0  # from SIGTERM to SIGKILL
 QUIET_S = 30.0  # between two lines of progress where the output is no terminal
 
 
@@ -65,35 +64,22 @@ def run_logged(command, log_path, title: str, *, env=None, cwd=None, deadline: f
     """Run a command to its end and return its exit code; the output is appended to `log_path`.
 
     `deadline` is a time of `time.monotonic()`. Past it, at Ctrl-C and at SIGTERM, the command and all its
-    children are killed. Raises TimeoutError at the deadline.
+    children are ended. Raises TimeoutError at the deadline.
     """
     line = ProgressLine(title)
-    word, child = "stopped", None
-    with open(log_path, "ab") as log, signals_raise():
-        log.write(f"$ {shlex.join(map(str, command))}\n".encode())
-        log.flush()
-        try:
-            with _signals_wait() as before:  # one that comes while the child is started would leave it behind
-                child = subprocess.Popen(
-                    command,
-                    env=env,
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # a process group of its own, so that it can be ended as a whole
-                    preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
-                )
-            _copy_output(child, log, line, deadline)
-            code = child.wait()
-            word = "done" if code == 0 else "failed"
-            return code
-        finally:
-            if child:
-                with _signals_wait():
-                    _end_group(child)
-                child.stdout.close()
-            line.close(word)
+    word = "stopped"
+    try:
+        with open(log_path, "ab") as log, signals_as_interrupt(), Tree(grace_s=GRACE_S) as tree:
+            log.write(f"$ {shlex.join(map(str, command))}\n".encode())
+            log.flush()
+            tree.start(command, env, cwd=cwd, stdout=log, stderr=log)
+            with open(log_path, "rb") as output:
+                output.seek(log.tell())
+                code = _follow(tree, output, line, deadline)
+        word = "done" if code == 0 else "failed"
+        return code
+    finally:
+        line.close(word)
 
 
 def tail(log_path, lines: int = 15) -> str:
@@ -102,65 +88,14 @@ def tail(log_path, lines: int = 15) -> str:
         return "".join(f"    {line}" for line in log.readlines()[-lines:])
 
 
-def _copy_output(child, log, line: ProgressLine, deadline: float | None) -> None:
-    """Copy what the child prints to the log until it closes its output or ends."""
+def _follow(tree: Tree, output, line: ProgressLine, deadline: float | None) -> int:
+    """Wait for the command to end, and show how far it says it is. Returns its exit code."""
     percent = None
     while True:
         line.update(percent)
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
-        if not select.select([child.stdout], [], [], 0.5)[0]:
-            if child.poll() is not None:  # ended, though a grandchild still holds the pipe open
-                return
-            continue
-        chunk = os.read(child.stdout.fileno(), 1 << 16)
-        if not chunk:
-            return
-        log.write(chunk)
-        log.flush()
-        found = PERCENT.findall(chunk)
+        if (code := tree.wait(0.5)) is not None:
+            return code
+        found = PERCENT.findall(output.read())
         percent = int(found[-1]) if found else percent
-
-
-def _end_group(child) -> None:
-    """End what is left of the child's process group: SIGTERM, then after three seconds SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        give_up = time.monotonic() + 3.0
-        while time.monotonic() < give_up:
-            child.poll()  # a dead child that has not been waited for still counts as a member
-            try:
-                os.killpg(child.pid, number)
-            except (ProcessLookupError, PermissionError):
-                return
-            number = 0  # from now on only look whether anyone is left
-            time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def _signals_wait():
-    """Hold signals back, and hand out which were held before; a second Ctrl-C does not stop the tidying after the
-    first."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def signals_raise():
-    """Let SIGTERM and SIGHUP raise as Ctrl-C does, so that `finally` clauses run."""
-
-    def stop(number, frame):
-        raise KeyboardInterrupt
-
-    try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not in the main thread: signals belong to other code
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -19,13 +19,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import urllib.parse
 from pathlib import Path
 
 from bench.install import torch_build
-from bench.install.logged import run_logged, signals_raise, tail
+from bench.install.logged import run_logged, tail
+from bench.process import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = Path(__file__).with_name("requirements.lock")
@@ -36,6 +36,8 @@ LOG = STATE / "setup.log"
 LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # what the versions in the lock exist for
 OWN_PYTHONS = ((3, 10), *LOCKED_PYTHONS)  # what the code runs on
 PLAN = "Setting up {}, once: about 2 minutes for the packages ({}), then 2-4 minutes for Horovod"
+TRIAL_S = 60.0  # for a Python to start
+ENDING_S = 30.0  # for the building of Horovod to end its compilers and remove its work folder
 CUDA_SIZE, CPU_SIZE = "3 GB", "under 1 GB"  # to download
 
 
@@ -199,10 +201,10 @@ def install_lock(python: Path, lock: Path, title: str) -> None:
 
 def uv_environment(python: Path) -> dict[str, str]:
     """The environment for uv, which reads no settings of pip: the package indexes that pip is told of."""
-    done = subprocess.run([str(python), "-m", "pip", "config", "list"], capture_output=True, text=True)
+    said = tree.capture([str(python), "-m", "pip", "config", "list"], TRIAL_S).out
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
     told = {}
-    for key, values in re.findall(r"^(?:global|install|:env:)\.(\S+)='(.*)'$", done.stdout, re.MULTILINE):
+    for key, values in re.findall(r"^(?:global|install|:env:)\.(\S+)='(.*)'$", said, re.MULTILINE):
         if key in names:
             told[names[key]] = ("," if key == "find-links" else " ").join(re.split(r"\\n| ", values))
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_HTTP_TIMEOUT": "120", **told, **os.environ}
@@ -237,7 +239,7 @@ def wrong_python(wanted: tuple) -> str:
 def _starts(command: str) -> bool:
     """Whether this Python is there and starts: version managers leave commands on PATH that do not."""
     path = shutil.which(command)
-    return bool(path) and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
+    return bool(path) and tree.capture([path, "-c", ""], TRIAL_S).code == 0
 
 
 def _is_usable(python: Path) -> bool:
@@ -245,7 +247,7 @@ def _is_usable(python: Path) -> bool:
     if not python.exists():
         return False
     check = f"import pip, sys; sys.exit(sys.version_info[:2] not in {LOCKED_PYTHONS})"
-    return subprocess.run([str(python), "-c", check], capture_output=True).returncode == 0
+    return tree.capture([str(python), "-c", check], TRIAL_S).code == 0
 
 
 # --- The Python that is there -------------------------------------------------------------------------------
@@ -329,14 +331,8 @@ def install_horovod(python: Path) -> None:
     """Run `bench install-horovod`; where that fails it has said why, and the set-up goes on."""
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    child = subprocess.Popen([str(python), "-m", "bench", "install-horovod"], env=env)
-    try:
-        with signals_raise():
-            code = child.wait()
-    except KeyboardInterrupt:
-        child.terminate()  # it ends its compilers and removes its work folder
-        child.wait()
-        raise
+    command = [str(python), "-m", "bench", "install-horovod"]
+    code = tree.run(command, alone_s=ENDING_S, env=env, stdin=None, start_new_session=False)
     if code < 0 or code == 130:
         raise KeyboardInterrupt
     if code != 0:

@@ -6,18 +6,19 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 
 from bench.errors import UserError
 from bench.files import PROC
 from bench.measure.cgroup import memory_limit
+from bench.process.tree import capture
 
 INSTALL_TOOLS = (
     "`apt-get install g++ make` (Debian, Ubuntu), `dnf install gcc-c++ make` (Fedora, RHEL) or"
     " `xcode-select --install` (macOS)"
 )
+TRIAL_S, COMPILE_S = 60.0, 300.0  # for a tool to name its version; for one file to be compiled
 STANDARDS = (14, 17, 20, 23)
 MEMORY_PER_JOB_GIB = 1.5  # one compiler that reads all of torch's headers
 # A line of a build's output that names an error.
@@ -79,8 +80,8 @@ def find_cmake() -> str | None:
 
 def _cmake_version(cmake: str) -> tuple[int, ...]:
     """(major, minor), or () where it does not run."""
-    result = subprocess.run([cmake, "--version"], capture_output=True, text=True)
-    found = re.search(r"version (\d+)\.(\d+)", result.stdout)
+    result = capture([cmake, "--version"], TRIAL_S)
+    found = re.search(r"version (\d+)\.(\d+)", result.out)
     return tuple(int(n) for n in found.groups()) if found else ()
 
 
@@ -96,10 +97,10 @@ def cxx_standard(compiler: str, include_dirs: list[str], abi_flag: str = "") -> 
     for standard in STANDARDS:
         command = [compiler, f"-std=c++{standard}", "-fsyntax-only", "-Wfatal-errors", "-x", "c++", "-"]
         command += [f"-I{folder}" for folder in include_dirs] + ([abi_flag] if abi_flag else [])
-        result = subprocess.run(command, input="#include <ATen/ATen.h>\n", capture_output=True, text=True)
-        if result.returncode == 0:
+        result = capture(command, COMPILE_S, "#include <ATen/ATen.h>\n")
+        if result.code == 0:
             return standard
-        complaint = first_error(result.stderr) or complaint
+        complaint = first_error(result.err) or complaint
     raise UserError(
         f"{compiler} cannot compile the headers of the installed torch ({complaint or 'it gave no reason'});"
         " everything but MODE=horovod works; install a newer compiler (g++ 11 or later), name it in CXX,"
