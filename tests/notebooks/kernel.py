@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import secrets
 import textwrap
 import time
 from dataclasses import dataclass, field
@@ -12,7 +11,8 @@ from pathlib import Path
 import psutil
 
 from bench.course.notebook import kernel_command
-from bench.course.shell import MARKS, marked_with, own_paths
+from bench.course.shell import own_paths
+from bench.process.tree import MARK, Tree
 from tests.runs import PATIENT
 
 LIMIT_S = 200  # for one cell, on a busy machine
@@ -33,12 +33,12 @@ class Kernel:
     """A kernel whose temporary files lie in a folder of its own. Use as a context manager."""
 
     def __init__(self, folder: Path, **variables: str):
-        self.mark = f"of-the-tests-{secrets.token_hex(4)}"
+        self.tree = Tree()
         self.temporary = Path(folder) / "tmp"
         self.temporary.mkdir()
         self.variables = {
             **os.environ, **PATIENT, "PYTHONPATH": own_paths()["PYTHONPATH"], "TMPDIR": str(self.temporary),
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1", **marked_with(self.mark), **variables,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1", **self.tree.mark, **variables,
         }  # fmt: skip
 
     def __enter__(self) -> "Kernel":
@@ -88,7 +88,7 @@ class Kernel:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if self.mark in process.environ().get(MARKS, "").split() and process.pid not in (self.pid, *stays):
+                if self.tree.token in process.environ().get(MARK, "").split() and process.pid not in (self.pid, *stays):
                     found.append(" ".join(process.cmdline()))
         return found
 
