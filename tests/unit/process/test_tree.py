@@ -1,5 +1,6 @@
 """bench/process/tree.py: a command ends with all that it has started, politely, whoever the parents are by now."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -67,6 +68,31 @@ def carriers(token: str) -> list[int]:
     """The processes that carry a token, as /proc or the system shows it."""
     return [each.pid for each in psutil.process_iter(["environ"])
             if token in (each.info["environ"] or {}).get(MARK, "").split()]  # fmt: skip
+
+
+# What starts processes without a tree, and why.
+WITHOUT = {
+    "process/tree.py": "the tree itself",
+    "launch/cluster/inside.py": "the first process of a PID namespace: its end is the end of all others",
+    "launch/engines/horovod_elastic.py": "a launcher, within a node's tree",
+    "launch/engines/horovod_ranks.py": "a launcher, within a node's tree",
+    "course/start.py": "forks ranks, within a node's tree",
+    "commands/jupyter.py": "what was started with nohup in its terminals stays",
+    "config/hosts.py": "scontrol, which starts nothing, with a limit",
+    "measure/environment.py": "tools that start nothing, with a limit",
+    "measure/nccl.py": "one import, with a limit",
+    "proof/selfbench/benchmark.py": "one import",
+}
+STARTS = {*(f"subprocess.{name}" for name in ("Popen", "run", "call", "check_call", "check_output")),
+          *(f"os.{name}" for name in ("fork", "forkpty", "system", "popen", "posix_spawn"))}  # fmt: skip
+
+
+def test_nothing_else_starts_processes():
+    found = {}
+    for path in (ROOT / "bench").rglob("*.py"):
+        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+        found[path.relative_to(ROOT / "bench").as_posix()] = calls & STARTS
+    assert {name for name, calls in found.items() if calls} <= set(WITHOUT)
 
 
 # --- Who belongs to it ----------------------------------------------------------------------------------------------
