@@ -1,1 +1,2 @@
-"""What every process of a run has: crash handling (guard), a heartbeat, and one way to end a process tree (ending)."""
+"""What every process of a run has: crash handling (guard), a heartbeat, what to do when it is told to end (ending), and
+the only way to start, limit and end a command with all its processes (tree)."""
