@@ -630,7 +630,7 @@ def gloo_idle_s(nbytes: float, ranks: int, beta_s: float, most: float = math.inf
     (gloo/allgather.cc; gloo/allreduce.cc, whose largest piece is 1 MiB). A piece is sent when the receiver has said
     that it waits for it; on two ranks, where the neighbour on either side is the same one, that word stands behind what
     is being sent to it. So links stand idle for one piece: of two ranks' all-gather a third of the time. The same piece
-    is taken for more ranks; `bench forecast-check` shows how far that holds.
+    is taken for more ranks; `python -m tests.validation.forecast` shows how far that holds.
 
     All-gather of 4 MB at 1 MB/s, with ``ring_gather_s`` of 2 s on two ranks and 3 s on four:
 

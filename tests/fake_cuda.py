@@ -34,7 +34,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.modes import collectives, ddp, fsdp
-from bench.proof.selfbench import paired
+from bench.proof.gpu_check import bare_loop
 from bench.workload import text
 from bench.workload.loader import Draws
 
@@ -140,7 +140,7 @@ def stand_in() -> None:
     torch.Tensor.backward = backward
     for name in ("_pre_forward", "_post_forward"):
         setattr(DistributedDataParallel, name, with_gpus(getattr(DistributedDataParallel, name)))
-    collectives.join, paired.training_batches, nn.Module.to = join, batches, to
+    collectives.join, bare_loop.training_batches, nn.Module.to = join, batches, to
     fsdp.init_device_mesh, text.Workload.load = outside(init_device_mesh), outside(text.Workload.load)
     SGD.impl("_fused_sgd_", lambda *tensors, **options: None, "Meta")
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
@@ -158,13 +158,13 @@ def stand_in() -> None:
         setattr(torch.cuda, name, value)
 
 
-def labels_stay(built: paired.Harness) -> None:
+def labels_stay(built: bare_loop.Harness) -> None:
     """A mistake: the loss gets labels that are on the CPU."""
     loss = built.trainer.script.loss
     built.trainer.script.loss = lambda outputs, targets: loss(outputs, targets.cpu())
 
 
-def train(built: paired.Harness) -> None:
+def train(built: bare_loop.Harness) -> None:
     """STEPS steps, or under DDP one forward pass: before a second one it reads the time of the first."""
     trainer = built.trainer
     if not isinstance(built.mode, ddp.Mode):
@@ -205,7 +205,7 @@ def take_steps(options: dict, folder: Path, mistake: bool) -> dict:
     """Where everything lies after the steps of one config."""
     config = resolve(RunConfig(**options), "cuda", 16, CAPABILITY, MEMORY_GIB)
     try:
-        built = paired.Harness(config, folder, pairs=1)
+        built = bare_loop.Harness(config, folder, pairs=1)
         if mistake:
             labels_stay(built)
         train(built)

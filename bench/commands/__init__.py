@@ -7,7 +7,6 @@ from bench.commands.base import OWN, Command
 from bench.config.command_line import ON_OFF
 from bench.config.options import UNSET
 from bench.proof.gpu_check.base import PARTS as GPU_PARTS
-from bench.proof.selfbench import PARTS as COST_PARTS
 from bench.studies.base import Study
 from bench.studies.compare.study import COMPARE
 from bench.studies.programs import MODES_FLAG
@@ -122,23 +121,6 @@ LINES = [
                              "that belong to the forecast are drawn beside it"},
                 "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
 
-    Command("forecast-check", "check", "the forecast held against emulation over a list of settings drawn by a seeded "
-            "rule, two to three hours; ADVICE=1: the advice for made-up clusters; PUBLISHED=1: the forecast against "
-            "published tables", "FOLDER=folder [MOST=5 ADVICE=1]", "forecast_check", needs=HOROVOD, flags={
-                "--published": ON_OFF | {"metavar": "PUBLISHED", "help": "hold it against published tables of "
-                                         "throughput [those of results/published]"},
-                "--advice": ON_OFF | {"metavar": "ADVICE", "help": "hold the first choice of bench advise against "
-                                      "emulation, on clusters that the rule draws"},
-                "--most": {"metavar": "MOST", "help": "emulate at most so many of the settings that are left [all]"},
-                "--only-judge": ON_OFF | {"metavar": "ONLY_JUDGE", "help": "emulate nothing: the forecast again, held "
-                                          "against what is there"},
-                "--measured": {"metavar": "MEASURED", "help": "folder of comparisons between namespaces, with the "
-                               "upper bound: real steps beside the forecast's"},
-                "--out": {"metavar": "OUT", "help": "folder of the emulations' records [results/runs]"}},
-            positional={"folder": {"metavar": "FOLDER", "help": "with profile-MODEL.json of each model; the file and "
-                                   "the picture go there, and what is in the file is not emulated again. "
-                                   "PUBLISHED=1: with the tables [results/published]"}},
-            note="exit code 1 where a setting could not be emulated; it is tried again the next time"),
     Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
             options=True, needs=HOROVOD, flags=MODES_FLAG),
     Command("check", "check", "look for the known mistakes in records; exit code 3 when one is found", "OUT=folder",
@@ -159,10 +141,6 @@ LINES = [
                 "--repeats": {"metavar": "REPEATS", "help": "rounds, each with every size once [10]"},
                 "--max-minutes": {"metavar": "MAX_MINUTES", "help": "limit of the measuring; sizes that do not fit are "
                                   "left out, the largest first [5]"}}),
-    Command("selfbench", "check", "what the harness itself costs, against bare scripts", "[ROUNDS=8 ONLY=loop]",
-            "selfbench", options=True, needs=HOROVOD, flags={
-                "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds [8]"},
-                "--only": {"metavar": "ONLY", "help": f"one part of {', '.join(COST_PARTS)} [all]"}}),
 
     Command("predict-images", "look at results", "a folder of images classified by a checkpoint, over all devices",
             "FOLDER=photos RESUME=checkpoint GPUS=2 [TO=predictions.csv]", "predict_images", options=True,
@@ -257,15 +235,12 @@ LINES = [
                 "--labels": {"metavar": "FILE", "help": "the classes of VAL: the development kit (folder or .tar.gz), "
                              "its ground truth, or a list of names and classes"},
                 "--to": {"metavar": "FOLDER", "help": "where train/<class>/ and val/<class>/ are made"}}),
-    Command("renew", OWN, "write again what is made from code and records: tables of README and manual, reference "
-            "pages, pictures", "", "renew", needs=CLONE),
     Command("setup", "set up", "only set up: the other targets do so by themselves"),
     Command("test", OWN, "the test suite; ARGS=\"-k name\" for a part of it", "[QUICK=1]", needs=COURSE),
     Command("lint", OWN, "the style checks, and who may import whom"),
     Command("clean", OWN, "remove caches and build outputs; keeps .venv and results"),
     Command("help", "set up", "this list", module="help", flags={
         "--make": {"action": "store_true", "help": "as targets of make"},
-        "--markdown": {"action": "store_true", "help": "as the README has it"},
         "--targets": {"action": "store_true", "help": "the targets of make; +course: needs the course's packages"}}),
 ]  # fmt: skip
 COMMANDS: dict[str, Command] = {line.name: line for line in LINES}

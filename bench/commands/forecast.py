@@ -42,8 +42,9 @@ def run(args) -> int:
         tables.print_grid(console, grid)
     for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
         console.print(f"note: {line}", highlight=False, markup=False)
-    for path in draw(args, asked, found, points) if args.out else []:
-        print(f"written: {path}", flush=True)
+    if args.out:
+        for path in drawing.save_all(figures(asked, found, points), Path(args.out).expanduser()):
+            print(f"written: {path}", flush=True)
     return 0
 
 
@@ -65,17 +66,8 @@ def forecasts(args, asked: Asked) -> list[result.Forecast]:
 
 def points_of(args, asked: Asked) -> Points:
     """What of POINTS belongs to the forecast. Raises UserError."""
-    return records.find(folders_of(args), asked) if args.points else Points()
-
-
-def folders_of(args) -> list[str]:
-    """Those that POINTS names."""
-    return [folder.strip() for folder in (args.points or "").split(",") if folder.strip()]
-
-
-def draw(args, asked: Asked, found: list[result.Forecast], points: Points) -> list[Path]:
-    """Draw into OUT; the pictures' paths."""
-    return drawing.save_all(figures(asked, found, points, folders_of(args)), Path(args.out).expanduser())
+    folders = [folder.strip() for folder in (args.points or "").split(",") if folder.strip()]
+    return records.find(folders, asked) if args.points else Points()
 
 
 def link_of(args, profile: profiles.Profile) -> links.Link:

@@ -1,8 +1,8 @@
-"""`bench help`: every command in groups, for the terminal, for make and for the README."""
+"""`bench help`: every command in groups, for the terminal and for make."""
 
 from collections.abc import Iterator
 
-from bench.commands.base import GROUPS, OWN, Command
+from bench.commands.base import GROUPS, Command
 from bench.errors import ExitCode
 
 COLUMN = 40  # letters
@@ -14,8 +14,6 @@ def run(args) -> int:
 
     if args.targets:
         print(*(line.make + ("+course" if "course" in line.needs else "") for line in LINES if line.module))
-    elif args.markdown:
-        print("\n".join(markdown(LINES)))
     elif args.make:
         print("\n".join(listing(LINES, "make")))
         print("\nOptions are variables: make bench MODE=ddp GPUS=4. `bench COMMAND --help` lists those of a command.")
@@ -38,22 +36,12 @@ def listing(lines: list[Command], program: str) -> Iterator[str]:
         names = {line.name: f"make {line.make} {line.example}".rstrip() for line in lines}
     width = min(COLUMN, max(map(len, names.values())))
     for group in GROUPS:
-        yield group
-        for line in lines:
-            if line.group == group:
-                name = names[line.name]
-                if len(name) > width:
-                    yield f"  {name}"
-                    name = ""
-                yield f"  {name:{width}}  {line.help}"
-
-
-def markdown(lines: list[Command]) -> Iterator[str]:
-    """A table for the README: what users call."""
-    yield "| to | command | what it does |"
-    yield "|---|---|---|"
-    for group in (group for group in GROUPS if group != OWN):
-        for number, line in enumerate(each for each in lines if each.group == group):
-            example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
-            command = f"make {line.make}{example.partition(' [')[0]}".replace("|", "\\|")
-            yield f"| {'' if number else group} | `{command}` | {line.help} |"
+        found = [line for line in lines if line.group == group]
+        if found:
+            yield group
+        for line in found:
+            name = names[line.name]
+            if len(name) > width:
+                yield f"  {name}"
+                name = ""
+            yield f"  {name:{width}}  {line.help}"

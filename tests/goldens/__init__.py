@@ -100,7 +100,7 @@ def of_forecast() -> dict:
     points = Points([forecasts.measured(throughput=each) for each in (120.0, 126.0)],
                     [forecasts.emulated(asked.profile, ranks=8, step_s=0.52, watched=True),
                      forecasts.emulated(asked.profile, "fsdp", dilate=7.0, step_s=0.8)])  # fmt: skip
-    return forecast_figures.figures(asked, found, points, [])
+    return forecast_figures.figures(asked, found, points)
 
 
 def records_of_two_machines() -> list:

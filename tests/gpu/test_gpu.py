@@ -6,12 +6,12 @@ import torch
 
 from bench.measure import nccl
 from bench.measure.nvml import visible_gpus, why_no_gpu
-from bench.proof.selfbench.input_pipeline import write_photographs
 from bench.record.read import load
 from bench.workload.images import decode_on_gpu
 from bench.workload.images.photographs import ImageSet
 from bench.workload.images.sources import FolderSource
 from tests.runs import left_behind, needs_horovod, run
+from tests.validation.overhead.input_pipeline import write_photographs
 
 GPUS = visible_gpus()
 REASON = why_no_gpu() or "torch sees no GPU: its build has no CUDA, or the driver is too old for it"

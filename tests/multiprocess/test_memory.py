@@ -4,8 +4,8 @@ Kernels' workspaces, which depend on the CPU, are in no prediction."""
 
 import pytest
 
-from tests.predicted_memory import ALIKE, ROWS, compared, off_by
 from tests.runs import needs_horovod
+from tests.validation.predicted_memory import ALIKE, ROWS, compared, off_by
 
 WITHIN = 0.02
 

@@ -305,7 +305,7 @@ def test_a_study_with_its_picture_and_a_data_set(copy):
 
 
 def test_a_command_and_a_study_are_in_every_help(copy):
-    for words in (["help"], ["help", "--make"], ["help", "--markdown"]):
+    for words in (["help"], ["help", "--make"]):
         listing = copy.run(*words)
         assert "hello" in listing and "shards" in listing
     assert copy.run("hello") == "hello\n"

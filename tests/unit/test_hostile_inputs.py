@@ -63,7 +63,7 @@ NAMED = (
     ["new-workload"], ["forecast"], ["help"], ["slides", "--name"], ["notebooks", "--name"], ["release", "--name"],
     ["export", "--to"], ["solutions-check", "--sets"], ["time", "--cmd"], ["time", "--label"], ["time", "--limit"],
     ["cluster", "--rate"], ["network", "--backends"], ["network", "--sizes"], ["gpu-check", "--part"],
-    ["gpu-check", "--budget"], ["selfbench", "--only"], ["memory", "--memory-gib"], ["install-horovod", "--jobs"],
+    ["gpu-check", "--budget"], ["memory", "--memory-gib"], ["install-horovod", "--jobs"],
     ["predict-images", "images", "--resume"], ["unpack-imagenet", "--to", "out", "--train"], ["verify", "--modes"],
     ["compare", "--modes"], ["advise", "--link"], ["emulate", "--rate"], [],
 )  # fmt: skip

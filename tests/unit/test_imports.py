@@ -24,15 +24,15 @@ MAY_ASK = {
     "bench/studies/programs.py": "a mode is not its own baseline",
     "bench/studies/unsynced/result.py": "two programs of one mode are compared, whichever it is",
 }
-# Who may have tables by mode: the table itself, each mode's own file, plain scripts of four modes, and the course, in
-# which a picture of ddp is one of ddp.
+# Who may have tables by mode: the table itself, each mode's own file, and the course, in which a picture of ddp is one
+# of ddp.
 MODE_NAMES = set(MODES) - {"local"}  # this machine, and its file system, are called so as well
-MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/proof/selfbench/bare.py", "bench/course/")
+MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/course/")
 
 # What a machine without torch can load: all but what lives in the worker.
 HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.observe",
                "bench.foreign.rank", "bench.foreign.models", "bench.foreign.watching",
-               "bench.without_training.prediction.files", "bench.proof.selfbench",
+               "bench.without_training.prediction.files", "bench.proof.gpu_check.bare_loop",
                "bench.proof.gpu_check.probes", "bench.without_training.emulation.stand_in",
                "bench.structure"]  # fmt: skip
 LIGHT_EXCEPTIONS = [
@@ -41,7 +41,6 @@ LIGHT_EXCEPTIONS = [
     "bench.measure.nvml",
     "bench.measure.environment",
     "bench.measure.horovod_timeline",
-    "bench.proof.selfbench.benchmark",  # it runs the others as processes
     "bench.training.schedule",
     "bench.workload.sharding",
 ]

@@ -15,7 +15,7 @@ from bench import worker
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.measure import load, steady
-from bench.proof.selfbench.paired import Harness
+from bench.proof.gpu_check.bare_loop import Harness
 from tests.runs import ROOT
 
 

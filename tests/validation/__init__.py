@@ -1,1 +1,1 @@
-"""Measurements that a developer runs by hand on an idle machine; no test, and no command of `bench`."""
+"""What a developer runs by hand; no test, and no command of `bench`. README.md lists it."""

@@ -1,4 +1,6 @@
-"""Memory predicted against memory measured, in real runs: ``python -m tests.predicted_memory [--json FILE]``.
+"""Memory predicted against memory measured, in real runs.
+
+    python -m tests.validation.predicted_memory [--json FILE]
 
 Each row is a run with MEMORY=1, whose ranks record every allocation of one more step; beside it what `bench memory`
 says of the same options. What the profiler of a CPU cannot see is left out on both sides: Horovod's fusion buffer.
@@ -65,7 +67,7 @@ def off_by(pair: tuple[dict, dict]) -> float:
 
 def main() -> None:
     """Run the rows, print them, and write them."""
-    parser = argparse.ArgumentParser(prog="python -m tests.predicted_memory", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
     path, rows = parser.parse_args().json, []
     with tempfile.TemporaryDirectory() as folder:

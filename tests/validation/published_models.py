@@ -1,4 +1,4 @@
-"""The models of the published tables, layer by layer: ``python -m tests.published_models`` writes them.
+"""The models of the published tables, layer by layer: ``python -m tests.validation.published_models`` writes them.
 
 Each is torchvision's, without weights: names and shapes of its parameters in the order of the forward pass, and how
 many multiplications a layer does for one image. They are in results/published/models.
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from bench.without_training.forecast_check.published import FOLDER
+from tests.validation.forecast.published import FOLDER
 
 PIXELS = {"resnet50": 224, "resnet101": 224, "resnext50_32x4d": 224, "resnext101_32x8d": 224, "vgg16": 224,
           "inception_v3": 299}  # fmt: skip

@@ -1,4 +1,6 @@
-"""Published training scripts under a Watch: ``python -m tests.watched.published FOLDER [NAMES] [--json FILE]``.
+"""Published training scripts under a Watch.
+
+    python -m tests.validation.published_scripts FOLDER [NAMES] [--json FILE]
 
 FOLDER holds clones of other projects, as `git clone https://github.com/<owner>/<name>` leaves them:
 
@@ -129,7 +131,7 @@ SCRIPTS = (
 
 def main() -> None:
     """Run those asked for; print what their Watch says."""
-    parser = argparse.ArgumentParser(prog="python -m tests.watched.published", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("clones", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--json", type=Path)

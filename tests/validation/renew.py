@@ -1,34 +1,40 @@
-"""`bench renew`: write again what is made from the code and the records, and say what has changed.
+"""Write again what is made from the code and the records, and say what has changed.
+
+    python -m tests.validation.renew
 
 Tables of the README and the manual, the README and the pictures of each folder of reference records, the pictures in
 the chapters' texts. A test says when one of the texts is stale.
 """
 
+import argparse
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import files
 from bench.analysis import drawing
 from bench.analysis.suite import Suite
-from bench.commands import COMMANDS, LINES, forecast
-from bench.commands.help import markdown
-from bench.commands.run_output import announce, print_run
-from bench.course import chapters, illustrations
+from bench.commands import COMMANDS, forecast
+from bench.course import chapters
 from bench.files import PROJECT
 from bench.record.disturbance import undisturbed
-from bench.report import forecast_example, manual, reference_page
 from bench.studies.registry import study_of
-from bench.without_training.forecast_check import figure as forecast_check_figure
-from bench.without_training.forecast_check import published
-from bench.without_training.forecast_check import result as forecast_check
+from bench.without_training.forecast_pictures.figures import figures
+from bench.without_training.forecast_pictures.points import Asked
+from bench.without_training.forecast_pictures.winner import Place, at_rate
 from bench.without_training.network import figure as network_figure
 from bench.without_training.network.record import by_suite, place_of
 from bench.without_training.network.record import find as find_networks
+from tests.validation.forecast import figure as forecast_check_figure
+from tests.validation.forecast import published
+from tests.validation.forecast import result as forecast_check
+from tests.validation.pages import forecast_example, illustrations, manual, reference_page
 
 
-def run(args) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Draw the pictures, write the texts; print each file that has changed, and each suite that is no reference."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args(argv)
     changed = [*draw(), *write()]
     for path in changed:
         print(path.relative_to(PROJECT))
@@ -40,21 +46,9 @@ def run(args) -> int:
     return 0
 
 
-def texts() -> Iterator[tuple[Path, str]]:
-    """(path, text as it should be) of every text."""
-    blocks = {"commands": lambda: "\n".join(markdown(LINES)) + "\n", "sample": lambda: manual.sample(show)}
-    return manual.documents(blocks)
-
-
-def show(console, record, others) -> None:
-    """What `bench run` prints of a record."""
-    announce(console, record.config)
-    print_run(console, record, others)
-
-
 def write() -> Iterator[Path]:
     """Write the texts that are stale."""
-    return stale(texts())
+    return stale(manual.documents())
 
 
 def stale(contents: Iterable[tuple[Path, str]]) -> Iterator[Path]:
@@ -112,7 +106,17 @@ def draw_forecast() -> list[Path]:
     words = forecast_example.words(manual.FORECAST_CHECK)
     args = COMMANDS["forecast"].parse([f"--{name.lower()}={value}" for name, value in words.items()])
     asked = forecast.asked_of(args)
-    return forecast.draw(args, asked, forecast.forecasts(args, asked), forecast.points_of(args, asked))
+    others = emulated_places(asked, manual.FORECAST_CHECK)
+    drawn = figures(asked, forecast.forecasts(args, asked), forecast.points_of(args, asked), others)
+    return drawing.save_all(drawn, manual.FORECAST_CHECK)
+
+
+def emulated_places(asked: Asked, folder: Path) -> list[Place]:
+    """For the map of a forecast: each profile of its machine over each rate at which it has been emulated."""
+    profiles, rows = forecast_check.read_profiles(folder), forecast_check.read(folder)["rows"]
+    return [Place(model, profiles[model], at_rate(asked.link, rate))
+            for model, rate in sorted({(row["model"], row["rate_mbit"]) for row in rows})
+            if profiles[model].machine == asked.profile.machine]  # fmt: skip
 
 
 def draw_published() -> list[Path]:
@@ -127,3 +131,7 @@ def draw_chapters() -> Iterator[Path]:
         path.unlink()
         yield path
     yield from stale(drawn.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

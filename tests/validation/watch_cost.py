@@ -1,4 +1,4 @@
-"""What a Watch adds to a step: ``python -m tests.watched.cost [--json FILE]``.
+"""What a Watch adds to a step: ``python -m tests.validation.watch_cost [--json FILE]``.
 
 One process, a model of two layers and batches from a list in memory, so that a step is short and what the Watch adds
 can be seen. Epochs with the Watch and without take turns; the figures are medians over their steps.
@@ -23,7 +23,7 @@ SHARE = 0.01
 
 def main() -> None:
     """Measure, print, and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m tests.watched.cost", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.validation.watch_cost", description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path)
     path = parser.parse_args().json
     torch.set_num_threads(1)

@@ -1,13 +1,16 @@
 """Part A2: the reference of one device: is what is chosen by default the fastest, and as fast as a bare loop?"""
 
+import json
 import tempfile
 from pathlib import Path
 
+from bench.config.options import RunConfig, to_dict
 from bench.errors import RunFailed
+from bench.launch.command import thread_variables
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import NotExercised, Part
+from bench.proof.gpu_check.ground import Ground
 from bench.proof.gpu_check.needs import COMPILES, SHORT
-from bench.proof.selfbench.processes import execute, gpu_loop
 
 PART = Part("A2", "single: the reference of one device, and what is chosen by default")
 DEFAULT = {"plain": False}
@@ -59,16 +62,27 @@ def add(name: str, seconds: float, *needs: str, **options) -> None:
 
 
 def against_bare(**options):
-    """A check: the harness's loop and a bare script's in turns, in one process (``bench.proof.selfbench.gpu_loop``)."""
+    """A check: the harness's loop and a bare script's in turns, in one process."""
 
     def run(ground):
         config = ground.config(**options | {"warmup_steps": 20, "timed_steps": 10})
-        with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
-            blocks = execute("gpu loop", gpu_loop(config, PAIRS), Path(folder) / "blocks")
+        blocks = blocks_of(ground, config, PAIRS)
         examples = config.global_batch * config.timed_steps
         return answers.against_bare(blocks["harness_s"], blocks["bare_s"], examples)
 
     return run
+
+
+def blocks_of(ground: Ground, config: RunConfig, pairs: int) -> dict[str, list[float]]:
+    """What ``bare_loop`` times in a fresh process: "harness_s", "bare_s" -> seconds of each block. Raises RunFailed."""
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
+        words = ["-m", "bench.proof.gpu_check.bare_loop", json.dumps(to_dict(config)), str(pairs), folder]
+        variables = {"RANK": "0", **thread_variables(config.threads_per_process)}
+        code, said = ground.command(words, config.timeout, variables)
+        if code != 0:
+            (last,) = said.strip().splitlines()[-1:] or ["it printed nothing"]
+            raise RunFailed(f"bare loop: {'not in time' if code is None else f'exit code {code}'}: {last}")
+        return json.loads(Path(folder, "rank0.json").read_text())
 
 
 def add_bare(settings: str, seconds: float, *needs: str, **options) -> None:

@@ -1,15 +1,16 @@
 """The harness's loop on one GPU and a bare one with the same settings, in turns, in one process.
 
-``python -m bench.proof.selfbench.gpu_loop CONFIG PAIRS OUT``: CONFIG is JSON, of MODE=single; OUT is a folder for
+``python -m bench.proof.gpu_check.bare_loop CONFIG PAIRS OUT``: CONFIG is JSON, of MODE=single; OUT is a folder for
 ``rank0.json``. ``Bare`` is a training script as an engineer writes it for a GPU, with nothing of the harness in it: its
 own model, optimizer, precision and images. Both draw batches from 512 images that lie on the device. Blocks of steps
-take turns, as in ``paired``, and a block takes from a device that stands still to one that does so again. DEVICE=cpu
-runs the same lines on a CPU: to see that they run, not for a figure.
+take turns, so that what disturbs the machine for seconds cancels, and a block takes from a device that stands still to
+one that does so again. DEVICE=cpu runs the same lines on a CPU: to see that they run, not for a figure.
 """
 
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,9 +19,45 @@ from torch.nn.functional import cross_entropy
 
 from bench.config.options import RunConfig, from_dict
 from bench.measure.memory import MemorySampler
-from bench.proof.selfbench.paired import Harness, in_turns
+from bench.modes import load_mode
+from bench.process.heartbeat import StatusWriter
+from bench.training.loop import Trainer, build_optimizer, learning_rates
+from bench.training.script import Script
+from bench.worker import Data, build_model
+from bench.workload import load_workload
+from bench.workload.loader import training_batches
 
 POOL, CLASSES = 512, 1000
+
+
+class Harness:
+    """The harness's loop as a run has it, with batches for the untimed steps and ``pairs`` blocks. Files go to out."""
+
+    def __init__(self, config: RunConfig, out: Path, pairs: int):
+        self.mode = mode = load_mode(config.mode)(config)
+        script = Script(config, mode, load_workload(config, mode.topology.device))
+        status = StatusWriter(out, mode.topology.rank)
+        self.data, _ = script.workload.load(mode, print)
+        data = Data(self.data, None, None, len(self.data))
+        self.model, _ = build_model(config, script, data, status)
+        self.optimizer = mode.wrap_optimizer(build_optimizer(config, self.model), self.model)
+        lr_of = learning_rates(config, len(self.data))
+        self.trainer = Trainer(config, mode, self.model, self.optimizer, lr_of, status, out, script)
+        steps = config.warmup_steps + pairs * config.timed_steps
+        self.stream = iter(training_batches(config, mode.topology, self.data, steps))
+
+    def train(self, steps: int) -> None:
+        """So many steps."""
+        self.trainer.train_steps(self.stream, steps)
+
+
+def in_turns(pairs: int, programs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Blocks of two programs, ``pairs`` of each, the order turned from pair to pair: name -> seconds of each block."""
+    blocks = {name: [] for name in programs}
+    for pair in range(pairs):
+        for name in list(programs) if pair % 2 else reversed(programs):
+            blocks[name].append(programs[name]())
+    return blocks
 
 
 class Bare:

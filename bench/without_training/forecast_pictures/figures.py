@@ -3,14 +3,15 @@
 from bench.without_training.forecast.result import Forecast
 from bench.without_training.forecast_pictures import efficiency, timeline, winner
 from bench.without_training.forecast_pictures.points import Asked, Points
+from bench.without_training.forecast_pictures.winner import Place
 
 
-def figures(asked: Asked, found: list[Forecast], points: Points, folders: list[str]) -> dict:
-    """Efficiency over devices; one step, and which mode wins, on as many devices as the forecast has at most. folders:
-    where the points are from."""
+def figures(asked: Asked, found: list[Forecast], points: Points, others: list[Place] = ()) -> dict:
+    """Efficiency over devices; one step, and which mode wins, on as many devices as the forecast has at most. others:
+    what the map marks besides the forecast's own place."""
     most = max(each.ranks for each in found)
     return {
         "forecast-efficiency": efficiency.draw(asked, found, points),
         "forecast-timeline": timeline.draw(asked, most, points),
-        "forecast-winner": winner.draw(asked, most, folders),
+        "forecast-winner": winner.draw(asked, most, others),
     }

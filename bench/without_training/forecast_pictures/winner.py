@@ -9,7 +9,6 @@ import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench import formulas
 from bench.analysis import style
@@ -22,7 +21,6 @@ from bench.without_training.advice.step import FP16
 from bench.without_training.forecast.engines import ENGINES
 from bench.without_training.forecast.link import BYTE, Link
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import result as forecast_check
 from bench.without_training.forecast_pictures.points import Asked
 
 BODY = 4.6  # inches
@@ -110,23 +108,12 @@ def middles(ends: tuple[float, float]) -> list[float]:
     return [ends[0] + size * (cell + 0.5) for cell in range(CELLS)]
 
 
-def places_of(folders: list[str], asked: Asked) -> list[Place]:
-    """The forecast's own profile and link, and each profile of its machine over each rate at which `bench
-    forecast-check` has emulated it, below these folders."""
-    found = {}
-    for path in sorted(path for folder in folders for path in Path(folder).expanduser().rglob(forecast_check.NAME)):
-        profiles, rows = forecast_check.read_profiles(path.parent), forecast_check.read(path.parent)["rows"]
-        for model, rate in sorted({(row["model"], row["rate_mbit"]) for row in rows}):
-            if profiles[model].machine == asked.profile.machine:
-                found[model, rate] = Place(model, profiles[model], at_rate(asked.link, rate))
-    own = Place(asked.record.config.model, asked.profile, asked.link)
-    return list((found | {(own.name, rate_of(own.link)): own}).values())
-
-
 @style.styled
-def draw(asked: Asked, ranks: int, folders: list[str]):
+def draw(asked: Asked, ranks: int, others: list[Place] = ()):
     """The regions with their names, and this forecast's own place among others of the same machine."""
-    ways, places = ways_of(asked.configs), places_of(folders, asked)
+    own = Place(asked.record.config.model, asked.profile, asked.link)
+    places = list({(each.name, rate_of(each.link)): each for each in [*others, own]}.values())
+    ways = ways_of(asked.configs)
     looks = looks_of(ways)
     title = f"Which mode wins on {ranks} devices, predicted"
     paper = style.canvas(None, title, BODY, None, tuple(foot(asked, places)))

@@ -258,12 +258,6 @@ def disturbed(records: list[NetworkRecord]) -> list[str]:
     return [f"{name} was disturbed: {in_words(shares)} while it was measured" for name, shares in found if shares]
 
 
-def load_line(records: list[NetworkRecord]) -> str:
-    """The most that others took of the CPU."""
-    share = max(record["summary"]["others_cpu_share"] for record in records)
-    return f"{in_words({'others_cpu_share': share})} at most"
-
-
 def repeat(records: list[NetworkRecord]) -> str:
     """The make command that measures the same again."""
     first, asked = records[0].config, records[0].plan

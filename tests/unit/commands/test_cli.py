@@ -105,13 +105,12 @@ def test_the_table_has_every_command_that_there_is():
     [
         ([], "^{}$", r"^  bench ([a-z-]+)", False),
         (["--make"], "^{}$", r"^  make ([a-z-]+)", True),
-        (["--markdown"], r"^\| {} \|", r"`make ([a-z-]+)", True),
     ],
-    ids=["for the terminal", "for make", "for the README"],
+    ids=["for the terminal", "for make"],
 )
 def test_every_help_lists_every_command_in_its_group(form, heading, entry, of_make):
-    """One table, in three forms; make has some targets that are no command."""
-    shown = [group for group in GROUPS if group != OWN or "--markdown" not in form]  # the README is for users
+    """One table, in two forms; make has some targets that are no command, and a group of these alone."""
+    shown = [group for group in GROUPS if of_make or group != OWN]
     groups = "|".join(heading.format(group) for group in shown)
     _, *sections = re.split(groups, bench("help", *form).stdout, flags=re.MULTILINE)
     for group, section in zip(shown, sections, strict=True):
@@ -183,7 +182,6 @@ def test_an_unknown_word_is_told_what_it_is_near_to(arguments, words, no_torch):
         ('run --probe {"predcit":{}}', "PROBE="),
         ("verify --gpus x", "GPUS=x"),
         ("gpu-check --device cpu --gpus x", "GPUS=x"),
-        ("selfbench --rounds 1", "ROUNDS=1"),
         ("compare --rounds 0", "ROUNDS=0"),
         ("compare --rounds many", "ROUNDS=many"),
         ("compare --replay magic", "unknown REPLAY=magic: choose one of dp-workers"),

@@ -34,8 +34,7 @@ def installed(tmp_path_factory):
 
 
 def test_what_needs_a_clone_is_known():
-    assert {"jupyter", "notebooks", "site", "slides", "release", "grade", "export", "solutions-check",
-                            "renew"} == OF_THE_CLONE  # fmt: skip
+    assert {"jupyter", "notebooks", "site", "slides", "release", "grade", "export", "solutions-check"} == OF_THE_CLONE
 
 
 @pytest.mark.parametrize("name", sorted(OF_THE_CLONE))

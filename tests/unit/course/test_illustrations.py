@@ -2,8 +2,10 @@
 
 import pytest
 
-from bench.course import chapters, illustrations
+from bench.course import chapters
 from bench.course.chapters import TUTORIALS
+from bench.course.illustrations import without_pictures
+from tests.validation.pages import illustrations
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +15,7 @@ def drawn():
 
 def test_they_are_as_their_cells_draw_them(drawn):
     stale = [path.name for path, text in drawn.items() if not path.exists() or path.read_text() != text]
-    assert drawn and not stale, "`bench renew` draws them; a record's picture may be that of an older record"
+    assert drawn and not stale, "`python -m tests.validation.renew` draws them; a record's may be of an older record"
 
 
 def test_each_line_of_a_picture_has_its_cell_and_no_file_is_left_over(drawn):
@@ -24,4 +26,4 @@ def test_each_line_of_a_picture_has_its_cell_and_no_file_is_left_over(drawn):
 @pytest.mark.parametrize("file", ["pictures/turns.svg", "../results/reference/a-machine/weak-1/pictures/weak.svg"])
 def test_a_notebook_has_the_cell_and_not_the_line(file):
     text = f"# T\n\n```python\ncourse.diagrams.turns()\n```\n\n![Turns]({file})\n\nIt goes on.\n"
-    assert illustrations.without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"
+    assert without_pictures(text) == "# T\n\n```python\ncourse.diagrams.turns()\n```\n\nIt goes on.\n"

@@ -7,8 +7,8 @@ import pytest
 from bench.analysis.comparison import compare_suite
 from bench.analysis.suite import suites_of
 from bench.record.read import find_records
-from bench.report.reference_page import is_claim
 from tests.runs import ROOT
+from tests.validation.pages.reference_page import is_claim
 
 TUTORIALS = ROOT / "tutorials"
 

@@ -9,7 +9,6 @@ from bench.analysis.suite import suites_of
 from bench.commands import advise as command
 from bench.errors import UserError
 from bench.record.read import find_records
-from bench.report import manual
 from bench.report.advice import facts_of
 from bench.studies.breakdown.result import step_ms
 from bench.studies.compare.study import COMPARE
@@ -17,6 +16,7 @@ from bench.studies.registry import study_of
 from bench.without_training.advice import choice
 from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST
 from tests import networks, profiles, records
+from tests.validation.pages import manual
 
 
 def compared(name: str = "0001", rounds: int = 3, **speeds) -> list:

@@ -8,16 +8,15 @@ import sys
 
 import pytest
 
-from bench.__main__ import main
-from bench.commands import forecast_check as command
 from bench.measure.environment import collect_environment
-from bench.report import manual
 from bench.without_training.emulation import record as records
-from bench.without_training.forecast_check import advice, figure, measured, result, settings
-from bench.without_training.forecast_check.settings import ENGINES, Setting
 from tests import emulations, profiles
 from tests.profiles import PROFILE
 from tests.shown import text_of
+from tests.validation.forecast import __main__ as command
+from tests.validation.forecast import advice, figure, measured, result, settings
+from tests.validation.forecast.settings import ENGINES, Setting
+from tests.validation.pages import manual
 
 COMMITTED = manual.FORECAST_CHECK
 FAST = dataclasses.replace(PROFILE, forward_s=0.1, backward_s=0.1, optimizer_s=0.01, other_s=0.0, tensors=tuple(
@@ -131,21 +130,21 @@ def emulator(monkeypatch):
 
 def test_what_is_in_the_file_is_not_emulated_again(tmp_path, emulator, capsys):
     folder, (_, asked) = folder_of(tmp_path), emulator
-    assert main(["forecast-check", str(folder), "--most=2"]) == 0
+    assert command.main([str(folder), "--most=2"]) == 0
     assert len(set(asked)) == 2 and "settings are not emulated yet" in capsys.readouterr().out
     before = json.loads((folder / result.NAME).read_text())
-    assert main(["forecast-check", str(folder), "--most=1"]) == 0
+    assert command.main([str(folder), "--most=1"]) == 0
     assert len(set(asked)) == 3
     after = json.loads((folder / result.NAME).read_text())
     assert [row["name"] for row in after["rows"][:2]] == [row["name"] for row in before["rows"]]
-    assert main(["forecast-check", str(folder), "--only-judge"]) == 0 and len(set(asked)) == 3
+    assert command.main([str(folder), "--only-judge"]) == 0 and len(set(asked)) == 3
     assert {path.suffix for path in (folder / "pictures").iterdir()} == {".svg", ".png"}
 
 
 def test_a_setting_whose_steps_scatter_is_emulated_once_more_and_the_steadier_counts(tmp_path, emulator):
     folder, (told, asked) = folder_of(tmp_path), emulator
     told += [[1.0, 5.0, 1.0], [1.0, 2.0, 1.0]]
-    assert main(["forecast-check", str(folder), "--most=1"]) == 0
+    assert command.main([str(folder), "--most=1"]) == 0
     (found,) = json.loads((folder / result.NAME).read_text())["rows"]
     assert len(asked) == 2 and found["emulated"] == 2 and found["steps_s"] == [1.0, 2.0, 1.0]
     assert found["runs_s"] == [pytest.approx(4 / 3)]
@@ -173,13 +172,13 @@ def test_a_setting_that_fails_or_hangs_is_said_and_the_next_one_goes_on(program,
     monkeypatch.setattr(command, "SLOWER", 0)
     monkeypatch.setattr(command, "GRACE_S", 1.0)
     monkeypatch.setattr(sys, "executable", str(stand_in))
-    assert main(["forecast-check", str(folder), "--most=2"]) == 1
+    assert command.main([str(folder), "--most=2"]) == 1
     errors = capsys.readouterr().err
     assert errors.count(said) == 2 and "none of the 2 settings could be emulated" in errors
 
 
 def test_a_folder_without_profiles_is_refused_in_one_line(tmp_path, capsys):
-    assert main(["forecast-check", str(tmp_path)]) == 2
+    assert command.main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert "profile-resnet18.json is no record" in error and error.count("\n") == 1
 
@@ -252,15 +251,10 @@ def test_what_one_check_has_emulated_the_other_one_takes(first, second, words, t
     rows = [row([1.0] * 3, each.made_with, each.nodes, name=each.name, model=each.model, engine=each.engine.name)
             for each in (*shared, *apart)]  # fmt: skip
     first.write(folder, {first.KEY: 1, "environment": collect_environment(), "rows": rows})
-    assert main(["forecast-check", str(folder), "--most=1", *words]) == 0
+    assert command.main([str(folder), "--most=1", *words]) == 0
     taken = second.read(folder)["rows"]
     assert [each["name"] for each in taken] == [*(each.name for each in shared), *asked] and len(asked) == 1
     assert all(each.get("made_with", False) == wanted[each["name"]].made_with for each in taken)
-
-
-def test_two_checks_at_once_are_refused(tmp_path, capsys):
-    assert main(["forecast-check", str(tmp_path), "--advice", "--published"]) == 2
-    assert "PUBLISHED and ADVICE are two checks" in capsys.readouterr().err
 
 
 # --- what is committed ------------------------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from bench.__main__ import main
-from bench.without_training.forecast_check import figure, measured, result, settings
 from tests import forecasts, records
 from tests.shown import text_of
+from tests.validation.forecast import figure, measured, result, settings
+from tests.validation.forecast.__main__ import main
 
 PROGRAMS = {"ddp": 40.0, "horovod": 40.0, "independent": 50.0}  # images per second; the profile's device makes 100
 
@@ -55,7 +55,7 @@ def test_the_computation_takes_as_long_as_the_upper_bounds(tmp_path):
 
 def test_real_steps_stand_in_the_file_the_table_and_the_picture_and_stay_there(tmp_path, capsys):
     folder = checked(tmp_path / "check")
-    words = ["forecast-check", folder, "--only-judge"]
+    words = [folder, "--only-judge"]
     assert main([*words, f"--measured={runs(tmp_path / 'runs')}"]) == 0
     said = capsys.readouterr().out
     assert "measured, s" in said and "2 programs of real trainings between namespaces" in said
@@ -74,7 +74,7 @@ def test_real_steps_stand_in_the_file_the_table_and_the_picture_and_stay_there(t
 ])  # fmt: skip
 def test_runs_that_belong_to_no_profile_are_refused_in_one_line(options, why, tmp_path, capsys):
     folder = checked(tmp_path / "check")
-    code = main(["forecast-check", folder, "--only-judge", f"--measured={runs(tmp_path / 'runs', **options)}"])
+    code = main([folder, "--only-judge", f"--measured={runs(tmp_path / 'runs', **options)}"])
     error = capsys.readouterr().err
     assert code == 2 and error.count("\n") == 1 and "no comparison between namespaces" in error
     assert why in error

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench.__main__ import main
 from bench.files import PROJECT
-from bench.report import markdown
-from bench.without_training.forecast_check import published
-from tests import published_models
+from tests.validation import published_models
+from tests.validation.forecast import published
+from tests.validation.forecast.__main__ import main
+from tests.validation.pages import markdown
 
 MODEL = """# model: made up
 # buffers: float32 400, int64 8
@@ -86,14 +86,14 @@ def test_the_committed_models_are_torchvisions(name):
 
 def test_the_command_prints_every_row_and_leaves_its_picture(folder, capsys):
     table(folder, ALONE, FOUR.format(10))
-    assert main(["forecast-check", str(folder), "--published"]) == 0
+    assert main([str(folder), "--published"]) == 0
     said = capsys.readouterr().out
     assert "made-up" in said and "1 published row of 1 table:" in said
     assert sorted(path.name for path in (folder / "pictures").iterdir()) == ["published.png", "published.svg"]
 
 
 def test_a_folder_without_tables_is_refused_in_one_line(tmp_path, capsys):
-    assert main(["forecast-check", f"--folder={tmp_path}", "--published=1"]) == 2
+    assert main([str(tmp_path), "--published"]) == 2
     error = capsys.readouterr().err
     assert "has no table of published throughput" in error and error.count("\n") == 1
 

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from bench.commands import renew
 from bench.files import PROJECT
-from bench.report import markdown
+from tests.validation.pages import manual, markdown
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the reader's own
@@ -15,12 +14,12 @@ FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the
 @pytest.fixture(scope="module")
 def texts():
     """Path -> the text as it should be. Every record of the reference is read for them."""
-    return dict(renew.texts())
+    return dict(manual.documents())
 
 
 def test_no_text_is_stale(texts):
     stale = [str(path.relative_to(PROJECT)) for path, text in texts.items() if path.read_text() != text]
-    assert stale == [], "run `make renew`, and read the difference"
+    assert stale == [], "run `python -m tests.validation.renew`, and read the difference"
 
 
 def test_every_link_leads_to_a_file(texts):

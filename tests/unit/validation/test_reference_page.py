@@ -3,7 +3,6 @@
 import pytest
 
 from bench.analysis.suite import suites_of
-from bench.commands import renew
 from bench.course import records as course_records
 from bench.errors import UserError
 from bench.measure.load import Load, cpu_mhz
@@ -11,12 +10,13 @@ from bench.record.describe import clocks_apart
 from bench.record.disturbance import disturbed, undisturbed
 from bench.record.read import load
 from bench.record.summary import summarise
-from bench.report import reference_page
 from bench.report.page import page
 from bench.report.pooling import pool
 from bench.studies.base import Study
 from bench.studies.registry import study_of
 from tests import records
+from tests.validation import renew
+from tests.validation.pages import reference_page
 
 PROGRAMS = records.compare_programs()
 
@@ -155,7 +155,7 @@ def test_renew_names_what_is_no_reference(folder, monkeypatch, capsys):
     monkeypatch.setattr(renew, "draw", lambda: [])
     monkeypatch.setattr(renew, "write", lambda: [])
     monkeypatch.setattr(renew, "committed", lambda: suites_of(suite_records(1, 0.5)))
-    renew.run(None)
+    renew.main([])
     said = capsys.readouterr().out
     assert "compare-20260102-030405-0001: disturbed: not a reference. 15 of 15 runs were disturbed" in said
 

@@ -1,5 +1,5 @@
 """The forecast and the advice held against emulation over a list of settings, and the forecast against published
-tables: `bench forecast-check`.
+tables: `python -m tests.validation.forecast`.
 
 settings   the list: drawn by a rule with a seed, and divided beforehand into made-with and judged-by
 result     the file that it leaves: what was emulated, what is predicted of it, and by how much they differ

@@ -1,18 +1,28 @@
-"""`bench forecast-check`: the forecast held against emulation over a list of settings drawn by a seeded rule, the
-advice for made-up clusters likewise, and the forecast against published tables of throughput."""
+"""The forecast held against emulation over a list of settings drawn by a seeded rule: two to three hours.
 
+    python -m tests.validation.forecast FOLDER [--most 5]
+    python -m tests.validation.forecast FOLDER --advice
+    python -m tests.validation.forecast [FOLDER] --published
+
+FOLDER has profile-MODEL.json of each model; the file and the picture go there, and what is in the file is not emulated
+again. --advice: the first choice of `bench advise` on made-up clusters, held against emulation. --published: the
+forecast held against published tables of throughput, without emulation. Exit code 1 where a setting could not be
+emulated; it is tried again the next time.
+"""
+
+import argparse
+import subprocess
 import sys
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.commands.base import is_on, needed, warn, whole
-from bench.errors import ExitCode, RunFailed, UserError
+from bench.errors import BenchError, ExitCode, RunFailed, UserError
 from bench.measure.environment import collect_environment
 from bench.process import tree
 from bench.without_training.emulation import record as records
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import advice, figure, measured, published, result, settings
-from bench.without_training.forecast_check.settings import Setting
+from tests.validation.forecast import advice, figure, measured, published, result, settings
+from tests.validation.forecast.settings import Setting
 
 START_S = 120.0  # until the ranks have joined, on a busy machine
 SLOWER = 3  # times the expected length: the limit of a setting
@@ -20,26 +30,39 @@ GRACE_S = 40.0  # for an emulation that was told to end
 RECORD = "record: "
 
 
-def run(args) -> int:
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.validation.forecast", description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=published.FOLDER)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--advice", action="store_true")
+    kind.add_argument("--published", action="store_true", help="FOLDER: with the tables [results/published]")
+    parser.add_argument("--most", type=int, help="emulate at most so many of the settings that are left [all]")
+    parser.add_argument("--only-judge", dest="most", action="store_const", const=0,
+                        help="emulate nothing: the forecast again, held against what is there")  # fmt: skip
+    parser.add_argument("--measured", help="folder of comparisons between namespaces, with the upper bound: real steps "
+                        "beside the forecast's")  # fmt: skip
+    parser.add_argument("--out", help="folder of the emulations' records [results/runs]")
+    args = parser.parse_args(argv)
+    try:
+        return of_tables(args.folder) if args.published else of_settings(args)
+    except BenchError as error:
+        print(f"forecast: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def of_settings(args) -> int:
     """Emulate what is not in the file yet, nor in that of the other check; the file is written after each setting, the
-    picture at the end. Exit code 1 where a setting could not be emulated."""
-    of_advice = is_on("ADVICE", args.advice)
-    if is_on("PUBLISHED", args.published):
-        if of_advice:
-            raise UserError("PUBLISHED and ADVICE are two checks: leave one of them out")
-        return of_tables(args)
-    check, other = (advice, result) if of_advice else (result, advice)
-    folder = Path(needed("FOLDER", args.folder)).expanduser()
+    picture at the end."""
+    check, other = (advice, result) if args.advice else (result, advice)
+    folder = args.folder
     console, found, data = tables.terminal(), result.read_profiles(folder), check.read(folder)
     if args.measured:
-        if of_advice:
-            raise UserError("MEASURED and ADVICE are two checks: leave one of them out")
         data[measured.NAME] = real_runs(console, args.measured, folder)
     result.take(data, other.read(folder), check.left(found, result.names(data)))
     left = check.left(found, result.names(data))
-    most = len(left) if args.most is None else whole("MOST", args.most, 0)
+    most = len(left) if args.most is None else args.most
     failed = 0
-    for number, setting in enumerate([] if is_on("ONLY_JUDGE", args.only_judge) else left[:most], 1):
+    for number, setting in enumerate(left[:most], 1):
         profile = found[setting.model]
         console.print(f"{number} of {min(most, len(left))}: {setting.name}, about {setting.needs_s(profile):.0f} s",
                       highlight=False, markup=False)  # fmt: skip
@@ -47,7 +70,7 @@ def run(args) -> int:
             row = emulated(setting, profile, folder, args.out)
         except UserError as error:
             failed += 1
-            warn(f"bench: {error}")
+            print(f"forecast: {error}", file=sys.stderr, flush=True)
             continue
         data.setdefault("environment", collect_environment())
         data["rows"].append(row)
@@ -57,17 +80,23 @@ def run(args) -> int:
     if failed and not data["rows"]:
         raise RunFailed(f"none of the {failed} settings could be emulated: the reasons are above")
     if not data["rows"]:
-        raise UserError(f"{folder} has no emulated setting yet: leave out ONLY_JUDGE and MOST=0")
+        raise UserError(f"{folder} has no emulated setting yet: leave out --only-judge and --most 0")
     data = check.judged(data, found)
     path = check.write(folder, data)
     if check is result:
         figure.save(data, folder)
-    for grid in check.grids(data):
-        tables.print_grid(console, grid)
-    for line in check.answer(data):
-        console.print(line, highlight=False, markup=False)
+    show(console, check.grids(data), check.answer(data))
     print(f"written: {path}", flush=True)
     return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def show(console, grids: list[tables.Grid], answer: list[str]) -> None:
+    """Tables, and what they say."""
+    for grid in grids:
+        console.print(grid.caption, highlight=False, markup=False)
+        tables.print_grid(console, grid)
+    for line in answer:
+        console.print(line, highlight=False, markup=False)
 
 
 def real_runs(console, runs: str, folder: Path) -> list[dict]:
@@ -78,19 +107,13 @@ def real_runs(console, runs: str, folder: Path) -> list[dict]:
     return rows
 
 
-def of_tables(args) -> int:
-    """The published tables, without emulation: prints each row, and leaves the picture beside the tables."""
-    folder = Path(args.folder).expanduser() if args.folder else published.FOLDER
+def of_tables(folder: Path) -> int:
+    """The published tables: prints each row, and leaves the picture beside the tables."""
     found = published.judged(published.read(folder), folder)
     if not found:
         raise UserError(f"{folder} has no table of published throughput (*.csv)")
     figure.save_published(found, folder)
-    console = tables.terminal()
-    for grid in (published.grid(found), published.summary(found)):
-        console.print(grid.caption, highlight=False, markup=False)
-        tables.print_grid(console, grid)
-    for line in published.answer(found):
-        console.print(line, highlight=False, markup=False)
+    show(tables.terminal(), [published.grid(found), published.summary(found)], published.answer(found))
     return ExitCode.DONE
 
 
@@ -128,3 +151,16 @@ def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -
     if done.code or not lines or not lines[-1].startswith(RECORD):
         raise UserError(f"{setting.name}: {(done.err.strip().splitlines() or ['it ended without a record'])[-1]}")
     return records.load(Path(lines[-1].removeprefix(RECORD)))
+
+
+def end(process: subprocess.Popen) -> None:
+    """See that it is gone, and all that it has started."""
+    if process.poll() is None:
+        ending.end(ending.tree(process.pid), GRACE_S)
+        process.wait(GRACE_S)
+    for pipe in (process.stdout, process.stderr):
+        pipe.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

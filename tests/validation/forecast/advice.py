@@ -23,8 +23,8 @@ from bench.without_training.advice import cluster as advice
 from bench.without_training.advice.facts import ALONE, Facts
 from bench.without_training.forecast import link
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import result, settings
-from bench.without_training.forecast_check.settings import Engine, Setting
+from tests.validation.forecast import result, settings
+from tests.validation.forecast.settings import Engine, Setting
 
 NAME, KEY = "advice-check.json", "advice_check_version"
 DRAWN = {2: 9, 4: 7, 8: 4}  # nodes -> clusters

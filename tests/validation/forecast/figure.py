@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench.analysis import drawing, style
-from bench.without_training.forecast_check import measured, published, result
+from tests.validation.forecast import measured, published, result
 
 BODY = 4.6  # inches
 TITLE = "A step: predicted against emulated"

@@ -34,7 +34,7 @@ def rows_of(folder: str, known: dict[str, Record]) -> tuple[list[dict], Counter]
     others do not, and how many. known: model -> the profile's record. Raises UserError where none belongs, and
     BadRecord."""
     if not (place := Path(folder).expanduser()).is_dir():
-        raise UserError(f"MEASURED={folder} is no folder")
+        raise UserError(f"--measured {folder} is no folder")
     rows, left_out = [], Counter()
     for suite in suites_of(find_runs(place)):
         ways = [program for program in suite.programs.values() if program.config.mode in ENGINES]
@@ -45,7 +45,7 @@ def rows_of(folder: str, known: dict[str, Record]) -> tuple[list[dict], Counter]
                 rows.append(row_of(suite, program, known))
     if not rows:
         said = "; ".join(f"{count} programs: {why}" for why, count in left_out.items())
-        raise UserError(f"MEASURED={folder} has no comparison between namespaces that belongs to a profile"
+        raise UserError(f"--measured {folder} has no comparison between namespaces that belongs to a profile"
                         f"{f': {said}' if said else ''}")  # fmt: skip
     return rows, left_out
 

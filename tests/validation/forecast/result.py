@@ -1,4 +1,4 @@
-"""What `bench forecast-check` leaves in its folder: forecast-check.json, with one row for each setting.
+"""What `python -m tests.validation.forecast` leaves in its folder: forecast-check.json, with one row for each setting.
 
 A row has the seconds that were emulated, and what the forecast says of them. The forecast can be computed again from
 the rows and the profiles beside them, without another emulation.
@@ -24,8 +24,8 @@ from bench.without_training.emulation.record import EmulationRecord
 from bench.without_training.forecast import engines, link
 from bench.without_training.forecast import profile as profiles
 from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_check import measured, settings
-from bench.without_training.forecast_check.settings import Setting
+from tests.validation.forecast import measured, settings
+from tests.validation.forecast.settings import Setting
 
 NAME, KEY = "forecast-check.json", "forecast_check_version"
 SCATTER = 0.1  # of the steps of an emulation, beyond which there is one more, and the steadier counts

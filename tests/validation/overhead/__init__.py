@@ -1,11 +1,8 @@
-"""What the harness itself costs: each mode against a bare script that does the same work without it.
+"""What the harness itself costs, against bare scripts that do the same work.
 
-benchmark       the rounds, the table and the file
-rows            the comparisons, and what they say
-processes       the things that are run, as processes
-bare, join      the scripts that the harness is measured against
-paired, gpu_loop, input_pipeline, messages   programs in which both take turns
-fed, progress   the input pipeline alone; lines of progress
+__main__        the parts, the rounds, the table and the file
+processes       the programs, and how each is run
+bare            scripts as a person writes them, up to the first step
+paired          the harness and a bare loop in turns, in the same processes
+input_pipeline  batches of photographs, the harness's and torchvision's, in turns in one loader worker
 """
-
-PARTS = ("loop", "progress", "overhead", "horovod", "bound", "startup", "input", "hosts", "network", "gpu")

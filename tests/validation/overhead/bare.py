@@ -1,101 +1,87 @@
-"""A training loop as a person writes it with an engine's own interface, without this harness.
+"""A script as a person writes it with an engine's own interface, without this harness, up to its first step.
 
-``python -m bench.proof.selfbench.bare KIND CONFIG OUT``: KIND is single, dp, ddp or horovod; CONFIG is JSON; OUT is a
-folder for ``rank<r>.json``. It is started alone (single, dp), by torchrun (ddp) or by horovodrun (horovod).
-
-Only the workload is the harness's: the same model, the same digits in memory, the same order. On a CPU
-``nn.DataParallel`` passes straight through, so there is no library form of dp, and dp drives the harness's
-``CpuDataParallel`` directly.
+``python -m tests.validation.overhead.bare UNTIL ENGINE CONFIG OUT``, started by torchrun or horovodrun. UNTIL: "join",
+the least that a distributed program can do, or "step"; ENGINE: ddp or horovod; CONFIG is JSON; OUT is a folder for
+``rank<r>.json``. Only the workload is the harness's: the same model, the same digits in memory, the same order.
 """
 
-import itertools
 import json
 import sys
-import time
 from pathlib import Path
-
-import torch
-from torch import nn
 
 from bench.config.options import RunConfig, from_dict
 from bench.config.sections import Recipe
 from bench.measure import steady
-from bench.workload.images.digits import Digits
-from bench.workload.models import build_model
-from bench.workload.sharding import global_batches
 
 
 def main() -> None:
-    """Train, and write what this rank measured."""
-    kind, config, out = sys.argv[1], from_dict(json.loads(sys.argv[2])), Path(sys.argv[3])
-    rank, measured = KINDS[kind](config)
-    (out / f"rank{rank}.json").write_text(json.dumps(measured))
+    """Join, take a step if asked for, and write when it began."""
+    until, engine, config, out = sys.argv[1:]
+    config = from_dict(json.loads(config)) if until == "step" else None
+    rank, ready = {"ddp": ddp, "horovod": horovod}[engine](config)
+    Path(out, f"rank{rank}.json").write_text(json.dumps({"ready": ready}))
 
 
-def single(config: RunConfig) -> tuple[int, dict]:
-    """One process, one model."""
-    model = build_model(config, Digits.num_classes, 0)
-    return 0, train(config, model, sgd(config, model), 0, 1, lambda: None)
-
-
-def dp(config: RunConfig) -> tuple[int, dict]:
-    """One process, a replica in a thread for each device."""
-    from bench.modes.dp import CpuDataParallel
-
-    model = CpuDataParallel(build_model(config, Digits.num_classes, 0), config.num_devices, config.threads)
-    return 0, train(config, model, sgd(config, model), 0, 1, lambda: None)
-
-
-def ddp(config: RunConfig) -> tuple[int, dict]:
+def ddp(config: RunConfig | None) -> tuple[int, float]:
     """torchrun's process: join, wrap the model."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    rank, processes = dist.get_rank(), dist.get_world_size()
-    model = nn.parallel.DistributedDataParallel(build_model(config, Digits.num_classes, rank))
-    measured = train(config, model, sgd(config, model), rank, processes, dist.barrier)
+    rank = dist.get_rank()
+    if not config:
+        return rank, steady.now()
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(build(config, rank))
+    ready = step(config, model, sgd(config, model), rank, dist.get_world_size(), dist.barrier)
     dist.destroy_process_group()
-    return rank, measured
+    return rank, ready
 
 
-def horovod(config: RunConfig) -> tuple[int, dict]:
+def horovod(config: RunConfig | None) -> tuple[int, float]:
     """horovodrun's process: join, broadcast the weights, wrap the optimizer."""
     import horovod.torch as hvd
 
     hvd.init()
-    model = build_model(config, Digits.num_classes, hvd.rank())
+    if not config:
+        return hvd.rank(), steady.now()
+    model = build(config, hvd.rank())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = hvd.DistributedOptimizer(sgd(config, model), named_parameters=model.named_parameters())
-    return hvd.rank(), train(config, model, optimizer, hvd.rank(), hvd.size(), hvd.barrier)
+    return hvd.rank(), step(config, model, optimizer, hvd.rank(), hvd.size(), hvd.barrier)
 
 
-KINDS = {"single": single, "dp": dp, "ddp": ddp, "horovod": horovod}
+def build(config: RunConfig, rank: int):
+    """The model of both sides."""
+    from bench.workload.images.digits import Digits
+    from bench.workload.models import build_model
+
+    return build_model(config, Digits.num_classes, rank)
 
 
-def sgd(config: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+def sgd(config: RunConfig, model):
     """The optimizer of both sides."""
+    import torch
+
     return torch.optim.SGD(model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay)
 
 
-def train(config: RunConfig, model, optimizer, rank: int, processes: int, barrier) -> dict:
-    """Warm up, meet the others, train.
+def step(config: RunConfig, model, optimizer, rank: int, processes: int, barrier) -> float:
+    """Meet the others and train one step; when it began."""
+    from torch.nn.functional import cross_entropy
 
-    Returns the moment of the first timed step and the time from the end of each step to the next one's, in seconds.
-    """
+    from bench.workload.images.digits import Digits
+    from bench.workload.sharding import global_batches
+
     digits = Digits(config.image_size, train=True)
     stream = global_batches(len(digits), config.seed, config.global_batch)
-    ends = []
-    for step in range(config.warmup_steps + config.timed_steps):
-        if step == config.warmup_steps:
-            barrier()
-            ready = steady.now()
-            ends = [time.perf_counter()]
-        images, labels, _ = digits[next(stream)[rank::processes]]
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-        ends.append(time.perf_counter())
-    return {"ready": ready, "step_time_s": [end - start for start, end in itertools.pairwise(ends)]}
+    barrier()
+    ready = steady.now()
+    images, labels, _ = digits[next(stream)[rank::processes]]
+    optimizer.zero_grad()
+    cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    return ready
 
 
 if __name__ == "__main__":

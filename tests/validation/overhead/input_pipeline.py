@@ -1,6 +1,6 @@
 """How fast one loader worker makes training batches of photographs: the harness's way and torchvision's plain recipe.
 
-``python -m bench.proof.selfbench.input_pipeline IMAGES IMAGE_SIZE PAIRS OUT``: IMAGES is a folder made by
+``python -m tests.validation.overhead.input_pipeline IMAGES IMAGE_SIZE PAIRS OUT``: IMAGES is a folder made by
 ``write_photographs``; OUT is a folder for ``rank0.json``. One worker makes blocks of batches of either kind in turns,
 so that a disturbed machine favours neither. A batch takes from its start in the worker to the next one's; the first of
 a block does not count, for the worker is still sending the other kind's last. Both read the same JPEG files and end
@@ -8,7 +8,7 @@ with a float batch, normalised, in the training process: the recipe normalises i
 and normalises the batch here. Nothing is held in memory. The files are in the system's cache: this is the work, not the
 disk.
 
-``python -m bench.proof.selfbench.input_pipeline FOLDER`` only makes the photographs, to train on with
+``python -m tests.validation.overhead.input_pipeline FOLDER`` only makes the photographs, to train on with
 DATA=imagefolder:FOLDER.
 """
 

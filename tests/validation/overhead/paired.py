@@ -1,77 +1,58 @@
-"""The harness's loop and a bare loop in turns, in the same processes, on the same model, optimizer and data.
+"""The harness and a bare loop in turns, in the same processes: ``python -m tests.validation.overhead.paired KIND CONFIG
+PAIRS OUT [NBYTES]``, started by the engine of the config's mode.
 
-``python -m bench.proof.selfbench.paired CONFIG PAIRS OUT``, started by the engine of the config's mode. Two fresh
-processes of one program differ by some percent on a shared machine, for no reason of the program's. Blocks of steps
-that take turns in one process do not, so this tells the cost of the loop itself to a fraction of a percent:
-heartbeat, clock, loss for the progress bar, the mode's methods. The memory sampler is started for each of the harness's
-blocks.
+Two fresh processes of one program differ by some percent on a shared machine, for no reason of the program's. Blocks
+that take turns in one process do not, so this tells a cost to a fraction of a percent. KIND:
+
+- loop: training steps on the same model, optimizer and data. What the harness adds: heartbeat, clock, loss for the
+  progress bar, the mode's methods; its memory sampler is started for each of its blocks;
+- messages: all-reduces of NBYTES as `bench network` times them, and in a loop of ``torch.distributed.all_reduce``.
 """
 
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 from torch import nn
 
 from bench.config.options import RunConfig, from_dict
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
-from bench.process.heartbeat import StatusWriter
-from bench.training.loop import Trainer, build_optimizer, learning_rates
-from bench.training.script import Script
-from bench.worker import Data, build_model
-from bench.workload import load_workload
-from bench.workload.loader import training_batches
+from bench.proof.gpu_check.bare_loop import Harness, in_turns
+from bench.without_training.network.plan import ELEMENT
+from bench.without_training.network.rank import BLOCK_S, operations_of, seconds_of
 from bench.workload.sharding import global_batches
 
 
-class Harness:
-    """The harness's loop as a run has it, with batches for the untimed steps and ``pairs`` blocks. Files go to out."""
-
-    def __init__(self, config: RunConfig, out: Path, pairs: int):
-        self.mode = mode = load_mode(config.mode)(config)
-        script = Script(config, mode, load_workload(config, mode.topology.device))
-        status = StatusWriter(out, mode.topology.rank)
-        self.data, _ = script.workload.load(mode, print)
-        data = Data(self.data, None, None, len(self.data))
-        self.model, _ = build_model(config, script, data, status)
-        self.optimizer = mode.wrap_optimizer(build_optimizer(config, self.model), self.model)
-        lr_of = learning_rates(config, len(self.data))
-        self.trainer = Trainer(config, mode, self.model, self.optimizer, lr_of, status, out, script)
-        steps = config.warmup_steps + pairs * config.timed_steps
-        self.stream = iter(training_batches(config, mode.topology, self.data, steps))
-
-    def train(self, steps: int) -> None:
-        """So many steps."""
-        self.trainer.train_steps(self.stream, steps)
-
-
-def in_turns(pairs: int, programs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Blocks of two programs, ``pairs`` of each, the order turned from pair to pair: name -> seconds of each block."""
-    blocks = {name: [] for name in programs}
-    for pair in range(pairs):
-        for name in list(programs) if pair % 2 else reversed(programs):
-            blocks[name].append(programs[name]())
-    return blocks
-
-
 def main() -> None:
-    """Build once, warm up, then PAIRS times a block of each."""
-    config, pairs, out = from_dict(json.loads(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
+    """Write the seconds of each block, as this rank measured them."""
+    kind, config, pairs, out = sys.argv[1], from_dict(json.loads(sys.argv[2])), int(sys.argv[3]), Path(sys.argv[4])
+    if kind == "loop":
+        mode, programs = loop(config, pairs, out)
+    else:
+        mode, programs = messages(config, int(sys.argv[5]))
+    blocks = in_turns(pairs, programs)
+    (out / f"rank{mode.topology.rank}.json").write_text(json.dumps(blocks))
+    mode.close()
+
+
+def loop(config: RunConfig, pairs: int, out: Path) -> tuple:
+    """The mode, and both loops, warmed up."""
     built = Harness(config, out, pairs)
-    mode, topology, trainer, data = built.mode, built.mode.topology, built.trainer, built.data
-    model, optimizer = built.model, built.optimizer
+    mode, topology, clock = built.mode, built.mode.topology, built.trainer.clock
+    model, optimizer, data = built.model, built.optimizer, built.data
     bare_stream = global_batches(len(data), config.seed, config.global_batch)
 
     def harness() -> float:
         memory = MemorySampler(topology.devices)
         memory.start()
         mode.barrier()
-        trainer.clock.start()
+        clock.start()
         built.train(config.timed_steps)
-        times = trainer.clock.step_time_s()
+        times = clock.step_time_s()
         memory.stop()
         return sum(times)
 
@@ -86,9 +67,23 @@ def main() -> None:
         return time.perf_counter() - start
 
     built.train(config.warmup_steps)
-    blocks = in_turns(pairs, {"harness_s": harness, "bare_s": bare})
-    (out / f"rank{topology.rank}.json").write_text(json.dumps(blocks))
-    mode.close()
+    return mode, {"harness_s": harness, "bare_s": bare}
+
+
+def messages(config: RunConfig, nbytes: int) -> tuple:
+    """The mode, and both ways to time an all-reduce, in blocks of about BLOCK_S."""
+    mode = load_mode(config.mode)(config)
+    operation, tensor = operations_of(mode)[-1], torch.zeros(nbytes // ELEMENT)
+    times = max(1, round(BLOCK_S / max(mode.gather(seconds_of(operation.once, tensor, 5, mode)))))
+
+    def bare() -> float:
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(times):
+            dist.all_reduce(tensor)
+        return (time.perf_counter() - start) / times
+
+    return mode, {"harness_s": lambda: seconds_of(operation.once, tensor, times, mode), "bare_s": bare}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the README and the manual say that the code knows: tables of options, modes, commands, mistakes, data sets.
 
-``documents`` gives every such text as it should be; `bench renew` writes them, and a test says when one is stale.
+``documents`` gives every such text as it should be; `python -m tests.validation.renew` writes them, and a test says
+when one is stale.
 """
 
 import dataclasses
@@ -11,13 +12,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.commands import LINES
+from bench.commands.base import GROUPS, OWN
+from bench.commands.run_output import announce, print_run
 from bench.config.data_sets import DATA_SETS
 from bench.config.fields import base_type, variable_of
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, SECTIONS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
-from bench.report import (
+from tests.validation.pages import (
     forecast_checked,
     forecast_example,
     forecast_published,
@@ -33,12 +37,9 @@ MACHINE = "cpu-2-cores-xeon"  # whose figures the README quotes
 FORECAST_CHECK = REFERENCE / "cpu-2-cores-epyc" / "forecast-check"
 
 
-def documents(blocks: dict[str, Callable[[], str]]) -> Iterator[tuple[Path, str]]:
-    """(path, text as it should be) of every text that is made from code or records, wholly or in blocks.
-
-    blocks: name -> what makes it, besides those of this module.
-    """
-    made = {name: make() for name, make in (BLOCKS | blocks).items()}
+def documents() -> Iterator[tuple[Path, str]]:
+    """(path, text as it should be) of every text that is made from code or records, wholly or in blocks."""
+    made = {name: make() for name, make in BLOCKS.items()}
     for path in [PROJECT / "README.md", *sorted((PROJECT / "tutorials" / "manual").glob("*.md"))]:
         yield path, markdown.with_blocks(path.read_text(), made)
     for folder in reference_folders():
@@ -119,18 +120,30 @@ def claim() -> str:
     return reference_page.claim(REFERENCE / MACHINE, "compare", "ratios")
 
 
-def sample(show: Callable) -> str:
-    """What `make bench MODE=ddp GPUS=4` printed on the reference machine. show: prints a record with others."""
+def sample() -> str:
+    """What `make bench MODE=ddp GPUS=4` printed on the reference machine."""
     record, others = reference_page.single_run(REFERENCE / MACHINE)
     console = Console(file=io.StringIO(), width=120, highlight=False)
-    show(console, record, others)
+    announce(console, record.config)
+    print_run(console, record, others)
     lines = "\n".join(text.rstrip() for text in console.file.getvalue().splitlines())
     return f"```\n{lines}\nrecord: results/runs/{record.run_id}/record.json\n```\n"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {
-    f"options-{section.__name__.lower()}": functools.partial(options, section) for section in SECTIONS
-} | {
+def commands() -> str:
+    """What users call, by what for."""
+    rows = ["| to | command | what it does |", "|---|---|---|"]
+    for group in (group for group in GROUPS if group != OWN):
+        for number, line in enumerate(each for each in LINES if each.group == group):
+            example = f" {line.example}" if line.example and "[" not in line.example[:1] else ""
+            command = f"make {line.make}{example.partition(' [')[0]}".replace("|", "\\|")
+            rows.append(f"| {'' if number else group} | `{command}` | {line.help} |")
+    return "\n".join(rows) + "\n"
+
+
+BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(options, part) for part in PARTS} | {
+    "commands": commands,
+    "sample": sample,
     "modes": modes,
     "data-sets": data_sets,
     "mistakes": mistakes,

@@ -1,6 +1,6 @@
 """Memory in the manual: what each kind is, and what was predicted against what was measured, from a committed file.
 
-`python -m tests.predicted_memory --json FILE` writes it, with the machine.
+`python -m tests.validation.predicted_memory --json FILE` writes it, with the machine.
 """
 
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.measure.environment import cores_in_words
 from bench.measure.memory_parts import BESIDES, TENSORS, WORKSPACE
-from bench.report import markdown
+from tests.validation.pages import markdown
 
 UNNAMED = ("mode", "gpus", "memory", "allow_slow")  # options that a row does not repeat
 

@@ -16,13 +16,14 @@ from bench.record.describe import cautions_of_single_runs
 from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.record.view import Record
-from bench.report import markdown
 from bench.report.page import commands_of, newest_first, place_of, runs_grid, subject
 from bench.studies.registry import study_of
 from bench.without_training.network import record as network_record
 from bench.without_training.network import result as network_result
+from tests.validation.pages import markdown
 
 NO_REFERENCE = "disturbed: not a reference"
+MADE = "Made from the records in this folder by `python -m tests.validation.renew`; do not edit it.\n"
 NOTES = "NOTES.md"  # next to the records, by hand: who ran them, when, and what else is to be known of them
 
 
@@ -42,10 +43,10 @@ def page(folder: Path) -> str:
     """The page. Raises UserError when a file is no good record."""
     suites, alone = read(folder)
     notes = folder / NOTES
-    head = [f"# {folder.name}\n", "Made from the records in this folder by `bench renew`; do not edit it.\n"]
+    head = [f"# {folder.name}\n", MADE]
     if notes.exists():
         head.append(notes.read_text())
-    parts = [*head, *(section(folder, suite) for suite in suites), *networks(folder), *selfbench(folder)]
+    parts = [*head, *(section(folder, suite) for suite in suites), *networks(folder), *overhead(folder)]
     if alone:
         good = newest_first([record for record in alone if record.ok])
         grid, commands = runs_grid(good), "\n".join(f"{run}: {command}" for run, command in commands_of(good))
@@ -98,9 +99,9 @@ def pictures(folder: Path) -> list[Path]:
     return sorted((folder / "pictures").glob("*.png"))
 
 
-def selfbench(folder: Path) -> Iterator[str]:
-    """What the harness costs: each file of `bench selfbench`."""
-    for path in sorted(folder.glob("selfbench-*.json")):
+def overhead(folder: Path) -> Iterator[str]:
+    """What the harness costs: each file of `python -m tests.validation.overhead`, which was `bench selfbench`."""
+    for path in sorted([*folder.glob("selfbench-*.json"), *folder.glob("overhead-*.json")]):
         report = json.loads(path.read_text())
         facts, versions = report["environment"]["machine"], report["environment"]["versions"]
         rows = [

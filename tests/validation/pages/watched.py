@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.measure.environment import cores_in_words
 from bench.mistakes import DETECTED
-from bench.report import markdown
+from tests.validation.pages import markdown
 
 
 def scripts(path: Path) -> str:
@@ -64,7 +64,7 @@ def cost(path: Path) -> str:
         f"In its first {table['first_epochs']} epochs a Watch adds {table['first_ms']:.2f} ms to a step, later "
         f"{table['after_ms']:.2f} ms: {percent:g} % of a step of {long_ms:.0f} ms "
         f"(medians over {table['epochs']} epochs of {table['steps']} steps, one process on the CPU; {where}). "
-        "`python -m tests.watched.cost` measures it.\n"
+        "`python -m tests.validation.watch_cost` measures it.\n"
     )
 
 

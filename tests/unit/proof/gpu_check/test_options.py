@@ -27,7 +27,7 @@ def asked_of(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ground_module, "resolve_here", lambda config: resolve(config, "cuda", 16, (8, 0), 80.0))
     monkeypatch.setattr(ground_module, "launch", stop)
-    monkeypatch.setattr(a2_single, "gpu_loop", lambda config, pairs: stop(config))
+    monkeypatch.setattr(a2_single, "blocks_of", lambda ground, config, pairs: stop(config))
     monkeypatch.setattr(a1_truth, "probes", lambda: pytest.fail("a probe"))
 
     def ask(check, num_gpus: int) -> RunConfig:

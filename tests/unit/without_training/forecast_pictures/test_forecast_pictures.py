@@ -209,7 +209,7 @@ def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monk
 def test_one_device_can_be_drawn_as_well(monkeypatch):
     monkeypatch.setattr(winner, "CELLS", 4)
     found = [result.forecast(ASKED.profile, ASKED.configs["ddp"], 1, ASKED.link)]
-    for figure in figures.figures(ASKED, found, Points(), []).values():
+    for figure in figures.figures(ASKED, found, Points()).values():
         figure.draw_without_rendering()
 
 

@@ -4,10 +4,11 @@ import json
 
 from bench.analysis import drawing
 from bench.commands import plots
-from bench.report import page, reference_page
+from bench.report import page
 from bench.without_training.network import figure
 from tests import networks
 from tests.shown import plain, text_of
+from tests.validation.pages import reference_page
 
 
 def test_the_newest_of_each_network_is_shown_and_an_older_one_is_a_line():
