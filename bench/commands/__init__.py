@@ -221,8 +221,6 @@ LINES = [
                                    "mpicxx"},
                 "--force": ON_OFF | {"metavar": "FORCE", "help": "build again, whatever is installed or cached"},
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
-                "--self-test": {"metavar": "FOLDER", "help": "then run Horovod's own tests of torch on two ranks, from "
-                                "this clone of its repository"},
                 "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
                 "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
     Command("new-workload", "set up", "write FILE, a model and data of your own to begin with, which runs as it is",

@@ -6,7 +6,7 @@ import sys
 from bench.commands.base import is_on, warn, whole
 from bench.config.modes import MODES
 from bench.errors import BenchError
-from bench.install import horovod_install, horovod_selftest
+from bench.install import horovod_install
 
 
 def run(args) -> int:
@@ -15,8 +15,6 @@ def run(args) -> int:
     limit = whole("TIMEOUT", args.timeout, at_least=1)
     force, mpi = is_on("FORCE", args.force), is_on("MPI", args.mpi)
     horovod_install.install(args.gpu, force, args.wheel_dir, jobs, limit, mpi)
-    if args.self_test is not None:
-        horovod_selftest.self_test(args.self_test, limit)
     return 0
 
 

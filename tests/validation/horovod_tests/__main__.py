@@ -1,13 +1,13 @@
-"""`bench install-horovod --self-test FOLDER`: Horovod's own tests of its torch side, against what is installed here.
+"""Horovod's own tests of its torch side, against what is installed here.
 
-Its source distribution has no tests, so they come from a clone of its repository. Tried with commit 2626dc87 and torch
-2.14.1, over Gloo. Two ranks under horovodrun (with one fault of it mended: horovod_selftest_launch.py); what is left
-out, and why, is in LEFT_OUT and is printed.
+    python -m tests.validation.horovod_tests FOLDER
+
+FOLDER is a clone of Horovod's repository: its source distribution has no tests. Tried with commit 2626dc87 and torch
+2.14.1, over Gloo. Two ranks under horovodrun (with one fault of it mended: launch.py); what is left out, and why, is in
+LEFT_OUT and is printed.
 """
 
-from __future__ import annotations
-
-import importlib.util
+import argparse
 import os
 import sys
 import tempfile
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from bench.errors import BenchError, UserError
 from bench.files import PROJECT
-from bench.install import horovod_selftest_rank as rank_side
 from bench.install.horovod_status import cache_dir, installed_version
 from bench.install.logged import run_logged
+from tests.validation.horovod_tests import rank as rank_side
 
 RANKS = 2
 TESTS = Path("test") / "parallel" / "test_torch.py"
@@ -31,19 +31,29 @@ LEFT_OUT = {
 MOCK = "from unittest.mock import *\n"  # the tests import a package of this name, which became a part of Python
 
 
-def self_test(folder: str, timeout: float) -> None:
-    """Run them and print what came of them. folder: a clone of Horovod's repository. timeout: seconds.
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.validation.horovod_tests",
+                                     description=__doc__.splitlines()[0])  # fmt: skip
+    parser.add_argument("folder", help="a clone of https://github.com/horovod/horovod")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds [1800]")
+    args = parser.parse_args(argv)
+    try:
+        self_test(args.folder, args.timeout)
+    except BenchError as error:
+        print(f"horovod_tests: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
-    Raises UserError where there is no such test or no pytest, BenchError where one fails or the time is over.
-    """
+
+def self_test(folder: str, timeout: float) -> None:
+    """Run them and print what came of them. Raises UserError where there is no such test, BenchError where one fails or
+    the time is over."""
     tests = Path(folder).expanduser().resolve() / TESTS
     if not tests.is_file():
         raise UserError(
-            f"SELF_TEST={folder} has no {TESTS}: name a clone of Horovod's repository "
+            f"{folder} has no {TESTS}: name a clone of Horovod's repository "
             "(git clone https://github.com/horovod/horovod; its source distribution has no tests)"
         )
-    if importlib.util.find_spec("pytest") is None:
-        raise UserError(f"Horovod's tests need pytest: run `{sys.executable} -m pip install pytest`")
     log = cache_dir() / "logs" / "self-test.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
@@ -52,7 +62,7 @@ def self_test(folder: str, timeout: float) -> None:
     try:
         ranks = run(tests, log, time.monotonic() + timeout)
     except TimeoutError:
-        raise BenchError(f"Horovod's tests did not end within {timeout:g} s (TIMEOUT); log: {log}") from None
+        raise BenchError(f"Horovod's tests did not end within {timeout:g} s; log: {log}") from None
     for rank, found in enumerate(ranks):
         counts = [(sum(what == each for what in found.values()), each) for each in ("passed", "skipped", "failed")]
         print(f"rank {rank}: {', '.join(f'{count} {each}' for count, each in counts)}")
@@ -82,14 +92,9 @@ def command(tests: Path) -> list[str]:
     """horovodrun over Gloo with pytest on every rank."""
     pytest = [sys.executable, "-m", "pytest", str(tests), "-v", "--capture=sys", "-p", "no:cacheprovider", "-c",
               os.devnull, "--rootdir", str(tests.parent), "-p", rank_side.__name__]  # fmt: skip
-    argv = [
-        sys.executable,
-        "-m",
-        "bench.install.horovod_selftest_launch",
-        "--gloo",
-        "-np",
-        str(RANKS),
-        "-H",
-        f"localhost:{RANKS}",
-    ]
-    return [*argv, "--disable-cache", *pytest]
+    launch = [sys.executable, "-m", "tests.validation.horovod_tests.launch", "--gloo", "-np", str(RANKS)]
+    return [*launch, "-H", f"localhost:{RANKS}", "--disable-cache", *pytest]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

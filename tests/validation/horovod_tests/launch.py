@@ -1,4 +1,4 @@
-"""horovodrun, for `bench install-horovod --self-test`, with one fault of its rendezvous server mended.
+"""horovodrun, with one fault of its rendezvous server mended.
 
 The server keeps a list for each scope (all ranks, those of a machine, …) of the ranks that have met there, and forgets
 the scope's addresses when the list is whole. It then empties the lists of all scopes, so that, now and then on a busy

@@ -1,5 +1,5 @@
-"""A plugin of pytest, on every rank of `bench install-horovod --self-test`: leaves tests out, and writes down what came
-of the others as it comes, for a rank that is aborted says nothing at its end."""
+"""A plugin of pytest on every rank: leaves tests out, and writes down what came of the others as it comes, for a rank
+that is aborted says nothing at its end."""
 
 import os
 from pathlib import Path
