@@ -10,6 +10,8 @@ from tests.validation.pages import manual, markdown
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the reader's own
 
+VALIDATION = PROJECT / "tests" / "validation"
+
 
 @pytest.fixture(scope="module")
 def texts():
@@ -24,7 +26,7 @@ def test_no_text_is_stale(texts):
 
 def test_every_link_leads_to_a_file(texts):
     lost = {}
-    for path in [*texts, PROJECT / "CONTRIBUTING.md"]:
+    for path in [*texts, PROJECT / "CONTRIBUTING.md", VALIDATION / "README.md"]:
         targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
         lost[path] = [target for target in targets if not (path.parent / target).exists()]
     assert not any(lost.values()), lost
@@ -38,6 +40,14 @@ def test_every_file_that_is_named_is_there():
         named += len(names)
         lost += [(path.name, name) for name in names if not any((PROJECT / p / name).exists() for p in ("", "bench"))]
     assert named > 20 and lost == []
+
+
+def test_what_is_run_by_hand_is_listed():
+    programs = [path for path in VALIDATION.rglob("*.py") if '\nif __name__ == "__main__"' in path.read_text()]
+    names = {path.stem for path in programs if path.parent == VALIDATION}
+    names |= {path.parent.name for path in programs if path.name == "__main__.py"}
+    listed = re.findall(r"^\| `(\w+)", (VALIDATION / "README.md").read_text(), re.MULTILINE)
+    assert len(names) > 5 and names == set(listed)
 
 
 def test_the_readme_is_read_in_one_sitting():
