@@ -11,7 +11,6 @@ emulated; it is tried again the next time.
 """
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
@@ -151,15 +150,6 @@ def emulate(setting: Setting, profile: Profile, folder: Path, out: str | None) -
     if done.code or not lines or not lines[-1].startswith(RECORD):
         raise UserError(f"{setting.name}: {(done.err.strip().splitlines() or ['it ended without a record'])[-1]}")
     return records.load(Path(lines[-1].removeprefix(RECORD)))
-
-
-def end(process: subprocess.Popen) -> None:
-    """See that it is gone, and all that it has started."""
-    if process.poll() is None:
-        ending.end(ending.tree(process.pid), GRACE_S)
-        process.wait(GRACE_S)
-    for pipe in (process.stdout, process.stderr):
-        pipe.close()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from bench.config.options import RunConfig, from_dict
-from bench.config.sections import Recipe
 from bench.measure import steady
 
 

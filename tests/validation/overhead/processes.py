@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.config.fields import flag_of
-from bench.config.options import RunConfig
+from bench.config.options import FIELDS, RunConfig
 from bench.errors import RunFailed
 from bench.files import PROJECT
 from bench.launch.command import thread_variables
@@ -124,17 +124,13 @@ def execute(name: str, program: Program, out: Path) -> dict:
     environment = {**os.environ, "PYTHONPATH": path, **steady.variables(), **program.variables}
     with (out / "output.log").open("wb") as log:
         began = steady.now()
-        process = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            code = process.wait(LIMIT_S + GRACE_S)
-        except subprocess.TimeoutExpired:
-            raise RunFailed(f"{name}: not finished after {LIMIT_S:g} s") from None
-        finally:
-            end_session(process)
-    if code != 0:
-        last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it printed nothing"]
-        raise RunFailed(f"{name}: ended with code {code}: {last[0]}")
-    sample = program.read(out)
+        with signals_as_interrupt(), Tree(alone_s=GRACE_S) as tree:
+            tree.start(argv, environment, stdout=log, stderr=log)
+            code = tree.wait(LIMIT_S + GRACE_S)
+            if code is None:
+                raise RunFailed(f"{name}: not finished after {LIMIT_S:g} s")
+            if code != 0:
+                last = (out / "output.log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise RunFailed(f"{name}: ended with code {code}: {(last or ['it printed nothing'])[0]}")
+            sample = program.read(out)  # now: one of the moments that are read is that of its end
     return sample | ({"ready_s": sample.pop("ready") - began} if "ready" in sample else {})

@@ -141,7 +141,9 @@ def commands() -> str:
     return "\n".join(rows) + "\n"
 
 
-BLOCKS: dict[str, Callable[[], str]] = {f"options-{part}": functools.partial(options, part) for part in PARTS} | {
+BLOCKS: dict[str, Callable[[], str]] = {
+    f"options-{section.__name__.lower()}": functools.partial(options, section) for section in SECTIONS
+} | {
     "commands": commands,
     "sample": sample,
     "modes": modes,
