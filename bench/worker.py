@@ -105,7 +105,7 @@ def join(config: RunConfig, run_dir: Path) -> tuple:
     import torch
 
     from bench.modes import load_mode
-    from bench.observe.observer import Observer
+    from bench.training.observer import Observer
     from bench.training.script import Script
     from bench.workload import load_workload
 
@@ -228,9 +228,9 @@ def evaluate(trainer, data: Data, checkpoint: tuple | None, notes: list[str]) ->
 
 def prepare_epochs(trainer, data: Data, checkpoint: tuple | None) -> tuple:
     """The epochs, with what follows them: the checkpoint, the tracker, the comparison of the replicas."""
-    from bench.observe.replicas import NOTE, Replicas
     from bench.record.privacy import without_names
     from bench.training.epochs import Epochs
+    from bench.training.replicas import NOTE, Replicas
     from bench.training.trackers import open_tracker
     from bench.training.validation import judge
     from bench.workload.loader import training_batches, validation_batches

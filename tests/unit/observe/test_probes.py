@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader
 
 from bench.config.options import RunConfig
 from bench.observe import gradients, loads, waits, writers
-from bench.observe.observer import Observer
 from bench.observe.probe import Unheard
+from bench.training.observer import Observer
 
 
 def functions() -> tuple:
