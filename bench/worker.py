@@ -191,7 +191,6 @@ def build_model(config: RunConfig, script, data: Data, status: StatusWriter, che
         weights.load_weights(model, state["model"], path)
     if config.profile:  # before the norms, whose sums over ranks it shows
         mode.timeline = StepTimeline(topology.device, topology.devices)
-        mode.timeline.watch_phases(status)
     if config.norm == "sync":
         model = mode.sync_norms(model)
     elif mode.statistics and any(name.endswith("running_mean") for name, _ in model.named_buffers()):
@@ -259,6 +258,7 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
     from bench.measure.timeline import PROFILED_STEPS
     from bench.observe.weights import hash_of
     from bench.training import device_profile
+    from bench.training.hooks import TimelinePhases
     from bench.workload.loader import plain_errors, training_batches
     from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
@@ -302,7 +302,8 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
         seen["profile"] = device_profile.take(trainer, functools.partial(trainer.train_steps, stream, 1), watched)
     if mode.timeline:  # what a profiler needs is not the training's
         trainer.train_steps(stream, -(trainer.step - first + PROFILED_STEPS) % mode.period)  # the watched one exchanges
-        mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
+        with trainer.hooked(TimelinePhases(mode.timeline)):
+            mode.timeline.record(functools.partial(trainer.train_steps, stream, 1), mode.barrier)
         seen["timeline"] = mode.timeline.result(trainer.step - 1)
     if config.memory:
         for device, parts in zip(seen["devices"], memory_parts(trainer, stream, train_set), strict=True):

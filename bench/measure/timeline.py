@@ -66,6 +66,7 @@ class StepTimeline:
         """The loop begins a phase, and with it ends the one before."""
         if not self.on:
             return
+        name = PHASES.get(name, name)
         moment = self.now()
         if self.current:
             self.spans.append(("phase", self.current[0], self.current[1], moment, None))
@@ -85,16 +86,6 @@ class StepTimeline:
             self.spans.append((lane, name, start, end, nbytes))
             if lane == "communication":
                 self.waits.append((start, end))
-
-    def watch_phases(self, status) -> None:
-        """From now on ``status.phase(name)`` also begins a phase here."""
-        tell = status.phase
-
-        def phase(name):
-            tell(name)
-            self.phase(PHASES.get(name, name))
-
-        status.phase = phase
 
     def watch_buckets(self, hook, waits: bool = False):
         """A DDP communication hook that does what ``hook`` does and notes when each bucket is launched and done.

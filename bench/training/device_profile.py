@@ -14,6 +14,7 @@ from torch import nn
 
 from bench.measure.clock import moment
 from bench.modes.fsdp import blocks_of
+from bench.training.hooks import Hook
 
 STEPS = 5  # that are watched
 
@@ -28,8 +29,8 @@ def profiled_steps(config, mode) -> int:
 def take(trainer, run_step: Callable[[], None], steps: int = STEPS) -> dict:
     """The record's ``samples[0].profile``: lists have a value for each of ``steps`` calls of ``run_step``."""
     plain = trainer.mode.unwrap(trainer.model)
-    watch = Watch(plain, trainer.device)
-    with watch.hooked(trainer.status):
+    watch = Moments(plain, trainer.device)
+    with watch.on_modules(), trainer.hooked(watch):
         for _ in range(steps):
             watch.steps.append({})
             run_step()
@@ -38,7 +39,7 @@ def take(trainer, run_step: Callable[[], None], steps: int = STEPS) -> dict:
     return watch.result(plain)
 
 
-class Watch:
+class Moments(Hook):
     """Moments of each step: of its phases, by their name, and of each parameter, by (what, its name)."""
 
     def __init__(self, model: nn.Module, device: torch.device):
@@ -51,14 +52,13 @@ class Watch:
         if self.steps:
             self.steps[-1].setdefault(key, moment(self.device))
 
-    @contextlib.contextmanager
-    def hooked(self, status) -> Iterator[None]:
-        """Within it, phases and parameters are noted."""
-        hooks, tell = [], status.phase
+    def on_phase(self, name: str) -> None:
+        self.note(name)
 
-        def phase(name: str) -> None:
-            tell(name)
-            self.note(name)
+    @contextlib.contextmanager
+    def on_modules(self) -> Iterator[None]:
+        """Within it, the parameters' moments are noted."""
+        hooks = []
 
         def needed(module: nn.Module, *_) -> None:
             for parameter in module.parameters(recurse=False):
@@ -68,7 +68,6 @@ class Watch:
             self.note(("ready", self.names[parameter]))
 
         try:
-            status.phase = phase
             for module in self.model.modules():
                 if next(module.parameters(recurse=False), None) is not None:
                     hooks.append(module.register_forward_pre_hook(needed))
@@ -77,7 +76,6 @@ class Watch:
                     hooks.append(parameter.register_post_accumulate_grad_hook(ready))
             yield
         finally:
-            status.phase = tell
             for hook in hooks:
                 hook.remove()
 

@@ -22,6 +22,7 @@ from bench.record.describe import epoch_line
 from bench.record.privacy import without_names
 from bench.training import checkpoint
 from bench.training.checkpoint import BEST, LATEST
+from bench.training.hooks import Hook
 from bench.training.loop import Trainer
 from bench.training.validation import finite, load_buffers, means, to_cpu, validate, validate_averages
 from bench.workload.sharding import steps_of_epochs
@@ -52,7 +53,7 @@ class Epochs:
         loss, and its name says so; those of the epochs are means over the ranks."""
         self.tracker = tracker
         name = "train/loss" if self.trainer.progress.rank is None else "train/loss_rank0"
-        self.trainer.on_loss = lambda step, loss: tracker.log(step, {name: loss})
+        self.trainer.hooks.append(TrackedLoss(tracker, name))
 
     @property
     def best(self) -> float | None:
@@ -259,6 +260,16 @@ class Epochs:
                 f"RESUME: {path} has done {len(state['accuracy'])} epochs, and EPOCHS={self.config.epochs} counts all "
                 f"of them: use EPOCHS={len(state['accuracy']) + 1} or more"
             )
+
+
+class TrackedLoss(Hook):
+    """Every loss that is known goes to a tracker, under this name."""
+
+    def __init__(self, tracker, name: str):
+        self.tracker, self.name = tracker, name
+
+    def on_loss(self, step: int, loss: float) -> None:
+        self.tracker.log(step, {self.name: loss})
 
 
 def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:

@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import math
-import os
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +13,14 @@ from torch import nn
 
 from bench.config import gpu_defaults
 from bench.config.options import RunConfig
-from bench.config.values import parse_fault, parse_schedule, parse_snapshots
+from bench.config.values import parse_schedule, parse_snapshots
 from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
 from bench.process.heartbeat import StatusWriter
 from bench.training.averages import Averages
+from bench.training.hooks import Hook
+from bench.training.injected import injected_hooks
 from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
 from bench.workload import batch
@@ -127,10 +127,8 @@ class Trainer:
             optimizer.register_step_post_hook(self.note_step)
         self.guard = LossGuard(config.loss_guard) if config.loss_guard else None
         self.averages = Averages(config, mode, model) if config.ema or config.swa else None
-        self.fault = parse_fault(config.fault, config.num_processes) if config.fault else None
         self.snapshots = parse_snapshots(config.snapshots) if config.snapshots else []
-        self.on_loss = None  # called with (step, loss) whenever a loss is known
-        self.after_step = []  # called between two steps, in the time of neither
+        self.hooks: list[Hook] = injected_hooks(self)
         rank = mode.topology.rank if mode.topology.world_size > 1 else None
         self.progress = Progress(config, status, self.device, rank)
         self.step = 0
@@ -147,33 +145,39 @@ class Trainer:
         the device (but for LOSS_GUARD, and with PRECISION=fp16 where the optimizer is not fused: see ``update``)."""
         for _ in range(count):
             self.status.step(self.step)
-            self.status.phase("waiting for data")
+            self.tell_phase("waiting for data")
             asked = time.perf_counter()
             inputs, targets, unreadable = next(batches)
             waited = time.perf_counter() - asked
             self.skipped_images.update(unreadable)
-            if self.fault:
-                self.inject_fault()
+            for hook in self.hooks:
+                hook.before_step()
 
-            loss = self.take_step(self.workload.prepare(inputs), batch.moved(targets, self.device))
-            if self.config.item_sync or self.config.step_barrier:
-                self.add_unfair_overhead(loss)
+            loss = self.take_step(self.prepare(inputs), batch.moved(targets, self.device))
+            for hook in self.hooks:
+                hook.after_optimizer(loss)
             self.clock.step_done(waited)
             known = self.peek.offer(loss)
             if known is not None:
                 self.status.loss(known)
                 self.progress.loss = known
-                if self.on_loss:
-                    self.on_loss(self.step, known)
+                for hook in self.hooks:
+                    hook.on_loss(self.step, known)
             self.step += 1
             self.images_seen += self.config.global_batch
             self.progress.step_done(self.step, waited, self.optimizer.param_groups[0]["lr"], self.images_seen)
             if self.step in self.snapshots:
                 self.save_snapshot()
-            for look in self.after_step:
-                look()
-            if self.after_step:
-                self.clock.resume()
+            for hook in self.hooks:
+                hook.after_step()
+
+    def prepare(self, inputs):
+        """The inputs of a batch on the device, as the model gets them. A method, so that no variable of the loop keeps
+        them until the next batch is there."""
+        prepared = self.workload.prepare(inputs)
+        for hook in self.hooks:
+            hook.after_prepare(inputs, prepared)
+        return prepared
 
     def take_step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One step on this process's inputs [b, …] and targets [b, …]; returns the loss, a mean over them.
@@ -204,6 +208,8 @@ class Trainer:
             total = total + loss.detach()
         self.begin("synchronize", after="backward")
         self.mode.synchronize(self.optimizer)
+        for hook in self.hooks:
+            hook.after_synchronize()
         self.begin("optimizer step", after="synchronize")
         if self.update(total):
             self.add_loss(total)
@@ -294,16 +300,22 @@ class Trainer:
     def begin(self, phase: str, after: str) -> None:
         """A phase of the step begins, and the one before it ends: for the clock, and for whoever watches the run."""
         self.clock.phase_done(after)
-        self.status.phase(phase)
+        self.tell_phase(phase)
 
-    def add_unfair_overhead(self, loss: torch.Tensor) -> None:
-        """What some benchmarks let one mode pay every step, to be studied: never on in a fair comparison."""
-        if self.config.item_sync:
-            loss.item()  # the host waits for the device
-        if self.config.step_barrier:
-            self.mode.barrier()
-            for _ in range(3):  # loss, top-1, top-5
-                self.mode.reduce(loss, "mean").item()
+    def tell_phase(self, name: str) -> None:
+        """For the heartbeat, and for the hooks."""
+        self.status.phase(name)
+        for hook in self.hooks:
+            hook.on_phase(name)
+
+    @contextlib.contextmanager
+    def hooked(self, hook: Hook) -> Iterator[None]:
+        """Within it, a hook is one of the list."""
+        self.hooks.append(hook)
+        try:
+            yield
+        finally:
+            self.hooks.remove(hook)
 
     def save_snapshot(self) -> None:
         """Write this rank's buffers, and from rank 0 its parameters, to RUN_DIR/rank<r>-step<n>.npz."""
@@ -312,23 +324,6 @@ class Trainer:
         tensors = whole if rank == 0 else {name: whole[name] for name in buffers if name in whole}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
         np.savez(self.run_dir / f"rank{rank}-step{self.step}.npz", **arrays)
-
-    def inject_fault(self) -> None:
-        """FAULT=kind:rank:step: what a broken rank looks like, so that its handling can be seen and tested."""
-        kind, rank, step = self.fault
-        if (rank, step) != (self.mode.topology.rank, self.step):
-            return
-        if self.config.elastic and kind == "kill":  # once, and not the one that is started in its place
-            try:
-                (self.run_dir / ".rank.killed").touch(exist_ok=False)
-            except FileExistsError:
-                return
-        if kind == "raise":
-            raise RuntimeError(f"broken on purpose: FAULT={self.config.fault}")
-        if kind == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        while kind == "hang":
-            time.sleep(1)
 
 
 class LossGuard:

@@ -6,7 +6,6 @@ puts probes up before the model is built and takes those that slow a step down w
 steps begin; without it there are none.
 """
 
-import contextlib
 import inspect
 import itertools
 from collections.abc import Iterator
@@ -23,14 +22,12 @@ from bench.observe.waits import HostSyncs, Waits
 from bench.observe.weights import hash_of, state_of
 from bench.observe.writers import Writers, WrittenFiles
 from bench.record.observed import from_samples, rate_of
-from bench.training.holdings import replaced
+from bench.training import injected
+from bench.training.hooks import Hook
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
 NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's facts call an exchange that is none
-WAITING = (
-    "update",
-    "save_snapshot",
-)  # the trainer's methods that wait because they were asked to: LOSS_GUARD, SNAPSHOTS
+WAITING = ("update", "save_snapshot")  # methods of the trainer that wait as they should: LOSS_GUARD, SNAPSHOTS
 LR_SAMPLES = 997  # places of the schedule at which its highest is looked for; a prime, so as not to fall in with cycles
 
 
@@ -40,7 +37,6 @@ class Observer:
     def __init__(self, config: RunConfig, run_dir: Path):
         self.config = config
         self.gradient = self.waits = None
-        self.replaced = contextlib.ExitStack()  # of the mode's methods
         self.writers, self.loads = (Writers(run_dir), Loads()) if config.watch else (None, None)
 
     def start(self, trainer) -> None:
@@ -48,30 +44,18 @@ class Observer:
         self.trainer, self.first_step = trainer, trainer.step
         self.begun = self.state()
         if self.config.watch:
-            step = inspect.getfile(type(trainer)), str(Path(inspect.getfile(type(trainer.mode))).parent)
+            modes = str(Path(inspect.getfile(type(trainer.mode))).parent)
+            step = inspect.getfile(type(trainer)), inspect.getfile(injected), modes
             waiting = tuple(getattr(trainer, name).__name__ for name in WAITING)
             self.waits = HostSyncs(trainer.device.type == "cuda", step, waiting)
             if trainer.mode.topology.world_size > 1 and trainer.mode.replicated:
-                self.look_after_synchronize()
+                self.gradient = FirstGradient(trainer.optimizer)
+                trainer.hooks.append(self.gradient)
 
     def state(self) -> dict[str, str]:
         """The plain model's parameters and buffers as hashes, every tensor whole."""
         mode, model = self.trainer.mode, self.trainer.model
         return state_of(mode.unwrap(model), mode.full_state(model))
-
-    def look_after_synchronize(self) -> None:
-        """Look at the gradients of the first step: before their exchange, and when the mode has exchanged them."""
-        mode, optimizer = self.trainer.mode, self.trainer.optimizer
-        self.gradient = GradientProbe(p for group in optimizer.param_groups for p in group["params"])
-        synchronize = mode.synchronize
-
-        def synchronize_and_look(optimizer) -> None:
-            synchronize(optimizer)
-            if self.gradient.hooks:
-                self.gradient.look()
-                self.gradient.close()
-
-        self.replaced.enter_context(replaced(mode, "synchronize", synchronize_and_look))
 
     def batches(self, loader) -> Iterator:
         """The loader's batches; its sampler is walked again at the end."""
@@ -82,9 +66,9 @@ class Observer:
         """From here on steps are timed: nothing of what slows one down stays."""
         if self.waits:
             self.waits.close()
-        if self.gradient:
-            self.gradient.close()
-        self.replaced.close()
+        if self.gradient in self.trainer.hooks:
+            self.trainer.hooks.remove(self.gradient)
+            self.gradient.probe.close()
 
     def part(self, dataset, val_set, rows: list[dict], facts: dict) -> dict:
         """This rank's part of ``observed``, at the end. rows: this rank's own epochs, as ``Epochs`` has them."""
@@ -116,8 +100,8 @@ class Observer:
             if facts["compression"] == "powersgd"
             else NO_MEAN.get(facts["gradient"].partition(";")[0], "mean")
         )
-        look = self.gradient.result()
-        return look and {"looks": [look], "passes": self.gradient.passes, "kind": kind}
+        look = self.gradient.probe.result()
+        return look and {"looks": [look], "passes": self.gradient.probe.passes, "kind": kind}
 
     def data(self, dataset, rows: list[dict]) -> dict:
         """The images of this rank's first steps, and where the whole epochs begin and end among them."""
@@ -156,6 +140,18 @@ class Observer:
         images = config.epochs * num_images or (config.warmup_steps + config.timed_steps) * config.global_batch
         used = max(self.trainer.lr_of(images * i // LR_SAMPLES) for i in range(LR_SAMPLES))
         return rate_of(used, config.lr, config.global_batch, config.lr_batch)
+
+
+class FirstGradient(Hook):
+    """The gradients of the first step: a rank's own, before their exchange, and what the mode has made of them."""
+
+    def __init__(self, optimizer):
+        self.probe = GradientProbe(p for group in optimizer.param_groups for p in group["params"])
+
+    def after_synchronize(self) -> None:
+        if self.probe.hooks:
+            self.probe.look()
+            self.probe.close()
 
 
 def reported(rows: list[dict], val_set, metric: str) -> dict | None:

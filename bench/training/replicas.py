@@ -14,6 +14,7 @@ from torch import nn
 
 from bench import formulas
 from bench.training.averages import estimate_statistics, forward_passes
+from bench.training.hooks import Hook
 
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
@@ -23,7 +24,7 @@ NOTE = (
 )
 
 
-class Replicas:
+class Replicas(Hook):
     """The replicas of one run, compared.
 
     trainer: before its first step. steps: how many it will take. judge: this process's model as it is now -> a dict of
@@ -42,16 +43,17 @@ class Replicas:
         self.skipped, self.last = trainer.skipped_steps, trainer.step + steps
         if self.mode.topology.world_size > 1:  # one process has one set of weights
             self.compare()
-            trainer.after_step.append(self.after_step)
+            trainer.hooks.append(self)
 
     def after_step(self) -> None:
-        """Keep the step's learning rate, unless the step was skipped, and compare the weights."""
+        """Keep the step's learning rate, unless the step was skipped, and compare the weights; in no step's time."""
         trainer = self.trainer
         if trainer.skipped_steps == self.skipped:
             self.learning_rates.append(trainer.optimizer.param_groups[0]["lr"])
         self.skipped = trainer.skipped_steps
         if trainer.step % self.every == 0 or trainer.step == self.last:
             self.compare()
+        trainer.clock.resume()
 
     def compare(self) -> None:
         """Keep the distance between the replicas as they are now."""

@@ -39,7 +39,6 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     status.phase("building the model")
     if config.profile:
         mode.timeline = StepTimeline(mode.topology.device)
-        mode.timeline.watch_phases(status)
     model = mode.wrap_model(StandIn(plan.profile))
     per_byte = plan.profile.optimizer_s / plan.profile.nbytes
     optimizer = mode.wrap_optimizer(WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte), model)
@@ -88,23 +87,28 @@ def take_step(mode, model, optimizer, plan: Plan, factor: float, status: StatusW
 
     from bench.without_training.emulation.stand_in import PACE
 
+    def begin(phase: str) -> None:
+        status.phase(phase)
+        if mode.timeline:
+            mode.timeline.phase(phase)
+
     if mode.timeline:
         mode.timeline.phase(REST)
     moments = [time.perf_counter()]
     PACE.step(plan.dilate * factor)
     PACE.wait(moments[0], plan.profile.other_s)
     moments.append(time.perf_counter())
-    status.phase("forward")
+    begin("forward")
     optimizer.zero_grad()
     loss = model(torch.ones(1, requires_grad=True)).sum()
     moments.append(time.perf_counter())
-    status.phase("backward")
+    begin("backward")
     loss.backward()
     moments.append(time.perf_counter())
-    status.phase("synchronize")
+    begin("synchronize")
     mode.synchronize(optimizer)
     moments.append(time.perf_counter())
-    status.phase("optimizer step")
+    begin("optimizer step")
     mode.step(optimizer)
     moments.append(time.perf_counter())
     lengths = [end - begin for begin, end in itertools.pairwise(moments)]
