@@ -1,4 +1,4 @@
-"""Tensors in structures: the inputs and the outputs of a model, a batch.
+"""Tensors in structures: the inputs and the outputs of a model, a batch; and the blocks that a model is made of.
 
 A structure is a tensor, or a tuple, list, mapping or object that holds structures: dicts, named tuples, dataclasses,
 the outputs of Hugging Face's transformers, a ``SimpleNamespace``. Anything else in it (None, numbers, text) stays as it
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from types import ModuleType
 
 import torch
+from torch import nn
 
 
 def is_tensor(item) -> bool:
@@ -157,3 +158,28 @@ class TensorList:
             return None
         whole, self.output = self.output, None
         return rebuild(whole, iter(output))
+
+
+def module_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    """Parameters and buffers of a module, and what stands in their place in a replica of ``nn.DataParallel``."""
+    for module in model.modules():
+        yield from (tensor for tensor in module._parameters.values() if tensor is not None)
+        yield from (tensor for tensor in module._buffers.values() if tensor is not None)
+
+
+def blocks_of(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """(name, module) of what is sharded and gathered as one: the outermost members of every ``nn.Sequential`` and
+    ``nn.ModuleList`` that have parameters. A ResNet's are its residual blocks, a transformer's its layers.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2)))
+    >>> [name for name, _ in blocks_of(net)]
+    ['0', '2']
+    """
+    for name, child in module.named_children():
+        if next(child.parameters(), None) is None:
+            continue
+        member = isinstance(module, nn.Sequential | nn.ModuleList)
+        if member and type(child).forward is not nn.Module.forward:  # a list in a list computes nothing
+            yield path + name, child
+        else:
+            yield from blocks_of(child, f"{path}{name}.")

@@ -320,12 +320,10 @@ def measure(trainer, epochs, train_set, moments: dict, observer) -> dict:
 def memory_parts(trainer, stream, train_set) -> list[dict]:
     """MEMORY=1: one more step, in which every allocation is recorded; for each device, what filled it at the peak."""
     from bench.measure.allocations import address_of, record_step
-    from bench.modes.dp import CpuDataParallel
     from bench.training.holdings import holdings, notes_of
 
-    if isinstance(trainer.model, CpuDataParallel):
-        trainer.model.in_turn()  # the profiler sees this thread alone
     mode = trainer.mode
+    mode.compute_in_calling_thread(trainer.model)
     mode.barrier()
     with notes_of(trainer, address_of) as noted:
         return record_step(

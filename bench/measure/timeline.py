@@ -114,15 +114,6 @@ class StepTimeline:
 
         return watched
 
-    def watch_methods(self, owner, lane: str, methods: dict[str, str], nbytes: int | None = None) -> None:
-        """From now on a call of ``owner.<method>`` is a span in ``lane``; methods: {method: the span's name}."""
-        for method, name in methods.items():
-            original = getattr(owner, method, None)
-            if original is None:
-                self.notes.append(f"{name}: {type(owner).__name__} has no {method} in this version of torch")
-                continue
-            setattr(owner, method, self.wrapped(original, lane, name, nbytes))
-
     def wrapped(self, function, lane: str, name: str, nbytes: int | None):
         """``function`` with a span round each call."""
 
@@ -132,12 +123,6 @@ class StepTimeline:
                 return function(*arguments, **options)
 
         return call
-
-    def watch_parts(self, model) -> None:
-        """DataParallel: its four steps are spans, and its replicas' threads compute."""
-        parts = {"scatter": "scatter", "replicate": "replicate", "parallel_apply": "forward", "gather": "gather"}
-        self.watch_methods(model, "dp", parts)
-        self.all_threads = True
 
     def watch_engine(self, marker, stop, writes: bool) -> None:
         """Horovod. marker(name): a small reduction on all ranks; stop(): close the file that HOROVOD_TIMELINE names.

@@ -6,7 +6,7 @@ Sharding, saving, metering and the loop are not here: they are written once, aga
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -145,8 +145,30 @@ class Mode:
         """Bytes of each buffer that the engine keeps for gradients besides the gradients, as it tells them."""
         return []
 
-    def note_pieces(self, note: Callable[[torch.Tensor], None]) -> None:
-        """From now on ``note`` is called with each buffer that the mode makes to send weights or gradients from."""
+    # --- what a timeline (PROFILE=1), measured memory (MEMORY=1) and predicted memory ask ---------------------------
+
+    def span(self, lane: str, name: str, nbytes: int | None = None) -> contextlib.AbstractContextManager:
+        """Around what this mode sends or does in a step: a span of the timeline, where there is one."""
+        return self.timeline.span(lane, name, nbytes) if self.timeline else contextlib.nullcontext()
+
+    def compute_in_calling_thread(self, model: nn.Module) -> None:
+        """From now on this process's devices compute in one thread, one after the other: a profiler sees that alone."""
+
+    def kept_replicas(self, model: nn.Module) -> Iterable[nn.Module]:
+        """Copies of the plain model that stay between two steps."""
+        return ()
+
+    def step_only_tensors(
+        self, model: nn.Module, note: Callable[[str, Iterable[torch.Tensor]], None]
+    ) -> contextlib.AbstractContextManager:
+        """Within it ``note(kind, tensors)`` is called with what the mode holds during a step and not after it: copies
+        of the model, and buffers that weights or gradients are sent from. kind: see bench/measure/memory_parts.py."""
+        return contextlib.nullcontext()
+
+    def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:
+        """``wrap_model`` of a simulated step (bench/training/memory_step.py), with a model for each device of this
+        process. All of them compute in the calling thread."""
+        return models[0]
 
     def compute_threads(self) -> int:
         """CPU threads that compute in this process at one time."""

@@ -35,7 +35,8 @@ class Mode(collectives.Mode):
     def wrap_model(self, model: nn.Module) -> nn.Module:
         config, device = self.config, self.topology.device
         output = TensorList(model)
-        self.ddp = DistributedDataParallel(
+        kind = ProfiledDDP if self.timeline else DistributedDataParallel
+        self.ddp = kind(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             gradient_as_bucket_view=config.gradient_as_bucket_view,  # a gradient is stored once, inside its bucket
@@ -52,9 +53,7 @@ class Mode(collectives.Mode):
         hook = self.hook
         if self.timeline:
             hook = self.timeline.watch_buckets(hook or default_hooks.allreduce_hook, waits=not config.overlap)
-            if config.broadcast_buffers:
-                nbytes = sum(buffer.nbytes for buffer in model.buffers())
-                self.timeline.watch_methods(self.ddp, "communication", {"_sync_buffers": "buffers"}, nbytes)
+            self.ddp.mode = self
         if hook:
             self.ddp.register_comm_hook(state, hook)
         return self.ddp
@@ -132,3 +131,13 @@ def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> to
     if dist.get_backend() == "gloo":  # on CPUs, and where ranks share a GPU and their NCCL is too old
         future.wait()
     return future
+
+
+class ProfiledDDP(DistributedDataParallel):
+    """With PROFILE=1: sending the buffers is a span of the timeline."""
+
+    mode: Mode
+
+    def _sync_buffers(self) -> None:
+        with self.mode.span("communication", "buffers", sum(buffer.nbytes for buffer in self.buffers())):
+            super()._sync_buffers()

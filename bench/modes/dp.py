@@ -17,8 +17,9 @@ What to notice:
     statistics are kept, since the other replicas are thrown away.
 """
 
+import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -45,15 +46,37 @@ class Mode(base.Mode):
             self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        model = self.on_all_devices(model)
+        watched = bool(self.timeline or self.config.memory)
+        wrapped = self.on_all_devices(model, watched)
+        if watched:
+            wrapped.mode = self
         if self.timeline:
-            self.timeline.watch_parts(model)
-        return model
+            self.timeline.all_threads = True  # the replicas' compute, too
+        return wrapped
 
-    def on_all_devices(self, plain: nn.Module) -> nn.Module:
+    def on_all_devices(self, plain: nn.Module, watched: bool = False) -> nn.Module:
         if self.topology.device.type == "cpu":
-            return CpuDataParallel(plain, self.config.num_devices, self.config.threads)
-        return DataParallel(plain, device_ids=[d.index for d in self.topology.devices])
+            kind = WatchedCpu if watched else CpuDataParallel
+            return kind(plain, self.config.num_devices, self.config.threads)
+        kind = WatchedGpu if watched else DataParallel
+        return kind(plain, device_ids=[d.index for d in self.topology.devices])
+
+    def compute_in_calling_thread(self, model: nn.Module) -> None:
+        if self.topology.device.type == "cpu":
+            model.in_turn()
+
+    def kept_replicas(self, model: nn.Module) -> tuple[nn.Module, ...]:
+        return model.shells if self.topology.device.type == "cpu" else ()
+
+    @contextlib.contextmanager
+    def step_only_tensors(self, model, note) -> Iterator[None]:
+        """On a GPU: the replicas, with their part of the batch. On a CPU replicas stay, and the batch is not copied."""
+        model.note = None if self.topology.device.type == "cpu" else note
+        yield
+        model.note = None
+
+    def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:
+        return CpuDataParallel(models[0], len(models), 1, tuple(models[1:])).in_turn()
 
     def compute_threads(self) -> int:
         replicas = self.config.num_devices if self.topology.device.type == "cpu" else 1
@@ -135,17 +158,17 @@ class CpuDataParallel(nn.Module):
     does on GPUs, so that the pattern can be run, read and tested anywhere.
 
     module: the originals. num_replicas: chunks of the batch. threads: CPU threads in total, shared by the replicas
-    in the forward pass; backward runs in the calling thread, which has them all.
+    in the forward pass; backward runs in the calling thread, which has them all. shells: of the replicas but the first.
     """
 
-    def __init__(self, module: nn.Module, num_replicas: int, threads: int):
+    def __init__(self, module: nn.Module, num_replicas: int, threads: int, shells: tuple[nn.Module, ...] = ()):
         super().__init__()
         self.module = module
         self.num_replicas = num_replicas
         # One shell per replica: a copy of the module whose tensors are replaced at every forward; for
         # swapping tensors in and out of ONE module is not safe in two threads. Kept in a tuple, so that the shells
         # are not submodules and their tensors not parameters of the model.
-        self.shells = tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))
+        self.shells = shells or tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))
         # A thread of its own for each replica: of a common pool one thread may take two replicas when it is quick.
         # The number of OpenMP threads belongs to the thread that sets it.
         self.threads = [
@@ -210,6 +233,42 @@ class CpuDataParallel(nn.Module):
     def gather(self, outputs: list):
         """Tensors of [global_batch, …] on device 0; of numbers, such as a loss, a vector with one of each replica."""
         return gathered(outputs, lambda tensors: torch.cat([t.reshape(1) if not t.dim() else t for t in tensors]))
+
+
+class Watched:
+    """With PROFILE=1 or MEMORY=1, mixed in before either class: the parts of its forward pass are spans of the
+    timeline, and ``note`` is called with the tensors of the other devices' replicas."""
+
+    mode: Mode
+    note: Callable[[str, Iterable[torch.Tensor]], None] | None = None
+
+    def scatter(self, *arguments):
+        with self.mode.span("dp", "scatter"):
+            return super().scatter(*arguments)
+
+    def replicate(self, *arguments):
+        with self.mode.span("dp", "replicate"):
+            return super().replicate(*arguments)
+
+    def parallel_apply(self, replicas, *calls):
+        if self.note:
+            for replica in replicas[1:]:
+                self.note("replicas", structure.module_tensors(replica))
+            self.note("images", structure.tensors(calls))
+        with self.mode.span("dp", "forward"):
+            return super().parallel_apply(replicas, *calls)
+
+    def gather(self, *arguments):
+        with self.mode.span("dp", "gather"):
+            return super().gather(*arguments)
+
+
+class WatchedGpu(Watched, DataParallel):
+    """See ``Watched``."""
+
+
+class WatchedCpu(Watched, CpuDataParallel):
+    """See ``Watched``."""
 
 
 class InTurn:

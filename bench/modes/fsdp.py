@@ -42,7 +42,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.modes import collectives
-from bench.structure import TensorList
+from bench.structure import TensorList, blocks_of
 
 # Of one tensor; torch 2.14 has given them other names.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -106,8 +106,23 @@ class Mode(collectives.Mode):
             part.set_custom_reduce_scatter(WatchedScatter(name, span, note))
         return True
 
-    def note_pieces(self, note: Callable[[torch.Tensor], None]) -> None:
-        self.watch(note=note)
+    @contextlib.contextmanager
+    def step_only_tensors(self, model, note) -> Iterator[None]:
+        """The weights of a block while they are whole, and the pieces that travel."""
+
+        def gathered(block, *_) -> None:
+            whole = [p for p in block.parameters() if not isinstance(p, DTensor)]
+            note("gathered", whole)
+            for parameter in whole:  # backward gathers it again, elsewhere
+                if parameter.requires_grad:
+                    undo.callback(parameter.register_hook(lambda _, p=parameter: note("gathered", [p])).remove)
+
+        with contextlib.ExitStack() as undo:
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    undo.callback(module.register_forward_pre_hook(gathered).remove)
+            self.watch(note=lambda tensor: note("gathered", [tensor]))
+            yield
 
     @contextlib.contextmanager
     def no_sync(self, model: nn.Module) -> Iterator[None]:
@@ -143,24 +158,6 @@ class Mode(collectives.Mode):
             for n, entry in state["state"].items()
         }
         optimizer.load_state_dict(state | {"state": parts})
-
-
-def blocks_of(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """(name, module) of what is sharded and gathered as one: the outermost members of every ``nn.Sequential`` and
-    ``nn.ModuleList`` that have parameters. A ResNet's are its residual blocks, a transformer's its layers.
-
-    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Sequential(nn.Linear(2, 2)))
-    >>> [name for name, _ in blocks_of(net)]
-    ['0', '2']
-    """
-    for name, child in module.named_children():
-        if next(child.parameters(), None) is None:
-            continue
-        member = isinstance(module, nn.Sequential | nn.ModuleList)
-        if member and type(child).forward is not nn.Module.forward:  # a list in a list computes nothing
-            yield path + name, child
-        else:
-            yield from blocks_of(child, f"{path}{name}.")
 
 
 def prefetch(blocks: list, ahead: int) -> None:

@@ -44,9 +44,6 @@ class Mode(collectives.Mode):
             dist.broadcast(tensor.detach(), 0)
         self.averaged = [t for t in [*model.parameters(), *model.buffers()] if t.is_floating_point()]
         self.steps = 0
-        if self.timeline:
-            sent = sum(tensor.nbytes for tensor in self.averaged)
-            self.timeline.watch_methods(self, "communication", {"average": "weights"}, sent)
         return model
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
@@ -54,7 +51,8 @@ class Mode(collectives.Mode):
         super().step(optimizer, scaler)
         self.steps += 1
         if self.steps % self.config.local_steps == 0 and self.config.sync:
-            self.average()
+            with self.span("communication", "weights", sum(tensor.nbytes for tensor in self.averaged)):
+                self.average()
 
     @torch.no_grad()
     def average(self) -> None:

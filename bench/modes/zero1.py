@@ -42,12 +42,8 @@ class Mode(ddp.Mode):
         taken = inspect.signature(kind.__init__).parameters
         settings = {name: value for name, value in optimizer.defaults.items() if name in taken}
         groups = [dict(group) for group in optimizer.param_groups]
-        sharded = ZeroRedundancyOptimizer(groups, optimizer_class=kind, **settings)
-        if self.timeline:
-            sent = sum(parameter.nbytes for parameter in parameters_of(sharded))
-            self.timeline.watch_methods(sharded, "communication", {"_sync_params": "weights"}, sent)
-        if not self.config.sync:  # SYNC=0: a step without its communication
-            sharded._sync_params = lambda: None
+        sharded = ShardedOptimizer(groups, optimizer_class=kind, **settings)
+        sharded.mode, sharded.sent = self, sum(parameter.nbytes for parameter in parameters_of(sharded))
         return sharded
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
@@ -77,6 +73,18 @@ class Mode(ddp.Mode):
             raise KeyError("it has the state of a parameter that is not there")
         optimizer.load_state_dict(state | {"state": dict(state["state"])})  # torch empties what is another rank's
         optimizer.state.clear()  # a second reference to what the part has
+
+
+class ShardedOptimizer(ZeroRedundancyOptimizer):
+    """torch's, whose broadcasts are a span of the timeline, and with SYNC=0 are left out. sent: bytes."""
+
+    mode: Mode
+    sent: int
+
+    def _sync_params(self) -> None:
+        if self.mode.config.sync:
+            with self.mode.span("communication", "weights", self.sent):
+                super()._sync_params()
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

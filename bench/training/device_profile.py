@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bench.measure.clock import moment
-from bench.modes.fsdp import blocks_of
+from bench.structure import blocks_of
 from bench.training.hooks import Hook
 
 STEPS = 5  # that are watched

@@ -24,8 +24,8 @@ from bench.config.options import KNOBS, UNSET, RunConfig, to_dict, unchecked
 from bench.config.sections import Execution
 from bench.errors import UserError
 from bench.measure.memory_parts import Trace
-from bench.modes import base, dp
-from bench.structure import each, tensors
+from bench.modes import load_mode
+from bench.structure import blocks_of, each, tensors
 from bench.training.holdings import holdings
 from bench.training.loop import Trainer, build_optimizer
 from bench.training.memory_shards import Share, dealt
@@ -97,24 +97,6 @@ class Coming(TorchDispatchMode):
         return self.there[tensor.untyped_storage()._cdata][0]
 
 
-class Planned(base.Mode):
-    """One process; with replicas, copies of the model besides the original, the CPU's DataParallel."""
-
-    def __init__(self, config: RunConfig, replicas: list):
-        self.config, self.replicas = config, replicas
-        self.topology = base.Topology(0, 0, 1, 1, torch.device("cpu"))
-
-    def wrap_model(self, model):
-        if not self.replicas:
-            return model
-        wrapped = dp.CpuDataParallel(model, 1, threads=1)
-        wrapped.num_replicas, wrapped.shells = 1 + len(self.replicas), tuple(self.replicas)
-        return wrapped.in_turn()
-
-    def unwrap(self, model):
-        return model.module if self.replicas else model
-
-
 def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     """The second of two steps on one device, when the optimizer has its state.
 
@@ -125,7 +107,8 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     norm = "batch" if config.norm == "sync" else config.norm  # which keeps as much
     shards = MODES[config.mode].shards
     owners = config.num_devices if shards == ("optimizer state",) else 0
-    planned = unchecked(to_dict(config) | LEFT_OUT | {"norm": norm})
+    several = {"mode": config.mode, "num_devices": replicas} if replicas > 1 else {}  # devices of one process
+    planned = unchecked(to_dict(config) | LEFT_OUT | {"norm": norm} | several)
     try:
         with unlogged("torch._subclasses.fake_tensor"):  # torch logs a traceback of shapes that do not fit
             return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
@@ -178,8 +161,8 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
     with FakeTensorMode(allow_non_fake_inputs=True), coming:  # tensors that the user's file has made before
         workload.num_outputs = num_outputs
         models = [workload.model(planned, 0, lambda sentence: None) for _ in range(replicas)]
-        mode = Planned(planned, models[1:])
-        model = mode.wrap_model(models[0])
+        mode = load_mode(planned.mode)(planned)
+        model = mode.wrap_replicas(models)
         plain = mode.unwrap(model)
         optimizer = optimizer_of(planned, plain, workload.groups(plain), on_gpu)
         optimizer.register_step_pre_hook(lambda *_: begin(STEPPING))
@@ -188,7 +171,7 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         trainer = Trainer(planned, mode, model, optimizer, lambda images: 0.1, status, None, script)
         trainer.scaler = torch.amp.GradScaler("cpu", enabled=False)  # it asks for numbers
         outputs = []
-        parts = blocks_in(models[0]) if blocks else []
+        parts = [block for _, block in blocks_of(models[0])] if blocks else []  # what MODE=fsdp shards as one
         marks = [[] for _ in parts]  # of each block, how many allocations came before its forward passes and their ends
         for part, moments in zip(parts, marks, strict=True):
             part.register_forward_pre_hook(lambda *_, moments=moments: moments.append(len(coming.events)))
@@ -247,13 +230,6 @@ def share_of(optimizer: torch.optim.Optimizer, coming: Coming) -> Share:
     state = [value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)]
     sizes = {coming.place_of(value): value.untyped_storage().nbytes() for value in state}
     return Share([event for event in events if event[0] in own], sizes)
-
-
-def blocks_in(model) -> list:
-    """What MODE=fsdp shards as one."""
-    from bench.modes.fsdp import blocks_of  # torch's FSDP takes a while to import
-
-    return [block for _, block in blocks_of(model)]
 
 
 def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> Step | None:

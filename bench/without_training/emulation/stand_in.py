@@ -76,7 +76,7 @@ class Chain(nn.Module):
 
 
 class Block(Chain):
-    """What FSDP shards as one: a member of a ModuleList (bench.modes.fsdp.blocks_of)."""
+    """What FSDP shards as one: a member of a ModuleList (bench.structure.blocks_of)."""
 
 
 class StandIn(nn.Module):

@@ -1,15 +1,17 @@
 """What a step's memory is filled with on a CPU: a real collective over Gloo, whose memory another thread lets go."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from bench.config.options import RunConfig
 from bench.measure.allocations import record_step
 from bench.measure.memory_parts import WORKSPACE
+from bench.modes import single
 from bench.training.holdings import notes_of
+from bench.training.loop import Trainer
 
 MIB = 2**20
 
@@ -78,14 +80,13 @@ class Workload:
         return inputs + 1
 
 
-def test_what_notes_a_step_leaves_the_workload_as_it_was():
-    """Also two of them, one in the other, and where the method is the object's own, as that of a user's file is."""
-    mode = SimpleNamespace(note_pieces=lambda note: None)
-    trainer = SimpleNamespace(workload=Workload(), model=torch.nn.Linear(2, 2), mode=mode)
+def test_a_batch_is_noted_as_fetched_and_as_prepared():
+    """Also by two, one in the other; and when they are over, by none."""
+    trainer = object.__new__(Trainer)
+    trainer.workload, trainer.hooks = Workload(), []
+    trainer.model, trainer.mode = torch.nn.Linear(2, 2), single.Mode(RunConfig(mode="single", device="cpu"))
     with notes_of(trainer, id) as outer, notes_of(trainer, id) as inner:
-        assert trainer.workload.prepare(torch.ones(2)).tolist() == [2, 2]
-    assert len(outer) == len(inner) == 2 and vars(trainer.workload) == {}
-    own = trainer.workload.prepare = lambda inputs: inputs
-    with notes_of(trainer, id):
-        assert trainer.workload.prepare is not own
-    assert trainer.workload.prepare is own
+        assert trainer.prepare(torch.ones(2)).tolist() == [2, 2]
+    assert len(outer) == len(inner) == 2 and trainer.hooks == []
+    trainer.prepare(torch.ones(2))
+    assert len(outer) == 2

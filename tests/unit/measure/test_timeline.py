@@ -10,6 +10,7 @@ from torch.autograd import DeviceType
 
 from bench.analysis.drawing import svg_of
 from bench.analysis.suite import suite_of
+from bench.config.options import RunConfig
 from bench.measure import timeline as measure
 from bench.measure.horovod_timeline import (
     BEGIN,
@@ -21,6 +22,7 @@ from bench.measure.horovod_timeline import (
     share_communication,
 )
 from bench.measure.timeline import MARK, StepTimeline
+from bench.modes import dp
 from bench.studies.breakdown.timeline_figure import hidden_share
 from bench.studies.registry import study_of
 from tests import records
@@ -111,16 +113,14 @@ def test_phases_have_the_names_of_the_record():
     assert [span["name"] for span in spans_of(result, "phase")] == ["data wait", "forward", "optimizer"]
 
 
-def test_methods_become_spans_and_missing_ones_a_note():
-    class Model:
-        def scatter(self, images):
-            return [images]
-
-    model, watched = Model(), StepTimeline(CPU)
-    watched.watch_parts(model)
-    result = take(watched, lambda: model.scatter("images"))
-    assert [(span["name"], span["bytes"]) for span in spans_of(result, "dp")] == [("scatter", None)]
-    assert len([note for note in result["notes"] if "Model has no" in note]) == 3
+def test_the_parts_of_dp_are_spans():
+    mode = dp.Mode(RunConfig(mode="dp", num_devices=2, device="cpu", threads=2))
+    mode.timeline = StepTimeline(CPU)
+    model = mode.wrap_model(torch.nn.Linear(2, 2))
+    result = take(mode.timeline, lambda: model(torch.ones(4, 2)))
+    model.close()
+    parts = [(span["name"], span["bytes"]) for span in spans_of(result, "dp")]
+    assert parts == [(name, None) for name in ("scatter", "replicate", "forward", "gather")]
 
 
 # --- DDP's buckets --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from bench.modes.fsdp import blocks_of
+from bench.structure import blocks_of
 from bench.without_training.emulation import stand_in
 from bench.without_training.emulation.stand_in import PACE, StandIn, WaitingOptimizer
 from bench.without_training.forecast.profile import Profile, Tensor
