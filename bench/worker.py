@@ -106,13 +106,13 @@ def join(config: RunConfig, run_dir: Path) -> tuple:
 
     from bench.modes import load_mode
     from bench.training.observer import Observer
-    from bench.training.script import Script
+    from bench.training.script import make_script
     from bench.workload import load_workload
 
     torch.set_num_threads(config.threads_per_process)
     observer = Observer(config, run_dir)
     mode = load_mode(config.mode)(config)
-    return Script(config, mode, load_workload(config, mode.topology.device), config.mistake), observer
+    return make_script(config, mode, load_workload(config, mode.topology.device), config.mistake), observer
 
 
 def load(config: RunConfig, script, status: StatusWriter) -> Data:

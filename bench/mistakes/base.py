@@ -99,8 +99,8 @@ class Mistake:
     explains: names of mistakes that follow from this one: they are not said again beside it.
     watched: only a Watch sees it, and no run of this bench can make it: records say nothing of it.
     switch: the options that make a right run wrong; none: MISTAKE=<name> does, by ``overrides``, which are decisions of
-    a script taken wrongly (name -> function of the script and the decision's arguments), or by ``sums_gradients``,
-    which the modes ask. requires: what must be there for that. lab: none for what is only detected.
+    a script taken wrongly (methods of a subclass of ``Script``, bench/training/script.py, by name), or by
+    ``sums_gradients``, which the modes ask. requires: what must be there for that. lab: none for what is only detected.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The decisions of a training script, at the places where scripts go wrong. The worker and the loop ask them here.
 
-``Script`` answers as a right script does. With MISTAKE=<name> the mistake's file (bench/mistakes) answers some of them
-instead: its ``overrides`` are functions of the same names, which are handed this object. What they need of the
-project they find on it, so a mistake imports nothing of the training.
+``Script`` answers as a right script does. With MISTAKE=<name> the script is of a subclass: its methods are the
+functions of the same names in the mistake's file (bench/mistakes). What they need of the project they find on
+``script``, their self, so a mistake imports nothing of the training.
 """
 
 import dataclasses
@@ -17,8 +17,10 @@ from torch import nn
 from bench import mistakes
 from bench.config.options import RunConfig
 from bench.errors import UserError
+from bench.modes.base import Mode
 from bench.training import checkpoint
 from bench.workload import sharding, weights
+from bench.workload.base import Workload
 
 ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch norm, when it trains
 
@@ -26,18 +28,17 @@ ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch norm, when
 class Script:
     """What a script decides, on one rank. ``mode`` and ``workload`` are open; every decision is asked on every rank.
 
-    right: the same script without the mistake. noted: what a mistake wants to be seen in the record, counted by name.
+    noted: what a mistake wants to be seen in the record, counted by name.
     """
 
-    def __init__(self, config: RunConfig, mode, workload, mistake: str = "none"):
+    def __init__(self, config: RunConfig, mode: Mode, workload: Workload):
         self.config, self.mode, self.workload, self.topology = config, mode, workload, mode.topology
-        self.right, self.noted = self, defaultdict(Counter)
-        if mistake != "none":
-            self.right = Script(config, mode, workload)
-            for decision, wrongly in mistakes.MISTAKES[mistake].overrides.items():
-                if not callable(getattr(Script, decision, None)):
-                    raise AttributeError(f"MISTAKE={mistake} overrides {decision}, which is no decision of a script")
-                setattr(self, decision, functools.partial(wrongly, self))
+        self.noted = defaultdict(Counter)
+
+    @property
+    def right(self) -> "Script":
+        """The same script without the mistake."""
+        return Script(self.config, self.mode, self.workload)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,17 @@ class Script:
     def seen(self) -> dict:
         """What this rank noted of its mistake, for the record."""
         return {name: dict(counts) for name, counts in self.noted.items()}
+
+
+def make_script(config: RunConfig, mode: Mode, workload: Workload, mistake: str = "none") -> Script:
+    """The script of a run. mistake: a name in MISTAKES; its ``overrides`` are the methods of a subclass. Raises
+    AttributeError for one that ``Script`` does not have."""
+    overrides = {} if mistake == "none" else mistakes.MISTAKES[mistake].overrides
+    for decision in overrides:
+        if not callable(getattr(Script, decision, None)):
+            raise AttributeError(f"MISTAKE={mistake} overrides {decision}, which is not a decision of a script")
+    kind = type("MistakenScript", (Script,), dict(overrides)) if overrides else Script
+    return kind(config, mode, workload)
 
 
 def seeds_by_place(seed: int, num_images: int, num_devices: int, draws: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from bench.report.page import page
 from bench.studies.base import Flags, Study
 from bench.studies.lab.result import LabResult, Row
 from bench.studies.lab.study import LAB
-from bench.training.script import Script
+from bench.training.script import Script, make_script
 from bench.workload import load_workload
 from bench.workload.images.digits import Digits
 from bench.workload.loader import Draws, SlowStorage
@@ -38,7 +38,7 @@ def script(name: str, rank: int = 0, **options) -> Script:
     """A mistake in a process that has no others: what it draws, and from where, is asked of nobody."""
     usual = {"mode": "ddp", "num_devices": RANKS, "per_device_batch": 10, "epochs": 2, "augment": True, "lr_batch": 80}
     config = resolve(RunConfig(**usual | {"mistake": name} | options), "cpu", 2)
-    return Script(config, SimpleNamespace(topology=topology(rank)), None, name)
+    return make_script(config, SimpleNamespace(topology=topology(rank)), None, name)
 
 
 def topology(rank: int) -> Topology:
@@ -133,7 +133,8 @@ def test_the_devices_losses_are_summed_under_dp():
     mode = SimpleNamespace(topology=Topology(0, 0, 1, 2, torch.device("cpu")))
     outputs, labels = torch.randn(8, 5), torch.arange(8) % 5
     workload = load_workload(config, torch.device("cpu"))
-    wrong, right = (Script(config, mode, workload, name).loss(outputs, labels) for name in ("gradient-sum", "none"))
+    scripts = (make_script(config, mode, workload, name) for name in ("gradient-sum", "none"))
+    wrong, right = (made.loss(outputs, labels) for made in scripts)
     assert float(wrong) == pytest.approx(2 * float(right))
 
 
