@@ -64,7 +64,7 @@ def join(args, seat: Seat) -> int:
         rank.begin()
         from bench import worker
 
-        worker.run(config, run_dir, rank.status)
+        worker.run_task(config, run_dir, rank.status)
     return 0  # not reached: a rank ends its process
 
 

@@ -90,14 +90,14 @@ class RunConfig(*reversed(SECTIONS)):  # a dataclass takes the fields of its las
         return share(parse(self.hosts), self.num_devices) if self.hosts else []
 
     @property
-    def leaves(self) -> str:
-        """The file that a run leaves in its folder when it has ended well."""
-        return TASKS[self.probe_kind].leaves if self.label.probe else "record.json"
+    def task(self) -> str:
+        """What the ranks do, one of TASKS."""
+        return tasks.parse(self.label.probe)[0] if self.label.probe else tasks.TRAIN
 
     @property
-    def probe_kind(self) -> str:
-        """The task of the ranks instead of training, one of TASKS; "" where they train."""
-        return tasks.parse(self.label.probe)[0] if self.label.probe else ""
+    def leaves(self) -> str:
+        """The file that a run leaves in its folder when it has ended well."""
+        return TASKS[self.task].leaves
 
     @property
     def threads_per_process(self) -> int:

@@ -1,6 +1,6 @@
-"""What the ranks of a run may do instead of training. The config's PROBE names one of these tasks and holds its plan.
+"""What the ranks of a run do: they train, or what the config's PROBE names, which also holds the plan of that task.
 
-PROBE is JSON: {name of the task: its plan}. To add a task: its line here, and its folder (bench/without_training).
+PROBE is JSON: {name of the task: its plan}. To add a task: its line here, and its module.
 """
 
 import json
@@ -11,14 +11,17 @@ from bench.errors import UserError
 
 @dataclass(frozen=True)
 class Task:
-    """module: has ``run(config, run_dir, status)``, which every rank calls. leaves: the file that a run has left in its
-    folder when it has ended well."""
+    """module: has ``run(config: RunConfig, run_dir: Path, status: StatusWriter)``, which every rank calls: it joins by
+    ``load_mode``, names its phases to ``status``, and lets rank 0 leave one file in run_dir. leaves: that file; a run
+    that has left it has ended well."""
 
     module: str
     leaves: str
 
 
+TRAIN = "train"  # without PROBE
 TASKS = {
+    TRAIN: Task("bench.training.task", "record.json"),
     "network": Task("bench.without_training.network.rank", "network.json"),
     "predict": Task("bench.without_training.prediction.rank", "predictions.csv"),
     "emulate": Task("bench.without_training.emulation.rank", "emulation.json"),
@@ -40,6 +43,7 @@ def parse(probe: str) -> tuple[str, object]:
         ((name, plan),) = json.loads(probe).items()
     except (ValueError, AttributeError, RecursionError):
         name = plan = None
-    if name not in TASKS:
-        raise UserError(f"PROBE={probe[:60]}: not a plan of {', '.join(TASKS)}; leave PROBE out, its command sets it")
+    planned = [task for task in TASKS if task != TRAIN]
+    if name not in planned:
+        raise UserError(f"PROBE={probe[:60]}: not a plan of {', '.join(planned)}; leave PROBE out, its command sets it")
     return name, plan

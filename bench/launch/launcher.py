@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
+from bench.config.tasks import TRAIN
 from bench.errors import RunFailed, UserError
 from bench.launch import supervise
 from bench.launch.devices import choose_device, require_memory, weakest
@@ -203,7 +204,7 @@ def make_run_dir(config: RunConfig) -> Path:
     words = [
         time.strftime("%Y%m%d-%H%M%S"),
         config.mode,
-        f"{config.num_devices}x{config.probe_kind or nameable(config.model)}",
+        f"{config.num_devices}x{nameable(config.model) if config.task == TRAIN else config.task}",
         secrets.token_hex(2),
     ]
     run_dir = Path(config.out) / "-".join(words)

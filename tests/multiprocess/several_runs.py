@@ -203,7 +203,7 @@ def live(run_dir: Path, rank: int, num_ranks: int, variables: dict) -> None:
     with mock.patch.dict(os.environ, variables), logged(run_dir / f"rank{rank}.log"):
         status, code = StatusWriter(run_dir, rank), 0
         try:
-            worker.program_of(config)(config, run_dir, status)
+            worker.run_task(config, run_dir, status)
         except Exception as error:
             code = 2 if isinstance(error, UserError) else 1
             words = str(error) if code == 2 else f"{type(error).__name__}: {error}"

@@ -1,4 +1,5 @@
-"""bench/worker.py: the order in which the timed steps are begun and ended. The device is made up: busy until asked."""
+"""A rank: its number, and the order in which the timed steps are begun and ended, on a device that is made up: busy
+until asked."""
 
 import gc
 import json
@@ -11,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import worker
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
 from bench.measure import load, steady
 from bench.proof.gpu_check.bare_loop import Harness
+from bench.training import task
 from tests.runs import ROOT
 
 
@@ -66,7 +67,7 @@ def device(monkeypatch):
 
 def test_energy_and_wall_clock_begin_when_the_untimed_steps_are_done(device):
     trainer, moments = SimpleNamespace(clock=device, mode=device), {}
-    assert worker.begin_timing(trainer, device, moments) is device
+    assert task.begin_timing(trainer, device, moments) is device
     assert device.calls == [
         ("mark timed", "idle"), ("barrier", "idle"), ("load begins", "busy"), ("first event", "idle"),
         ("moment", "idle"),
@@ -76,7 +77,7 @@ def test_energy_and_wall_clock_begin_when_the_untimed_steps_are_done(device):
 
 def test_the_wall_clock_ends_with_the_last_step_and_before_anything_is_read(device):
     trainer, moments = SimpleNamespace(clock=device, mode=device), {}
-    times = worker.end_timing(trainer, device, moments, device)
+    times = task.end_timing(trainer, device, moments, device)
     assert device.calls == [("moment", "idle"), ("load ends", "idle"), ("mark end", "idle"), ("times are read", "idle")]
     assert moments == {"last_timed_step": 7.0}
     assert times == {
@@ -126,10 +127,10 @@ def test_an_elastic_attempt_frees_what_the_one_before_it_has_frozen(monkeypatch,
     left = weakref.ref(trainer)
     del trainer
     gc.freeze()
-    monkeypatch.setattr(worker, "join", join)
+    monkeypatch.setattr(task, "join", join)
     try:
         with pytest.raises(Enough):
-            worker.run(None, tmp_path, SimpleNamespace(phase=lambda name: None), kept=object())
+            task.train(None, tmp_path, SimpleNamespace(phase=lambda name: None), kept=object())
     finally:
         gc.freeze()  # as it was for the other tests
         gc.enable()

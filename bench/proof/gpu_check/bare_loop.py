@@ -23,7 +23,7 @@ from bench.modes import load_mode
 from bench.process.heartbeat import StatusWriter
 from bench.training.loop import Trainer, build_optimizer, learning_rates
 from bench.training.script import Script
-from bench.worker import Data, build_model
+from bench.training.task import Data, build_model
 from bench.workload import load_workload
 from bench.workload.loader import training_batches
 

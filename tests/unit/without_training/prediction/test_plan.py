@@ -9,9 +9,9 @@ def test_a_plan_is_read_again_and_tells_the_errand():
     plan = Plan("folder", "latest.pt", "cifar10", 3, ("a", "b", "c"))
     assert read_plan(plan.text()) == plan
     config = RunConfig().labelled(probe=plan.text())
-    assert config.probe_kind == "predict" and config.leaves == "predictions.csv"
-    assert RunConfig().probe_kind == ""
-    assert RunConfig().labelled(probe=Messages((4096,), 3, 1.0).text()).probe_kind == "network"
+    assert config.task == "predict" and config.leaves == "predictions.csv"
+    assert RunConfig().task == "train"
+    assert RunConfig().labelled(probe=Messages((4096,), 3, 1.0).text()).task == "network"
 
 
 def test_the_columns_are_as_many_as_there_are_classes_and_five_at_the_most():
