@@ -15,7 +15,7 @@ from bench.process.heartbeat import StatusWriter
 
 def main() -> None:
     """``python -m bench.course.rank RUN_DIR``, with a rank in the environment."""
-    gc.disable()  # until torch is there: see bench/worker.py
+    gc.disable()  # until torch is there: see bench/training/task.py
     live(Path(sys.argv[1]), int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0"))))
 
 

@@ -33,7 +33,7 @@ def main() -> int:
         return stay()
     run_dir, num_ranks = Path(sys.argv[1]), int(sys.argv[2])
     if LINUX:
-        gc.disable()  # until the ranks have joined: see bench/worker.py
+        gc.disable()  # until the ranks have joined: see bench/training/task.py
         import torch.distributed  # noqa: F401  before the ranks, for all of them
 
         return watch(fork, run_dir, num_ranks)

@@ -37,6 +37,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -65,6 +66,14 @@ TABLES = ("model", "optimizer", "config")
 
 
 # Writing
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that was read, and where it lies."""
+
+    state: dict
+    path: Path
 
 
 def save(path: Path, state: dict) -> None:

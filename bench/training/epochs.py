@@ -21,7 +21,7 @@ from bench.process.heartbeat import epochs_path, starts_path
 from bench.record.describe import epoch_line
 from bench.record.privacy import without_names
 from bench.training import checkpoint
-from bench.training.checkpoint import BEST, LATEST
+from bench.training.checkpoint import BEST, LATEST, Checkpoint
 from bench.training.hooks import Hook
 from bench.training.loop import Trainer
 from bench.training.validation import finite, load_buffers, means, to_cpu, validate, validate_averages
@@ -197,12 +197,12 @@ class Epochs:
             **(trainer.averages.state() if trainer.averages else {}),
         }
 
-    def resume(self, state: dict, path: Path) -> None:
+    def resume(self, resumed: Checkpoint) -> None:
         """Go on from a checkpoint. The weights were loaded before the model was wrapped; the rest is put back here.
 
         Raises UserError when the checkpoint is of other data, or its optimizer is another one.
         """
-        trainer, rank = self.trainer, self.trainer.mode.topology.rank
+        trainer, rank, state, path = self.trainer, self.trainer.mode.topology.rank, resumed.state, resumed.path
         self.check_resumable(state, path)
         load_optimizer(trainer, state["optimizer"], path)
         try:

@@ -17,12 +17,14 @@ from bench.config.values import parse_schedule, parse_snapshots
 from bench.errors import UserError
 from bench.formulas import scaled_lr
 from bench.measure.clock import LossPeek, StepClock
+from bench.modes.base import Mode
 from bench.process.heartbeat import StatusWriter
 from bench.training.averages import Averages
 from bench.training.hooks import Hook
 from bench.training.injected import injected_hooks
 from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
+from bench.training.script import Script
 from bench.workload import batch
 
 
@@ -109,8 +111,8 @@ class Trainer:
     unread = None  # how many it has left out that are not in skipped_steps yet, a tensor
 
     def __init__(
-        self, config: RunConfig, mode, model: nn.Module, optimizer, lr_of: Callable[[int], float],
-        status: StatusWriter, run_dir: Path, script,
+        self, config: RunConfig, mode: Mode, model: nn.Module, optimizer: torch.optim.Optimizer,
+        lr_of: Callable[[int], float], status: StatusWriter, run_dir: Path, script: Script,
     ):  # fmt: skip
         self.config, self.mode, self.model, self.optimizer = config, mode, model, optimizer
         self.lr_of, self.status, self.run_dir = lr_of, status, run_dir

@@ -14,9 +14,9 @@ import torch
 
 from bench.config.options import RunConfig
 from bench.config.resolve import resolve
-from bench.measure import load, steady
+from bench.measure import steady
 from bench.proof.gpu_check.bare_loop import Harness
-from bench.training import task
+from bench.training import build, measuring, task
 from tests.runs import ROOT
 
 
@@ -60,26 +60,33 @@ class Device:
 @pytest.fixture
 def device(monkeypatch):
     device = Device()
-    monkeypatch.setattr(load, "Load", lambda: device.note("load begins") or device)
+    monkeypatch.setattr(measuring, "Load", lambda: device.note("load begins") or device)
     monkeypatch.setattr(steady, "now", lambda: device.note("moment") or 7.0)
     return device
 
 
+def timing_of(device: Device) -> measuring.Timing:
+    observer = SimpleNamespace(timing_starts=lambda: None)
+    return measuring.Timing(SimpleNamespace(clock=device, mode=device), device, {}, observer)
+
+
 def test_energy_and_wall_clock_begin_when_the_untimed_steps_are_done(device):
-    trainer, moments = SimpleNamespace(clock=device, mode=device), {}
-    assert task.begin_timing(trainer, device, moments) is device
+    timing = timing_of(device)
+    timing.begin()
+    assert timing.load is device
     assert device.calls == [
         ("mark timed", "idle"), ("barrier", "idle"), ("load begins", "busy"), ("first event", "idle"),
         ("moment", "idle"),
     ]  # fmt: skip
-    assert moments == {"first_timed_step": 7.0}
+    assert timing.moments == {"first_timed_step": 7.0}
 
 
 def test_the_wall_clock_ends_with_the_last_step_and_before_anything_is_read(device):
-    trainer, moments = SimpleNamespace(clock=device, mode=device), {}
-    times = task.end_timing(trainer, device, moments, device)
+    timing = timing_of(device)
+    timing.load = device
+    times = timing.end()
     assert device.calls == [("moment", "idle"), ("load ends", "idle"), ("mark end", "idle"), ("times are read", "idle")]
-    assert moments == {"last_timed_step": 7.0}
+    assert timing.moments == {"last_timed_step": 7.0}
     assert times == {
         "step_time_s": [1.0], "data_wait_s": [0.1], "phase_time_s": {"forward": [0.4]},
         "load": {"wall_s": 2.0, "local_rank": 1},
@@ -127,10 +134,10 @@ def test_an_elastic_attempt_frees_what_the_one_before_it_has_frozen(monkeypatch,
     left = weakref.ref(trainer)
     del trainer
     gc.freeze()
-    monkeypatch.setattr(task, "join", join)
+    monkeypatch.setattr(build, "join", join)
     try:
         with pytest.raises(Enough):
-            task.train(None, tmp_path, SimpleNamespace(phase=lambda name: None), kept=object())
+            task.train(RunConfig(), tmp_path, SimpleNamespace(phase=lambda name: None), kept=object())
     finally:
         gc.freeze()  # as it was for the other tests
         gc.enable()

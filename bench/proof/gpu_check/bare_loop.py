@@ -23,7 +23,7 @@ from bench.modes import load_mode
 from bench.process.heartbeat import StatusWriter
 from bench.training.loop import Trainer, build_optimizer, learning_rates
 from bench.training.script import Script
-from bench.training.task import Data, build_model
+from bench.training.build import Data, build_model
 from bench.workload import load_workload
 from bench.workload.loader import training_batches
 
@@ -39,7 +39,7 @@ class Harness:
         status = StatusWriter(out, mode.topology.rank)
         self.data, _ = script.workload.load(mode, print)
         data = Data(self.data, None, None, len(self.data))
-        self.model, _ = build_model(config, script, data, status)
+        self.model = build_model(config, script, data, print)
         self.optimizer = mode.wrap_optimizer(build_optimizer(config, self.model), self.model)
         lr_of = learning_rates(config, len(self.data))
         self.trainer = Trainer(config, mode, self.model, self.optimizer, lr_of, status, out, script)

@@ -1,0 +1,150 @@
+"""What a training is made of: the group of processes, the data, the model, the trainer and its epochs.
+
+The order matters. What changes the model's modules, its weights or what is trained comes before the mode's wrapper,
+which looks at them once; the optimizer is made of the wrapped model's parameters.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from bench.config.options import RunConfig, to_dict
+from bench.measure.timeline import StepTimeline
+from bench.modes import load_mode
+from bench.modes.base import Mode
+from bench.process.heartbeat import StatusWriter
+from bench.record.privacy import without_names
+from bench.training.checkpoint import LATEST, Checkpoint, find, from_memory, read
+from bench.training.epochs import Epochs
+from bench.training.loop import Trainer, build_optimizer, learning_rates
+from bench.training.replicas import NOTE, Replicas
+from bench.training.room import require_room
+from bench.training.script import Script, make_script
+from bench.training.trackers import open_tracker
+from bench.training.validation import judge
+from bench.workload import load_workload, weights
+from bench.workload.freezing import train_mode
+from bench.workload.loader import training_batches, validation_batches
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on. val_set, val_batches: None without a validation set; the batches are this rank's share.
+    epoch_images: how many examples an epoch trains on, over all devices."""
+
+    train_set: Dataset
+    val_set: Dataset | None
+    val_batches: DataLoader | None
+    epoch_images: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """checkpoint: what the trainer goes on from. notes: for the record."""
+
+    trainer: Trainer
+    checkpoint: Checkpoint | None
+    notes: list[str]
+
+
+def join(config: RunConfig, kept=None) -> Script:
+    """Join the group of processes: the script, with its mode and workload. kept: see ``Mode.elastic``."""
+    torch.set_num_threads(config.threads_per_process)
+    mode = load_mode(config.mode)(config)
+    mode.kept = kept
+    return make_script(config, mode, load_workload(config, mode.topology.device), config.mistake)
+
+
+def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
+    """The data sets, and this rank's share of the validation."""
+
+    def say(sentence: str) -> None:
+        print(sentence, flush=True)
+        status.phase("preparing the data")  # it goes on
+
+    train_set, val_set = script.workload.load(script.mode, say)
+    script.prepare_data(train_set)
+    batches = validation_batches(config, script.topology, val_set) if val_set is not None else None
+    return Data(train_set, val_set, batches, script.epoch_images(len(train_set)))
+
+
+def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusWriter, run_dir: Path) -> Built:
+    """The trainer, with the wrapped model and optimizer."""
+    notes = []
+    checkpoint = resumed_from(config, script.mode, run_dir)
+    model = build_model(config, script, data, notes.append, checkpoint)
+    recipe, plain = script.recipe(), script.mode.unwrap(model)
+    optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, plain, script.workload.groups(plain)), model)
+    lr_of = learning_rates(recipe, data.epoch_images)
+    several_devices = config.device == "cuda" and config.num_processes < config.num_devices
+    if several_devices and (held := getattr(data.train_set, "bytes_on_device", 0)):
+        notes.append(
+            f"DATA={config.data} lies on the first device alone, and takes {held / 2**30:.2f} GiB of its memory"
+        )
+    return Built(Trainer(config, script.mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes)
+
+
+def resumed_from(config: RunConfig, mode: Mode, run_dir: Path) -> Checkpoint | None:
+    """The checkpoint to go on from: of a run that was interrupted its own (ELASTIC), else RESUME's."""
+    if mode.kept and mode.kept.checkpoint:
+        return Checkpoint(from_memory(mode.kept.checkpoint), run_dir / LATEST)
+    if config.elastic and (run_dir / LATEST).exists():
+        path = run_dir / LATEST
+    elif config.resume:
+        path = Path(mode.gather(str(find(config.resume)))[0])  # all ranks read the same
+    else:
+        return None
+    return Checkpoint(read(path), path)
+
+
+def build_model(
+    config: RunConfig, script: Script, data: Data, say: Callable[[str], None], checkpoint: Checkpoint | None = None
+) -> nn.Module:
+    """The wrapped model, with the weights of a checkpoint where there is one. say: gets what is to be noted in the
+    record."""
+    mode = script.mode
+    topology = mode.topology
+    model = script.build_model(script.workload.num_outputs, say)
+    require_room(config, mode, model)
+    if checkpoint:
+        weights.load_weights(model, checkpoint.state["model"], checkpoint.path)
+    if config.profile:  # before the norms, whose sums over ranks it shows
+        mode.timeline = StepTimeline(topology.device, topology.devices)
+    if config.norm == "sync":
+        model = mode.sync_norms(model)
+    elif mode.statistics and any(name.endswith("running_mean") for name, _ in model.named_buffers()):
+        say(f"batch norm's running statistics are no parameters: {mode.statistics}")
+    last = config.channels_last and not mode.contiguous_weights
+    if config.channels_last and not last:
+        say(f"images lie as N H W C, and weights as N C H W: {mode.contiguous_weights}")
+    model = model.to(topology.device, memory_format=torch.channels_last if last else None)
+    train_mode(model)
+    script.workload.check(model, data.train_set)
+    if config.compile:
+        model.compile(mode=config.compile_mode)
+    return mode.wrap_model(model)
+
+
+def prepare_epochs(built: Built, data: Data) -> Epochs:
+    """The epochs, with what follows them: the checkpoint, the tracker, the comparison of the replicas."""
+    trainer = built.trainer
+    config, topology = trainer.config, trainer.mode.topology
+    steps = len(data.train_set) // config.global_batch  # of an epoch, whole ones
+    examples = training_batches(config, topology, data.train_set, steps, keep=False) if config.swa else ()
+    epochs = Epochs(trainer, data.epoch_images, data.val_batches, examples)
+    if built.checkpoint:
+        epochs.resume(built.checkpoint)
+    epochs.add_tracker(open_tracker(config.track, trainer.run_dir, to_dict(without_names(config)), topology.rank))
+    if config.replicas:
+        whole_val = validation_batches(config, topology, data.val_set, whole=True)
+        once = training_batches(config, topology, data.train_set, steps)
+        epochs.watchers.append(
+            Replicas(trainer, epochs.ends()[-1] - trainer.step, functools.partial(judge, trainer, whole_val), once)
+        )
+        epochs.notes.append(NOTE)
+    return epochs
