@@ -77,9 +77,9 @@ def write_record(
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
     topology: this rank's ``Topology``. environment: of this machine. parts: one dict per rank, in rank order, as
-    gathered, each with its ``node`` (bench/training/results.py), in whose place its number remains. accuracy: one row per epoch.
-    observed: what the detectors of bench/mistakes look at. Raises BadRecord when the result does not fit the schema,
-    OSError when it cannot be written.
+    gathered, each with its ``node`` (training/results.py), in whose place its number remains. accuracy: one row per
+    epoch. observed: what the detectors of bench/mistakes look at. Raises BadRecord when the result does not fit the
+    schema, OSError when it cannot be written.
     """
     nodes, units = nodes_of(parts), config.global_batch * workload_of(config).per_example
     record = {

@@ -16,18 +16,16 @@ from tests.runs import ROOT
 BENCH = ROOT / "bench"
 FILES = sorted(BENCH.rglob("*.py"))
 
-# Who may name a mode, and why. Everywhere else a mode's own file, or the table in bench/config/modes.py, answers.
+# Who may ask which mode it is, and why. Elsewhere a mode's own file, or the table in bench/config/modes.py, answers.
 MAY_ASK = {
     "bench/__main__.py": "horovod is a package here, which a command needs",
     "bench/commands/verify.py": "everything is compared with single",
     "bench/studies/breakdown/result.py": "dp is a lane of a timeline here",
     "bench/studies/programs.py": "a mode is not its own baseline",
     "bench/studies/unsynced/result.py": "two programs of one mode are compared, whichever it is",
+    "bench/proof/gpu_check/probes.py": "it checks the wrappers themselves",
 }
-# Who may have tables by mode: the table itself, each mode's own file, and the course, in which a picture of ddp is one
-# of ddp.
 MODE_NAMES = set(MODES) - {"local"}  # this machine, and its file system, are called so as well
-MAY_LIST = ("bench/config/modes.py", "bench/modes/", "bench/course/")
 
 # What a machine without torch can load: all but what lives in the worker.
 HEAVY_ROOMS = ["bench.modes", "bench.workload", "bench.training", "bench.measure", "bench.observe",
@@ -151,61 +149,38 @@ def test_the_commands_are_listed_with_the_standard_library_alone():
 
 
 def asks_for_a_mode(code: str) -> list[int]:
-    """The lines that compare something called mode, or any value with the name of one."""
+    """The lines that compare something called mode, compare anything with the name of a mode, or import a mode's file,
+    as one needs to ask for its wrapper."""
     lines = []
     for node in ast.walk(ast.parse(code)):
+        names = []
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            called = {getattr(side, "id", getattr(side, "attr", None)) for side in sides}
-            listed = [element for side in sides for element in getattr(side, "elts", [side])]
-            equals = any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops)
-            if (equals and "mode" in called) or names_a_mode(listed):
-                lines.append(node.lineno)
-        elif isinstance(node, ast.MatchValue) and names_a_mode([node.value]):
-            lines.append(node.value.lineno)
-    return lines
-
-
-def tables_by_mode(code: str) -> list[int]:
-    """The lines of a table whose keys are modes, and of a look into one for a mode that the code names."""
-    lines = []
-    for node in ast.walk(ast.parse(code)):
-        keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
-        called = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
-        keys = [*keys, *(node.args[:1] if called == "get" else [])]
-        if names_a_mode(keys) or (called == "dict" and {keyword.arg for keyword in node.keywords} & MODE_NAMES):
+            names = [each.value for side in sides for each in getattr(side, "elts", [side])
+                     if isinstance(each, ast.Constant)]  # fmt: skip
+            if any(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
+                called = {getattr(side, "id", getattr(side, "attr", None)) for side in sides}
+                names += MODE_NAMES if "mode" in called else []
+        elif isinstance(node, ast.MatchValue):
+            names = [getattr(node.value, "value", None)]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench.modes"):
+            names = [node.module.rpartition(".")[2], *(alias.name for alias in node.names)]
+        if MODE_NAMES & {name for name in names if isinstance(name, str)}:
             lines.append(node.lineno)
     return lines
-
-
-def names_a_mode(nodes) -> bool:
-    """Whether one of these expressions is the name of a mode, written out."""
-    return bool({node.value for node in nodes if isinstance(node, ast.Constant)} & MODE_NAMES)
 
 
 @pytest.mark.parametrize(
     "code",
     ["config.mode == x", "a.mode != b.mode", "if label == 'dp': pass", "kind in ('ddp', 'horovod')",
-     "match kind:\n  case 'single': pass"],
+     "match kind:\n  case 'single': pass", "from bench.modes.fsdp import Mode", "from bench.modes import ddp"],
 )  # fmt: skip
 def test_an_asking_is_found(code):
-    assert asks_for_a_mode(code) and not asks_for_a_mode("needs(mode) and MODES[mode].one_process and kind == 'lab'")
+    right = "from bench.modes import load_mode\nneeds(mode) and MODES[mode].one_process and kind == 'lab'"
+    assert asks_for_a_mode(code) and not asks_for_a_mode(right)
 
 
-@pytest.mark.parametrize(
-    "code", ["x = {'ddp': 1}", "y = MODES['dp']", "MODES.get('dp')", "z = dict(single=2)", "f({'horovod': g})[kind]"]
-)
-def test_a_table_by_mode_is_found(code):
-    assert tables_by_mode(code) and not tables_by_mode("x = {'lab': MODES[mode], **dict(rank=1)}['lab']")
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nobody_asks_which_mode_it_is(path):
-    relative, code = str(path.relative_to(ROOT)), path.read_text()
-    if relative in MAY_ASK:
-        assert asks_for_a_mode(code), f"{relative} is named as an exception, and is none"
-        return
-    if not relative.startswith("bench/modes/"):
-        assert not asks_for_a_mode(code), f"{relative} asks for a mode: put the answer into bench/config/modes.py"
-    if not relative.startswith(MAY_LIST):
-        assert not tables_by_mode(code), f"{relative} has a table by mode: make it a column of bench/config/modes.py"
+def test_nobody_asks_which_mode_it_is():
+    """What a mode that is new can then do is in test_extensions.py."""
+    asking = {str(path.relative_to(ROOT)) for path in FILES if asks_for_a_mode(path.read_text())}
+    assert {name for name in asking if not name.startswith("bench/modes/")} == set(MAY_ASK)
