@@ -2,8 +2,12 @@
 bench/config/modes.py."""
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.modes.base import Mode
 
 
-def load_mode(name: str):
+def load_mode(name: str) -> "type[Mode]":
     """The ``Mode`` class of a mode: ``bench/modes/<name>.py`` is imported only by the process that needs it."""
     return importlib.import_module(f"bench.modes.{name}").Mode

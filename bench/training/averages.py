@@ -21,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 from bench.config.options import RunConfig
 from bench.config.sections import AVERAGES
 from bench.errors import UserError
+from bench.modes.base import Mode
 from bench.workload import batch
 from bench.workload.loader import plain_errors
 
@@ -31,7 +32,7 @@ class Averages:
     Raises UserError where no rank holds all weights, and when SWA would change frozen statistics.
     """
 
-    def __init__(self, config: RunConfig, mode, model: nn.Module):
+    def __init__(self, config: RunConfig, mode: Mode, model: nn.Module):
         if not mode.replicated:
             raise UserError(f"MODE={config.mode} shards the weights over the ranks: leave EMA and SWA out")
         self.config, self.mode, self.plain, self.models = config, mode, mode.unwrap(model), {}
@@ -94,7 +95,7 @@ class Averages:
                     buffer.copy_(buffers[name][key])
 
 
-def stored(mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
+def stored(mode: Mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
     """The averages in a checkpoint: name -> what a validation calls. model: the wrapped one."""
     found = {}
     for name in AVERAGES:
@@ -153,7 +154,7 @@ class Passes(nn.Module):
 
 
 @torch.no_grad()
-def estimate_statistics(mode, model: nn.Module, passes: Iterable) -> bool:
+def estimate_statistics(mode: Mode, model: nn.Module, passes: Iterable) -> bool:
     """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over the batches. Each rank looks
     at its share, and the mean over ranks is that over all batches, for each rank has as many. passes: as
     ``forward_passes`` yields them. Returns False for a model without batch norm."""

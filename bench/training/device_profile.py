@@ -12,21 +12,24 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from bench.config.options import RunConfig
 from bench.measure.clock import moment
+from bench.modes.base import Mode
 from bench.structure import blocks_of
 from bench.training.hooks import Hook
+from bench.training.loop import Trainer
 
 STEPS = 5  # that are watched
 
 
-def profiled_steps(config, mode) -> int:
+def profiled_steps(config: RunConfig, mode: Mode) -> int:
     """How many steps will be watched: none but with PROFILE=1 on one device. A compiled model has no modules to watch,
     and with ACCUMULATE a step has several passes."""
     one = config.profile and mode.topology.num_devices == 1
     return STEPS if one and not config.compile and config.accumulate == 1 else 0
 
 
-def take(trainer, run_step: Callable[[], None], steps: int = STEPS) -> dict:
+def take(trainer: Trainer, run_step: Callable[[], None], steps: int = STEPS) -> dict:
     """The record's ``samples[0].profile``: lists have a value for each of ``steps`` calls of ``run_step``."""
     plain = trainer.mode.unwrap(trainer.model)
     watch = Moments(plain, trainer.device)

@@ -9,9 +9,10 @@ import torch
 from bench.measure.memory_parts import Note
 from bench.structure import module_tensors, tensors
 from bench.training.hooks import Hook
+from bench.training.loop import Trainer
 
 
-def holdings(trainer, train_set=None) -> Iterator[tuple[str, torch.Tensor]]:
+def holdings(trainer: Trainer, train_set=None) -> Iterator[tuple[str, torch.Tensor]]:
     """(kind, tensor) of all that stays between two steps and is known; of two that share memory the first counts."""
     plain = trainer.mode.unwrap(trainer.model)
     for parameter in plain.parameters():
@@ -35,7 +36,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def notes_of(trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[Note]]:
+def notes_of(trainer: Trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[Note]]:
     """What is there during a step alone: the batch, and what the mode holds."""
     noted = []
 

@@ -24,6 +24,7 @@ from bench.observe.writers import Writers, WrittenFiles
 from bench.record.observed import from_samples, rate_of
 from bench.training import injected
 from bench.training.hooks import Hook
+from bench.training.loop import Trainer
 from bench.workload.sharding import FINGERPRINTED_STEPS, steps_of_epochs
 
 NO_MEAN = {"Adasum": "Adasum", "each process its own": "none"}  # what a mode's facts call an exchange that is none
@@ -39,7 +40,7 @@ class Observer:
         self.gradient = self.waits = None
         self.writers, self.loads = (Writers(run_dir), Loads()) if config.watch else (None, None)
 
-    def start(self, trainer) -> None:
+    def start(self, trainer: Trainer) -> None:
         """The model is wrapped, and nothing has been trained in this run."""
         self.trainer, self.first_step = trainer, trainer.step
         self.begun = self.state()

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from bench import formulas
+from bench.modes.base import Mode
 from bench.training.averages import estimate_statistics, forward_passes
 from bench.training.hooks import Hook
+from bench.training.loop import Trainer
 
 MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
 NOTE = (
@@ -32,7 +34,7 @@ class Replicas(Hook):
     at the end.
     """
 
-    def __init__(self, trainer, steps: int, judge: Callable[[], dict], epoch: Iterable):
+    def __init__(self, trainer: Trainer, steps: int, judge: Callable[[], dict], epoch: Iterable):
         self.epoch = epoch
         self.trainer, self.judge, self.every = trainer, judge, max(1, math.ceil(steps / MOST_POINTS))
         self.mode, self.model = trainer.mode, trainer.mode.unwrap(trainer.model)
@@ -122,7 +124,7 @@ def layers_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 
 @torch.no_grad()
-def distances(mode, model: nn.Module, layers: dict[str, list[nn.Parameter]]) -> list[float]:
+def distances(mode: Mode, model: nn.Module, layers: dict[str, list[nn.Parameter]]) -> list[float]:
     """How far apart the replicas are, layer by layer (``formulas.replica_distance``); the square root of the sum of
     their squares is the distance over all. Every rank must call it.
 
@@ -139,7 +141,7 @@ def distances(mode, model: nn.Module, layers: dict[str, list[nn.Parameter]]) -> 
 
 
 @torch.no_grad()
-def average(mode, model: nn.Module) -> None:
+def average(mode: Mode, model: nn.Module) -> None:
     """Put the mean over ranks into every parameter and every buffer of floats."""
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():

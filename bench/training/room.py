@@ -6,9 +6,10 @@ from torch import nn
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure import cgroup
+from bench.modes.base import Mode
 
 
-def require_room(config: RunConfig, mode, model: nn.Module) -> None:
+def require_room(config: RunConfig, mode: Mode, model: nn.Module) -> None:
     """Raise UserError where weights and gradients alone are more than a device has: on a GPU more than its memory, on a
     CPU the gradients that all processes of this machine add more than it has free. model: on the CPU."""
     weights = sum(p.nbytes for p in model.parameters())
