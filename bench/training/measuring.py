@@ -60,9 +60,10 @@ def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict,
     loader = training_batches(
         config, mode.topology, train_set, steps.end - steps.first, trainer.images_seen, trainer.script.order
     )
+    observer.sampler = loader.sampler
     tell_total(trainer, steps.last)
     trainer.progress.start(steps.first, steps.last, epochs.num_images)
-    stream = plain_errors(observer.batches(loader))
+    stream = plain_errors(iter(loader))
     memory = MemorySampler(mode.topology.devices, cpu_replicas=mode.topology.devices_per_process > 1)
     memory.start()
     timing = Timing(trainer, memory, moments, observer)
