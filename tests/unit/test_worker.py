@@ -17,6 +17,7 @@ from bench.config.resolve import resolve
 from bench.measure import steady
 from bench.proof.gpu_check.bare_loop import Harness
 from bench.training import build, measuring, task
+from bench.training.hooks import Hook
 from tests.runs import ROOT
 
 
@@ -151,3 +152,29 @@ def test_the_compiler_gets_its_mode(monkeypatch, tmp_path):
         options = {"mode": "single", "data": "synthetic", "image_size": 16, "compile": True, "compile_mode": mode}
         Harness(resolve(RunConfig(**options), "cpu", 2), tmp_path, pairs=1)
     assert asked == [{"mode": None}, {"mode": "max-autotune"}]
+
+
+class Noting(Hook):
+    """Notes where it is called."""
+
+    def __init__(self):
+        self.places = []
+
+    def __getattribute__(self, name: str):
+        found = object.__getattribute__(self, name)
+        if name not in vars(Hook):
+            return found
+        return lambda *arguments: self.places.append(arguments[0] if name == "on_phase" else name)
+
+
+def test_hooks_are_called_at_their_places(tmp_path):
+    options = {"mode": "single", "data": "synthetic", "image_size": 16}
+    built = Harness(resolve(RunConfig(**options), "cpu", 2), tmp_path, pairs=1)
+    assert built.trainer.hooks == []  # in a plain run
+    with built.trainer.hooked(hook := Noting()):
+        built.train(1)
+    built.train(1)
+    assert hook.places == [
+        "waiting for data", "before_step", "after_prepare", "forward", "backward", "synchronize", "after_synchronize",
+        "optimizer step", "after_optimizer", "on_loss", "after_step",
+    ]  # fmt: skip
