@@ -47,7 +47,6 @@ def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
     for walks in zip(*ranks, strict=False):
         whole = all(done for _, done in walks)
         aligned = itertools.zip_longest(*(steps for steps, _ in walks), fillvalue=NONE)
-        aligned = itertools.zip_longest(*(steps for steps, _ in walks), fillvalue=NONE)
         joined = [np.concatenate(step) for step in aligned]
         widest = max(widest, *map(len, joined), 0)
         inner += joined[:-1] if whole else joined
