@@ -31,8 +31,12 @@ class Mode(ddp.Mode):
     collective_forward = True
 
     def wrap_model(self, model):
-        model.register_forward_pre_hook(lambda *_: dist.barrier())
+        model.register_forward_pre_hook(lambda *_: self.wait_for_all())
         return super().wrap_model(model)
+
+    def wait_for_all(self):
+        with self.span("communication", "wait for all"):
+            dist.barrier()
 ''',
     "launch/engines/elastic.py": '''
 """torchrun, with a sign of its own."""
@@ -257,7 +261,7 @@ SMALL = ("--gpus=2", "--device=cpu", "--threads=2", "--timeout=120")
 def trained(copy):
     """Two ranks of the new mode, by the new engine, train the new workload with the new mistake and the new option."""
     copy.run("run", "--mode=sharded", "--data=rows", "--batch=2", "--epochs=1", "--warmup=1", "--mistake=one-example",
-             "--patience=3", "--baselines=0", "--out=runs", *SMALL)  # fmt: skip
+             "--patience=3", "--profile=1", "--memory=1", "--baselines=0", "--out=runs", *SMALL)  # fmt: skip
     (record,) = (json.loads(path.read_text()) for path in (copy.folder / "runs").glob("*/record.json"))
     return record
 
@@ -266,6 +270,13 @@ def test_a_mode_and_an_engine(trained):
     assert trained["status"] == "ok" and trained["config"]["launcher"] == "elastic"
     assert trained["topology"]["world_size"] == 2
     assert len({part["final_weights_sha256"] for part in trained["samples"]}) == 1
+
+
+def test_a_modes_spans_and_its_memory_are_its_own_answers(trained):
+    for part in trained["samples"]:
+        sent = {span["name"] for span in part["timeline"]["spans"] if span["lane"] == "communication"}
+        assert {"wait for all", "bucket 0"} <= sent and part["timeline"]["notes"] == []
+        assert {"weights", "gradients", "buckets"} <= part["devices"][0]["memory_parts"]["gib"].keys()
 
 
 def test_a_forward_pass_that_is_a_collective_may_be_shared_out_unevenly(trained):
