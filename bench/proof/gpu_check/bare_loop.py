@@ -21,9 +21,9 @@ from bench.config.options import RunConfig, from_dict
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
 from bench.process.heartbeat import StatusWriter
+from bench.training.build import Data, build_model
 from bench.training.loop import Trainer, build_optimizer, learning_rates
 from bench.training.script import Script
-from bench.training.build import Data, build_model
 from bench.workload import load_workload
 from bench.workload.loader import training_batches
 

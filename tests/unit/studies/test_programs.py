@@ -1,6 +1,5 @@
 """The programs of every study: which configs belong together, and that only what is studied differs between them."""
 
-
 import pytest
 
 from bench.config.modes import COMPARED, MODES

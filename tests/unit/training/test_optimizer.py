@@ -1,6 +1,5 @@
 """bench/training/loop.py's optimizers: the fused ones take the plain ones' steps, or are refused in one line."""
 
-
 import pytest
 import torch
 from torch import nn
