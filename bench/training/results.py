@@ -3,7 +3,7 @@
 import os
 import time
 
-from bench.config.options import AVERAGES
+from bench.config.sections import AVERAGES
 from bench.measure import node
 from bench.measure.environment import collect_environment
 from bench.measure.horovod_timeline import share_communication
