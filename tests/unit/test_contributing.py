@@ -1,0 +1,38 @@
+"""CONTRIBUTING.md's two journeys through the code, and what the house promises, so that neither rots."""
+
+import re
+import subprocess
+
+from tests.runs import ROOT
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+STEP = re.compile(r"^\d+\. \[`[\w./]+`\]\((?P<file>[\w./]+)\)(?: `(?P<name>\w+)`)?", re.MULTILINE)
+
+
+def journey(title: str) -> str:
+    """The section with this heading."""
+    return TEXT.partition(f"### {title}")[2].partition("\n### ")[0].partition("\n## ")[0]
+
+
+def test_each_step_of_a_journey_is_there():
+    for title in ("A run, from top to bottom", "A comparison"):
+        steps = list(STEP.finditer(journey(title)))
+        assert len(steps) == len(re.findall(r"^\d+\. ", journey(title), re.MULTILINE)) > 8
+        assert len(journey(title).splitlines()) <= 40
+        for step in steps:
+            source = (ROOT / step["file"]).read_text()
+            assert not step["name"] or re.search(rf"^(?:def|class) {step['name']}\b", source, re.MULTILINE), step[0]
+
+
+def test_a_plain_run_is_read_in_fifteen_files():
+    assert len({step["file"] for step in STEP.finditer(journey("A run, from top to bottom"))}) <= 15
+
+
+def test_a_record_has_one_definition_and_a_process_tree_one_mark():
+    files = subprocess.run(["git", "ls-files", "bench"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    files = files or [str(path.relative_to(ROOT)) for path in (ROOT / "bench").rglob("*") if path.is_file()]
+    assert not [name for name in files if name.endswith(".schema.json")]
+    sources = {name: (ROOT / name).read_text() for name in files if name.endswith(".py") and (ROOT / name).exists()}
+    structs = [name for name, text in sources.items() if re.search(r"\(.*\bStruct\b", text)]
+    marks = [name for name, text in sources.items() if re.search(r"^\w*MARKS? = \"BENCH_", text, re.MULTILINE)]
+    assert structs == ["bench/record/definition.py"] and marks == ["bench/process/tree.py"]
