@@ -49,8 +49,6 @@ class Fact:
 
 @dataclass(frozen=True)
 class Certificate:
-    """All lines, in the order of a reader's questions."""
-
     facts: list[Fact]
 
     @property
@@ -60,23 +58,19 @@ class Certificate:
 
     @property
     def inherent(self) -> list[Fact]:
-        """What differs because the modes differ."""
         return [fact for fact in self.facts if fact.status == "inherent"]
 
     @property
     def fair(self) -> bool:
-        """Nothing differs that could be equal."""
         return not self.differences
 
     def sentence(self) -> str:
-        """The certificate in one line."""
         if self.fair:
             return f"fair: {len(self.facts) - len(self.inherent)} facts equal; inherent: {names(self.inherent)}"
         return f"NOT A FAIR COMPARISON: {names(self.differences)}"
 
 
 def names(facts: list[Fact]) -> str:
-    """Their names with commas between."""
     return ", ".join(fact.name for fact in facts) or "none"
 
 
@@ -158,7 +152,6 @@ def other_options(programs: dict[str, list[Record]], rules: Rules) -> Fact:
 
 
 def set_options(record: Record, names: list[str]) -> str:
-    """Those of some options that are not at their defaults."""
     return " ".join(f"{n}={value}" for n in names if (value := getattr(record.config, n)) != UNSET[n]) or "defaults"
 
 

@@ -29,11 +29,9 @@ class Pair:
 
     @property
     def flagged(self) -> bool:
-        """Something differed that could have been equal."""
         return not self.certificate.fair
 
     def sentence(self) -> str:
-        """The verdict in words, with its flag."""
         said = self.comparison.sentence(self.a, self.b)
         return f"{said}; {self.certificate.sentence()}" if self.flagged else said
 
@@ -120,7 +118,6 @@ def compare_suite(
 
 
 def compare(suite: Suite, a: str, b: str) -> stats.Comparison:
-    """Program b against program a, by their labels, round by round."""
     one, other = suite.programs[a], suite.programs[b]
     looks = len(other.first.looks) or 1
     return stats.compare_rounds(one.throughputs, other.throughputs, looks=looks, disturbed=suite.disturbed)
@@ -140,7 +137,6 @@ def settled(a: Program, b: Program, found: stats.Comparison) -> int | None:
 
 
 def compare_pair(suite: Suite, a: str, b: str, rules: Rules) -> Pair:
-    """Program b against program a, with the certificate of these two."""
     one, other = suite.programs[a], suite.programs[b]
     certificate = certify({a: one.records, b: other.records}, rules)
     if one.is_bound or other.is_bound:
@@ -157,7 +153,6 @@ def of_bound(fact: Fact) -> Fact:
 
 
 def records_of(suite: Suite) -> dict[str, list]:
-    """Label -> its records."""
     return {program.label: program.records for program in suite.programs.values()}
 
 

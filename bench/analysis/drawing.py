@@ -7,7 +7,6 @@ from bench import files
 
 
 def svg_of(figure) -> str:
-    """A picture as SVG text, byte for byte the same for the same records and the same matplotlib."""
     from bench.analysis import style
 
     text = rendered(figure, "svg").decode().replace(f"'{style.FONT}'", style.FALLBACK)

@@ -30,7 +30,6 @@ def mean_of(values: list[float]) -> tuple[float, float | None, float | None]:
 
 
 def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TOP1) -> str:
-    """The verdict on a paired difference, with its numbers."""
     mean = f"{points(found.mean_difference, metric)} {unit_of(metric)}"
     if found.low is None:
         return f"{name} vs {base}: {mean} (n = {found.n}): a preview, no interval"
@@ -41,7 +40,6 @@ def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TO
 
 
 def unit_of(metric: Metric) -> str:
-    """What a difference of a metric is counted in, in short."""
     return "points" if metric.percent else metric.label
 
 

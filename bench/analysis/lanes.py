@@ -118,7 +118,6 @@ def rows(groups: dict[str, Lanes]) -> Iterator[tuple[str, str, list[dict]]]:
 
 
 def draw_panel(axes, panel: Panel) -> None:
-    """One panel."""
     labels, before = [], None
     total = 0
     for y, (group, lane, track) in enumerate(rows(panel.groups)):
@@ -140,7 +139,6 @@ def draw_panel(axes, panel: Panel) -> None:
 
 
 def draw_span(axes, y: int, lane: str, span: dict, number: int) -> None:
-    """One span, with its name where it is wide enough for it."""
     start, width = 1000 * span["start_s"], 1000 * (span["end_s"] - span["start_s"])
     look = look_of(lane, span, number)
     edge = {"edgecolor": "none"} if lane == "compute" else {"edgecolor": style.BLACK, "linewidth": 0.5}
@@ -167,7 +165,6 @@ def label_of(span: dict) -> str:
 
 
 def look_of(lane: str, span: dict, number: int) -> Look:
-    """How a span is drawn."""
     if lane == "phase":
         return PHASES.get(span["name"], PHASES["other"])
     if lane == PARTS_LANE or lane in SHARDED:
@@ -183,7 +180,6 @@ def name_of(span: dict) -> str:
 
 
 def legend_of(panels: list[Panel]) -> list:
-    """Patches for the phases, parts and lanes that occur."""
     from matplotlib.patches import Patch
 
     spans = [span for panel in panels for _, _, track in rows(panel.groups) for span in track]

@@ -61,7 +61,6 @@ def draw(result):
 
 
 def legend_notes(suite, missing: list[str]) -> tuple[str, ...]:
-    """What must be known to read the bars."""
     if suite.device != "cuda":
         return (
             "No GPU: memory of the host. PSS is sampled, and a page shared by n processes counts 1/n to each. A "
@@ -98,7 +97,6 @@ def devices_of(records: list[Record]) -> dict[str, dict]:
 
 
 def draw_bar(axes, y: float, peaks: dict, parts: list) -> None:
-    """One device: each part from the end of the one before to its own figure; the figure at the end."""
     left = 0.0
     for _, source, look in parts:
         value = peaks.get(source)
@@ -117,7 +115,6 @@ def draw_bar(axes, y: float, peaks: dict, parts: list) -> None:
 
 
 def handles(parts: list, bars: dict) -> list:
-    """The legend: a patch a part, a line for the high-water mark where there is one."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -58,22 +58,18 @@ def model(record: Record) -> str:
 
 
 def steps(record: Record) -> str:
-    """Warm-up steps as asked for, timed steps as counted."""
     return f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}"
 
 
 def threads(record: Record) -> int:
-    """Compute threads over all processes."""
     return sum(part.threads for part in record.samples)
 
 
 def loader_workers(record: Record) -> int:
-    """Loader processes over all training processes."""
     return sum(part.loader_workers for part in record.samples)
 
 
 def device_set(record: Record) -> str:
-    """How many of which devices."""
     devices = [device for part in record.samples for device in part.devices]
     found = [device.get("uuid") or device.get("name") or device["device"] for device in devices]
     return f"{record.num_devices} × {record.config.device} ({', '.join(sorted(set(map(str, found))))})"
@@ -105,12 +101,10 @@ def optimizer(record: Record) -> str | None:
 
 
 def compiler(record: Record) -> str:
-    """Whether the model was compiled, and in which mode of torch.compile."""
     return record.config.compile_mode or str(record.config.compile)
 
 
 def waiting_threads(record: Record) -> str:
-    """How long OpenMP threads spin while they wait."""
     found = describe.wait_policies(record)
     return found[0] if len(found) == 1 else f"{DISAGREE}: {'; '.join(found)}"
 
@@ -124,7 +118,6 @@ def revision(record: Record) -> str | None:
 
 
 def machine(record: Record) -> str:
-    """Processor and the versions that compute."""
     return f"{record.machine['cpu_model']}, torch {record.versions.get('torch')}"
 
 
@@ -132,27 +125,22 @@ def machine(record: Record) -> str:
 
 
 def number_of_devices(record: Record) -> int:
-    """The number of devices."""
     return record.num_devices
 
 
 def number_of_machines(record: Record) -> int:
-    """The number of machines."""
     return max(1, len(record.data.get("nodes", ())))
 
 
 def mode(record: Record) -> tuple:
-    """The mode, with its exchange or without."""
     return record.config.mode, record.config.sync
 
 
 def program(record: Record) -> str:
-    """The program itself."""
     return record.program
 
 
 def options(*names: str):
-    """What these options are set to."""
     return lambda record: tuple(getattr(record.config, name) for name in names)
 
 

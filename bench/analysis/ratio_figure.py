@@ -46,7 +46,6 @@ def draw_pairs(result, pairs: list, title: str, more: tuple[str, ...] = ()):
 
 
 def write_sentence(axes, lines: list[str], y: float, flagged: bool) -> None:
-    """A row's sentence from y downwards, red when its two modes were not compared fairly."""
     text = axes.text(
         0, y, "\n".join(lines), transform=axes.get_yaxis_transform(), va="top", size=SENTENCE_SIZE, linespacing=1.15,
         color=style.RED if flagged else style.BLACK,
@@ -56,7 +55,6 @@ def write_sentence(axes, lines: list[str], y: float, flagged: bool) -> None:
 
 
 def ratios_of(suite, pair) -> list[float]:
-    """Program b's throughput over program a's, one per round."""
     a, b = suite.programs[pair.a], suite.programs[pair.b]
     return [y / x for x, y in zip(a.throughputs, b.throughputs, strict=True)]
 
@@ -87,13 +85,11 @@ def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limi
 
 
 def ring(axes, points: list[tuple], size: float) -> None:
-    """A ring around each outlier."""
     if points:
         axes.plot(*zip(*points, strict=True), "o", markersize=size, fillstyle="none", color=style.RED,
                   markeredgewidth=1.3)  # fmt: skip
 
 
 def words_of(pair) -> str:
-    """A pair's sentence, with its flag."""
     flag = " [not a fair comparison]" if pair.flagged else ""
     return pair.comparison.sentence(pair.a, pair.b) + flag

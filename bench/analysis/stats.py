@@ -50,7 +50,6 @@ class Comparison:
     confidence: float  # over all looks, where the rounds went on until there was a verdict
 
     def sentence(self, name_a: str, name_b: str) -> str:
-        """The verdict in words, with its numbers."""
         return verdict_words(self, name_a, name_b, f"n = {self.n}", self.tie_margin, self.rounds_needed, "rounds")
 
 
@@ -109,7 +108,6 @@ def interval(a: list[float], b: list[float], confidence: float) -> tuple[float, 
 
 
 def check(a: list[float], b: list[float], tie_margin: float, confidence: float) -> None:
-    """Raise ValueError on what cannot be compared."""
     if len(a) != len(b) or not a:
         raise ValueError(f"rounds are compared in pairs, got {len(a)} and {len(b)}")
     wrong = [x for x in [*a, *b] if not 0 < x < math.inf]

@@ -69,7 +69,6 @@ def styled(draw):
 
 
 def looks(suite) -> dict[str, Look]:
-    """The look of each program of a suite: that of its mode."""
     return {program.label: program.first.mode.look for program in suite.programs.values()}
 
 
@@ -217,12 +216,10 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
 
 
 def horizontal_grid(axes) -> None:
-    """Faint lines to read values off the y axis."""
     axes.grid(axis="y", color=PALE, linewidth=0.7)
 
 
 def vertical_grid(axes) -> None:
-    """Faint lines to read values off the x axis."""
     axes.grid(axis="x", color=PALE, linewidth=0.7)
 
 

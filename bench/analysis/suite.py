@@ -30,7 +30,6 @@ class Program:
 
     @property
     def config(self) -> RunConfig:
-        """Its options."""
         return self.first.config
 
     @property
@@ -40,7 +39,6 @@ class Program:
 
     @cached_property
     def throughputs(self) -> list[float]:
-        """Examples per second, one per round."""
         return [record.throughput for record in self.records]
 
     def overrides(self, base: "Program") -> dict:
@@ -68,7 +66,6 @@ class Suite:
 
     @property
     def n(self) -> int:
-        """Rounds that count."""
         return len(self.rounds)
 
     @property
@@ -83,12 +80,10 @@ class Suite:
 
     @property
     def folder(self) -> Path:
-        """Where its records' folders are."""
         return Path(self.first.folder).parent
 
     @property
     def device(self) -> str:
-        """ "cpu" or "cuda"."""
         return self.first.config.device
 
     @cached_property
@@ -100,7 +95,6 @@ class Suite:
 
     @property
     def disturbed(self) -> bool:
-        """Whether any run that counts was disturbed: then there is no verdict."""
         return bool(self.disturbance)
 
     @property
@@ -111,12 +105,10 @@ class Suite:
 
     @property
     def seeded(self) -> bool:
-        """Whether every round had a seed of its own."""
         return len({record.config.seed for program in self.programs.values() for record in program.records}) > 1
 
     @property
     def units(self) -> str:
-        """What throughput counts, as in "images"."""
         return self.first.workload.units
 
     @property

@@ -95,12 +95,10 @@ def runs_head(rate: str) -> list[tuple[str, bool]]:
 
 
 def disturbed_rows(records: list[Record]) -> frozenset[int]:
-    """The indices of the disturbed ones."""
     return frozenset(place for place, record in enumerate(records) if record.ok and disturbances_of(record))
 
 
 def programs_grid(suite, caption: str) -> Grid:
-    """What each program of a suite did: geometric mean and range of its rounds."""
     head = [
         ("program", False), ("devices", True), ("processes × threads", True), ("global batch", True),
         (f"{suite.units}/s", True), ("lowest to highest", True), ("step ms, median", True),
@@ -151,7 +149,6 @@ def measured_memory(records: list[Record]) -> Grid:
 
 
 def comparison_grid(result) -> Grid:
-    """One row per program: throughput over rounds, and the ratio to the base with its interval and verdict."""
     flag = "" if result.certificate.fair else "\nNOT A FAIR COMPARISON"
     head = [("program", False), (f"{result.suite.units}/s\n[lowest–highest]", True),
             (f"× {result.base}\n[95 % interval]{flag}", True), ("Hodges–Lehmann", True), ("verdict", False),

@@ -27,7 +27,6 @@ LIMIT = {"--timeout": {"metavar": "SECONDS", "default": "60", "help": "limit of 
 
 
 def of_study(study: Study) -> Command:
-    """The command of a study."""
     auto = "; auto: until every pair has a verdict" if study.auto else ""
     number = {"--rounds": {"metavar": "ROUNDS", "help": f"interleaved rounds{auto} [{study.rounds}]"}}
     if study.auto:
@@ -49,7 +48,6 @@ def of_studies() -> list[Command]:
 
 
 def place(out: str) -> dict[str, dict]:
-    """The flag of a folder that is written."""
     return {"--out": {"metavar": "OUT", "help": f"where to [{out}]"}}
 
 

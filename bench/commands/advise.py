@@ -49,7 +49,6 @@ def run(args) -> int:
 
 
 def show(console, facts: Facts) -> None:
-    """What a person sees."""
     for line in standing(facts):
         console.print(line, highlight=False, markup=False)
     if facts.unfair:
@@ -97,7 +96,6 @@ def link_of(args, facts: Facts | None) -> links.Link | None:
 
 
 def left_open(args) -> list[str]:
-    """What was not given, and stands for something."""
     return ["the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"] if args.rate else []
 
 

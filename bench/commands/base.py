@@ -59,11 +59,9 @@ class Command:
 
     @property
     def make(self) -> str:
-        """The target of make."""
         return self.target or self.name
 
     def parser(self) -> "Parser":
-        """The command line of this command."""
         parser = Parser(prog=f"bench {self.name}", description=self.help, epilog=self.note)
         if self.options:
             add_arguments(parser, self.own, self.others)
@@ -136,7 +134,6 @@ class Parser(argparse.ArgumentParser):
         return f"unknown option {word} ({variable(word)}): {hint}"
 
     def names(self) -> list[str]:
-        """The long flags of this command, without their dashes."""
         return [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
 
     def error(self, message: str) -> None:
@@ -198,7 +195,6 @@ def all_devices(args: argparse.Namespace) -> str | None:
 
 
 def folder_of(args: argparse.Namespace) -> str:
-    """The folder of records: by its position, or as OUT=."""
     return args.out or DEFAULT_FOLDER
 
 

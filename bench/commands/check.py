@@ -72,7 +72,6 @@ def program(record: Record) -> str:
 
 
 def show(findings: list[Finding], title: str) -> None:
-    """Print the findings of one run."""
     print(title)
     for finding in findings:
         for line in finding.lines():

@@ -6,7 +6,6 @@ from bench.launch.cluster.plan import Cluster, read_latency, read_loss, read_nod
 
 
 def run(args) -> int:
-    """Run CMD there. Its exit code."""
     command = needed("CMD", args.cmd)
     cluster = Cluster(
         nodes=read_nodes(args.nodes),

@@ -111,7 +111,6 @@ def units_of(records: list[Record]) -> str:
 
 
 def show_machines(console, a: list[Record], b: list[Record]) -> None:
-    """The machines of both sides, and how they differ."""
     for name, side in (("A", a), ("B", b)):
         for line in sorted({machine_line(record) for record in side}):
             console.print(f"{name}: {line}", markup=False)
@@ -120,7 +119,6 @@ def show_machines(console, a: list[Record], b: list[Record]) -> None:
 
 
 def show(console, result: Result, a: list[Record], b: list[Record], said: list[str]) -> None:
-    """Everything but the judgement."""
     show_machines(console, a, b)
     for line in dict.fromkeys(line for d in result.differences for line in d.unlike):
         programs = [d.name for d in result.differences if line in d.unlike]

@@ -188,7 +188,6 @@ def attached_in_words(gpu: dict) -> str:
 
 
 def gpu_line(gpus: list, driver: str | None) -> str:
-    """The GPUs, or why there are none."""
     if not gpus:
         return f"none. {why_no_gpu()}"
     sizes = {
@@ -198,7 +197,6 @@ def gpu_line(gpus: list, driver: str | None) -> str:
 
 
 def torch_line(torch: dict | None) -> str:
-    """torch's version and what it was built with."""
     if torch is None:
         return "missing, or it does not import"
     backends = [name for name in ("gloo", "nccl") if torch[name]]
@@ -207,7 +205,6 @@ def torch_line(torch: dict | None) -> str:
 
 
 def horovod_line(found: Status) -> str:
-    """Horovod's version, whether it fits the installed torch, and what it can talk over."""
     if found.ready:
         return f"{found.horovod}, fits this torch; talks {' and '.join(installed_with())}{mpirun_words()}"
     cached = "; a wheel for this torch is in the cache" if found.cached_wheel else ""
@@ -220,7 +217,6 @@ def mpirun_words() -> str:
 
 
 def verdict(mode: str, gpus: list, torch: dict | None) -> str:
-    """Whether a mode runs here, and on what."""
     if torch is None:
         return "no: torch is missing"
     if MODES[mode].needs and not (found := status()).ready:
@@ -243,7 +239,6 @@ def misfit_of(gpus: list) -> str:
 
 
 def find_problems(gpus: list, torch: dict | None) -> list[str]:
-    """One sentence per problem, with its remedy."""
     problems = []
     if torch is None:
         problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")

@@ -5,6 +5,5 @@ from bench.course.exercises import exports
 
 
 def run(args) -> int:
-    """Write them; a file per line."""
     key = whole("KEY", args.key, at_least=0)
     return exports.run(needed("TO", args.to), args.name, args.sets, args.out, key)

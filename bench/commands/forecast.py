@@ -56,7 +56,6 @@ def asked_of(args) -> Asked:
 
 
 def forecasts(args, asked: Asked) -> list[result.Forecast]:
-    """Of each mode on each of DEVICES. Raises UserError."""
     counts = [whole("DEVICES", text.strip(), 1) for text in (args.devices or DEVICES).split(",")]
     if max(counts) > MOST_DEVICES:
         raise UserError(f"DEVICES={max(counts)}: at most {MOST_DEVICES}")

@@ -5,7 +5,6 @@ from bench.course.exercises import grade
 
 
 def run(args) -> int:
-    """Grade it."""
     limit = float(whole("TIMEOUT", args.timeout, at_least=1))
     key = whole("KEY", args.key, at_least=0)
     return grade.run(needed("SUBMITTED", args.submitted), args.name, args.sets, args.out, limit, key)

@@ -9,7 +9,6 @@ COLUMN = 40  # letters
 
 
 def run(args) -> int:
-    """Print the list in the form that was asked for."""
     from bench.commands import LINES
 
     if args.targets:

@@ -129,7 +129,6 @@ def gib_of(text: str) -> float:
 
 
 def in_words(config: RunConfig) -> str:
-    """What is planned, in a few words."""
     passes = f" × {config.accumulate} passes" if config.accumulate > 1 else ""
     return (
         f"{work(config)}, {config.per_device_batch} {workload_of(config).batched} per device{passes},"
@@ -220,7 +219,6 @@ def own_size() -> int:
 
 @functools.cache
 def records_of(out: str) -> list[Record]:
-    """The records of GPUs that are here."""
     found = []
     for folder in (Path(out), PROJECT / "results" / "reference"):
         with contextlib.suppress(UserError):  # there is none yet

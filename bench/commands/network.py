@@ -134,7 +134,6 @@ def lacking(backend: Backend, device: str, asked: RunConfig) -> str:
 
 
 def show(console, records: list[NetworkRecord]) -> None:
-    """What a person sees: where it was measured, the tables, and what they say."""
     for line in result.standing(records):
         console.print(f"[bold]{escape(line)}[/]", highlight=False)
     for grid in result.grids(records):

@@ -31,5 +31,4 @@ def run(args) -> int:
 
 
 def in_docstring(text: str) -> str:
-    """A text as it may stand in a docstring."""
     return printable(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -5,5 +5,4 @@ from bench.course import chapters
 
 
 def run(args) -> int:
-    """Execute them, or only make the notebooks from their texts."""
     return chapters.run(args.name, is_on("QUICK", args.quick), is_on("PAIR", args.pair), is_on("OUTPUTS", args.outputs))

@@ -42,6 +42,5 @@ def run(args) -> int:
 
 
 def save(figures: dict, folder: Path) -> None:
-    """Write pictures, and print where the SVG of each is."""
     for path in drawing.save_all(figures, folder)[::2]:
         print(printable(str(path)))

@@ -4,5 +4,4 @@ from bench.course.exercises import release
 
 
 def run(args) -> int:
-    """Make them."""
     return release.run(args.name, args.sets, args.out)

@@ -93,7 +93,6 @@ def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
 
 
 def print_run(console: Console, record: Record, others: list[Record]) -> None:
-    """What a person sees after a run: where it ran, the table, what to know of it, accuracy."""
     console.print(f"[bold]{machine_line(record)}[/]")
     if not record.config.evaluate:  # which has no steps
         tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))

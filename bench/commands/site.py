@@ -5,6 +5,5 @@ from bench.course import site
 
 
 def run(args) -> int:
-    """Build them; the folder is the last line."""
     print(f"site: {site.build(is_on('QUICK', args.quick))}")
     return 0

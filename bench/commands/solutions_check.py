@@ -5,6 +5,5 @@ from bench.course.exercises import solutions
 
 
 def run(args) -> int:
-    """Check it."""
     limit = float(whole("TIMEOUT", args.timeout, at_least=1))
     return solutions.run(args.name, args.sets, limit, whole("KEY", args.key, at_least=0))

@@ -131,7 +131,6 @@ def finish(console, folders: list[Path], strict: bool = False) -> int:
 
 
 def print_result(console, study: Study, suite: Suite, result) -> None:
-    """What a person sees after a suite: where it ran, what was equal, the tables, the answer in words."""
     console.print(f"[bold]{suite.machine}[/]")
     tables.print_certificate(console, result.certificate)
     grey = suite.disturbed or suite.n < FEWEST_ROUNDS

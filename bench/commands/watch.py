@@ -57,7 +57,6 @@ def going_on(folder: Path) -> Path:
 
 
 def show(console: Console, folder: Path, beats: dict[int, Heartbeat], units: str, still_s: float) -> None:
-    """A line per rank."""
     still = f": nothing has moved for {still_s:.0f} s" if still_s > STILL_S else ""
     console.print(f"{time.strftime('%H:%M:%S')} {folder.name}{still}", highlight=False, markup=False)
     for rank, beat in beats.items():

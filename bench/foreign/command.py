@@ -158,13 +158,11 @@ def supervise(words: list[str], variables: dict[str, str], complete: Callable[[]
 
 
 def complete(parts: Path) -> bool:
-    """Whether every rank has left its part."""
     found = list(parts.glob("part-*.json"))
     return bool(found) and len(found) >= part_in(found[0])["world_size"]
 
 
 def left_in(parts: Path) -> list[dict]:
-    """What the ranks have left, by rank."""
     return sorted(map(part_in, parts.glob("part-*.json")), key=lambda part: part["rank"])
 
 
@@ -285,7 +283,6 @@ def examples_of(parts: list[dict], asked: Asked, devices: int) -> tuple[int | No
 
 
 def script_of(words: list[str]) -> Path | None:
-    """The first word that is a file of Python."""
     return next((Path(word) for word in words if word.endswith(".py") and os.path.isfile(word)), None)
 
 
@@ -311,7 +308,6 @@ def safe(name: str) -> str:
 
 
 def hash_of(words: list[str]) -> str | None:
-    """sha256 of the script; None where none is named."""
     script = script_of(words)
     return hashlib.sha256(script.read_bytes()).hexdigest() if script else None
 

@@ -31,7 +31,6 @@ class WhenImported:
         self.opened = opened
 
     def find_spec(self, name, path=None, target=None):
-        """Python asks it for every module."""
         if name != OPTIMIZERS:
             return None
         sys.meta_path.remove(self)
@@ -73,14 +72,12 @@ class Opened:
         self.on, self.files, self.end = False, {}, lambda: None
 
     def begin(self) -> None:
-        """Listen to the interpreter."""
         self.on = True
         sys.addaudithook(self.audit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.files.clear)
 
     def audit(self, event: str, arguments: tuple) -> None:
-        """Called by the interpreter for every audited event."""
         if not self.on or event not in ("open", "os.rename"):
             return
         try:

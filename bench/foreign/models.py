@@ -51,7 +51,6 @@ listeners: dict[int, Callable[[], None]] = {}  # id of a module -> what is calle
 
 
 def note(module: nn.Module) -> None:
-    """A module of a model's class is called."""
     listener = listeners.get(id(module))
     if listener and not (module.training and torch.is_grad_enabled()):
         listener()

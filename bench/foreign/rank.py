@@ -71,7 +71,6 @@ class Backward:
         return unserializable_hook(uncompiled(heard))
 
     def close(self) -> None:
-        """The parameters have no hooks any more."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
@@ -105,7 +104,6 @@ class Timer:
             multiprocessing.util.Finalize(None, self.finish, exitpriority=10)
 
     def made(self, optimizer) -> None:
-        """The script has made an optimizer."""
         held = held_by(optimizer)
         kin = [each for each in self.alive() if not held.isdisjoint(map(id, parameters_of(each)))]
         self.family[optimizer] = self.family[kin[0]] if kin else len(self.optimizers)
@@ -113,7 +111,6 @@ class Timer:
         self.backward[id(optimizer)] = weakref.ref(optimizer), Backward(optimizer)
 
     def alive(self) -> list:
-        """The optimizers that are in use."""
         return [optimizer for each in self.optimizers if (optimizer := each()) is not None]
 
     # --- loaders --------------------------------------------------------------------------------------------------
@@ -152,7 +149,6 @@ class Timer:
     # --- steps ----------------------------------------------------------------------------------------------------
 
     def before_step(self, optimizer, arguments, options) -> None:
-        """torch calls it when any optimizer's step begins."""
         if self.ended or os.getpid() != self.pid:
             return
         self.depth += 1
@@ -165,7 +161,6 @@ class Timer:
             self.fails(error)
 
     def after_step(self, optimizer, arguments, options) -> None:
-        """torch calls it when any optimizer has taken a step."""
         if self.ended or os.getpid() != self.pid:
             return
         self.depth = max(0, self.depth - 1)
@@ -195,7 +190,6 @@ class Timer:
         return True
 
     def trained(self, optimizer) -> None:
-        """An optimizer has taken a step that trains."""
         if not self.begun:
             self.start()
         if self.first is None:
@@ -240,7 +234,6 @@ class Timer:
             self.drop()
 
     def drop(self) -> None:
-        """Watch no longer."""
         if self.own:
             own, self.own = self.own, None
             self.walks.clear()
@@ -248,7 +241,6 @@ class Timer:
             own.part()  # which takes everything else down
 
     def evaluated(self) -> None:
-        """The model is called to be evaluated."""
         self.kind = self.kind or "evaluation"
 
     def open(self, optimizer) -> None:
@@ -282,7 +274,6 @@ class Timer:
             raise SystemExit(0)
 
     def watched_s(self) -> float:
-        """Seconds that our Watch has taken so far."""
         return self.own.spent_s if self.own else 0.0
 
     def are_steps(self) -> list[bool]:
@@ -332,13 +323,11 @@ class Timer:
             self.say(f"has left no times: {type(error).__name__}: {error}")
 
     def leave(self, part: dict) -> None:
-        """Write a part to its file."""
         path = Path(self.asked["folder"]) / f"part-{part['rank']}-{self.pid}.json"
         with files.written_whole(path) as temporary:
             temporary.write_text(json.dumps(part, allow_nan=False))
 
     def say(self, what: str) -> None:
-        """A line about this process, where its errors go."""
         print(f"bench: process {self.pid} {what}", file=sys.stderr, flush=True)
 
     def show(self, rank: int, count: int, seen: dict) -> None:
@@ -357,7 +346,6 @@ class Timer:
             self.why = f"what the ranks saw cannot be put together: {type(error).__name__}: {error}"
 
     def part(self, rank: int, count: int) -> dict:
-        """All that this process knows, as JSON can hold it."""
         times = self.clock.step_time_s()
         self.sampler.mark("end")
         load = self.load.stop() if self.load else None
@@ -380,5 +368,4 @@ class Timer:
 
 
 def is_some(parameter: torch.Tensor) -> bool:
-    """Whether a parameter has a gradient that is not zero."""
     return parameter.grad is not None and float(parameter.grad.norm()) != 0

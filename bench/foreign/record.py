@@ -46,7 +46,6 @@ class ForeignRecord(Record):
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self.data["name"]
 
     @property
@@ -95,7 +94,6 @@ class ForeignRecord(Record):
 
     @property
     def unit(self) -> str:
-        """What ``throughput`` counts."""
         return "examples/s" if self.global_batch else "steps/s"
 
     @property
@@ -122,7 +120,6 @@ class ForeignRecord(Record):
 
     @cached_property
     def observed(self) -> dict:
-        """What is known of it, for the detectors."""
         return self.data["observed"] or {}
 
     @cached_property

@@ -9,7 +9,6 @@ WATCHED = 0.02  # of the steps' time, from where on it is said that the Watch to
 
 
 def grid(records: list[ForeignRecord]) -> Grid:
-    """A row for each record."""
     head = [(KIND, False), ("processes\n× threads", True), ("global\nbatch", True), ("examples/s", True),
             ("steps/s", True), ("step ms\nmedian [p5–p95]", True), ("n", True), ("waits for\ndata", True),
             ("peak memory\nGiB per device", True)]  # fmt: skip
@@ -18,7 +17,6 @@ def grid(records: list[ForeignRecord]) -> Grid:
 
 
 def row(record: ForeignRecord) -> list[str]:
-    """The cells of one record."""
     step = record.step_time
     return [
         record.name,

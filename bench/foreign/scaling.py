@@ -51,7 +51,6 @@ class Arm:
         return in_words(worst(self.records))
 
     def mean(self, value: Callable[[ForeignRecord], float]) -> float:
-        """Of all its runs."""
         return statistics.fmean(map(value, self.records))
 
 
@@ -64,7 +63,6 @@ class Scaling:
 
     @cached_property
     def arms(self) -> list[Arm]:
-        """By the number of devices."""
         found = {}
         for record in self.records:
             key = (record.num_devices, record["engine"], record.samples[0].threads)
@@ -126,7 +124,6 @@ class Scaling:
 
     @property
     def caption(self) -> str:
-        """What is compared, and what else differs."""
         first = self.records[0]
         unit = {
             WEAK: f"weak scaling: {(first.global_batch or 0) / first.num_devices:g} examples per device and step",
@@ -171,7 +168,6 @@ class Scaling:
         return [f"{script}: {line}" for line in said]
 
     def interval_words(self) -> str:
-        """Where the intervals come from, or why there are none."""
         runs = [len(arm.records) for arm in self.arms]
         if max(runs) == 1:
             return "one run each, no interval"
@@ -182,7 +178,6 @@ class Scaling:
         return f"95 % intervals by Welch's t on log throughput, because the runs share no rounds{few}"
 
     def lost_words(self, arm: Arm) -> str:
-        """Why an arm is not faster, from what was measured."""
         more, parts = self.lost(arm)
         took, linear = (f"{1e3 * seconds:.2f} ms" for seconds in (arm.mean(step_s), arm.mean(step_s) - more))
         marked = f", {LABEL}" if arm.disturbance or self.base.disturbance else ""
@@ -196,7 +191,6 @@ class Scaling:
 
 
 def grid(found: Scaling) -> Grid:
-    """A row for each number of devices."""
     unknown = found.kind == UNKNOWN
     head = [("devices", True), ("engine", False), ("processes\n× threads", True),
             ("steps/s" if unknown else "examples/s", True), ("step\nms", True), ("speedup\n[95 %]", True),
@@ -222,7 +216,6 @@ def grid(found: Scaling) -> Grid:
 
 
 def show(console, found: Scaling) -> None:
-    """Caption, table and lines on a terminal."""
     shown = grid(found)
     console.print(shown.caption, highlight=False, markup=False)
     print_grid(console, shown)
@@ -347,7 +340,6 @@ def wait_s(record: ForeignRecord) -> float:
 
 
 def imbalance_s(record: ForeignRecord) -> float:
-    """By how many seconds the slowest rank's mean step is longer than the mean rank's."""
     return formulas.rank_imbalance_s([part.step_time_s for part in record.samples])
 
 

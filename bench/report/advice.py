@@ -61,7 +61,6 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
 
 
 def others_of(suite: Suite, suites: list[Suite]) -> list[str]:
-    """That other suites of the same study are not used."""
     count = sum(each.study == suite.study for each in suites) - 1
     return [f"what {count} more of these suites say: {suite.id} alone is used"] if count else []
 
@@ -78,7 +77,6 @@ def newest(records: list[Record], wanted) -> Record | None:
 
 
 def has_profile(record: Record) -> bool:
-    """Whether it is of one device, and has its profile."""
     return bool(record.num_devices == 1 and record.samples[0].profile)
 
 
@@ -124,7 +122,6 @@ def withheld(disturbance: str, rounds: int = FEWEST_ROUNDS) -> str:
 
 
 def of_run(record: Record) -> dict:
-    """What a run of one device says."""
     return {
         "withheld": withheld(in_words(disturbances_of(record))),
         "ways": (Way(record.program, record.config, [record.throughput], parts_of(Program("", [record]), None)),),
@@ -134,7 +131,6 @@ def of_run(record: Record) -> dict:
 
 
 def same_in(suites: list[Suite], program: Program) -> list[tuple[Suite, Program]]:
-    """The same program in other suites."""
     found = [(suite, suite.programs[program.label]) for suite in suites if program.label in suite.programs]
     return [(suite, other) for suite, other in found if not other.overrides(program)]
 
@@ -173,13 +169,11 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
 
 
 def wait_ms(record: Record) -> float:
-    """Mean milliseconds for which a step of the slowest rank waits for data."""
     part = breakdown.slowest(record)
     return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)[breakdown.PHASES[0]]
 
 
 def imbalance_ms(record: Record) -> float:
-    """Mean milliseconds by which a step of the slowest rank is longer than the mean rank's."""
     return 1e3 * formulas.rank_imbalance_s([part.step_time_s for part in record.samples])
 
 

@@ -65,7 +65,6 @@ class Difference:
 
     @property
     def numbers(self) -> str:
-        """How many records each side has."""
         return f"n = {self.n_a} and {self.n_b}"
 
     @property
@@ -74,11 +73,9 @@ class Difference:
         return " (runs differ)" if self.unlike else ""
 
     def sentence(self) -> str:
-        """The verdict in words, with its numbers and its mark."""
         return self.verdict_words() + self.mark
 
     def verdict_words(self) -> str:
-        """The verdict in words, with its numbers."""
         return stats.verdict_words(self, "A", "B", self.numbers, TIE_MARGIN, self.needed, "records a side")
 
     def against(self, bound: float) -> str:
@@ -93,8 +90,6 @@ class Difference:
 
 @dataclass(frozen=True)
 class Result:
-    """All programs of two sets."""
-
     differences: list[Difference]
     only_a: list[str]  # programs without a partner
     only_b: list[str]
@@ -199,7 +194,6 @@ def of_place(record: Record) -> dict[str, str]:
 
 
 def differing(one: tuple, other: tuple) -> list[str]:
-    """The fields in which the keys of two groups differ."""
     return [name for (name, x), (_, y) in zip(one, other, strict=True) if x != y]
 
 
@@ -362,7 +356,6 @@ def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], 
 
 
 def time_note(a: list[Record], b: list[Record]) -> str:
-    """That the two sets share no rounds, and when each was taken."""
     spans = [sorted(record.started_at[:16].replace("T", " ") for record in side) for side in (a, b)]
     taken = " and ".join(f"{name} {span[0]} to {span[-1]}" for name, span in zip("AB", spans, strict=True))
     return (
@@ -372,7 +365,6 @@ def time_note(a: list[Record], b: list[Record]) -> str:
 
 
 def grid(result: Result, units: str) -> Grid:
-    """One row per program."""
     head = [("program", False), ("n A", True), ("n B", True), (f"{units}/s\nA", True), (f"{units}/s\nB", True),
             ("B / A\n[95 %]", True), ("Hodges–Lehmann\n[95 %]", True), ("verdict", False)]  # fmt: skip
     rows = [

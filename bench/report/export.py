@@ -94,12 +94,10 @@ def memory_frame(records: list[Record]):
 
 
 def node_of(record: Mapping, device: dict) -> str | None:
-    """The name of a device's machine, in a run on several."""
     return record["nodes"][device["node"]].get("name") if "node" in device else None
 
 
 def row(record: Mapping) -> dict:
-    """The cells of one record by column."""
     found = head(record)
     config = record["config"]
     found |= {name: config.get(name) for name in OPTIONS}
@@ -123,7 +121,6 @@ def row(record: Mapping) -> dict:
 
 
 def head(record: Mapping) -> dict:
-    """Which record it is."""
     return {name: record["config"].get(name) if name in record["config"] else record.get(name) for name in HEAD}
 
 
@@ -250,7 +247,6 @@ def markdown(frame, columns=None) -> str:
 
 
 def line(cells) -> str:
-    """One line of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 

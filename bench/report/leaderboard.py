@@ -43,7 +43,6 @@ class Entry:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of the ratio to ``single``."""
         return self.comparison.low, self.comparison.high
 
 
@@ -109,7 +108,6 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
 
 
 def hindrance(suite: Suite, base: Program | None) -> str:
-    """Why nothing of a comparison counts; empty where it does."""
     if base is None:
         return "it has no program on one device (MODE=single) to be compared with"
     if suite.n < QUALIFYING_ROUNDS:
@@ -127,7 +125,6 @@ def work_of(record: Record) -> str:
 
 
 def code_of(record: Record) -> str:
-    """Whether this project's code that ran was the one that reads the records."""
     return "as here" if revision(record) == source_hash() else "other"
 
 
@@ -145,7 +142,6 @@ def places(found: list[Entry]) -> dict[str, tuple[int, int]]:
 
 
 def grids(found: list[Entry]) -> list[Grid]:
-    """A table per work, the highest ratio first."""
     head = [("place", False), ("student", False), ("program", False), ("× single", True), ("95 %", True), ("n", True),
             ("code", False), ("machine", False)]  # fmt: skip
     tables = []

@@ -68,7 +68,6 @@ def page(
     suites: list[Suite], others: list[Record], refused: list[str], networks: list[NetworkRecord] = (),
     foreign: list[ForeignRecord] = (),
 ) -> str:  # fmt: skip
-    """The page as text."""
     import jinja2
 
     shown = {}
@@ -132,7 +131,6 @@ def advice_section(suites: list[Suite]) -> dict | None:
 
 
 def place_of(key: Subject) -> tuple:
-    """A suite's place on the page: by study, and what it is about in the order of the study's questions."""
     study = STUDIES.get(key.study)
     if study is None:
         return len(STUDIES), 0, key
@@ -141,7 +139,6 @@ def place_of(key: Subject) -> tuple:
 
 
 def subject(suite: Suite) -> Subject:
-    """What a suite is about."""
     devices = max(record.config.num_devices for record in suite.records)
     machine = machine_of(suite.first)
     return Subject(suite.study, study_of(suite).about(suite), machine.hardware, devices, machine.network)
@@ -203,7 +200,6 @@ def memory_grids(records: list[Record]) -> list[Grid]:
 
 
 def network_section(records: list[NetworkRecord]) -> dict:
-    """All that the template shows of what one `bench network` measured."""
     name = records[0].suite
     drawn = network_figure.figures(records).items()
     return {
@@ -221,7 +217,6 @@ def network_section(records: list[NetworkRecord]) -> dict:
 
 
 def foreign_section(records: list[ForeignRecord]) -> dict:
-    """All that the template shows of the scripts that `bench time` timed."""
     scalings = scaling.find(records)
     return {
         "tables": [foreign_result.grid(records), *map(scaling.grid, scalings)],
@@ -241,7 +236,6 @@ def where(suite: Suite) -> str:
 
 
 def notes(suite: Suite) -> list[str]:
-    """What a reader must know of a suite's rounds."""
     found = []
     if suite.left_out:
         found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds do not count.")
@@ -270,12 +264,10 @@ def picture(owner: str, label: str, figure) -> dict:
 
 
 def warning_of(record: Record) -> str:
-    """What must be said of a single run that was made wrong on purpose."""
     return MISTAKES[record.config.mistake].warning if record.config.mistake != "none" else ""
 
 
 def runs_section(records: list[Record]) -> dict | None:
-    """All that the template shows of runs of no suite; None without one."""
     newest = newest_first(records)
     if not newest:
         return None
@@ -288,12 +280,10 @@ def runs_section(records: list[Record]) -> dict | None:
 
 
 def newest_first(records: list[Record]) -> list[Record]:
-    """The records, the newest first."""
     return sorted(records, key=lambda record: record.started_at, reverse=True)
 
 
 def commands_of(records: list[Record]) -> list[tuple[str, str]]:
-    """(which run, its command) of each."""
     return [(f"{when(record)} {record.config.mode}", record.command) for record in records]
 
 
@@ -309,7 +299,6 @@ def runs_grid(newest: list[Record]) -> Grid:
 
 
 def failed_grid(records: list[Record]) -> Grid:
-    """Runs that did not end well."""
     head = [("started", False), ("suite", False), ("run", False), ("rank", True), ("kind", False), ("message", False),
             ("command", False)]  # fmt: skip
     rows = []
@@ -327,7 +316,6 @@ def when(record: Record) -> str:
 
 
 def environment_grid(record: Record) -> Grid:
-    """Machine, devices, driver, versions, revision and variables of a suite's first record."""
     environment = record.environment
     git = environment.get("git") or {}
     found = {name.replace("_", " "): value for name, value in record.machine.items()}
@@ -341,7 +329,6 @@ def environment_grid(record: Record) -> Grid:
 
 
 def line_of(suite: Suite) -> str:
-    """A suite that is not shown, in a line."""
     profiled = ", ".join(record.program for record in suite.extra)
     programs = ", ".join(suite.programs) or f"no whole round, profiled {profiled}"
     disturbed = "; disturbed" if suite.disturbed else ""
@@ -358,6 +345,5 @@ def failed_lines(records: list[Record]) -> list[str]:
 
 
 def commands(suite: Suite) -> list[tuple[str, str]]:
-    """(program, command) of each program, then of each profiled run; its rounds all had the same."""
     found = [(program.label, program.first.command) for program in suite.programs.values()]
     return found + [(f"{record.program}, profiled", record.command) for record in suite.extra]

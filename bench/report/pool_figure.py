@@ -43,7 +43,6 @@ def draw(panels: list):
 
 
 def draw_panel(axes, panel, groups: list, names: dict) -> None:
-    """One panel: a row per machine and program, a rule between two machines."""
     kind = "CPU, no GPU used: N CPU workers stand for N devices" if panel.device == "cpu" else "GPU"
     axes.set_title(
         "\n".join([*style.wrapped(kind, style.SMALL, HEAD), *style.wrapped(panel.workload, style.SMALL, HEAD)]),
@@ -72,12 +71,9 @@ def draw_panel(axes, panel, groups: list, names: dict) -> None:
 
 
 def row_name(group, names: dict) -> str:
-    """Machine, program (with its threads where two programs differ in nothing else) and n, in lines that leave room for
-    the axis."""
     count = f"(n = {group.n}{', disturbed' if group.disturbed else ''})".replace(" ", "\u00a0")  # stays in one line
     return "\n".join(textwrap.wrap(f"{names[group.machine]} {group.title} {count}", NAME))
 
 
 def plural(count: int, noun: str) -> str:
-    """``plural(1, "record")`` is "1 record"; of 2 it is "2 records"."""
     return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -43,7 +43,6 @@ class Machine:
     network: str = ""  # what is said of it
 
     def line(self) -> str:
-        """All of it in one line."""
         parts = [f"{'CPU only: ' if self.device == 'cpu' else ''}{self.hardware}", self.versions]
         return "; ".join([*parts, *filter(None, [self.network])])
 
@@ -61,12 +60,10 @@ class Group:
 
     @property
     def first(self) -> Record:
-        """Any of its records: they differ in what was measured alone."""
         return self.records[0]
 
     @property
     def num_devices(self) -> int:
-        """Devices of the program."""
         return self.first.config.num_devices
 
     @property
@@ -76,22 +73,18 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The name, with the threads where two groups differ in nothing else."""
         return f"{self.name}, {self.threads} threads" if self.apart else self.name
 
     @property
     def throughputs(self) -> list[float]:
-        """Examples per second, one per record."""
         return [record.throughput for record in self.records]
 
     @property
     def n(self) -> int:
-        """Records."""
         return len(self.records)
 
     @property
     def disturbed(self) -> bool:
-        """Whether any of its records was disturbed."""
         return bool(worst(self.records))
 
     @property
@@ -103,7 +96,6 @@ class Group:
 
     @property
     def mean(self) -> float:
-        """The geometric mean, examples per second."""
         return statistics.geometric_mean(self.throughputs)
 
     @property
@@ -126,17 +118,14 @@ class Panel:
 
     @property
     def n(self) -> int:
-        """Records."""
         return sum(group.n for group in self.groups)
 
     @property
     def units(self) -> str:
-        """What throughput counts."""
         return self.groups[0].first.workload.units
 
 
 def machine_of(record: Record) -> Machine:
-    """Where a record was taken. What it does not say is called unknown."""
     machine, versions = record.machine, record.versions
     cpu = f"{machine.get('cpu_model') or 'unknown CPU'}, {cores_in_words(machine.get('usable_cores'))}"
     known = ", ".join(f"{name} {str(versions[name]).split('+')[0]}" for name in VERSIONS if versions.get(name))
@@ -197,7 +186,6 @@ def panels_of(records: list[Record]) -> list[Panel]:
 
 
 def place(group: Group) -> tuple:
-    """The order in a panel: by machine, the fewest devices first, then the fewest threads."""
     return group.machine, group.num_devices, group.name, group.threads or 0
 
 
@@ -260,7 +248,6 @@ def new_folder(out: Path, now: datetime.datetime) -> Path:
 
 
 def grid(panel: Panel, names: dict[Machine, str]) -> Grid:
-    """One row per machine and program, of one panel."""
     head = [("machine", False), ("mode", False), ("threads", True), (f"{panel.units}/s", True), ("95 %", True),
             ("n", True)]  # fmt: skip
     rows = [

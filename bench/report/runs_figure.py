@@ -51,13 +51,11 @@ def names_of(names: dict) -> list[tuple]:
 
 
 def title_of(panel: Panel) -> list[str]:
-    """The device and the work of a panel, in lines."""
     kind = "CPU processes, no GPU used" if panel.device == "cpu" else "GPU"
     return style.wrapped(f"{kind}: {panel.workload}", style.SMALL, HEAD)
 
 
 def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
-    """A panel's bars with their values."""
     most = max(max(group.throughputs) for group in groups)
     for y, group in enumerate(groups):
         look, mean = group.first.mode.look, statistics.fmean(group.throughputs)
@@ -77,7 +75,6 @@ def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
 
 
 def row_name(group: Group, names: dict) -> str:
-    """The mode with its devices, and what else tells it from the others."""
     mode, devices = group.first.config.mode, group.num_devices
     options = group.title.removeprefix(f"{mode} {devices}").lstrip(", ")
     more = [names.get(group.machine, ""), options, f"{group.n} runs" if group.n > 1 else ""]

@@ -114,12 +114,10 @@ class Study:
         return self.ask("about", suite, "") if self.named_by else ""
 
     def heading_of(self, suite) -> str:
-        """The heading of a suite."""
         about = self.about(suite)
         return self.ask("heading_of", suite, f"{self.heading}: {about}" if about else self.heading)
 
     def question_of(self, suite) -> str:
-        """The question of a suite."""
         return self.questions.get(self.about(suite), self.question)
 
     def warning(self, suite) -> str:

@@ -20,7 +20,6 @@ TRAINING = ("epochs", "lr_warmup_epochs", "target", "val_batch")  # what they ta
 
 
 def single_runs() -> list[str]:
-    """The options of single runs, which no study takes."""
     others = ("fault", "snapshots", "baselines", "profile", "launcher", "dist_url", "mistake")
     return [*of_training(), *others]
 
@@ -120,10 +119,8 @@ def same_optimizer(console, config: RunConfig, modes: Iterable[str]) -> RunConfi
 
 
 def throughput(record: Record) -> str:
-    """What is said of a run while its suite goes on."""
     return f"{record.throughput:.1f} {record.workload.units}/s"
 
 
 def last_accuracy(record: Record) -> str:
-    """What is said of a training while its suite goes on."""
     return record.workload.metrics[0].words(record.top1) if record.top1 is not None else "not validated"

@@ -64,7 +64,6 @@ def in_passes(config: RunConfig, devices: int) -> RunConfig | None:
 
 
 def passes_in_words(config: RunConfig) -> str:
-    """What is said where a program goes on in passes."""
     return (
         f"{config.mode} does not fit into a device's memory in one pass: it takes its step in {config.accumulate} "
         f"passes of {config.per_device_batch}"

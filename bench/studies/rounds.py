@@ -41,7 +41,6 @@ def repeats_of(plan: Plan, rounds: int) -> int:
 
 
 def new_suite(study: str) -> str:
-    """A name that no other suite has."""
     return f"{study}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -126,13 +125,11 @@ def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, titl
 
 
 def in_round(plan: Plan, label: str, number: int) -> RunConfig:
-    """A program's config in a round: with a seed of its own, where the study has such."""
     config = plan.programs[label]
     return own_seed(config, number) if plan.study.seeded else config
 
 
 def run_one(console, plan: Plan, label: str, config: RunConfig, number: int, folder: Path, title: str) -> Record:
-    """One run of a suite; its record."""
     config = dataclasses.replace(config, out=str(folder), baselines=False)
     config = config.labelled(study=plan.study.name, suite=folder.name, program=label, round=number)
     try:

@@ -5,12 +5,10 @@ from bench.analysis.comparison import Result
 
 
 def summary(result: Result) -> list[tables.Grid]:
-    """One row per program: throughput, and the ratio to the base with its verdict."""
     return [tables.comparison_grid(result)]
 
 
 def grids(result: Result) -> list[tables.Grid]:
-    """The pairs, and each program."""
     flag = style.flag(result.certificate)
     caption = "Each program" + (f": {flag}" if flag else "")
     return [tables.pairs_grid(result), tables.programs_grid(result.suite, caption)]

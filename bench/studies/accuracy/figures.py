@@ -34,7 +34,6 @@ def draw(result):
 
 
 def draw_curves(axes, result) -> None:
-    """The metric of the held-out examples after each epoch."""
     suite, looks, metric = result.suite, style.looks(result.suite), result.metric
     for label, look in looks.items():
         seeds = [[metric.shown(row[metric.key]) for row in record.epochs] for record in suite.programs[label].records]

@@ -36,12 +36,10 @@ class Row:
 
     @property
     def mean(self) -> tuple[float, float | None, float | None]:
-        """The mean top-1 over seeds."""
         return mean_of(self.top1)
 
     @property
     def reached(self) -> int:
-        """Seeds that reached the target."""
         return sum(seconds is not None for seconds in self.seconds_to_target)
 
     @property
@@ -63,12 +61,10 @@ class AccuracyResult:
 
     @property
     def metric(self) -> Metric:
-        """What is compared: the workload's first metric."""
         return self.suite.first.workload.metrics[0]
 
 
 def answer(result: AccuracyResult) -> list[str]:
-    """In words: one sentence for each program, then what the verdict means."""
     metric = result.metric
     found = [sentence(row, result) for row in result.rows if row.against_base]
     if not found:
@@ -117,7 +113,6 @@ def row_of(program: Program, base: Program) -> Row:
 
 
 def summary(result: AccuracyResult) -> list[Grid]:
-    """The one table: no throughput is in it."""
     flag = style.flag(result.certificate)
     caption = f"{result.metric.heading}, paired by seed" + (f": {flag}" if flag else "")
     return [Grid(heads(result), [cells(result, row) for row in result.rows], caption)]
@@ -127,12 +122,10 @@ grids = summary
 
 
 def target_words(metric: Metric, target: float) -> str:
-    """A target as it is shown: ``98 %``."""
     return f"{metric.shown(target):g}{' %' * metric.percent}"
 
 
 def heads(result: AccuracyResult) -> list[tuple[str, bool]]:
-    """The columns of the table: (name, whether its cells are numbers)."""
     where = "CPU" if result.suite.device == "cpu" else "GPU"
     metric = result.metric
     target = "target" if result.target is None else target_words(metric, result.target)
@@ -146,7 +139,6 @@ def heads(result: AccuracyResult) -> list[tuple[str, bool]]:
 
 
 def cells(result: AccuracyResult, row: Row) -> list[str]:
-    """A mode's row of that table."""
     n, found, metric = len(row.top1), row.against_base, result.metric
     digits = ".2f" if metric.percent else ".4f"
     reached, seconds = f"{row.reached} of {n}", row.median_seconds

@@ -16,7 +16,6 @@ RULES = Rules(by_round=OF_THE_SEED)
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """One suite. asked: with the recipe's options."""
     config = prepare_training(console, asked)
     found = programs(config, available(console, config, modes_of(flags.modes)))
     margin = margin_words(workload_of(config).metrics[0])

@@ -21,7 +21,6 @@ COPIES = ("scatter", "replicate", "gather")  # what DataParallel does besides th
 
 
 def compare(suite: Suite) -> Result:
-    """Every program against the base."""
     return compare_suite(suite, RULES, all_pairs=False)
 
 
@@ -67,7 +66,6 @@ def exposed_words(program: Program, mean: float, low: float | None, high: float 
 
 
 def slowest(record: Record) -> Sample:
-    """The rank that took longest for all its timed steps."""
     return max(record.samples, key=lambda part: sum(part.step_time_s))
 
 

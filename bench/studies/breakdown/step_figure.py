@@ -19,7 +19,6 @@ ROW = 0.42  # inches
 
 @style.styled
 def draw(result):
-    """Stacked bars of the phases; below, where there are runs without exchange, the exposed communication."""
     suite = result.suite
     bare = {label: bare_of(suite, program) for label, program in suite.programs.items()}
     exposed = {label: exposed_comm(suite.programs[label], other) for label, other in bare.items() if other}
@@ -46,7 +45,6 @@ def draw(result):
 
 
 def draw_phases(axes, suite) -> None:
-    """One stacked bar for each program, phases in the order in which they happen."""
     split = {program.label: phases_ms(program.records) for program in suite.programs.values()}
     for y, (label, phases) in enumerate(split.items()):
         step = statistics.fmean(map(step_ms, suite.programs[label].records))
@@ -67,7 +65,6 @@ def draw_phases(axes, suite) -> None:
 
 
 def draw_exposed(axes, suite, exposed: dict) -> None:
-    """One row for each program: the rounds' differences, their mean and its interval, and all of it in words."""
     looks, limits = style.looks(suite), limits_of(suite, exposed)
     axes.set_xlim(limits)
     axes.axvline(0, color=style.BLACK, linewidth=1)

@@ -16,7 +16,6 @@ BARE = "no_sync"  # what the label of a program without the exchange of gradient
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """One suite, and a profiled run of each mode."""
     refuse(asked, "mode")
     config = prepare(console, dataclasses.replace(asked, mode="ddp"))
     modes = available(console, config, modes_of(flags.modes))

@@ -44,13 +44,11 @@ def draw(result):
 
 
 def panel_of(label: str, record: Record) -> Panel:
-    """One mode."""
     end_s = max(timeline["step_s"] for timeline in timelines(record).values())
     return Panel(f"{label}: {words(record)}", {f"rank {rank}": found for rank, found in layout(record).items()}, end_s)
 
 
 def layout(record: Record) -> dict[int, Lanes]:
-    """Rank -> its lanes, of the ranks that are drawn."""
     found = list(timelines(record).items())[:MOST_RANKS]
     return {rank: lanes.lanes_of(timeline["spans"]) for rank, timeline in found}
 

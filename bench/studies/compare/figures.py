@@ -15,7 +15,6 @@ def draw(result):
 
 @style.styled
 def draw_throughput(result):
-    """Throughput of each program: a bar for the geometric mean, a dot for each round."""
     suite, looks = result.suite, style.looks(result.suite)
     key = "Bar: geometric mean of the rounds. Dot: one round"
     key += "; ringed: an outlier, counted like the rest." if any(result.outliers.values()) else "."

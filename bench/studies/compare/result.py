@@ -10,7 +10,6 @@ from bench.studies.speed import grids, summary  # noqa: F401, a part of this stu
 
 
 def compare(suite: Suite) -> Result:
-    """All its programs, each against each."""
     return compare_suite(suite, RULES if about(suite) else NOTHING_VARIES)
 
 

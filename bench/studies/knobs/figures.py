@@ -44,7 +44,6 @@ def draw(result):
 
 
 def draw_settings(result):
-    """Each setting against the settings of the run: ratio of throughput, every round, interval."""
     base, settings = settings_of(result.suite)
     pairs = [result.pair(base.label, label) for label in settings]
     more = [base_words(base), *chance(result.suite), *notes(result.suite)]
@@ -97,7 +96,6 @@ def in_order(value: str) -> tuple:
 
 
 def draw_panel(axes, title: str, rows: list, columns: list[str] | None, low: float, high: float) -> None:
-    """One panel of cells from ``low`` (dark) to ``high`` (light)."""
     import matplotlib
     from matplotlib.patches import Rectangle
 

@@ -12,12 +12,10 @@ from bench.studies.speed import grids, summary  # noqa: F401, a part of this stu
 
 
 def compare(suite: Suite) -> Result:
-    """Every setting against the base."""
     return compare_suite(suite, RULES, all_pairs=False)
 
 
 def about(suite: Suite) -> str:
-    """The mode."""
     return suite.first.config.mode
 
 
@@ -29,7 +27,6 @@ def settings_of(suite: Suite) -> tuple[Program | None, dict[str, dict]]:
 
 
 def compared(suite: Suite) -> dict[str, stats.Comparison]:
-    """Label -> this setting against those of the run."""
     base, settings = settings_of(suite)
     return {label: compare_programs(suite, base.label, label) for label in settings}
 

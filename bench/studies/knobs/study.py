@@ -21,7 +21,6 @@ COMPILE_NOTE = (
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """One suite, of the settings that this machine can have."""
     config, found = prepare(console, asked), {}
     for label, setting in programs(config, functools.partial(console.print, markup=False)).items():
         try:

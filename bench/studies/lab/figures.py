@@ -21,7 +21,6 @@ CURVES = ("train_loss", "metric")
 
 @style.styled
 def draw(result):
-    """The picture of a lab."""
     panels = panels_of(result)
     title = f"{result.mistake.title[0].upper()}{result.mistake.title[1:]}"
     more = (" ".join(["Blue: the right version. Orange-red: the same run with the mistake.", key_of(result)]),)
@@ -52,7 +51,6 @@ def panels_of(result) -> list[tuple]:
 
 
 def key_of(result) -> str:
-    """What the marks are."""
     if result.mistake.lab.hangs:
         return "Hatched: no heartbeat. Next to it: the line that a rank was at when the run was ended."
     return "Bar or thick line: mean over seeds. Dot or thin line: a seed."
@@ -159,7 +157,6 @@ def lived_s(record: Record, part: Sample) -> float:
 
 
 def place(where: dict | None) -> str:
-    """The line at which a rank stood, in a few words."""
     if not where:
         return "its place is not known"
     waits = " in a collective" if where["collective"] else ""

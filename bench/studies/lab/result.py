@@ -63,22 +63,18 @@ class Row:
 
     @property
     def seen(self) -> str:
-        """The direction in words."""
         return self.undecided or self.direction or "no effect shown here"
 
     @property
     def as_expected(self) -> bool:
-        """Whether the direction that was fixed in advance was seen."""
         return self.direction == self.measure.moves
 
     @property
     def sides(self) -> list[str]:
-        """The mean over the seeds, right and wrong."""
         return [format(statistics.fmean(side), self.measure.form) for side in (self.right, self.wrong)]
 
     @property
     def change_words(self) -> str:
-        """The change with its interval."""
         if self.measure.ratio:
             return "× " + with_span(self.change, self.low, self.high)
         return with_span(self.change, self.low, self.high, "+" + self.measure.form).replace("-", "−")
@@ -98,17 +94,14 @@ class LabResult:
 
     @property
     def n(self) -> int:
-        """Seeds."""
         return len(self.records["right"])
 
     @property
     def found(self) -> bool:
-        """Whether the detectors name the mistake in the wrong version."""
         return any(finding.name == self.mistake.name for finding in self.findings["wrong"])
 
 
 def answer(result: LabResult) -> list[str]:
-    """In words: the primary measure, what else was seen, what the detectors say."""
     lines = [sentence(row, result.n) for row in result.rows] or ["nothing of it was observed: run it with WATCH=1"]
     held = ", ".join(f"{what} × {times}" for what, times in files_of(result.records["wrong"]).items())
     lines += [f"whose statistics the file had after each write of the wrong version: {held}"] if held else []
@@ -171,12 +164,10 @@ def config_of(suite: Suite, variant: str) -> RunConfig | None:
 
 
 def has(config: RunConfig | None, mistake: Mistake) -> bool:
-    """Whether a run was made with a mistake's switch."""
     return config is not None and all(getattr(config, name) == value for name, value in mistake.wrong.items())
 
 
 def about(suite: Suite) -> str:
-    """The mistake's name; empty where there is none."""
     mistake = mistake_of(suite)
     return mistake.name if mistake else ""
 
@@ -242,7 +233,6 @@ HEADS = [("figure", False), ("right", True), ("wrong", True), ("wrong − right,
 
 
 def summary(result: LabResult) -> list[Grid]:
-    """One row per measure."""
     rows = [
         [row.measure.name, *row.sides, row.change_words, str(result.n), row.measure.moves or "nothing said", row.seen]
         for row in result.rows
@@ -254,7 +244,6 @@ grids = summary
 
 
 def said_of(suite: Suite) -> list[tuple[str, str]]:
-    """What is said of a mistake in addition to its measures: (heading, text)."""
     mistake = mistake_of(suite)
     if mistake is None:
         return []
@@ -269,7 +258,6 @@ def heading_of(suite: Suite) -> str:
 
 
 def warning(suite: Suite) -> str:
-    """How the mistake was made, as a person types it."""
     mistake = mistake_of(suite)
     if mistake is None:
         return ""

@@ -45,7 +45,6 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, mistake: Mistake) -> dict[str, RunConfig]:
-    """The right version and the wrong one. config: the right one's."""
     configs = dict(zip(VARIANTS, (config, dataclasses.replace(config, **mistake.wrong)), strict=True))
     return {f"{v}: {mistake.name}": each.labelled(variant=v) for v, each in configs.items()}
 
@@ -90,7 +89,6 @@ def with_weights(console, config: RunConfig) -> RunConfig:
 
 
 def says(record: Record) -> str:
-    """What is said of a run while its lab goes on."""
     return last_accuracy(record) if record.accuracy else throughput(record)
 
 

@@ -6,7 +6,6 @@ from bench.studies.replay.result import changed, pairs_of, shift_of
 
 @style.styled
 def draw(result):
-    """The fair and the unfair program against the same base: two rows on one axis."""
     title = "How far an unfair setting moves the verdict" if changed(result.suite) else "The control of the replays"
     return ratio_figure.draw_pairs(result, pairs_of(result), title, (shift_of(result),))
 

@@ -17,7 +17,6 @@ def compare(suite: Suite) -> Result:
 
 
 def pairs_of(result: Result) -> list[Pair]:
-    """The fair and the unfair program against the base, in this order."""
     base, fair, unfair = result.suite.programs
     return [result.pair(base, fair), result.pair(base, unfair)]
 
@@ -29,14 +28,12 @@ def changed(suite: Suite) -> list[str]:
 
 
 def about(suite: Suite) -> str:
-    """The name of the replay, by the option that it changes."""
     options = changed(suite)
     known = [name for name, case in REPLAYS.items() if case.changes and case.changes in options]
     return known[0] if known else ", ".join(options) or "nothing"
 
 
 def shift_of(result: Result) -> str:
-    """The estimates of the fair and the unfair program in a sentence."""
     first, last = pairs_of(result)
     between = (
         "nothing changed but the unfair setting" if changed(result.suite) else "nothing changed at all: the control"

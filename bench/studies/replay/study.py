@@ -32,7 +32,6 @@ class Replay:
 
 
 def with_options(**values) -> Callable[[RunConfig], RunConfig]:
-    """A function that changes these options of a config."""
     return lambda config: dataclasses.replace(config, **values)
 
 

@@ -18,7 +18,6 @@ LINEAR_UP_TO = 8  # devices; beyond, each doubling is a step of the axis
 
 @style.styled
 def draw(result):
-    """Three panels, one above the other, over the number of devices."""
     suite, lines = result.suite, series(result)
     bounds = [mode for mode, points in lines.items() if next(iter(points.values())).is_bound]
     weak = suite.study == WEAK.name

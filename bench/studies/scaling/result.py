@@ -10,7 +10,6 @@ from bench.studies.speed import grids, summary  # noqa: F401, a part of this stu
 
 
 def compare(suite: Suite) -> Result:
-    """Every program against one process on one device."""
     return compare_suite(suite, STRONG_RULES if suite.study == STRONG.name else WEAK_RULES, all_pairs=False)
 
 

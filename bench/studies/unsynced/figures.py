@@ -170,7 +170,6 @@ def looks_of(result) -> dict:
 
 
 def mean_over(seeds: list[list[float]]) -> list[float]:
-    """The mean over seeds, point by point."""
     return [statistics.fmean(point) for point in zip(*seeds, strict=True)]
 
 

@@ -45,11 +45,9 @@ class Model:
 
     @property
     def metric(self) -> Metric:
-        """What is compared: the workload's first metric."""
         return self.program.first.workload.metrics[0]
 
     def sentence(self) -> str:
-        """The verdict on it, with its numbers."""
         said = equivalence.words_of(f"{self.program.label}, {self.name}", self.base, self.found, self.metric)
         return said if self.found.low is None else f"{said}; sign-flip p {self.p:.3f}"
 
@@ -93,12 +91,10 @@ class UnsyncedResult:
 
     @property
     def metric(self) -> Metric:
-        """What is compared: the workload's first metric."""
         return self.suite.first.workload.metrics[0]
 
     @property
     def compared(self) -> list[Model]:
-        """The models that are compared with another."""
         return [model for model in self.models if model.base]
 
 
@@ -236,7 +232,6 @@ def numbers(values) -> list[float]:
 
 
 def heads(metric: Metric) -> list[tuple[str, bool]]:
-    """The columns of the table of models: (name, whether its cells are numbers)."""
     return [
         ("program", False), ("model", False), (f"{metric.name}, last epoch [95 % interval]", True),
         ("against rank 0 of", False), (f"{unit_of(metric)} [95 %]", True), ("[90 %]", True), ("sign-flip p", True),
@@ -245,7 +240,6 @@ def heads(metric: Metric) -> list[tuple[str, bool]]:
 
 
 def cells(result: UnsyncedResult, model: Model) -> list[str]:
-    """A model's row of that table."""
     metric = model.metric
     head = [model.program.label, model.name, with_span(*mean_of(model.top1), ".2f" if metric.percent else ".4f")]
     if not model.base:
@@ -267,7 +261,6 @@ APART_HEADS = [
 
 
 def apart_cells(apart: DivergenceCurve) -> list[str]:
-    """A program's row of the table of distances."""
     theory = "no closed form" if apart.factor is None else f"× {apart.factor:.6g}"
     deviation = "" if apart.deviation is None else percent(apart.deviation)
     ends = [f"{statistics.fmean(values):.6g}" for values in (apart.start, apart.end)]
@@ -275,7 +268,6 @@ def apart_cells(apart: DivergenceCurve) -> list[str]:
 
 
 def summary(result: UnsyncedResult) -> list[Grid]:
-    """Every model that the runs leave behind, and how far apart the replicas were."""
     flag = style.flag(result.certificate)
     caption = f"{result.metric.heading} of each model, paired by seed" + (f": {flag}" if flag else "")
     return [

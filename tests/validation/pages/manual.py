@@ -47,12 +47,10 @@ def documents() -> Iterator[tuple[Path, str]]:
 
 
 def reference_folders() -> list[Path]:
-    """The folders of committed records, one per machine."""
     return sorted(path for path in REFERENCE.iterdir() if path.is_dir())
 
 
 def options(section: type) -> str:
-    """The options of a section: variable, default, and what it is."""
     rows = []
     for f in dataclasses.fields(section):
         if not f.metadata["within"]:
@@ -62,14 +60,12 @@ def options(section: type) -> str:
 
 
 def default_of(f: dataclasses.Field) -> str:
-    """What an option is when it is not given."""
     if f.default is None:
         return ""
     return f"`{f.default:g}`" if base_type(f) is not str else f"`{f.default}`"
 
 
 def more(f: dataclasses.Field) -> Iterator[str]:
-    """The values that an option takes, its range, and the modes that have it."""
     if f.metadata["choices"]:
         yield f"[{', '.join(f'`{choice}`' for choice in f.metadata['choices'])}]"
     if f.metadata["min"]:
@@ -81,7 +77,6 @@ def more(f: dataclasses.Field) -> Iterator[str]:
 
 
 def modes() -> str:
-    """The modes: what each is, who starts it, and the options that it alone has."""
     rows = []
     for name, info in MODES.items():
         own = ", ".join(f"`{variable_of(FIELDS[knob])}`" for knob in info.knobs)
@@ -91,7 +86,6 @@ def modes() -> str:
 
 
 def data_sets() -> str:
-    """The data sets."""
     rows = []
     for name, info in DATA_SETS.items():
         size = info.image_size or ("by device" if info.workload == "images" else "")
@@ -103,7 +97,6 @@ def data_sets() -> str:
 
 
 def mistakes() -> str:
-    """The known mistakes: how each is made on purpose, what comes of it, and what to do."""
     rows = []
     for mistake in DETECTED.values():
         switch = " ".join(f"`{variable_of(FIELDS[k])}={int(v) if v is False or v is True else v}`"
@@ -116,7 +109,6 @@ def mistakes() -> str:
 
 
 def claim() -> str:
-    """What the newest comparison of the reference machine found, with its picture."""
     return reference_page.claim(REFERENCE / MACHINE, "compare", "ratios")
 
 

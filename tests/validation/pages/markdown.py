@@ -28,7 +28,6 @@ def line(cells) -> str:
 
 
 def grid(found: Grid) -> str:
-    """A Grid as a table."""
     return table(found.head, found.rows)
 
 

@@ -14,7 +14,6 @@ UNNAMED = ("mode", "gpus", "memory", "allow_slow")  # options that a row does no
 
 
 def kinds() -> str:
-    """What memory is divided into."""
     rows = [[kind, what] for kind, what in (TENSORS | BESIDES).items()]
     return markdown.table([("kind", False), ("what it is", False)], rows)
 

@@ -55,7 +55,6 @@ def page(folder: Path) -> str:
 
 
 def section(folder: Path, suite: Suite) -> str:
-    """One suite: question, answer, tables, pictures, and how to repeat it."""
     study = study_of(suite)
     quiet, said = undisturbed(suite.records)
     apart = "" if quiet else f" ({NO_REFERENCE})"
@@ -77,7 +76,6 @@ def section(folder: Path, suite: Suite) -> str:
 
 
 def networks(folder: Path) -> Iterator[str]:
-    """What each `bench network` measured. Raises UserError when a file is no good record."""
     records, refused = network_record.find(folder)
     if refused:
         raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
@@ -95,7 +93,6 @@ def networks(folder: Path) -> Iterator[str]:
 
 
 def pictures(folder: Path) -> list[Path]:
-    """The pictures of a suite's folder that are committed."""
     return sorted((folder / "pictures").glob("*.png"))
 
 
@@ -116,7 +113,6 @@ def overhead(folder: Path) -> Iterator[str]:
 
 
 def target_of(row: dict) -> str:
-    """A target with its direction."""
     return "" if row["target"] is None else f"{'≤' if row['at_most'] else '≥'} {row['target']:g}"
 
 

@@ -27,12 +27,10 @@ def text() -> str:
 
 
 def lines_of(name: str) -> list[str]:
-    """A script's lines."""
     return Path(FOLDER / name).read_text().splitlines()
 
 
 def diff(a: str, b: str) -> list[str]:
-    """A unified diff of two scripts, without its head."""
     return list(difflib.unified_diff(lines_of(a), lines_of(b), n=AROUND, lineterm=""))[2:]
 
 

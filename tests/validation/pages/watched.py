@@ -69,7 +69,6 @@ def cost(path: Path) -> str:
 
 
 def machine(table: dict) -> str:
-    """Where a table was made, in one sentence."""
     where, versions = table["environment"]["machine"], table["environment"]["versions"]
     names = ", ".join(f"{name} {versions[name]}" for name in ("python", "torch", "horovod") if versions.get(name))
     return f"Two ranks on the CPU: {where['cpu_model']}, {cores_in_words(where['usable_cores'])}; {names}."
