@@ -88,8 +88,7 @@ def certify(programs: dict[str, list[Record]], rules: Rules = NOTHING_VARIES) ->
 
 
 def passes(programs: dict[str, list[Record]]) -> list[Fact]:
-    """Where programs take a step in other numbers of passes (ACCUMULATE): one device may need more of them, because its
-    memory is too small for the global batch. No line where all take as many."""
+    """Where programs take a step in other numbers of passes (ACCUMULATE). No line where all take as many."""
     found = {label: [(record.config.accumulate, record) for record in seen] for label, seen in programs.items()}
     if len({value for seen in found.values() for value, _ in seen}) == 1:
         return []

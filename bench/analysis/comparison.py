@@ -49,8 +49,7 @@ class Result:
     outliers: dict[str, list[int]]
 
     def pair(self, a: str, b: str) -> Pair:
-        """The pair of two programs: in the one direction in which it is stated everywhere, whichever is asked for.
-        Raises KeyError when it was not compared."""
+        """The pair of two programs, in the one direction in which it is stated everywhere. Raises KeyError."""
         for pair in self.pairs:
             if {pair.a, pair.b} == {a, b}:
                 return pair
@@ -100,10 +99,7 @@ def compare_suite(
     suite: Suite, rules: Rules = NOTHING_VARIES, base: str | None = None, all_pairs: bool = True
 ) -> Result:
     """Compare the programs of a suite. base: a label; the first one otherwise. all_pairs: not only those with the base.
-
-    Raises UserError when the suite has no whole round, and when its records are of different workloads (the message
-    names what differs).
-    """
+    Raises UserError without a whole round, and for records of different workloads."""
     require_rounds(suite)
     require_one_workload(suite, rules)
     base = base or next(iter(suite.programs))
@@ -163,8 +159,7 @@ def require_rounds(suite: Suite) -> None:
 
 
 def require_one_workload(suite: Suite, rules: Rules) -> None:
-    """Raise UserError naming all the options in which a suite's records differ and must not: those of the model, and of
-    what is computed at all. No certificate can excuse these; what else differs it names."""
+    """Raise UserError naming the options of the model and of what is computed in which a suite's records differ."""
     defining = [*names(Model), "data", "image_size", "epochs", "optimizer", "precision", "device"]
     configs = [record.config for program in suite.programs.values() for record in program.records]
     seen = {name: sorted({str(getattr(config, name)) for config in configs}) for name in defining}

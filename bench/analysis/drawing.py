@@ -16,10 +16,7 @@ def svg_of(figure) -> str:
 
 
 def save(figure, folder: Path, name: str) -> list[Path]:
-    """Write NAME.svg and NAME.png into a folder, which is made if need be; returns their paths.
-
-    Each is written whole or not at all. Raises OSError.
-    """
+    """Write NAME.svg and NAME.png into a folder, each whole or not at all; returns their paths. Raises OSError."""
     contents = {f"{name}.svg": svg_of(figure).encode(), f"{name}.png": rendered(figure, "png")}
     Path(folder).mkdir(parents=True, exist_ok=True)
     for file, content in contents.items():

@@ -41,8 +41,7 @@ Lanes = dict[str, list[list[dict]]]  # lane -> tracks, each a list of spans that
 
 @dataclass(frozen=True)
 class Panel:
-    """Steps on one scale. title: what they are; groups: the name of each, as "rank 0", with its lanes; end_s: of the
-    longest."""
+    """Steps on one scale. groups: the name of each, as "rank 0", with its lanes; end_s: of the longest."""
 
     title: str
     groups: dict[str, Lanes]
@@ -50,8 +49,7 @@ class Panel:
 
 
 def draw(suite, title: str, panels: list[Panel], xlabel: str, certificate=None, more: tuple = (), n: str | None = None):
-    """The panels one above the other, each on its own scale. suite, certificate, more, n: as ``style.canvas`` has
-    them."""
+    """The panels one above the other, each on its own scale. The rest: as ``style.canvas`` has it."""
     heights = [LANE * sum(1 for _ in rows(panel.groups)) + PANEL for panel in panels]
     handles = legend_of(panels)
     legend = LEGEND_LINE * -(-len(handles) // COLUMNS) + 0.05

@@ -74,10 +74,8 @@ def legend_notes(suite, missing: list[str]) -> tuple[str, ...]:
 
 
 def devices_of(records: list[Record]) -> dict[str, dict]:
-    """Label of a device -> its peaks in GiB, each the highest of all rounds.
-
-    A device's label is its own name, or its process's where it is not the only one of that name.
-    """
+    """Label of a device -> its peaks in GiB, each the highest of all rounds. The label is its name, with its process
+    where several have that name."""
     found = {}
     for record in records:
         peaks = record.peak_memory

@@ -84,12 +84,9 @@ class Canvas:
 def canvas(
     suite, title: str, body_height: float, certificate=None, more: tuple[str, ...] = (), n: str | None = None
 ) -> Canvas:
-    """An empty picture of ``body_height`` inches for axes, with a header and a footer.
-
-    The header is the title, the flag where ``certificate`` is not fair, and what disturbed the suite; the footer says
-    where and on what the records were taken, and ``more``, one sentence a line. suite: None where records of many
-    machines are drawn; then ``more`` names them.
-    """
+    """An empty picture of ``body_height`` inches for axes. Its header: title, flag of an unfair ``certificate``, what
+    disturbed the suite. Its footer: where and on what the records were taken, and ``more``, one sentence a line. suite:
+    None where records of many machines are drawn, which ``more`` names."""
     from matplotlib.figure import Figure
 
     head = [(line, TITLE, BLACK, "bold") for line in wrapped(title, TITLE, weight="bold")]
@@ -168,10 +165,7 @@ def to_grey(figure) -> None:
 
 def standing(suite, n: str | None = None) -> list[str]:
     """What every picture says of itself: machine and versions, what takes the place of a device, n (the suite's
-    rounds).
-
-    Nothing without a suite.
-    """
+    rounds)."""
     if suite is None:
         return []
     if not suite.records:
@@ -196,11 +190,8 @@ def number(value: float) -> str:
 
 
 def padded_limits(points: list[float]) -> tuple[float, float]:
-    """The limits of an axis on which all these points are seen, with as much again for their intervals.
-
-    An interval from two or three rounds can be hundreds of times wider than the distance of its points: it must not
-    press them all together.
-    """
+    """The limits of an axis for these points, with as much again for their intervals: of two or three rounds these can
+    be hundreds of times wider, and must not press the points together."""
     low, high = min(points), max(points)
     spare = 0.6 * (high - low) or 0.05 * abs(high) or 1.0
     return low - spare, high + spare

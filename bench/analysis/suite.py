@@ -88,8 +88,7 @@ class Suite:
 
     @cached_property
     def disturbance(self) -> str:
-        """By what the runs that count were disturbed, in words: their times give no verdict. "" where none was, and for
-        trainings by epoch, whose verdicts are about accuracy."""
+        """By what the runs that count were disturbed, in words; "" where none was, and for trainings by epoch."""
         records = [record for program in self.programs.values() for record in program.records]
         return "" if not records or records[0].config.epochs else in_words(worst(records))
 
@@ -99,8 +98,7 @@ class Suite:
 
     @property
     def looks(self) -> list[int]:
-        """The rounds after which it was looked at whether every pair has a verdict; none where their number was
-        fixed."""
+        """The rounds after which it was looked for verdicts; none where their number was fixed."""
         return self.first.looks
 
     @property

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from bench.analysis import stats, words
 from bench.analysis.certificate import Certificate
@@ -31,24 +31,29 @@ class Grid:
 
 
 def terminal(stream=None) -> Console:
-    """Where tables go: as wide as the terminal. Where the output is a file or a pipe, wide enough for a table, and a
-    sentence stays in one line. stream: another file than standard output."""
-    console = Console(file=stream, highlight=False)
-    return console if console.is_terminal else Console(file=stream, highlight=False, width=120, soft_wrap=True)
+    """Where tables and sentences go; nothing in a text is markup. As wide as the terminal, or as a table needs in a
+    file or pipe, where a sentence stays in one line. stream: another file than standard output."""
+    plain = {"file": stream, "highlight": False, "markup": False}
+    console = Console(**plain)
+    return console if console.is_terminal else Console(**plain, width=120, soft_wrap=True)
+
+
+def print_named(console: Console, name: str, text: str) -> None:
+    """``name: text``, the name in bold."""
+    console.print(Text.assemble((name, "bold"), f": {text}"))
 
 
 def print_grid(console: Console, grid: Grid, style: str = "") -> None:
-    """A grid as a table of a terminal, in rich's ``style``; the rows of ``grid.grey`` are dim. Numbers stay in one
-    line, but for the memory of many devices; headings and words are broken where the terminal is narrow, and nothing is
-    cut off: a table that needs more has longer lines."""
+    """A grid as a table of a terminal; the rows of ``grid.grey`` are dim. Numbers stay in one line, words are broken
+    where the terminal is narrow, and nothing is cut off."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, style=style)
     for column, (name, number) in enumerate(grid.head):
         cells, whole = [row[column] for row in grid.rows], number and "memory" not in name
         pieces = [piece for cell in cells for piece in ([cell] if whole else cell.split())]
         least = max(map(len, [*pieces, *name.split()]), default=0)
-        table.add_column(escape(name), justify="right" if number else "left", min_width=least)
+        table.add_column(Text(name), justify="right" if number else "left", min_width=least)
     for number, row in enumerate(grid.rows):
-        table.add_row(*map(escape, row), style="dim" if number in grid.grey else style)
+        table.add_row(*map(Text, row), style="dim" if number in grid.grey else style)
     print_table(console, table)
 
 
@@ -60,7 +65,7 @@ def print_table(console: Console, table: Table) -> None:
     with console.capture() as capture:
         console.print(table, soft_wrap=False, crop=False)
     for line in capture.get().splitlines():
-        console.out(line.rstrip(), highlight=False)
+        console.out(line.rstrip())
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
@@ -202,9 +207,9 @@ def certificate_grids(certificate: Certificate) -> list[Grid]:
 def print_certificate(console: Console, certificate: Certificate) -> None:
     """The parity certificate: one line for each fact that is not equal, and how many are."""
     equal = [fact.name for fact in certificate.facts if fact.status == "equal"]
-    console.print(f"[bold]parity certificate[/]: {certificate.sentence()}", highlight=False)
-    console.print(f"  equal: {', '.join(equal)}", highlight=False)
+    print_named(console, "parity certificate", certificate.sentence())
+    console.print(f"  equal: {', '.join(equal)}")
     for fact in certificate.facts:
         if fact.status != "equal":
             said = f"  {fact.status}: {fact.name} ({words.grouped(fact.values)}): {fact.why}"
-            console.print(said, highlight=False, markup=False)
+            console.print(said)

@@ -5,6 +5,7 @@ To add one: its file in this folder, with ``run(args)``, and its line here.
 
 from bench.commands.base import OWN, Command
 from bench.config.command_line import ON_OFF
+from bench.config.flags import SWITCH, number, rounds, whole_number
 from bench.config.options import UNSET
 from bench.proof.gpu_check.base import PARTS as GPU_PARTS
 from bench.studies.base import Study
@@ -12,29 +13,32 @@ from bench.studies.compare.study import COMPARE
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
 from bench.studies.sequential import MAX_MINUTES
-from bench.without_training.network.plan import SIZES
+from bench.without_training.network.plan import MOST_ROUNDS, SIZES
 
 HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)
+MOST_DILATE = 100_000
+PERCENT = {"read": number("write per cent, from 0 to below 100", lambda bound: 0 <= bound < 100)}
+NUMBER, FROM_1 = {"read": number()}, {"read": whole_number(1)}
 FOLDER = {"out": {"metavar": "FOLDER", "help": "folder of records [results/runs]"}}
 FOLDER_FLAG = {f"--{name}": flag for name, flag in FOLDER.items()}
-QUICK = {"--quick": ON_OFF | {"metavar": "QUICK", "help": "2 rounds: a preview, without interval and verdict"}}
-NAME = {"--name": {"metavar": "NAME", "help": "only those whose name begins so: 03, or 03,07"}}
+QUICK = {"--quick": SWITCH | {"help": "2 rounds: a preview, without interval and verdict"}}
+NAME = {"--name": {"help": "only those whose name begins so: 03, or 03,07"}}
 SETS = NAME | {"--sets": {"metavar": "FOLDER", "help": "the sets' texts [tutorials/exercises]"}}
-KEY = {"--key": {"metavar": "KEY", "default": "0", "help": "a number of your own, which changes what hidden tests draw "
-                "[0: as published]"}}  # fmt: skip
-LIMIT = {"--timeout": {"metavar": "SECONDS", "default": "60", "help": "limit of one cell; five times this for a whole "
-                       "notebook [60]"}}  # fmt: skip
+KEY = {"--key": {"default": "0", "help": "a number of your own, which changes what hidden tests draw "
+                "[0: as published]", "read": whole_number(0)}}  # fmt: skip
+LIMIT = {"--timeout": FROM_1 | {"metavar": "SECONDS", "default": "60", "help": "limit of one cell; five times this for "
+                                "a whole notebook [60]"}}  # fmt: skip
 
 
 def of_study(study: Study) -> Command:
     auto = "; auto: until every pair has a verdict" if study.auto else ""
-    number = {"--rounds": {"metavar": "ROUNDS", "help": f"interleaved rounds{auto} [{study.rounds}]"}}
+    count = {"--rounds": {"help": f"interleaved rounds{auto} [{study.rounds}]", "read": rounds}}
     if study.auto:
-        number["--max-minutes"] = {"metavar": "MAX_MINUTES", "help": f"limit of ROUNDS=auto [{MAX_MINUTES:g}]"}
+        count["--max-minutes"] = NUMBER | {"metavar": "MAX_MINUTES", "help": f"limit of ROUNDS=auto [{MAX_MINUTES:g}]"}
     if study.seeded:
-        number = {"--seeds": {"metavar": "SEEDS", "help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
+        count = {"--seeds": FROM_1 | {"help": f"seeds, one per round, from SEED on [{study.rounds}]"}}
     return Command(
-        study.command, study.group, study.help, study.example, "studies", (study,), flags=number | QUICK | study.flags,
+        study.command, study.group, study.help, study.example, "studies", (study,), flags=count | QUICK | study.flags,
         options=True, own=study.defaults, others=study.others, needs=HOROVOD,
     )  # fmt: skip
 
@@ -48,7 +52,7 @@ def of_studies() -> list[Command]:
 
 
 def place(out: str) -> dict[str, dict]:
-    return {"--out": {"metavar": "OUT", "help": f"where to [{out}]"}}
+    return {"--out": {"help": f"where to [{out}]"}}
 
 
 LINES = [
@@ -57,32 +61,35 @@ LINES = [
     *of_studies(),
     Command("time", "measure", "a training script that is not this project's, timed as it is; looks for known mistakes",
             'CMD="torchrun --nproc-per-node=2 train.py" [BATCH=32 STEPS=100]', "timed", rest=True, flags={
-                "--cmd": {"metavar": "CMD", "help": "the command that trains, as a shell splits it; or after --"},
-                "--batch": {"metavar": "BATCH", "help": "examples per device per step [what a Watch counts]"},
-                "--warmup": {"metavar": "WARMUP", "default": "20", "help": "first steps that are not timed [20]"},
-                "--steps": {"metavar": "STEPS", "help": "end the script after so many timed steps [at its end]"},
-                "--watch": ON_OFF | {"metavar": "WATCH", "help": "look for the known mistakes [1]"},
-                "--label": {"metavar": "LABEL", "help": "what it is called [the script's file]"},
-                "--limit": {"metavar": "LIMIT", "help": "seconds after which the command is ended [none]"}}
+                "--cmd": {"help": "the command that trains, as a shell splits it; or after --"},
+                "--batch": FROM_1 | {"help": "examples per device per step [what a Watch counts]"},
+                "--warmup": FROM_1 | {"default": "20", "help": "first steps that are not timed [20]"},
+                "--steps": FROM_1 | {"help": "end the script after so many timed steps [at its end]"},
+                "--watch": SWITCH | {"help": "look for the known mistakes [1]"},
+                "--label": {"help": "what it is called [the script's file]"},
+                "--limit": {"help": "seconds after which the command is ended [none]",
+                            "read": number("seconds, a number above 0")}}
             | FOLDER_FLAG, note="the record is a kind of its own: report, diff and check show it, no pool and no "
             "comparison takes it"),
     Command("cluster", "measure", "several machines on this one: runs CMD on the first of NODES network namespaces",
             'NODES=2 RATE=100mbit CMD="make compare"', "cluster", needs=HOROVOD, flags={
-                "--cmd": {"metavar": "CMD", "help": "a shell command, for which HOSTS, REMOTE and IFACE are set"},
-                "--nodes": {"metavar": "NODES", "default": "2", "help": "from 2 to 64 [2]"},
-                "--per-node": {"metavar": "PER_NODE", "default": "1", "help": "devices of each node [1]"},
-                "--rate": {"metavar": "RATE", "help": "of every link, as 100mbit or 1gbit [no limit]"},
-                "--latency": {"metavar": "LATENCY", "help": "one way, as 5ms; where the kernel has netem [none]"},
-                "--loss": {"metavar": "LOSS", "help": "share of packets lost, as 0.1%%; with netem [none]"}},
+                "--cmd": {"help": "a shell command, for which HOSTS, REMOTE and IFACE are set"},
+                "--nodes": {"default": "2", "help": "from 2 to 64 [2]"},
+                "--per-node": FROM_1 | {"default": "1", "help": "devices of each node [1]"},
+                "--rate": {"help": "of every link, as 100mbit or 1gbit [no limit]"},
+                "--latency": {"help": "one way, as 5ms; where the kernel has netem [none]"},
+                "--loss": {"help": "share of packets lost, as 0.1%%; with netem [none]"}},
             note="exit code: that of CMD. Needs no root; GPUs are hidden, for every node would count the same ones"),
     Command("emulate", "measure", "a mode's real engine on many nodes of this machine, computation replaced by waits",
             "MODE=ddp NODES=8 RATE=100mbit COMPUTE=record [DILATE=4]", "emulate", options=True, needs=HOROVOD, flags={
                 "--compute": {"metavar": "RECORD", "help": "the record of one device with PROFILE=1, how long to wait"},
-                "--nodes": {"metavar": "NODES", "help": "from 2 to 64, a device each [2]"},
-                "--rate": {"metavar": "RATE", "help": "of every link, as 100mbit or 25gbit [no limit]"},
-                "--latency": {"metavar": "LATENCY", "help": "one way, as 5ms; where the kernel has netem [none]"},
-                "--dilate": {"metavar": "DILATE", "help": "slow computation and links down by this factor, and divide "
-                             "the figures by it [1]"}},
+                "--nodes": {"help": "from 2 to 64, a device each [2]"},
+                "--rate": {"help": "of every link, as 100mbit or 25gbit [no limit]"},
+                "--latency": {"help": "one way, as 5ms; where the kernel has netem [none]"},
+                "--dilate": {"help": "slow computation and links down by this factor, and divide "
+                             "the figures by it [1]", "read": number(
+                                 f"a number from 1 to {MOST_DILATE}: by how much all is slowed down",
+                                 lambda factor: 1 <= factor <= MOST_DILATE)}},
             note="the record is a kind of its own, emulation.json: no comparison, pool or certificate takes it"),
 
     Command("advise", "explain", "which data-parallel mode to use, in words: from a few short runs, or from records",
@@ -90,34 +97,37 @@ LINES = [
             own={"num_devices": 2}, needs=HOROVOD, note="what is predicted says so, and is in lines of its own", flags={
                 "--records": {"metavar": "FOLDER", "help": "run nothing: what make compare, breakdown, network and "
                               "bench PROFILE=1 have left there"},
-                "--rounds": {"metavar": "ROUNDS", "help": "interleaved rounds of its own comparison [3]"},
+                "--rounds": FROM_1 | {"help": "interleaved rounds of its own comparison [3]"},
                 "--modes": COMPARE.flags["--modes"],
-                "--link": {"metavar": "LINK", "help": "rate and latency, one way, of every device's link, for the "
+                "--link": {"help": "rate and latency, one way, of every device's link, for the "
                            "forecast of more devices [what make network has left in RECORDS]"},
-                "--rate": {"metavar": "RATE", "help": "the rate of LINK alone, as 10gbit; no latency"},
-                "--nodes": {"metavar": "NODES", "help": "of a cluster that is not there, a device each: predicted"},
-                "--price": {"metavar": "PRICE", "help": "of an hour of one device; without GPUs of one machine"},
-                "--examples": {"metavar": "EXAMPLES", "help": "in an epoch [what the data set has]"}}),
+                "--rate": {"help": "the rate of LINK alone, as 10gbit; no latency"},
+                "--nodes": {"help": "of a cluster that is not there, a device each: predicted",
+                            "read": whole_number(2)},
+                "--price": {"help": "of an hour of one device; without GPUs of one machine",
+                            "read": number("what an hour of one device costs, a number above 0")},
+                "--examples": FROM_1 | {"help": "in an epoch [what the data set has]"}}),
     Command("memory", "explain", "what a step needs of each device's memory, by what it is for, and the largest batch: "
             "predicted; exit code 3 when BATCH does not fit",
             "MODEL=resnet50 BATCH=64 GPUS=4 MEMORY_GIB=16 [MODE=ddp]", "memory", options=True,
             note="without MODE and MODES what `bench compare` runs; nothing is started", flags=MODES_FLAG | {
                 "--memory-gib": {"metavar": "GIB", "help": "the memory of one GPU, for one that is not here [NVML's; "
-                                 "of a machine without GPUs what it has available]"}}),
+                                 "of a machine without GPUs what it has available]", "read": number(
+                                     "the memory of one device in GiB, as in 16", lambda size: 0 < size < 2**20)}}),
     Command("forecast", "explain", "the step of each mode on more devices than there are, from a profile of one: "
             "predicted", "RECORD=record DEVICES=2,4,8 LINK=10gbit,50us [MODES=ddp,horovod EXPLAIN=1 OUT=folder]",
             "forecast", options=True, note="nothing is started; options of the engines (BUCKET_CAP_MB, COMPRESSION, …) "
             "count; with OUT its pictures are drawn there",
             positional={"record": {"metavar": "RECORD", "help": "the record of one device with PROFILE=1"}}, flags={
-                "--devices": {"metavar": "DEVICES", "help": "numbers of devices [2,4,8]"},
-                "--link": {"metavar": "LINK", "help": "rate and latency, one way, of every device's link"},
-                "--network": {"metavar": "NETWORK", "help": "what `bench network` has left, in the place of LINK"},
-                "--per-node": {"metavar": "PER_NODE", "help": "devices of each node, which share its link [1]"},
+                "--devices": {"help": "numbers of devices [2,4,8]"},
+                "--link": {"help": "rate and latency, one way, of every device's link"},
+                "--network": {"help": "what `bench network` has left, in the place of LINK"},
+                "--per-node": FROM_1 | {"help": "devices of each node, which share its link [1]"},
                 "--link-inside": {"metavar": "LINK", "help": "rate and latency between devices of one node"},
-                "--modes": {"metavar": "MODES", "help": "of ddp, horovod, zero1, fsdp [all]"},
-                "--points": {"metavar": "POINTS", "help": "folders of runs and emulations, separated by commas: those "
+                "--modes": {"help": "of ddp, horovod, zero1, fsdp [all]"},
+                "--points": {"help": "folders of runs and emulations, separated by commas: those "
                              "that belong to the forecast are drawn beside it"},
-                "--explain": ON_OFF | {"metavar": "EXPLAIN", "help": "show where the step's time goes"}}),
+                "--explain": SWITCH | {"help": "show where the step's time goes"}}),
 
     Command("verify", "check", "show that all modes compute the same update on this machine", "GPUS=2", "verify",
             options=True, needs=HOROVOD, flags=MODES_FLAG),
@@ -130,14 +140,15 @@ LINES = [
                 "--budget": {"metavar": "TIME", "default": "45m", "help": "no check is begun that would take longer "
                              "than what is left of it, as in 600s, 10m, 1h [45m]"},
                 "--part": {"metavar": "PARTS", "help": f"of {', '.join(GPU_PARTS)}, each ten minutes at most [all]"},
-                "--plan": ON_OFF | {"metavar": "PLAN", "help": "only say what it would do; needs no GPU"}}),
+                "--plan": ON_OFF | {"help": "only say what it would do; needs no GPU"}}),
     Command("network", "check", "latency, bandwidth and all-reduce between the ranks, by Gloo, NCCL and Horovod",
             "GPUS=2", "network", options=True, own={"num_devices": 2}, needs=HOROVOD, flags={
-                "--backends": {"metavar": "BACKENDS", "help": "of gloo, nccl, horovod [all that are here]"},
-                "--sizes": {"metavar": "SIZES", "help": f"bytes of a message: a range, in steps of 4 times, or a list "
+                "--backends": {"help": "of gloo, nccl, horovod [all that are here]"},
+                "--sizes": {"help": f"bytes of a message: a range, in steps of 4 times, or a list "
                             f"as in 4KiB,1MiB [{SIZES}]"},
-                "--repeats": {"metavar": "REPEATS", "help": "rounds, each with every size once [10]"},
-                "--max-minutes": {"metavar": "MAX_MINUTES", "help": "limit of the measuring; sizes that do not fit are "
+                "--repeats": {"help": "rounds, each with every size once [10]",
+                              "read": whole_number(1, MOST_ROUNDS)},
+                "--max-minutes": NUMBER | {"help": "limit of the measuring; sizes that do not fit are "
                                   "left out, the largest first [5]"}}),
 
     Command("predict-images", "look at results", "a folder of images classified by a checkpoint, over all devices",
@@ -147,7 +158,7 @@ LINES = [
                 "--classes": {"metavar": "FILE", "help": "names of the classes, a line for each [the checkpoint's]"}}),
     Command("watch", "look at results", "how a run goes on that somebody else has started, rank by rank",
             "OUT=folder", "watch", positional=FOLDER, flags={
-                "--once": ON_OFF | {"metavar": "ONCE", "help": "show it once"}}),
+                "--once": SWITCH | {"help": "show it once"}}),
     Command("report", "look at results", "a table of the records, and one self-contained page", "OUT=folder", "report",
             positional=FOLDER, flags={
                 "--html": {"metavar": "FILE", "nargs": "?", "const": "", "help": "write the page [in FOLDER]"}}),
@@ -156,16 +167,17 @@ LINES = [
     Command("table", "look at results", "the records as data: CSV, Parquet or Markdown", "FORMAT=csv TO=file", "table",
             positional=FOLDER, flags={
                 "--to": {"metavar": "FILE", "help": "a new file, never one that exists [standard output]"},
-                "--format": {"metavar": "FORMAT", "help": "csv, parquet or md [by the name of FILE; md without one]"},
-                "--memory": ON_OFF | {"metavar": "MEMORY", "help": "peak memory by device and source instead"}}),
+                "--format": {"help": "csv, parquet or md [by the name of FILE; md without one]"},
+                "--memory": SWITCH | {"help": "peak memory by device and source instead"}}),
     Command("diff", "look at results", "two sets of records compared: two machines, two versions, before and after",
             "A=folder B=folder [BOUND=5 STRICT=1]", "diff", positional={
                 "a": {"metavar": "A", "help": "folder of the first set, or one record.json"},
                 "b": {"metavar": "B", "help": "folder of the second set: each ratio is B over A"}}, flags={
-                "--bound": {"metavar": "PERCENT", "help": "exit 3 when the whole 95 %% interval of a program is slower "
-                            "by more than this; disturbed records, and fewer than 3 on a side, are not judged"},
-                "--strict": ON_OFF | {"metavar": "STRICT", "help": "exit 3 unless the whole interval of every program "
-                                      "of A is shown to be within BOUND; what cannot be judged fails"}},
+                "--bound": PERCENT | {"metavar": "PERCENT", "help": "exit 3 when the whole 95 %% interval of a program "
+                                      "is slower by more than this; disturbed records, and fewer than 3 on a side, are "
+                                      "not judged"},
+                "--strict": SWITCH | {"help": "exit 3 unless the whole interval of every program of A is shown to be "
+                                      "within BOUND; what cannot be judged fails"}},
             note="exit codes: 0 no regression shown; 3 a regression beyond BOUND, never without it; 2 not comparable"),
     Command("pool", "look at results", "records of many machines: checked, one table, one picture, a new folder",
             "FOLDER=folder", "pool", flags=place("results/pool"), positional={
@@ -175,18 +187,18 @@ LINES = [
             needs=COURSE + CLONE, rest=True,
             note="other options of JupyterLab stand after --: make jupyter ARGS='-- --debug'",
             flags={
-                "--browser": ON_OFF | {"metavar": "BROWSER", "help": "open a browser; 0 on a server [1]"},
-                "--ip": {"metavar": "IP", "help": "address to listen on; 0.0.0.0: for other machines, too [localhost]"},
-                "--port": {"metavar": "PORT", "help": "[8888, or the next that is free]"}}),
+                "--browser": SWITCH | {"help": "open a browser; 0 on a server [1]"},
+                "--ip": {"help": "address to listen on; 0.0.0.0: for other machines, too [localhost]"},
+                "--port": {"help": "[8888, or the next that is free]",
+                           "read": whole_number(1, 65535)}}),
     Command("notebooks", "learn", "execute every chapter with real processes, into build/notebooks",
             "[NAME=03 QUICK=1]", "notebooks", needs=HOROVOD + COURSE + CLONE, flags=NAME | {
-                "--quick": ON_OFF | {"metavar": "QUICK", "help": "at the small sizes that a test uses"},
-                "--pair": ON_OFF | {"metavar": "PAIR", "help": "only make the notebooks from their texts"},
-                "--outputs": ON_OFF | {"metavar": "OUTPUTS", "help": "put what the cells gave, made small, into the "
-                                       "committed notebooks"}}),
+                "--quick": SWITCH | {"help": "at the small sizes that a test uses"},
+                "--pair": SWITCH | {"help": "only make the notebooks from their texts"},
+                "--outputs": SWITCH | {"help": "put what the cells gave, made small, into the committed notebooks"}}),
     Command("site", "learn", "the course as pages in build/site; executes chapters that have no outputs", "[QUICK=1]",
             "site", needs=HOROVOD + COURSE + CLONE,
-            flags={"--quick": ON_OFF | {"metavar": "QUICK", "help": "chapters at the small sizes will do"}}),
+            flags={"--quick": SWITCH | {"help": "chapters at the small sizes will do"}}),
 
     Command("slides", "teach", "a chapter as slides in build/slides: one HTML file that needs no network", "NAME=03",
             "slides", needs=HOROVOD + COURSE + CLONE, flags=NAME),
@@ -201,7 +213,7 @@ LINES = [
             "container"),
     Command("export", "teach", "problem sets for Gradescope, or as the template of a GitHub Classroom assignment",
             "TO=gradescope NAME=03", "export", needs=COURSE + CLONE, flags=SETS | place("build/export/<TO>") | KEY | {
-                "--to": {"metavar": "TO", "help": "gradescope: a zip per set, with hidden tests; classroom: a folder "
+                "--to": {"help": "gradescope: a zip per set, with hidden tests; classroom: a folder "
                          "with a workflow that runs the visible tests"}}),
     Command("leaderboard", "teach", "a class's comparisons ranked by their ratio to one process; only the same update "
             "counts", "FOLDER=folder", "leaderboard", positional={
@@ -212,15 +224,15 @@ LINES = [
 
     Command("install-horovod", "set up", "build Horovod against the installed torch, and install it",
             "[GPU=nccl MPI=1]", "install_horovod", flags={
-                "--gpu": {"metavar": "GPU", "choices": ("auto", "none", "nccl", "here"), "default": "auto",
+                "--gpu": {"choices": ("auto", "none", "nccl", "here"), "default": "auto",
                           "help": "auto: NCCL where there is a GPU; none: CPUs only; nccl: for GPUs, also without one "
                           "here; here: for this machine's GPUs alone, which compiles faster"},
-                "--mpi": ON_OFF | {"metavar": "MPI", "help": "with MPI as well, for LAUNCHER=mpirun and ADASUM; needs "
-                                   "mpicxx"},
-                "--force": ON_OFF | {"metavar": "FORCE", "help": "build again, whatever is installed or cached"},
+                "--mpi": SWITCH | {"help": "with MPI as well, for LAUNCHER=mpirun and ADASUM; needs mpicxx"},
+                "--force": SWITCH | {"help": "build again, whatever is installed or cached"},
                 "--wheel-dir": {"metavar": "DIR", "help": "only build, and put the wheel into this folder"},
-                "--jobs": {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
-                "--timeout": {"metavar": "SECONDS", "default": "1800", "help": "give up after this time [1800]"}}),
+                "--jobs": FROM_1 | {"metavar": "N", "help": "compilers at a time [by cores and memory]"},
+                "--timeout": FROM_1 | {"metavar": "SECONDS", "default": "1800", "help": "give up after this time "
+                                       "[1800]"}}),
     Command("new-workload", "set up", "write FILE, a model and data of your own to begin with, which runs as it is",
             "FILE=mine.py", "new_workload", positional={
                 "file": {"metavar": "FILE", "help": "a new Python file, never one that exists"}}),

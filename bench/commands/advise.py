@@ -1,13 +1,12 @@
 """`bench advise`: which data-parallel mode to use, in words; from records, or from a few short runs of its own."""
 
 import dataclasses
-import math
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.suite import suites_of
 from bench.commands import memory
-from bench.commands.base import warn, whole
+from bench.commands.base import warn
 from bench.commands.studies import run_plan
 from bench.config.command_line import from_arguments, given_options
 from bench.config.fields import variable_of
@@ -50,40 +49,26 @@ def run(args) -> int:
 
 def show(console, facts: Facts) -> None:
     for line in standing(facts):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     if facts.unfair:
-        console.print(f"[bold]{facts.unfair}[/]", highlight=False)
+        console.print(facts.unfair, style="bold")
     for answer in advise(facts):
-        console.print(f"\n[bold]{answer.heading}[/]", highlight=False)
+        console.print(f"\n{answer.heading}", style="bold")
         for line in answer.lines:
-            console.print(f"- {line}", highlight=False, markup=False)
+            console.print(f"- {line}")
 
 
 # --- what a person gives ----------------------------------------------------------------------------------------------
 
 
 def given(args) -> dict:
-    """PRICE, EXAMPLES and NODES as fields of ``Facts``; a link is read too, to refuse a bad one before anything is run.
-    Raises UserError."""
+    """PRICE, EXAMPLES and NODES as fields of ``Facts``. Raises UserError, also for a link that cannot be read."""
     if args.link and args.rate:
         raise UserError("LINK has a rate and a latency, RATE is a rate alone: give one of them")
     link_of(args, None)
     if args.nodes is not None and not (args.link or args.rate or args.records):
         raise UserError(f"NODES={args.nodes} needs a link, as in LINK=10gbit,50us")
-    found = {"nodes": whole("NODES", args.nodes, 2)} if args.nodes is not None else {}
-    found |= {"price": price_of(args.price)} if args.price is not None else {}
-    return found | ({"examples": whole("EXAMPLES", args.examples, 1)} if args.examples is not None else {})
-
-
-def price_of(text: str) -> float:
-    """PRICE. Raises UserError for anything but a number above 0."""
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
-    if not 0 < price < math.inf:
-        raise UserError(f"PRICE={text}: what an hour of one device costs, a number above 0")
-    return price
+    return {name: value for name in ("nodes", "price", "examples") if (value := getattr(args, name)) is not None}
 
 
 def link_of(args, facts: Facts | None) -> links.Link | None:
@@ -122,10 +107,8 @@ def read(folder: Path) -> Facts:
 
 
 def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
-    """A short comparison, with more than one device, and a profile of one: their folder, and the largest batches as
-    fields of ``Facts``."""
+    """A short comparison and a profile of one device: their folder, and the largest batches as fields of ``Facts``."""
     refuse(asked, "mode")
-    rounds = ROUNDS if args.rounds is None else whole("ROUNDS", args.rounds, at_least=1)
     if asked.num_devices == 1 and (args.modes or args.rounds):
         raise UserError("MODES and ROUNDS are of a comparison, and GPUS=1 has none: use GPUS=2 or more")
     if asked.num_devices > 1:
@@ -133,7 +116,7 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
         config = max(plan.programs.values(), key=lambda each: each.num_devices)
         silent = {mode: in_mode(config, mode) for mode in UPPER_BOUNDS}
         plan = dataclasses.replace(plan, programs=plan.programs | silent)  # also on GPUs: what is not hidden is told
-        folder = run_plan(console, plan, Flags(rounds=rounds), asked.out)
+        folder = run_plan(console, plan, Flags(rounds=args.rounds or ROUNDS), asked.out)
         programs = plan.programs
     else:
         config = prepare(console, dataclasses.replace(asked, mode=ALONE))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.config import synonyms
 from bench.config.command_line import add_arguments
+from bench.config.flags import is_on, whole  # noqa: F401, for commands that read a flag themselves
 from bench.errors import MOST_LETTERS, UserError, printable, shortened
 from bench.files import CLONE
 
@@ -33,9 +34,10 @@ class Command:
     name: on the command line. group: what a person wants, one of GROUPS. help: one line. example: the variables that a
     person gives to make most often. module: the file in bench/commands that runs it, with ``run(args)``, which returns
     the exit code; "" for a target of make alone. arguments: passed to ``run`` before the parsed ones. target: of make,
-    where that has another name. flags: flag -> argparse's options. positional: arguments that may also be given as
-    flags of the same name, as make does it. options: it takes the options of a run; own: those that have another
-    default here; others: workload -> the same where that is trained. needs: "horovod" (built first, where make calls it
+    where that has another name. flags: flag -> argparse's options, and "read": (variable, text) -> the value that
+    ``run`` gets (bench/config/flags.py). positional: arguments that may also be given as flags of the same name, as
+    make does it. options: it takes the options of a run; own: those that have another default here; others: workload ->
+    the same where that is trained. needs: "horovod" (built first, where make calls it
     and that can be done), "course" (what the course needs beyond the locked packages), "clone" (files of the project
     that are in no package), "sets" (a clone, unless SETS names a folder). rest: what stands after -- is a command of
     the user's, and goes to ``run`` as ``args.rest``. note: after the help.
@@ -66,7 +68,7 @@ class Command:
         if self.options:
             add_arguments(parser, self.own, self.others)
         for flag, options in self.flags.items():
-            parser.add_argument(flag, **options)
+            parser.add_argument(flag, **{name: value for name, value in options.items() if name != "read"})
         for name, options in self.positional.items():
             parser.add_argument(f"--{name}", dest=name, metavar=options["metavar"], help=argparse.SUPPRESS)
             parser.add_argument(f"{name}_", nargs="?", **options)
@@ -80,6 +82,10 @@ class Command:
         for name in self.positional:
             if getattr(args, name) is None:
                 setattr(args, name, getattr(args, f"{name}_"))
+        for flag, options in self.flags.items():
+            name = flag[2:].replace("-", "_")
+            if "read" in options and (text := getattr(args, name)) is not None:
+                setattr(args, name, options["read"](name.upper(), text))
         if self.options:
             settle(args)
         return args
@@ -89,11 +95,8 @@ class Command:
         return not CLONE and ("clone" in self.needs or ("sets" in self.needs and not args.sets))
 
     def unused_variables(self, words: list[str], args: argparse.Namespace) -> list[str]:
-        """The environment's variables that are named like an option of this command, which was not given.
-
-        An option is given on the command line alone. make's own variables are in the environment of its commands, so
-        what was given is no matter; nor is what a `bench` above this one has seen, as when a chapter runs a command.
-        """
+        """The environment's variables that are named like an option of this command that was not given: they are not
+        read. What a `bench` above this one has seen is left out, as when a chapter runs a command."""
         found = {variable(name).rstrip("="): name for name in self.parser().names()}
         found = {name: flag for name, flag in found.items() if os.environ.get(name) and name not in ORDINARY}
         seen = os.environ.get(SEEN, "").split()
@@ -218,19 +221,3 @@ def require_writable(option: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"{option}: {folder} cannot be written to ({error.strerror}): name another folder") from None
-
-
-def whole(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
-    """A whole number from the command line. Raises UserError for anything else."""
-    number = int(text[:20]) if text.isdecimal() else -1
-    if not at_least <= number <= at_most:
-        limit = f" and at most {at_most}" if number > at_most else ""
-        raise UserError(f"{name}={text}: a whole number, at least {at_least}{limit}")
-    return number
-
-
-def is_on(name: str, text: str | None) -> bool:
-    """A switch from the command line. Raises UserError for anything but 1 and 0."""
-    if text not in (None, "0", "1"):
-        raise UserError(f"{name}={text}: write 1 or 0")
-    return text == "1"

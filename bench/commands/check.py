@@ -22,10 +22,8 @@ from bench.record.view import Record
 
 
 def run(args) -> int:
-    """Check a record or all records below a folder; returns the exit code.
-
-    Raises UserError for a folder that is not there or holds no record.
-    """
+    """Check a record or all records below a folder; returns the exit code. Raises UserError for a folder without
+    records."""
     place = Path(folder_of(args))
     foreign, unread = find_foreign(place)
     records, refused = ([], []) if place.name == FOREIGN else records_at(place, needed=not foreign + unread)

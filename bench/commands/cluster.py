@@ -1,6 +1,6 @@
 """``bench cluster``: a cluster of network namespaces on this machine, and a command on its first node."""
 
-from bench.commands.base import needed, whole
+from bench.commands.base import needed
 from bench.launch.cluster.make import run as run_in
 from bench.launch.cluster.plan import Cluster, read_latency, read_loss, read_nodes, read_rate
 
@@ -9,7 +9,7 @@ def run(args) -> int:
     command = needed("CMD", args.cmd)
     cluster = Cluster(
         nodes=read_nodes(args.nodes),
-        per_node=whole("PER_NODE", args.per_node, 1),
+        per_node=args.per_node,
         rate_mbit=read_rate(args.rate) if args.rate else None,
         latency_ms=read_latency(args.latency) if args.latency else 0,
         loss_percent=read_loss(args.loss) if args.loss else 0,

@@ -1,11 +1,10 @@
 """`bench diff A B`: two sets of records compared, with an exit code for a regression."""
 
-import math
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.analysis.stats import FEWEST_ROUNDS
-from bench.commands.base import is_on, needed
+from bench.commands.base import needed
 from bench.errors import ExitCode, UserError
 from bench.foreign import result as foreign_result
 from bench.foreign import scaling
@@ -25,14 +24,12 @@ from bench.report.difference import (
 
 
 def run(args) -> int:
-    """Print what differs, a table, a sentence for each program, and the judgement; of one script on different numbers
-    of devices how it scales.
-
-    Returns the exit code: FOUND where a program fails the bound, see ``Result.regressions``. Raises UserError where
-    nothing can be compared, or judged by the bound.
-    """
-    strict = is_on("STRICT", args.strict)
-    bound = read_bound(args.bound, strict)
+    """Print what differs, a table, a sentence for each program, how scripts scale, and the judgement; returns FOUND
+    where a program fails the bound (``Result.regressions``). Raises UserError where nothing can be compared, or
+    judged."""
+    strict, bound = bool(args.strict), args.bound
+    if strict and bound is None:
+        raise UserError("STRICT=1 needs a BOUND, in per cent: BOUND=5")
     places = {"A": needed("A", args.a), "B": needed("B", args.b)}
     foreign, refused = zip(*(find_foreign(Path(place)) for place in places.values()), strict=True)
     for (name, place), found, other in zip(places.items(), foreign, foreign[::-1], strict=True):
@@ -61,7 +58,7 @@ def run(args) -> int:
     for found in scalings:
         scaling.show(console, found)
     for line in said:
-        console.print(line, markup=False)
+        console.print(line)
     if bound is None:
         return 0
     if not compared:
@@ -88,21 +85,6 @@ def nothing_shared(a: list[ForeignRecord], b: list[ForeignRecord]) -> str:
     )
 
 
-def read_bound(text: str | None, strict: bool) -> float | None:
-    """The bound in per cent; None where there is none. Raises UserError on anything else."""
-    if text in (None, ""):
-        if strict:
-            raise UserError("STRICT=1 needs a BOUND, in per cent: BOUND=5")
-        return None
-    try:
-        bound = float(text)
-    except ValueError:
-        bound = math.nan
-    if not 0 <= bound < 100:
-        raise UserError(f"BOUND={text}: write per cent, from 0 to below 100")
-    return bound
-
-
 def units_of(records: list[Record]) -> str:
     """What throughput counts; of foreign scripts both, where it is examples of some and steps of others."""
     if isinstance(records[0], ForeignRecord):
@@ -113,9 +95,9 @@ def units_of(records: list[Record]) -> str:
 def show_machines(console, a: list[Record], b: list[Record]) -> None:
     for name, side in (("A", a), ("B", b)):
         for line in sorted({machine_line(record) for record in side}):
-            console.print(f"{name}: {line}", markup=False)
+            console.print(f"{name}: {line}")
     for line in changes(a, b):
-        console.print(f"differs: {line}", markup=False)
+        console.print(f"differs: {line}")
 
 
 def show(console, result: Result, a: list[Record], b: list[Record], said: list[str]) -> None:
@@ -123,24 +105,24 @@ def show(console, result: Result, a: list[Record], b: list[Record], said: list[s
     for line in dict.fromkeys(line for d in result.differences for line in d.unlike):
         programs = [d.name for d in result.differences if line in d.unlike]
         where = "" if len(programs) == len(result.differences) else f" ({', '.join(programs)})"
-        console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}", markup=False)
+        console.print(f"{line}{where}" if line.startswith("not recorded") else f"differs: {line}{where}")
     if result.differences:
         tables.print_grid(console, grid(result, units_of(a + b)))
     for d in result.differences:
-        console.print(f"{d.name}: {d.sentence()}", markup=False, style="dim" if d.disturbance else None)
+        console.print(f"{d.name}: {d.sentence()}", style="dim" if d.disturbance else None)
         if d.disturbance:
-            console.print(f"  disturbed: {d.disturbance}", markup=False)
+            console.print(f"  disturbed: {d.disturbance}")
         if d.outliers:
-            console.print(f"  outliers, kept: {', '.join(d.outliers)}", markup=False)
+            console.print(f"  outliers, kept: {', '.join(d.outliers)}")
     for name, keys in (("A", result.only_a), ("B", result.only_b)):
         if keys:
-            console.print(f"only in {name}, not compared: {', '.join(keys)}", markup=False)
+            console.print(f"only in {name}, not compared: {', '.join(keys)}")
     for name in result.by_threads:
         console.print(
             f"note: {name} ran with different numbers of threads within one set: such runs are never put together, and "
-            "only those with as many are compared", markup=False,
+            "only those with as many are compared",
         )  # fmt: skip
     both = {record.run_id for record in a} & {record.run_id for record in b}
     shared = f"note: {len(both)} records are in both sets; they are compared as if they were not the same"
     for line in [*said, shared if both else time_note(a, b)]:
-        console.print(line, markup=False)
+        console.print(line)

@@ -73,14 +73,14 @@ def run(args) -> int:
     console.print(f"load     other processes take {100 * others:.0f} % of the CPU now{busy}")
     console.print(f"GPUs     {gpu_line(gpus, machine['driver_version'])}")
     for line in link_lines(machine["gpu_links"]):
-        console.print(f"links    {line}", highlight=False, markup=False)
+        console.print(f"links    {line}")
     console.print(f"torch    {torch_line(torch)}")
     console.print(f"horovod  {horovod_line(status())}")
     problems = find_problems(gpus, torch) + shared_memory(least_mib=shared_memory_needed(facts["usable_cores"], gpus))
     for mode, info in MODES.items():
-        console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})", markup=False)
+        console.print(f"MODE={mode:<12} {verdict(mode, gpus, torch)}  ({info.summary})")
     for problem in problems:
-        console.print(f"fix: {problem}", markup=False)
+        console.print(f"fix: {problem}")
     if not problems:
         console.print("nothing to fix")
     return ExitCode.FAILED if problems else ExitCode.DONE

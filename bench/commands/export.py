@@ -1,9 +1,8 @@
 """`bench export`: the problem sets for other graders."""
 
-from bench.commands.base import needed, whole
+from bench.commands.base import needed
 from bench.course.exercises import exports
 
 
 def run(args) -> int:
-    key = whole("KEY", args.key, at_least=0)
-    return exports.run(needed("TO", args.to), args.name, args.sets, args.out, key)
+    return exports.run(needed("TO", args.to), args.name, args.sets, args.out, args.key)

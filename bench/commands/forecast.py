@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from bench.analysis import drawing, tables
-from bench.commands.base import is_on, needed, whole
+from bench.commands.base import needed, whole
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.modes import MODES
@@ -31,17 +31,17 @@ def run(args) -> int:
     """Predict; tables, and what they rest on. Nothing is started, and without OUT no file is written."""
     if args.points and not args.out:
         raise UserError("POINTS are drawn, and OUT says where to: give OUT=folder")
-    explain, asked = is_on("EXPLAIN", args.explain), asked_of(args)
+    asked = asked_of(args)
     points = points_of(args, asked)
     found, steps = forecasts(args, asked), len(asked.profile.factors)
     console = tables.terminal()
     for line in result.standing(asked.profile, asked.link):
-        console.print(line, highlight=False, markup=False)
-    for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if explain else [])]:
-        console.print(grid.caption, highlight=False, markup=False)
+        console.print(line)
+    for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if args.explain else [])]:
+        console.print(grid.caption)
         tables.print_grid(console, grid)
     for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
-        console.print(f"note: {line}", highlight=False, markup=False)
+        console.print(f"note: {line}")
     if args.out:
         for path in drawing.save_all(figures(asked, found, points), Path(args.out).expanduser()):
             print(f"written: {path}", flush=True)
@@ -76,7 +76,7 @@ def link_of(args, profile: profiles.Profile) -> links.Link:
         raise UserError("one of LINK=RATE,LATENCY (as in LINK=10gbit,50us) and NETWORK=folder (what `make network` has "
                         "left) is needed")  # fmt: skip
     link = links.said(args.link, carrier) if args.link else links.measured(args.network, carrier)
-    per_node = whole("PER_NODE", args.per_node or "1", 1)
+    per_node = args.per_node or 1
     if (per_node > 1) != bool(args.link_inside):
         raise UserError("several devices per node need both PER_NODE and LINK_INSIDE, as in PER_NODE=8 "
                         "LINK_INSIDE=1200gbit,4us")  # fmt: skip

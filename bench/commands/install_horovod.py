@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from bench.commands.base import is_on, warn, whole
+from bench.commands.base import warn
 from bench.config.modes import MODES
 from bench.errors import BenchError
 from bench.install import horovod_install
@@ -11,17 +11,13 @@ from bench.install import horovod_install
 
 def run(args) -> int:
     """Install it if it is not there yet. Raises UserError or BenchError with one line."""
-    jobs = None if args.jobs is None else whole("JOBS", args.jobs, at_least=1)
-    limit = whole("TIMEOUT", args.timeout, at_least=1)
-    force, mpi = is_on("FORCE", args.force), is_on("MPI", args.mpi)
-    horovod_install.install(args.gpu, force, args.wheel_dir, jobs, limit, mpi)
+    horovod_install.install(args.gpu, bool(args.force), args.wheel_dir, args.jobs, args.timeout, bool(args.mpi))
     return 0
 
 
 def provide(args) -> None:
-    """Before a command that can use Horovod, where make called it: install it, unless a MODE is given that needs none
-    or is none. Where that fails the command goes on without it, but for a MODE that needs it. What it says goes to
-    standard error."""
+    """Before a command that can use Horovod, where make called it: install it, unless MODE needs none. Where that fails
+    the command goes on, but for a MODE that needs it. What it says goes to standard error."""
     name = getattr(args, "mode", None)
     mode = MODES.get(name)
     if name is not None and not (mode and mode.needs):

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-from bench.commands.base import is_on, whole
 from bench.course import chapters
 from bench.course.shell import own_paths
 from bench.files import PROJECT
@@ -19,9 +18,9 @@ def run(args) -> int:
 
 
 def words_of(args) -> list[str]:
-    """JupyterLab's command. What stands after -- is its own. Raises UserError for what is no port."""
+    """JupyterLab's command. What stands after -- is its own."""
     words = [sys.executable, "-m", "jupyterlab", "--notebook-dir", str(PROJECT / "tutorials")]
-    words += [f"--port={whole('PORT', args.port, 1, 65535)}"] if args.port else []
+    words += [f"--port={args.port}"] if args.port else []
     words += [f"--ip={args.ip}"] if args.ip else []
-    words += ["--no-browser"] if args.browser is not None and not is_on("BROWSER", args.browser) else []
+    words += ["--no-browser"] if args.browser is False else []
     return words + args.rest

@@ -44,7 +44,7 @@ def run(args) -> int:
     asked = with_photographs(typed)
     modes = modes_of(args.modes) if args.modes else [*COMPARED, *UPPER_BOUNDS]
     modes = [asked.mode] if args.mode is not None else modes
-    configs = planned(asked, modes, None if here else gib_of(args.memory_gib))
+    configs = planned(asked, modes, args.memory_gib)
     columns, batches, moments, misfits, said = [], [], [], [], []
     for config in configs:
         limit, told = limit_of(config, args.memory_gib)
@@ -70,11 +70,11 @@ def run(args) -> int:
                                                  examples=workload_of(config).batched))  # fmt: skip
     notes = [ASSUMED_DATA if asked != typed and config.device == "cpu" else "", *said, *NOT_IN_IT[config.device]]
     for note in dict.fromkeys(filter(None, notes)):
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}")
     if misfits:
         batch = config.per_device_batch
         hint = "; MEMORY_GIB=16 predicts for GPUs of 16 GiB" if here and config.device == "cpu" else ""
-        console.print(f"BATCH={batch} does not fit: {'; '.join(misfits)}{hint}", highlight=False, markup=False)
+        console.print(f"BATCH={batch} does not fit: {'; '.join(misfits)}{hint}")
         return ExitCode.FOUND
     return ExitCode.DONE
 
@@ -102,8 +102,7 @@ def with_photographs(asked: RunConfig) -> RunConfig:
 
 
 def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> list[RunConfig]:
-    """The resolved config of each mode that is asked for. Options of an engine go to the modes that have them.
-    memory_gib: of a GPU that is not here, and is taken for a recent one."""
+    """The resolved config of each mode, with its own engine's options. memory_gib: of a recent GPU that is not here."""
     configs, one = [], modes == [asked.mode]
     for mode in modes:
         changes = {name: UNSET[name] for name in KNOBS if name not in MODES[mode].knobs}
@@ -115,17 +114,6 @@ def planned(asked: RunConfig, modes: list[str], memory_gib: float | None) -> lis
         else:
             configs.append(resolve(config, "cuda", usable_cores(), gpu_defaults.BF16, memory_gib))
     return configs
-
-
-def gib_of(text: str) -> float:
-    """The size of a memory as it was typed. Raises UserError for anything but a number above 0."""
-    try:
-        size = float(text)
-    except ValueError:
-        size = 0.0
-    if not 0 < size < 2**20:
-        raise UserError(f"MEMORY_GIB={text}: the memory of one device in GiB, as in 16")
-    return size
 
 
 def in_words(config: RunConfig) -> str:
@@ -155,10 +143,10 @@ def in_gib(device) -> dict[str, float]:
 # --- what fits ------------------------------------------------------------------------------------------------------
 
 
-def limit_of(config: RunConfig, memory_gib: str | None) -> tuple[float, str]:
+def limit_of(config: RunConfig, memory_gib: float | None) -> tuple[float, str]:
     """Bytes that one device, or on a CPU one process, can have; and where that comes from."""
     if memory_gib is not None:
-        return gib_of(memory_gib) * GIB, f"fit into {gib_of(memory_gib):g} GiB (MEMORY_GIB)"
+        return memory_gib * GIB, f"fit into {memory_gib:g} GiB (MEMORY_GIB)"
     if config.device == "cuda":
         gpus = usable_gpus(config)[: config.num_devices]
         sizes = [gpu.memory_total_gib for gpu in gpus if gpu.memory_total_gib]

@@ -2,13 +2,10 @@
 
 import dataclasses
 import importlib.util
-import math
 from pathlib import Path
 
-from rich.markup import escape
-
 from bench.analysis import tables
-from bench.commands.base import warn, whole
+from bench.commands.base import warn
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS, RunConfig
@@ -34,18 +31,15 @@ def run(args) -> int:
     """Measure with one backend after the other; tables, answer and a picture. The folder is the last line."""
     console, asked = tables.terminal(), check(from_arguments(args))
     sizes = plans.parse_sizes(args.sizes or plans.SIZES)
-    rounds = ROUNDS if args.repeats is None else whole("REPEATS", args.repeats, at_least=1)
-    if rounds > plans.MOST_ROUNDS:
-        raise UserError(f"REPEATS={rounds}: at most {plans.MOST_ROUNDS}")
-    budget_s = 60 * minutes_of(args.max_minutes)
+    rounds, budget_s = args.repeats or ROUNDS, 60 * (args.max_minutes or MINUTES)
     for remark in remarks(asked):
-        console.print(remark, highlight=False, markup=False)
+        console.print(remark)
     configs = chosen(console, asked, args.backends)
     suite, label = new_suite("network"), node.network()
     folder = Path(asked.out) / suite
     console.print(f"{', '.join(configs)} on {asked.num_devices} ranks{': ' + label if label else ''}; "
                   f"{plans.in_bytes(sizes[0])} to {plans.in_bytes(sizes[-1])}, {rounds} rounds, at most "
-                  f"{budget_s / 60:g} min of measuring", highlight=False, markup=False)  # fmt: skip
+                  f"{budget_s / 60:g} min of measuring")  # fmt: skip
     records, failed = [], None
     for backend, config in configs.items():
         plan = Plan(sizes, rounds, budget_s / len(configs), backend)
@@ -80,17 +74,6 @@ def check(asked: RunConfig) -> RunConfig:
     return asked
 
 
-def minutes_of(text: str | None) -> float:
-    """MAX_MINUTES. Raises UserError for what is no number above 0."""
-    try:
-        minutes = MINUTES if text is None else float(text)
-    except ValueError:
-        minutes = math.nan
-    if not 0 < minutes < math.inf:
-        raise UserError(f"MAX_MINUTES={text}: a number above 0")
-    return minutes
-
-
 def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]:
     """Backend -> the config of its ranks: those that are named, or all that can be had here; of one that cannot it is
     said why. Raises UserError for an unknown one, and for one that is named and cannot be had."""
@@ -105,7 +88,7 @@ def chosen(console, asked: RunConfig, names: str | None) -> dict[str, RunConfig]
             if names is not None:
                 raise UserError(f"BACKENDS={backend} {why}")
             if line.device != "cuda" or device == "cuda":
-                console.print(f"left out: {backend} {why}", highlight=False, markup=False)
+                console.print(f"left out: {backend} {why}")
             continue
         configs[backend] = resolve_here(of_backend(asked, line))
     if not configs:
@@ -135,11 +118,11 @@ def lacking(backend: Backend, device: str, asked: RunConfig) -> str:
 
 def show(console, records: list[NetworkRecord]) -> None:
     for line in result.standing(records):
-        console.print(f"[bold]{escape(line)}[/]", highlight=False)
+        console.print(line, style="bold")
     for grid in result.grids(records):
-        console.print(escape(grid.caption), highlight=False)
+        console.print(grid.caption)
         tables.print_grid(console, grid)
     for line in result.answer(records):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
     for line in result.disturbed(records):
-        console.print(f"[bold]warning[/]: {escape(line)}", highlight=False)
+        tables.print_named(console, "warning", line)

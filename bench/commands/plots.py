@@ -16,8 +16,7 @@ from bench.without_training.network.record import find as find_networks
 
 
 def run(args) -> int:
-    """Draw all suites and all single runs below a folder; a suite that cannot be compared is named. Raises UserError
-    where there is nothing to draw."""
+    """Draw all suites and single runs below a folder. Raises UserError where there is nothing to draw."""
     folder = Path(folder_of(args))
     networks, bad = find_networks(folder)
     records, refused = find_records(folder, needed=not networks + bad)

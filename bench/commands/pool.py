@@ -16,10 +16,10 @@ def run(args) -> int:
     names = pooling.machines_of(panels)
     console = tables.terminal()
     for machine, name in names.items():
-        console.print(f"{name}: {machine.line()}", markup=False)
+        console.print(f"{name}: {machine.line()}")
     for panel in panels:
         grid = pooling.grid(panel, names)
-        console.print(grid.caption, markup=False, soft_wrap=True)
+        console.print(grid.caption, soft_wrap=True)
         tables.print_grid(console, grid)
     for sentence in said:
         warn(sentence)

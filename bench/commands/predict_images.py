@@ -44,7 +44,7 @@ def run(args) -> int:
     plan, known = plan_of(folder, named, args.classes, asked.model)
     console = tables.terminal()
     for remark in remarks(asked):
-        console.print(remark, highlight=False, markup=False)
+        console.print(remark)
     batch = asked.per_device_batch or BATCH[choose_device(asked)]
     mode = "ddp" if asked.num_devices > 1 else "single"
     config = dataclasses.replace(
@@ -56,11 +56,10 @@ def run(args) -> int:
         table = launch(config, watch)
     seconds, bad = time.perf_counter() - began, bring(table, to)
     console.print(f"{images} images by {asked.num_devices} × {config.device}, {config.model} in {config.precision}: "
-                  f"{seconds:.1f} s with the start of the processes", highlight=False)  # fmt: skip
+                  f"{seconds:.1f} s with the start of the processes")  # fmt: skip
     if bad:
         console.print(
             f"{len(bad)} could not be read: {', '.join(map(printable, bad[:5]))}{', …' if bad[5:] else ''}",
-            markup=False,
         )
     print(f"predictions: {to}", flush=True)
     return 0
@@ -76,11 +75,8 @@ def check(asked: RunConfig) -> RunConfig:
 
 
 def plan_of(folder: Path, named: str, classes: str | None, model: str | None) -> tuple[Plan, dict]:
-    """What the ranks are told, and the options that the checkpoint sets. Raises UserError for one that cannot predict.
-
-    The names of the classes are those of CLASSES, a file with a line for each, or those in the checkpoint; where it
-    has none, or of a folder that is still there, they are its training folders' names; else they are numbers.
-    """
+    """What the ranks are told, and the options that the checkpoint sets. Raises UserError for one that cannot
+    predict."""
     from bench.training import checkpoint
     from bench.workload.weights import weights_in
 

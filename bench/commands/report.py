@@ -32,16 +32,16 @@ def run(args) -> int:
     print_records(console, records)
     if foreign:
         shown = foreign_result.grid(foreign)
-        console.print(shown.caption, highlight=False)
+        console.print(shown.caption)
         tables.print_grid(console, shown)
         for line in (line for record in foreign for line in foreign_result.summary_lines(record)):
-            console.print(line, highlight=False, markup=False)
+            console.print(line)
         for found in scaling.find(foreign):
             scaling.show(console, found)
     for suite, found in by_suite(networks).items():
-        console.print(f"{suite}: {result.standing(found)[0]}", highlight=False, markup=False)
+        console.print(f"{suite}: {result.standing(found)[0]}")
         for line in result.answer(found):
-            console.print(f"  {line}", highlight=False, markup=False)
+            console.print(f"  {line}")
     for sentence in refused:
         warn(f"refused: {sentence}")
     if args.html is not None:

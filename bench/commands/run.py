@@ -27,17 +27,16 @@ from bench.studies.programs import baselines, in_passes, measured_only, passes_i
 
 
 def run(args) -> int:
-    """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever
-    happens. In a process that somebody else's launcher has started: become a rank of one run."""
+    """Run it, print a table, and the record's path as the last line. COPY_TO gets the run's folder whatever happens."""
     if seat := seat_of(os.environ):
         return joined.join(args, seat)
     asked, console = from_arguments(args), tables.terminal()
     config = resolve_here(asked)
     for remark in remarks(asked):
-        console.print(remark, highlight=False, markup=False)
+        console.print(remark)
     announce(console, config)
     if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
-        console.print(more, highlight=False)
+        console.print(more)
     if config.copy_to:
         remote.Remote(config.copy_to, config.timeout)  # a wrong address is said before the training, not after
     path, others, began = None, [], time.monotonic()
@@ -63,20 +62,19 @@ def plain(asked: RunConfig, config: RunConfig, out: str) -> list[RunConfig]:
 
 
 def run_baselines(console: Console, programs: list[RunConfig], devices: int, seconds: float) -> list[Record]:
-    """Run what a run on so many devices is compared with, once each. One that does not fit into a device's memory takes
-    its step in passes, or is left out, and that is said. seconds: what the run itself took, as a measure of what these
-    will."""
+    """Run what a run on so many devices is compared with, once each; what does not fit goes on in passes, or is left
+    out. seconds: what the run itself took."""
     found = []
     if any(each.plain for each in programs):
         names = ", ".join(each.label.program or each.mode for each in programs)
         console.print(
             f"BASELINES=1: {len(programs)} more runs ({names}) of as many steps each; the first took {seconds:.0f} s, "
-            "and a plain step takes longer", highlight=False
+            "and a plain step takes longer"
         )  # fmt: skip
     for each in programs:
         for config in filter(None, [each, in_passes(each, devices)]):
             if config is not each:
-                console.print(passes_in_words(config), highlight=False)
+                console.print(passes_in_words(config))
             try:
                 found.append(load(run_live(console, config)))
                 break
@@ -85,7 +83,7 @@ def run_baselines(console: Console, programs: list[RunConfig], devices: int, sec
                     raise
         else:
             console.print(f"left out: {each.mode} with {each.per_device_batch} {workload_of(each).batched} on a "
-                          "device did not fit into its memory: a smaller BATCH would", highlight=False)  # fmt: skip
+                          "device did not fit into its memory: a smaller BATCH would")  # fmt: skip
     return found
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from bench import formulas, mistakes
 from bench.analysis import tables
@@ -29,10 +28,9 @@ from bench.storage.urls import without_credentials
 
 
 def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
-    """Before anything runs: what will run, with the defaults that were chosen, and what takes the place of a device.
-    launcher: how it is started, where that is no option."""
+    """Before anything runs: what will run, on what. launcher: how it is started, where that is no option."""
     if config.hosts:
-        console.print(where(config), highlight=False, markup=False)
+        console.print(where(config))
     if config.device == "cpu" and config.num_devices > 1:
         console.print(
             f"No GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices; memory is the "
@@ -51,18 +49,17 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         more = "" if config.checkpoint_steps else " (CHECKPOINT_STEPS=n makes more of them)"
         console.print(
             f"ELASTIC={config.elastic}: goes on when ranks are lost, on {config.elastic} to {config.num_devices} "
-            f"devices, up to {config.restarts} times, from a checkpoint after {often}every epoch{more}", highlight=False
+            f"devices, up to {config.restarts} times, from a checkpoint after {often}every epoch{more}"
         )  # fmt: skip
     if chosen := gpu_defaults.sentence(config):
         also = "" if config.baselines or config.epochs or config.evaluate else ", BASELINES=1 runs both"
-        console.print(chosen + also, highlight=False)
+        console.print(chosen + also)
     if config.watch and not config.warmup_steps and not config.evaluate:
         console.print(
             "WATCH=1 looks at gradients in the untimed steps, and WARMUP=0 leaves none: use WARMUP=1 or more",
-            highlight=False,
         )
     if config.mistake != "none":
-        console.print(f"[bold red]{mistakes.MISTAKES[config.mistake].warning}[/]")
+        console.print(mistakes.MISTAKES[config.mistake].warning, style="bold red")
 
 
 def finish(console: Console, config: RunConfig, path: Path, others: list[Record]) -> int:
@@ -83,8 +80,7 @@ def finish(console: Console, config: RunConfig, path: Path, others: list[Record]
 
 
 def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
-    """After a failure: COPY_TO gets what the run has left. That this fails as well is said, and raises nothing: the
-    failure itself is what the exit code tells."""
+    """After a failure: COPY_TO gets what the run has left. That this fails too is said, and raises nothing."""
     if config.copy_to and run_dir:
         try:
             print(f"copied to: {stage.copy_back(run_dir, config.copy_to, config.timeout)}", flush=True)
@@ -93,7 +89,7 @@ def copy_what_is_there(config: RunConfig, run_dir: Path | None) -> None:
 
 
 def print_run(console: Console, record: Record, others: list[Record]) -> None:
-    console.print(f"[bold]{machine_line(record)}[/]")
+    console.print(machine_line(record), style="bold")
     if not record.config.evaluate:  # which has no steps
         tables.print_grid(console, tables.runs_grid([record, *others], record if others else None))
     if record.samples and record.config.workers:
@@ -104,7 +100,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
         tables.print_grid(console, memory)
     said = [flops_sentence(record), staging_sentence(record), *record.notes, *memory_sentences(record)]
     for note in filter(None, said):
-        console.print(f"note: {note}", highlight=False, markup=False)
+        console.print(f"note: {note}")
     for other in (other for other in others if other.config.plain):
         console.print(
             f"note: {other.program} is the same command with PLAIN=1: {other.config.precision}, "
@@ -118,7 +114,7 @@ def print_run(console: Console, record: Record, others: list[Record]) -> None:
             "steps. One run each, no interval."
         )
     for sentence in cautions_of_single_runs(record, others):
-        console.print(f"[bold]warning[/]: {escape(sentence)}", highlight=False)
+        tables.print_named(console, "warning", sentence)
     print_accuracy(console, record)
 
 

@@ -1,9 +1,8 @@
 """`bench site`: the course as pages."""
 
-from bench.commands.base import is_on
 from bench.course import site
 
 
 def run(args) -> int:
-    print(f"site: {site.build(is_on('QUICK', args.quick))}")
+    print(f"site: {site.build(bool(args.quick))}")
     return 0

@@ -3,15 +3,11 @@
 What is run and what is said of it is the study's (bench/studies); this file holds no measurement and no figure.
 """
 
-import contextlib
-import functools
-import math
 from pathlib import Path
 
 from bench.analysis import tables, words
 from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Suite, suite_of
-from bench.commands.base import is_on, whole
 from bench.config.command_line import from_arguments
 from bench.errors import UserError
 from bench.record.describe import cautions, misfits
@@ -31,38 +27,19 @@ def run(study: Study, args) -> int:
 
 
 def flags_of(study: Study, args) -> Flags:
-    """The command's own flags. Raises UserError for a bad value."""
-    name, given = ("SEEDS", args.seeds) if study.seeded else ("ROUNDS", args.rounds)
-    minutes = minutes_of(study, args)
-    return Flags(
-        rounds=None if given is None or minutes else whole(name, given, at_least=1),
-        minutes=minutes,
-        quick=is_on("QUICK", args.quick),
-        strict=is_on("STRICT", getattr(args, "strict", None)),
-        replay=getattr(args, "replay", None),
-        max_gpus=whole("MAX_GPUS", args.max_gpus, at_least=2) if getattr(args, "max_gpus", None) else 0,
-        name=getattr(args, "name", None),
-        modes=getattr(args, "modes", None),
-    )
-
-
-def minutes_of(study: Study, args) -> float | None:
-    """The limit of ROUNDS=auto; None where the number of rounds is fixed. Raises UserError for a bad value, and for
-    what does not go together."""
-    auto, given = getattr(args, "rounds", None) == "auto", getattr(args, "max_minutes", None)
+    """The command's own flags. Raises UserError for what does not go together."""
+    rounds, minutes = args.seeds if study.seeded else args.rounds, getattr(args, "max_minutes", None)
+    auto = rounds == "auto"
     if auto and not study.auto:
         able = " and ".join(dict.fromkeys(each.command for each in STUDIES.values() if each.auto))
         raise UserError(f"ROUNDS=auto is for {able}, which judge pairs: give a number")
-    if auto and args.quick not in (None, "0"):
+    if auto and args.quick:
         raise UserError("ROUNDS=auto and QUICK=1 exclude each other: leave one of them out")
-    if given is not None and not auto:
+    if minutes is not None and not auto:
         raise UserError("MAX_MINUTES is the limit of ROUNDS=auto: give that, or leave it out")
-    if not auto:
-        return None
-    with contextlib.suppress(ValueError):
-        if 0 < (minutes := float(given or MAX_MINUTES)) < math.inf:
-            return minutes
-    raise UserError(f"MAX_MINUTES={given}: a number above 0")
+    own = {name: value for name in ("quick", "strict", "replay", "max_gpus", "name", "modes")
+           if (value := getattr(args, name, None)) is not None}  # fmt: skip
+    return Flags(None if auto else rounds, (minutes or MAX_MINUTES) if auto else None, **own)
 
 
 def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
@@ -70,7 +47,8 @@ def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
     rounds = flags.rounds or (QUICK_ROUNDS if flags.quick else plan.study.rounds)
     if rounds < FEWEST_ROUNDS:
         console.print(
-            f"[bold]preview: fewer than {FEWEST_ROUNDS} rounds give no interval, no verdict and no recommendation[/]"
+            f"preview: fewer than {FEWEST_ROUNDS} rounds give no interval, no verdict and no recommendation",
+            style="bold",
         )
 
     def judge(records):
@@ -79,11 +57,11 @@ def run_plan(console, plan: Plan, flags: Flags, out: str) -> Path:
     sequence, said = None, f"{rounds} rounds"
     if flags.minutes:
         plan, rounds = labelled(plan, flags.minutes), LOOKS[-1]
-        sequence = Sequence(judge, flags.minutes, functools.partial(console.print, highlight=False))
+        sequence = Sequence(judge, flags.minutes, console.print)
         said = words.sequence(list(LOOKS), flags.minutes)
     if repeats_of(plan, rounds):
         said += f"; up to {repeats_of(plan, rounds)} disturbed rounds are repeated"
-    console.print(f"{plan.study.name}: {len(plan.programs)} programs, {said}", highlight=False)
+    console.print(f"{plan.study.name}: {len(plan.programs)} programs, {said}")
 
     def after_round(done: int, records) -> bool:
         if flags.strict and done == 1:
@@ -104,10 +82,8 @@ def refuse_unfair(console, result, folder) -> None:
 
 
 def finish(console, folders: list[Path], strict: bool = False) -> int:
-    """Certificate, table, verdict; pictures and a page next to the records. The page's path is the last line.
-
-    Raises UserError when ``strict`` is given and something differed after all.
-    """
+    """Certificate, table, verdict; pictures and a page. Its path is the last line. strict: raise UserError if
+    unfair."""
     from bench.analysis import drawing
     from bench.report import page
 
@@ -131,7 +107,7 @@ def finish(console, folders: list[Path], strict: bool = False) -> int:
 
 
 def print_result(console, study: Study, suite: Suite, result) -> None:
-    console.print(f"[bold]{suite.machine}[/]")
+    console.print(suite.machine, style="bold")
     tables.print_certificate(console, result.certificate)
     grey = suite.disturbed or suite.n < FEWEST_ROUNDS
     if suite.disturbed:
@@ -142,12 +118,12 @@ def print_result(console, study: Study, suite: Suite, result) -> None:
         tables.print_grid(console, grid, style="dim" if grey else "")
     for said in (getattr(result, name, str)() for name in ("together", "rounds_needed")):
         if said:
-            console.print(said, highlight=False)
+            console.print(said)
     for label, rounds in getattr(result, "outliers", {}).items():
         console.print(f"outlier (kept): {label}, round {', '.join(str(n + 1) for n in rounds)}")
     for record in suite.left_out:
         console.print(f"does not count: {record.run_id}, of a repeated or incomplete round")
     for line in [*misfits(suite.failed, suite.records), *cautions(suite.records)]:
-        console.print(f"[bold]warning[/]: {line}", highlight=False)
+        tables.print_named(console, "warning", line)
     for line in [*study.answer(result), *(f"{name}: {text}" for name, text in study.said(suite))]:
-        console.print(line, highlight=False, markup=False, style="dim" if grey else None)
+        console.print(line, style="dim" if grey else None)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.commands.base import folder_of, is_on, warn
+from bench.commands.base import folder_of, warn
 from bench.errors import ExitCode
 from bench.record.read import find_records
 from bench.report.export import write_table
@@ -15,7 +15,7 @@ def run(args) -> int:
         warn(f"refused: {sentence}")
     if not records:
         return ExitCode.REFUSED
-    write_table(records, args.to or None, args.format or None, is_on("MEMORY", args.memory))
+    write_table(records, args.to or None, args.format or None, bool(args.memory))
     if args.to:
         print(f"table: {args.to}")
     return ExitCode.DONE

@@ -76,7 +76,7 @@ def run(args) -> int:
         asked = dataclasses.replace(asked, model="resnet18")
     ddp = resolve_here(asked)
     if ddp.hosts:
-        console.print(where(ddp), highlight=False, markup=False)
+        console.print(where(ddp))
     console.print(
         f"{STEPS[-1]} steps of {work(ddp)}, {ddp.optimizer} lr {ddp.lr:g}, global "
         f"batch {ddp.global_batch} on {ddp.num_devices} × {ddp.device}, float32, seed {ddp.seed}"
@@ -89,7 +89,7 @@ def run(args) -> int:
     buffers = "; ".join(f"{mode} {said}" for mode in modes if (said := MODES[mode].norm_buffers))
     console.print(NORM_FACTS + buffers + "." if has_norms else "the model has no batch norm")
     for sentence in missing:
-        console.print(f"not compared: {sentence}", markup=False)
+        console.print(f"not compared: {sentence}")
     bound = bound_of(control)
     why = "" if control is None else f" (single in {devices} passes differs by {control:.1e})"
     ok = worst <= bound
@@ -110,11 +110,8 @@ def bound_of(control: float | None) -> float:
 
 
 def programs(config: RunConfig, norm: str, modes: list[str] = SAME_UPDATE) -> dict[str, RunConfig]:
-    """These ways to train, on the same batches with the same kind of norm, by name.
-
-    With batch norm a control joins: single again with one thread, which changes nothing but the order of its sums;
-    without it one on GPUs, single in as many passes as there are devices, and Horovod's Adasum where it can be had.
-    """
+    """These ways to train, on the same batches with the same kind of norm, by name; with batch norm CONTROL, without it
+    on GPUs PASSES, and ADASUM where it can be had."""
     config = dataclasses.replace(config, norm=norm)
     runs = {mode: in_mode(config, mode) for mode in modes if not impossible(config, mode)}
     if norm == "batch":
@@ -138,9 +135,8 @@ def why_no_adasum(config: RunConfig) -> str:
 def compare(
     console: Console, base: RunConfig, norm: str, modes: list[str]
 ) -> tuple[float, float | None, list[str]] | None:
-    """Run the modes on one config; print the table. Returns the largest difference (infinite when two runs did not
-    start equal, read other images, or ended with unequal replicas), that of the control PASSES where there is one, and
-    why modes are missing. None, after one run, where ``norm`` is "batch" and the model has no batch norm."""
+    """Run the modes on one config; print the table. Returns the largest difference (infinite where runs are not alike),
+    that of PASSES if there is one, and why modes are missing. None where the model has no batch norm to compare."""
     folders, records = {}, {}
     missing = [f"{mode} {why}" for mode in modes if (why := impossible(base, mode))]
     for name, config in programs(base, norm, modes).items():

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bench import files
 from bench.analysis import tables
-from bench.commands.base import folder_of, is_on
+from bench.commands.base import folder_of
 from bench.config.options import unchecked
 from bench.config.workloads import workload_of
 from bench.errors import UserError
@@ -32,10 +32,10 @@ def run(args) -> int:
         if now != before:
             moved, before = time.monotonic(), now
         show(console, folder, beats, units, time.monotonic() - moved)
-        if is_on("ONCE", args.once):
+        if args.once:
             return 0
         time.sleep(EVERY_S)
-    console.print(f"ended ({load(folder / 'record.json').status}): {folder / 'record.json'}", highlight=False)
+    console.print(f"ended ({load(folder / 'record.json').status}): {folder / 'record.json'}")
     return 0
 
 
@@ -58,8 +58,8 @@ def going_on(folder: Path) -> Path:
 
 def show(console: Console, folder: Path, beats: dict[int, Heartbeat], units: str, still_s: float) -> None:
     still = f": nothing has moved for {still_s:.0f} s" if still_s > STILL_S else ""
-    console.print(f"{time.strftime('%H:%M:%S')} {folder.name}{still}", highlight=False, markup=False)
+    console.print(f"{time.strftime('%H:%M:%S')} {folder.name}{still}")
     for rank, beat in beats.items():
         memory = f", {beat.window.memory_gib:.2f} GiB" if beat.window.rate else ""
         doing = f" ({beat.phase})" if beat.window.rate else ""
-        console.print(f"  rank {rank}: {in_words(beat, units)}{memory}{doing}", highlight=False, markup=False)
+        console.print(f"  rank {rank}: {in_words(beat, units)}{memory}{doing}")

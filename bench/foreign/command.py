@@ -85,11 +85,9 @@ class Asked:
 
 
 def run(words: list[str], asked: Asked, out: Path, name: str | None = None, limit_s: float | None = None) -> Path:
-    """Run a command, and write the record of what its ranks did; returns its path.
-
-    Raises UserError for a command that is not there, and where nothing could be timed, RunFailed where the command
-    fails or has not ended after ``limit_s`` seconds: then no record is left, and no process.
-    """
+    """Run a command, and write the record of what its ranks did; returns its path. Raises UserError for a command that
+    is not there, and where nothing could be timed, RunFailed where it fails or takes longer than ``limit_s`` seconds:
+    then no record is left, and no process."""
     require_validator()
     program = shutil.which(words[0], path=search_path())
     if program is None:

@@ -58,10 +58,8 @@ def note(module: nn.Module) -> None:
 
 def hear_evaluations(models: list[nn.Module], listener: Callable[[], None]) -> Callable[[], None]:
     """Have ``listener`` called when one of the models, or the one that it wraps, is called in evaluation mode or
-    without gradients. Returns the function that ends it.
-
-    The modules stay as they are, so that they can be copied and pickled: their classes get a ``__call__``.
-    """
+    without gradients. Returns what ends it. The modules can still be copied and pickled: their classes get a
+    ``__call__``."""
     global note
     note = uncompiled(note)
     modules = [module for model in models for module in wrapped(model)]

@@ -139,8 +139,7 @@ def load(path: Path) -> ForeignRecord:
 
 
 def check_samples(script, where) -> None:
-    """Raise BadRecord where a rank is missing, columns that belong together differ in length, no step was timed on all
-    ranks, or what was observed cannot be read."""
+    """Raise BadRecord for samples that do not fit each other, or where what was observed cannot be read."""
     check_ranks(script.samples, script.topology, where)
     for part in script.samples:
         if len({len(column) for column in (part.step_number, part.step_time_s, part.data_wait_s, part.watch_s)}) > 1:

@@ -99,9 +99,7 @@ class Scaling:
 
     def lost(self, arm: Arm) -> tuple[float, dict[str, float]]:
         """By how many seconds an arm's step is longer than linear scaling needs, and what takes them, the most first.
-
-        Of strong scaling a step, and the wait in it, should take the less of the base's the more devices there are. A
-        step waits for data as long as the rank that waits longest."""
+        Of strong scaling a step, and the wait in it, should shrink as the devices grow."""
         share = self.base.devices / arm.devices if self.kind == STRONG else 1.0
         more = arm.mean(step_s) - share * self.base.mean(step_s)
         overlaps = ", which may overlap with computation" if arm.first.on_gpu else ""
@@ -217,10 +215,10 @@ def grid(found: Scaling) -> Grid:
 
 def show(console, found: Scaling) -> None:
     shown = grid(found)
-    console.print(shown.caption, highlight=False, markup=False)
+    console.print(shown.caption)
     print_grid(console, shown)
     for line in found.lines():
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
 
 
 # --- which records belong together ------------------------------------------------------------------------------------
@@ -228,9 +226,8 @@ def show(console, found: Scaling) -> None:
 
 def find(a: list[ForeignRecord], b: list[ForeignRecord] | None = None) -> list[Scaling]:
     """All scripts among records that ran on several numbers of devices. b: the other side of a comparison, of which
-    each result then holds records too, and for which arguments may differ: the user named the two sides.
-
-    Records with the same text and arguments come first. Only where none of a script's scale, its text may differ."""
+    each result then holds records too. Records with equal text and arguments come first; without any, these may
+    differ."""
     rules = [(same_text, same_arguments), (same_arguments,), *([()] if b is not None else [])]
     sides = [{record.run_id for record in side} for side in (a, b or a)]
     records = sorted([*a, *(b or [])], key=lambda record: (record.num_devices, record.started_at))
@@ -247,8 +244,7 @@ def find(a: list[ForeignRecord], b: list[ForeignRecord] | None = None) -> list[S
 
 
 def scalings_of(records: list[ForeignRecord]) -> list[Scaling]:
-    """Of records of one script those that belong together by their batch: the same per device, the same global one, or
-    not known."""
+    """The records that belong together by their batch: the same per device, the same global one, or not known."""
     batches = {
         WEAK: lambda record: record.global_batch and record.global_batch / record.num_devices,
         STRONG: lambda record: record.global_batch,

@@ -18,11 +18,9 @@ OF_BATCHES = (Counts, DataWaits, Norms, Draws, Augmentation, StepRandom)  # prob
 
 
 class Silent(Watch):
-    """A Watch that is told by a Timer of loaders, models and steps. It prints no report, and meets no other rank.
-
-    It is there from the first optimizer on. Which models are trained it is told at the first step: until then they may
-    still be wrapped. opened: the files that were written before, as ``Opened`` (hook.py) has them.
-    """
+    """A Watch from the first optimizer on, which a Timer tells of loaders, models and steps. It prints nothing and
+    meets no other rank. The models it is told at the first step: until then they may be wrapped. opened: see
+    ``Opened``."""
 
     def __init__(self, opened: list):
         super().__init__(hang_s=HANG_S)

@@ -96,8 +96,7 @@ def chosen(suites: list[Suite]) -> Suite | None:
 
 
 def in_suite(suite: Suite, suites: list[Suite]) -> dict:
-    """What a suite says of its programs. suites: among them a breakdown may be, which knows more of their steps. Raises
-    UserError when it compares different workloads."""
+    """What a suite says of its programs. suites: a breakdown among them knows more of their steps. Raises UserError."""
     more = [each for each in suites if each.study == BREAKDOWN.name and each.n >= FEWEST_ROUNDS and not each.disturbed]
     more = [each for each in more if alike(each.first, suite.first)]
     return {
@@ -153,11 +152,7 @@ def silent(suite: Suite, program: Program) -> Program | None:
 
 def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
     """Milliseconds of a step in each round by what they are for; they add up to the step of the slowest rank. bare: the
-    same without exchange, which tells communication and imbalance from the rest.
-
-    Exposed communication is the breakdown's. The imbalance is by how much the slowest rank's step is longer than the
-    mean rank's where they do not wait for each other.
-    """
+    same without exchange, which tells exposed communication and imbalance between ranks from the rest."""
     steps = [breakdown.step_ms(record) for record in program.records]
     found = {DATA_WAIT: [wait_ms(record) for record in program.records]}
     if bare:

@@ -96,12 +96,8 @@ class Result:
     by_threads: list[str] = dataclasses.field(default_factory=list)  # programs in groups by their threads in total
 
     def regressions(self, bound: float, strict: bool) -> list[str]:
-        """One sentence for each program that fails the bound.
-
-        Plainly, a program fails when its whole interval is slower than the bound; one without a verdict is not judged.
-        Strictly, it fails unless its whole interval is shown to be within the bound, so that a program of A that B has
-        no good record of fails, too.
-        """
+        """One sentence for each program that fails the bound: whose whole interval is slower. Strictly, each whose
+        whole interval is not shown to be within it, and each that B has no good record of."""
         text = {
             "beyond": "the whole interval is slower by more than",
             "across": "the interval reaches beyond",
@@ -114,12 +110,8 @@ class Result:
 
 
 def compare_sets(a: list[Record], b: list[Record]) -> Result:
-    """Compare what two sets have in common, for records that agree in all that defines the work.
-
-    a, b: good records, as ``usable`` gives them. Raises UserError where a program of both was run on different
-    workloads, naming the fields, or where the sets share no program. A set in which one program ran with different
-    numbers of threads is parted by them, and a part is only compared with the runs that had as many.
-    """
+    """Compare the programs of two sets that did the same work with as many threads. Raises UserError where a program of
+    both was run on different workloads, or where the sets share no program."""
     parted = {key for side in (a, b) for key, same in groups(side).items() if len(set(map(threads_of, same))) > 1}
     groups_a, groups_b = (groups(side, parted) for side in (a, b))
     shared = [key for key in groups_a if key in groups_b]
@@ -161,9 +153,8 @@ def usable(records: list[Record]) -> list[Record]:
 
 
 def of_program(name: str) -> bool:
-    """Whether an option says which program it is: the mode, its devices, its engine's options. The others say what is
-    computed, and two sets that differ there are not compared. The device is among these: what a CPU does is no measure
-    of a GPU; and the network, where one is named. On how many machines a program ran is the program's."""
+    """Whether an option says which program it is, and not what is computed. The device is of the work: what a CPU does
+    is no measure of a GPU."""
     return (name in names(*PROGRAM) and name != "device") or name == "machines"
 
 
@@ -173,11 +164,8 @@ def threads_of(record: Record) -> int | None:
 
 
 def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tuple, list[Record]]:
-    """Records by all that defines program and work, as ((option, value), …), each group in the order of time.
-
-    parted: the keys, with None for the threads, of those programs that also differ by their threads: two
-    machines differ in them, and the output says so.
-    """
+    """Records by all that defines program and work, as ((option, value), …), each group in the order of time. parted:
+    the keys, with None for the threads, of programs that are parted by their threads, too."""
     found = {}
     for record in sorted(records, key=lambda r: r.started_at):
         values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)}
@@ -222,11 +210,8 @@ def label(values: dict) -> str:
 
 
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
-    """Raise UserError where one program has groups without a partner on both sides: it ran on different workloads.
-
-    Of several such groups the two that differ least are named. Those that differ in nothing but their threads did the
-    same work: they are left without a partner and nothing is refused.
-    """
+    """Raise UserError where one program has groups without a partner on both sides, which differ in more than threads:
+    it ran on different workloads. Of several such groups the two that differ least are named."""
     found = []
     for key in only_a:
         others = [other for other in only_b if not any(map(of_program, differing(key, other)))]
@@ -276,11 +261,8 @@ def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | No
 
 
 def records_needed(a: list[float], b: list[float], confidence: float) -> int:
-    """About how many records a side would give a verdict if both sides kept their means and deviations.
-
-    As in ``stats.rounds_needed``, and not by it: two samples that do not pair have two deviations, a standard error of
-    sqrt((s_a**2 + s_b**2) / N) with N records a side, and Welch's degrees of freedom, which are no whole number.
-    """
+    """About how many records a side would give a verdict if both sides kept their means and deviations:
+    ``stats.rounds_needed`` for samples that do not pair, with Welch's degrees of freedom."""
     logs = [[math.log(x) for x in side] for side in (a, b)]
     effect = abs(statistics.fmean(logs[1]) - statistics.fmean(logs[0]))
     variances = [statistics.variance(side) for side in logs]
@@ -317,10 +299,8 @@ def changes(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def unlike(a: list[Record], b: list[Record]) -> list[str]:
-    """What one program's runs did otherwise although the same was asked for: the parity certificate of A and B.
-
-    Machine, devices and revision are left to ``changes``, which reads them for the whole sets.
-    """
+    """What one program's runs did otherwise although the same was asked for; ``changes`` reads machine, devices and
+    code."""
     facts = [f for f in certify({"A": a, "B": b}).facts if f.name not in SURROUNDINGS]
     lines = [
         f"{f.name}: {f.values['A']} in A, {f.values['B']} in B" for f in facts if f.status in ("differs", "inherent")
@@ -330,11 +310,8 @@ def unlike(a: list[Record], b: list[Record]) -> list[str]:
 
 
 def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], list[str]]:
-    """The good records of one set, and sentences on what is left out of it. Raises UserError when none is good, and
-    some are needed.
-
-    text: a folder, or one record's file.
-    """
+    """The good records of a folder, or of one record's file, and sentences on what is left out. Raises UserError when
+    none is good, and some are needed."""
     path = Path(text)
     if path.is_file() and path.name == FOREIGN and not needed:
         found, refused = [], []

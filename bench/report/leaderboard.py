@@ -47,10 +47,8 @@ class Entry:
 
 
 def entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """Every student's best programs, and a sentence on each program that does not count.
-
-    Raises UserError where the folder has no student's folder in it.
-    """
+    """Every student's best programs, and a sentence on each that does not count. Raises UserError without students'
+    folders."""
     inside = Path(folder).iterdir() if Path(folder).is_dir() else []
     students = sorted(path for path in inside if path.is_dir() and not path.name.startswith((".", "__")))
     if not students:
@@ -129,10 +127,8 @@ def code_of(record: Record) -> str:
 
 
 def places(found: list[Entry]) -> dict[str, tuple[int, int]]:
-    """Student -> first and last place that the interval leaves open, among entries of one work that were not disturbed.
-
-    Ahead of an entry for sure is whose whole interval lies above its own; behind it whose whole interval lies below.
-    """
+    """Student -> first and last place that the interval leaves open, among entries of one work that were not
+    disturbed."""
     sure, placed = {}, [entry for entry in found if not entry.disturbed]
     for entry in placed:
         ahead = sum(other.interval[0] > entry.interval[1] for other in placed)

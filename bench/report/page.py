@@ -51,12 +51,8 @@ def write_page(
     suites: list[Suite], others: list[Record], refused: list[str], path: Path, networks: list[NetworkRecord] = (),
     foreign: list[ForeignRecord] = (),
 ) -> Path:  # fmt: skip
-    """Write the page, whole or not at all; returns its path.
-
-    suites: as ``suites_of`` gives them, oldest first. others: records of none of them, failed ones too. refused: a
-    sentence for each file that is no good record. networks: of `bench network`, oldest first; foreign: of `bench time`,
-    likewise. Raises OSError when it cannot be written.
-    """
+    """Write the page, whole or not at all; returns its path. suites, networks, foreign: oldest first. others: records
+    of no suite, failed ones too. refused: a sentence for each file that is no good record. Raises OSError."""
     text = page(suites, others, refused, networks, foreign)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(path) as temporary:
@@ -154,10 +150,8 @@ def completeness(suite: Suite) -> int:
 
 
 def section(suite: Suite, twin: bool = False) -> dict:
-    """All that the template shows of one suite; one that cannot be compared says why and shows nothing else.
-
-    twin: another suite of the same study, on another machine or number of devices, is on the page too.
-    """
+    """All that the template shows of one suite; one that cannot be compared says why and shows nothing else. twin: the
+    page has another suite of the same study, on another machine or number of devices."""
     study = study_of(suite)
     found = {
         "id": suite.id,
@@ -250,8 +244,7 @@ def notes(suite: Suite) -> list[str]:
 
 
 def picture(owner: str, label: str, figure) -> dict:
-    """A picture as inline SVG. Its ids are made its own, for those of two pictures would meet in one page. owner: what
-    it is of. label: for who cannot see it."""
+    """A picture as inline SVG, with ids of its own: those of two pictures would meet in one page. label: its title."""
     text = drawing.svg_of(figure)
     text = text[text.index("<svg") :]
     own = re.sub(r"[^a-z0-9]+", "-", f"{owner}-{label}-".lower())

@@ -18,11 +18,8 @@ MOST_PANELS, MOST_ROWS = 6, 60  # of a picture; the table has the rest
 
 @style.styled
 def draw(panels: list):
-    """A dot for each mode on each machine with its interval; the machines are named below. panels: not empty.
-
-    Programs with options (a sweep of knobs, a run without its communication) are left to the table, unless there is
-    nothing else.
-    """
+    """A dot for each mode on each machine with its interval. panels: not empty. Programs with options are left to the
+    table, unless there is nothing else."""
     names = machines_of(panels)
     plain = any(group.plain for panel in panels for group in panel.groups)
     wanted = [(panel, [g for g in panel.groups if g.plain or not plain]) for panel in panels]

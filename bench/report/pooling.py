@@ -136,10 +136,8 @@ def machine_of(record: Record) -> Machine:
 
 
 def workload_of(record: Record) -> str:
-    """What was computed, in words: records of different workloads are not put side by side.
-
-    Every option of the work that is not at its default is in it, so a new one separates workloads, too.
-    """
+    """What was computed, in words: every option of the work that is not at its default, so a new one separates
+    workloads."""
     config = record.config
     size = f" {config.image_size} px" if config.image_size else ""
     options = {name: getattr(config, name) for name in names(*WORK) if name not in NOT_SAID}
@@ -160,10 +158,8 @@ def shown(value) -> str:
 
 
 def panels_of(records: list[Record]) -> list[Panel]:
-    """Good records by device kind and workload, CPU first, the workload with most machines first.
-
-    Runs with another number of threads are never averaged together: they are groups of their own.
-    """
+    """Good records by device kind and workload, CPU first, then by the number of machines. Runs with different numbers
+    of threads are groups of their own."""
     found: dict[tuple, list[Record]] = {}
     for record in records:
         key = (
@@ -212,10 +208,8 @@ def once(records: list[Record]) -> tuple[list[Record], list[str]]:
 
 
 def pool(folder: Path) -> tuple[list[Record], list[str]]:
-    """The records below a folder that can be pooled, and a sentence on everything that is left out.
-
-    Raises UserError when the folder does not exist or nothing in it can be pooled.
-    """
+    """The records below a folder that can be pooled, and a sentence on all that is left out. Raises UserError without
+    any."""
     found, refused = find_records(folder)
     records, said = once(found)
     good = usable(records)
@@ -230,10 +224,7 @@ def pool(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def new_folder(out: Path, now: datetime.datetime) -> Path:
-    """A folder that did not exist before: OUT/pool-<time>, with a number after it when that is taken.
-
-    Raises UserError when it cannot be made.
-    """
+    """A folder that did not exist before: OUT/pool-<time>, numbered when that is taken. Raises UserError."""
     for i in range(1, 1000):
         path = Path(out) / (f"pool-{now:%Y%m%d-%H%M%S}" + (f"-{i}" if i > 1 else ""))
         try:

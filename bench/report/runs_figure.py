@@ -25,8 +25,7 @@ def figures(records: list[Record]) -> dict:
 
 @style.styled
 def draw(panels: list[Panel]):
-    """A panel for each workload, with a bar for each program: its run, or the mean of several with a dot for each.
-    panels: not empty."""
+    """A panel for each workload, a bar for each program: its run, or the mean of several. panels: not empty."""
     newest = sorted(panels, key=lambda panel: max(r.started_at for g in panel.groups for r in g.records), reverse=True)
     shown = [(panel, panel.groups[:MOST_ROWS]) for panel in newest[:MOST_PANELS]]
     names = machines_of([panel for panel, _ in shown])

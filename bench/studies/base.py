@@ -133,8 +133,7 @@ class Study:
         return self.ask("notes", suite, [])
 
     def repeat(self, suite) -> str:
-        """The make command that repeats a suite: the options that its largest programs have in common, and those of an
-        engine that all programs with that engine have."""
+        """The make command that repeats a suite: the options that its largest programs have in common."""
         configs = [record.config for record in suite.records]
         most = max(config.num_devices for config in configs)
         configs = [config for config in configs if config.num_devices == most]

@@ -32,19 +32,17 @@ def refuse(asked: RunConfig, *options: str) -> None:
 
 
 def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
-    """Refuse what would be ignored, fill in this machine's defaults, and say what will run. Raises UserError.
-
-    trains: by epochs and not by steps.
-    """
+    """Refuse what would be ignored, fill in this machine's defaults, say what will run. trains: by epochs. Raises
+    UserError."""
     from bench.launch.devices import remarks  # a list of commands needs no more than the standard library
     from bench.launch.launcher import resolve_here
 
     refuse(asked, *(name for name in single_runs() if not (trains and name in TRAINING)))
     config = dataclasses.replace(resolve_here(asked), baselines=False)
     for remark in remarks(asked):
-        console.print(remark, highlight=False, markup=False)
+        console.print(remark)
     if config.hosts:
-        console.print(where(config), highlight=False, markup=False)
+        console.print(where(config))
     if config.device == "cpu":
         console.print("No GPU is used: CPU workers stand for devices; memory is the host's.")
     steps = f"{config.warmup_steps} + {config.timed_steps} steps"
@@ -55,14 +53,13 @@ def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
         f"{config.precision}, seed {config.seed}"
     )
     if chosen := gpu_defaults.sentence(config):
-        console.print(chosen, highlight=False)
+        console.print(chosen)
     return config
 
 
 def prepare_training(console, asked: RunConfig) -> RunConfig:
-    """``prepare`` for a suite that trains to the end: a recipe is for one global batch, which is shared out to the
-    devices where the user names no batch, and nothing is written but the record. On a GPU the arithmetic is plain:
-    what is asked is whether trainings agree, and not how fast they are."""
+    """``prepare`` for a suite that trains to the end, with a global batch of RECIPE_GLOBAL_BATCH where the user names
+    none, and on a GPU in plain arithmetic: it asks whether trainings agree, not how fast they are."""
     refuse(asked, "mode", "timed_steps", "warmup_steps")
     if asked.per_device_batch is None:
         share = max(1, RECIPE_GLOBAL_BATCH // (asked.num_devices * asked.accumulate))
@@ -112,9 +109,7 @@ def same_optimizer(console, config: RunConfig, modes: Iterable[str]) -> RunConfi
     """The config with which these modes are compared: fused, where that is the GPU's default, only if all can be."""
     found = gpu_defaults.without_fused(config, modes)
     if found is not config:
-        console.print(
-            f"no mode gets the fused optimizer: torch has no fused {config.optimizer} for one of them", highlight=False
-        )
+        console.print(f"no mode gets the fused optimizer: torch has no fused {config.optimizer} for one of them")
     return found
 
 

@@ -7,7 +7,7 @@ from bench.config.options import KNOBS, UNSET, Parallel, RunConfig, of_training
 from bench.config.resolve import launcher_of, tuned_options
 from bench.errors import UserError
 
-MODES_FLAG = {"--modes": {"metavar": "MODES", "help": f"only these ways to train, of {', '.join(TRAINABLE)} "
+MODES_FLAG = {"--modes": {"help": f"only these ways to train, of {', '.join(TRAINABLE)} "
                           f"[{','.join(COMPARED)}]"}}  # fmt: skip
 
 
@@ -28,11 +28,8 @@ def modes_of(named: str | None) -> list[str]:
 
 
 def in_mode(config: RunConfig, mode: str, **options) -> RunConfig:
-    """The same global batches under another mode, by that mode's own launcher, with the engine options it has, and with
-    these.
-
-    single has one device, which takes the whole global batch; only modes of several processes can share a GPU.
-    """
+    """The same global batches under another mode, by its own launcher, with the engine options it has, and with these.
+    single takes the whole global batch on one device."""
     info = MODES[mode]
     changes = {"mode": mode, "launcher": "auto", "dist_url": None}
     changes |= {name: UNSET[name] for name in KNOBS - info.knobs.keys()}

@@ -47,14 +47,10 @@ def new_suite(study: str) -> str:
 def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may_repeat=None) -> Path:
     """Run every program of a plan once per round, in a rotated order, into OUT/<suite>/; returns that folder.
 
-    rounds: the most. after_round: called after each with the number of rounds done and the records of this one; true
-    where it was the last. Raises UserError when a program cannot run here, RunFailed when one does not end well that
-    may not fail, or none fits into the memory that there is: the records so far stay.
-
-    A round in which a run was disturbed is repeated, at most ``repeats_of`` times in a suite, and only while
-    ``may_repeat``, given the seconds that it took, agrees; the last complete attempt of a round counts. Of a study that
-    may be partial, a program that does not fit takes its step in passes, where it has one device and the others' global
-    batch; one that never fitted is not tried again.
+    after_round: gets the number of rounds done and the records of this one; true after the last. may_repeat: whether a
+    disturbed round, given the seconds that it took, may be repeated; the last complete attempt counts. A program that
+    does not fit into memory goes on in passes, or is left out, where the study may be partial. Raises UserError when a
+    program cannot run here, RunFailed when one fails that may not: the records so far stay.
     """
     suite, started = new_suite(plan.study.name), time.monotonic()
     folder, says = Path(out) / suite, plan.says or throughput
@@ -81,7 +77,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
             if number == 0 and len(said) == 1 and (total := runs * (time.monotonic() - began)) > SAID_FROM_S:
                 most = "at most about" if may_repeat else "about"
                 minutes = f"{most} {total / 60:.0f} min"
-                console.print(f"by this run ({label}) all {runs} runs take {minutes}", highlight=False)
+                console.print(f"by this run ({label}) all {runs} runs take {minutes}")
         left = [label for label in left if label in fitted or label in plan.may_fail]
         if not left:
             raise last
@@ -105,8 +101,7 @@ def run_rounds(console, plan: Plan, rounds: int, out: str, after_round=None, may
 
 
 def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, title: str) -> Record:
-    """One program's run in a round. One of one device that does not fit into its memory goes on in passes, from here to
-    the end of the suite, if the study may be partial."""
+    """One program's run in a round. One that does not fit goes on in passes to the end of the suite, if that may be."""
     try:
         return run_one(console, plan, label, in_round(plan, label, number), number, folder, title)
     except RunFailed as error:
@@ -120,7 +115,7 @@ def run_fitting(console, plan: Plan, label: str, number: int, folder: Path, titl
     plan.programs[label] = smaller
     if label in plan.extra:
         plan.extra[label] = in_passes(plan.extra[label], devices)
-    console.print(passes_in_words(smaller), highlight=False)
+    console.print(passes_in_words(smaller))
     return run_one(console, plan, label, in_round(plan, label, number), number, folder, title)
 
 

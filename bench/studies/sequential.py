@@ -28,11 +28,8 @@ def labelled(plan: Plan, minutes: float) -> Plan:
 
 
 class Sequence:
-    """The rounds of one suite while they go on. It begins when it is made.
-
-    judge: the records of all rounds so far -> the result, with ``pairs``. minutes: the limit. say: told, in sentences,
-    how long it may take and what each look found.
-    """
+    """The rounds of one suite while they go on. judge: the records so far -> the result, with ``pairs``. minutes: the
+    limit. say: told how long it may take and what each look found."""
 
     def __init__(self, judge, minutes: float, say, clock=time.monotonic):
         self.judge, self.limit_s, self.say, self.clock = judge, 60 * minutes, say, clock

@@ -80,11 +80,8 @@ def sentence(row: Row, result: AccuracyResult) -> str:
 
 
 def compare(suite: Suite) -> AccuracyResult:
-    """Compare the programs of an accuracy suite, paired by seed.
-
-    Raises UserError when it has no whole round, when its records are of different workloads, or when one of them was
-    not validated.
-    """
+    """Compare the programs of an accuracy suite, paired by seed. Raises UserError without a whole round, for records of
+    different workloads, and for one that was not validated."""
     require_rounds(suite)
     require_one_workload(suite, RULES)
     for record in suite.records:

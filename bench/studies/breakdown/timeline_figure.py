@@ -24,8 +24,7 @@ KEY = (
 
 @style.styled
 def draw(result):
-    """A panel for each program, each on its own scale, with the flag of the suite's comparison; None where no run of
-    the suite holds a timeline."""
+    """A panel for each program, each on its own scale; None where no run of the suite holds a timeline."""
     suite, records = result.suite, latest(result.suite)
     if not records:
         return None

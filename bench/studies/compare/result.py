@@ -36,8 +36,7 @@ def capital(option: str) -> str:
 
 
 def answer(result: Result) -> list[str]:
-    """The fastest mode against each other, as the comparison says it; for a single round also where its median steps
-    say that the other one is faster."""
+    """The fastest mode against each other; of a single round also where its median steps contradict."""
     if result.suite.n > 1:
         return result.answer()
     best, *others = result.ranking()

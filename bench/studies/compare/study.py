@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from bench.analysis.certificate import Rules
 from bench.analysis.parity import program
 from bench.analysis.suite import CHOSEN
-from bench.config.command_line import ON_OFF, parse_value
+from bench.config.command_line import parse_value
+from bench.config.flags import SWITCH
 from bench.config.modes import COMPARED, MODES, UPPER_BOUNDS
 from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
@@ -91,9 +92,9 @@ COMPARE = Study(
     plans,
     example="GPUS=2 [ROUNDS=8|auto QUICK=1 STRICT=1 REPLAY=dp-workers|… MODES=ddp,fsdp]",
     flags={
-        "--strict": ON_OFF | {"metavar": "STRICT", "help": "refuse an unfair comparison"},
-        "--replay": {"metavar": "REPLAY", "help": f"an unfairness on purpose: {', '.join(replay.REPLAYS)}"},
-        "--modes": {"metavar": "MODES", "help": "these instead of "
+        "--strict": SWITCH | {"help": "refuse an unfair comparison"},
+        "--replay": {"help": f"an unfairness on purpose: {', '.join(replay.REPLAYS)}"},
+        "--modes": {"help": "these instead of "
                     f"{','.join([*COMPARED, *UPPER_BOUNDS])}, each with options of its engine where it has some, as in "
                     "ddp,ddp:COMPRESSION=fp16,fsdp"},
     },

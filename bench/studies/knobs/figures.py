@@ -62,10 +62,8 @@ def grid_of(suite) -> tuple[list[str], dict[tuple, str]]:
 
 
 def panels_of(suite) -> list[tuple]:
-    """(title, rows, column names) of each panel; a row is (name, [(comparison or None, the value's name)]).
-
-    Knobs swept one at a time share a panel; each pair swept together has its own.
-    """
+    """(title, rows, column names) of each panel; a row is (name, [(comparison or None, the value's name)]). Knobs swept
+    one at a time share a panel."""
     (base, settings), found = settings_of(suite), compared(suite)
     (names, grid), single = grid_of(suite), {}
     for label, knobs in settings.items():

@@ -1,7 +1,6 @@
 """Which setting makes it faster? Each setting of one engine, or of training, against the settings of the run."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -22,12 +21,12 @@ COMPILE_NOTE = (
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     config, found = prepare(console, asked), {}
-    for label, setting in programs(config, functools.partial(console.print, markup=False)).items():
+    for label, setting in programs(config, console.print).items():
         try:
             require_device(setting)
             found[label] = setting
         except UserError as error:
-            console.print(f"left out: {label}: {error}", markup=False)
+            console.print(f"left out: {label}: {error}")
     if any(setting.compile for setting in found.values()):
         if not config.warmup_steps:
             raise UserError("WARMUP=0 would time the compiler: give untimed steps, as in WARMUP=3")
@@ -36,11 +35,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, say: Callable[[str], None] = lambda sentence: None) -> dict[str, RunConfig]:
-    """The settings of one engine, or of training where there is none, each a program of its own, after the run's own.
-    What the run has already is none of them; one that does not go with the run's is left out, and ``say`` is told why.
-
-    Raises UserError when the mode has no settings.
-    """
+    """The run's own settings first, then each setting of its engine, or of training where there is none. One that does
+    not go with the run's is left out, and ``say`` is told why. Raises UserError when the mode has no settings."""
     info = MODES[config.mode]
     if not info.sweep and not info.single:
         swept = [mode for mode, each in MODES.items() if each.sweep or each.single]

@@ -46,8 +46,7 @@ class Row:
 
     @property
     def direction(self) -> str:
-        """Where the mistake moved the measure: "up", "down", or "" where the interval holds no change, and of a time
-        that was disturbed."""
+        """ "up", "down", or "" where the interval holds no change, and of a time that was disturbed."""
         if self.undecided:
             return ""
         low, high = (self.change, self.change) if self.low is None else (self.low, self.high)
@@ -173,8 +172,7 @@ def about(suite: Suite) -> str:
 
 
 def compare(suite: Suite) -> LabResult:
-    """Compare the two versions of a lab. Raises UserError when it has no whole round, is no lab, or when a run has not
-    the primary measure: a training diverged, or was not watched."""
+    """Compare the two versions of a lab. Raises UserError without a whole round or the primary measure of every run."""
     require_rounds(suite)
     mistake = mistake_of(suite)
     if mistake is None:

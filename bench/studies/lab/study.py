@@ -26,6 +26,8 @@ PRETRAINING = {"epochs": 3, "watch": False, "checkpoint": True}  # of the file t
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
     """A suite for each mistake that was asked for. Raises UserError for an unknown one, and options that exclude it."""
+    from bench.analysis.tables import print_named  # rich: not for a list of commands
+
     chosen = named(flags.name)
     refuse(asked, "watch", "init_sync", "item_sync", "replicas", "sync", "pretrained")
     if MODES[asked.mode].one_process or MODES[asked.mode].baseline:
@@ -34,11 +36,11 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
         raise UserError("GPUS=1 has no other rank to get wrong: use GPUS=2 or more")
     available(console, asked, [asked.mode])
     for mistake in chosen:
-        console.print(f"[bold]{mistake.name}[/]: {mistake.title}. {mistake.lab.question}")
+        print_named(console, mistake.name, f"{mistake.title}. {mistake.lab.question}")
         config = configured(console, asked, mistake)
         primary = mistake.lab.measures_on(config.device)[0].of(workload_of(config))
         said = f"primary measure, fixed in advance: {primary.name}, expected {primary.moves}"
-        console.print(said, highlight=False, markup=False)
+        console.print(said)
         found = programs(config, mistake)
         may_fail = tuple(label for label, each in found.items() if mistake.lab.hangs and each.label.variant == "wrong")
         yield Plan(LAB, found, says=says, may_fail=may_fail)
@@ -84,7 +86,7 @@ def with_weights(console, config: RunConfig) -> RunConfig:
     training = dataclasses.replace(config, **PRETRAINING, seed=config.seed + 1000)
     with LiveProgress(training, console, "weights to load") as watch:
         record = launch(training, watch)
-    console.print(f"weights to load: {record.parent}", highlight=False)
+    console.print(f"weights to load: {record.parent}")
     return dataclasses.replace(config, pretrained=str(Path(record.parent) / "latest.pt"))
 
 
@@ -101,7 +103,7 @@ LAB = Study(
     plans,
     group="explain",
     example="NAME=no-reshuffle [SEEDS=3 QUICK=1]",
-    flags={"--name": {"metavar": "NAME", "help": f"{', '.join(MISTAKES)}, or all"}},
+    flags={"--name": {"help": f"{', '.join(MISTAKES)}, or all"}},
     # Seconds per run on two CPU cores, most of them to start.
     defaults={"model": "resnet18", "data": "digits", "image_size": 8, "num_devices": 2, "lr": 0.02,
               "per_device_batch": 120, "epochs": 2},

@@ -36,8 +36,7 @@ def speedup(result: Result, program: Program) -> tuple:
 
 
 def efficiency(result: Result, program: Program) -> tuple:
-    """Speedup over the number of devices, as a multiple of the base's where that has several, in percent: (value, low,
-    high)."""
+    """Speedup over the number of devices, as a multiple of the base's, in percent: (value, low, high)."""
     count = program.config.num_devices / result.suite.programs[result.base].config.num_devices
     return tuple(
         None if x is None else 100 * formulas.scaling_efficiency(x, 1.0, count) for x in speedup(result, program)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from bench.analysis.certificate import Rules
 from bench.analysis.parity import number_of_devices
+from bench.config.flags import whole_number
 from bench.config.hosts import parse, possible
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
@@ -27,12 +28,9 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str], max_devices: int, strong: bool) -> dict[str, RunConfig]:
-    """Every mode at 1, 2, 4, … devices: the batch per device stays (weak) or the global batch does (strong).
-
-    config: resolved; its batch is that of one device when there are max_devices. On a CPU every device is given the
-    same number of threads, and the upper bound is measured too: with fewer cores than workers it falls, and that fall
-    is no mode's communication. Raises UserError when a global batch cannot be shared out evenly.
-    """
+    """Every mode at 1, 2, 4, … devices: the batch per device stays (weak) or the global batch does (strong). config:
+    resolved, for max_devices. On a CPU every device gets the same number of threads; with fewer cores than workers the
+    upper bound falls, too. Raises UserError when a global batch cannot be shared out evenly."""
     threads = max(1, config.threads // max_devices)
     found = {}
     for n in device_counts(max_devices, config.hosts):
@@ -63,7 +61,8 @@ GROWS = ("it grows with the number of devices", number_of_devices)
 WEAK_RULES = Rules({"global batch": GROWS, "images of the first steps": GROWS, "threads in total": GROWS})
 STRONG_RULES = Rules({"threads in total": GROWS})
 MOST = 4
-MAX_GPUS = {"--max-gpus": {"metavar": "MAX_GPUS", "help": f"up to this many [{MOST}; all of HOSTS]"}}
+MAX_GPUS = {"--max-gpus": {"help": f"up to this many [{MOST}; all of HOSTS]",
+                           "read": whole_number(2)}}  # fmt: skip
 WEAK = Study(
     "weak",
     "scaling",

@@ -57,8 +57,7 @@ def draw_distances(axes, result) -> None:
 
 
 def draw_layers(axes, program) -> None:
-    """The distance layer by layer over what it was at the start, mean over seeds; a layer that starts equal is left
-    out, for it has no such ratio."""
+    """The distance layer by layer over the first, mean over seeds; a layer that starts equal has no such ratio."""
     seeds = [replicas_of(record) for record in program.records]
     layers = [name for name, values in seeds[0]["by_layer"].items() if values[0]]
     for number, name in enumerate(layers):
@@ -160,8 +159,7 @@ def draw_seeds(axes, result, models: list) -> None:
 
 
 def looks_of(result) -> dict:
-    """The look of each program: the first of a mode has the mode's, the further ones spare ones, and that of the upper
-    bound, which trains no model."""
+    """The look of each program: the first of a mode has the mode's, the further ones spare ones."""
     found, seen, spare = {}, set(), itertools.cycle([*style.SPARE[:2], *(MODES[mode].look for mode in UPPER_BOUNDS)])
     for label, look in style.looks(result.suite).items():
         found[label] = next(spare) if look in seen else look

@@ -151,11 +151,8 @@ def top1_of(record: Record) -> dict[str, float]:
 
 
 def compare(suite: Suite) -> UnsyncedResult:
-    """Compare the programs of an unsynced suite, paired by seed.
-
-    Raises UserError when it has no whole round, when its records are of different workloads, or when one of them says
-    nothing of its replicas.
-    """
+    """Compare the programs of an unsynced suite, paired by seed. Raises UserError without a whole round, for records of
+    different workloads, and for one that says nothing of its replicas."""
     require_rounds(suite)
     require_one_workload(suite, RULES)
     several = [program for program in suite.programs.values() if program.first.world_size > 1]
@@ -178,8 +175,7 @@ def base_of(suite: Suite, program: Program) -> str | None:
 
 
 def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str | None) -> Model:
-    """One model of a program, compared with rank 0's of its base. top1: label -> the models' top-1, one dict per
-    seed."""
+    """One model of a program, compared with rank 0's of its base. top1: label -> the models' top-1, a dict per seed."""
     mine = [seed[name] for seed in top1[program.label]]
     if base is None:
         return Model(program, name, mine, None, [], None, None)

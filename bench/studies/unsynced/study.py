@@ -34,8 +34,7 @@ RULES = Rules(
 
 
 def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
-    """One suite. asked: with the recipe's options. Raises UserError for what cannot be studied: one replica, a training
-    without epochs, data without a validation set."""
+    """One suite. Raises UserError for one replica, a training without epochs, data without a validation set."""
     refuse(asked, *SETS)
     if asked.num_devices < 2:
         raise UserError("GPUS=1 is one replica, which has no other to differ from: use GPUS=2 or more")
@@ -49,11 +48,8 @@ def plans(console, asked: RunConfig, flags: Flags) -> Iterator[Plan]:
 
 
 def programs(config: RunConfig, modes: list[str]) -> dict[str, RunConfig]:
-    """Replicas that are made equal at the start, and replicas that are not, in every mode that can forget it, and as
-    the control every mode of one process on several devices, which has one set of weights.
-
-    Where rank 0's buffers are sent to all, a further program leaves each rank its own.
-    """
+    """Every mode that can forget it with its replicas made equal at the start, and without; where rank 0's buffers are
+    sent to all also without that; the control: modes of one process on several devices."""
     config, found = even_threads(config), {}
     for mode in (mode for mode in modes if "init_sync" in MODES[mode].knobs):
         found[mode] = in_mode(config, mode)

@@ -1,0 +1,55 @@
+"""How the value of a command's own flag is read: "read" among the options of the flag (bench/commands/base.py).
+
+A reader gets the variable's name and the text, and raises UserError for a text that it cannot read.
+"""
+
+import math
+from collections.abc import Callable
+
+from bench.config.command_line import ON_OFF
+from bench.errors import UserError
+
+
+def whole_number(at_least: int, at_most: int = 10**15) -> Callable[[str, str], int]:
+    return lambda name, text: whole(name, text, at_least, at_most)
+
+
+def number(
+    what: str = "a number above 0", fits: Callable[[float], bool] = lambda value: 0 < value < math.inf
+) -> Callable[[str, str], float]:
+    """what: said of a text that is no number, or one that does not fit."""
+
+    def read(name: str, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not fits(value):
+            raise UserError(f"{name}={text}: {what}")
+        return value
+
+    return read
+
+
+def rounds(name: str, text: str) -> int | str:
+    """A number of rounds, or "auto"."""
+    return text if text == "auto" else whole(name, text, at_least=1)
+
+
+def whole(name: str, text: str, at_least: int, at_most: int = 10**15) -> int:
+    """A whole number from the command line. Raises UserError for anything else."""
+    number = int(text[:20]) if text.isdecimal() else -1
+    if not at_least <= number <= at_most:
+        limit = f" and at most {at_most}" if number > at_most else ""
+        raise UserError(f"{name}={text}: a whole number, at least {at_least}{limit}")
+    return number
+
+
+def is_on(name: str, text: str | None) -> bool:
+    """A switch from the command line. Raises UserError for anything but 1 and 0."""
+    if text not in (None, "0", "1"):
+        raise UserError(f"{name}={text}: write 1 or 0")
+    return text == "1"
+
+
+SWITCH = ON_OFF | {"read": is_on}
