@@ -33,8 +33,7 @@ def words_of(name: str, base: str, found: stats.Equivalence, metric: Metric = TO
     mean = f"{points(found.mean_difference, metric)} {unit_of(metric)}"
     if found.low is None:
         return f"{name} vs {base}: {mean} (n = {found.n}): a preview, no interval"
-    ends = (found.low95, found.high95), (found.low, found.high)
-    wide, narrow = (f"{points(a, metric)} to {points(b, metric)}" for a, b in ends)
+    wide, narrow = span(found.low95, found.high95, metric), span(found.low, found.high, metric)
     difference = f"{mean}, 95 % interval {wide}, 90 % {narrow}, n = {found.n} seeds"
     return f"{name} vs {base}: {verdict_of(found, metric)} ({difference})"
 
@@ -60,3 +59,8 @@ def points(value: float, metric: Metric = TOP1) -> str:
     ('−0.12', '+0.50')
     """
     return f"{value:+.{2 if metric.percent else 4}f}".replace("-", "−")
+
+
+def span(low: float | None, high: float | None, metric: Metric = TOP1) -> str:
+    """An interval of differences, as percentage points; "no interval" of a preview."""
+    return "no interval" if low is None else f"{points(low, metric)} to {points(high, metric)}"

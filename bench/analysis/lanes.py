@@ -117,7 +117,6 @@ def rows(groups: dict[str, Lanes]) -> Iterator[tuple[str, str, list[dict]]]:
 
 def draw_panel(axes, panel: Panel) -> None:
     labels, before = [], None
-    total = 0
     for y, (group, lane, track) in enumerate(rows(panel.groups)):
         first = before is None or before[0] != group
         if first and y:
@@ -127,10 +126,7 @@ def draw_panel(axes, panel: Panel) -> None:
         before = (group, lane)
         for number, span in enumerate(track):
             draw_span(axes, y, lane, span, number)
-        total = y + 1
-    axes.set_yticks(range(total), labels, size=style.SMALL)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(total - 0.45, -0.55)
+    style.name_rows(axes, labels, size=style.SMALL)
     lines = style.wrapped(panel.title, style.SMALL + 0.5, style.WIDTH - 1.3)
     axes.set_title("\n".join(lines), loc="left", size=style.SMALL + 0.5, pad=3, linespacing=1.2)
     style.vertical_grid(axes)

@@ -1,9 +1,8 @@
 """Memory of each device, by who counts it: a stacked bar per device of each mode, and how it went over time.
 
-On a GPU a bar is divided from the inside out: what tensors fill, what torch's allocator holds besides, what the
-process has besides that (CUDA context, libraries, NCCL), and what else is on the device: differences of
-peaks, which were reached at different moments. Nothing is summed or averaged over devices. On a CPU the memory is the
-host's: PSS, one bar per process.
+On a GPU a bar is divided from the inside out, by differences of peaks that were reached at different moments: what
+tensors fill, what torch's allocator holds besides, the rest of the process (CUDA context, libraries, NCCL), the rest of
+the device. Nothing is summed over devices. On a CPU the memory is the host's: PSS, one bar per process.
 """
 
 from bench.analysis import style
@@ -125,7 +124,6 @@ def handles(parts: list, bars: dict) -> list:
 
 @style.styled
 def draw_over_time(result):
-    """A panel for each program: the memory of each device over the first round, the timed steps shaded."""
     suite = result.suite
     firsts = {program.label: program.first for program in suite.programs.values()}
     source = source_of(firsts.values())
@@ -172,7 +170,6 @@ def timelines(record: Record) -> list[tuple[str, dict]]:
 
 
 def draw_line(axes, device: dict, source: str | None, i: int):
-    """One device's line, and once a panel the shade over its timed steps; None where there is nothing to draw."""
     timeline, marks = device["timeline"], device.get("marks", {})
     if i == 0 and "timed" in marks and "end" in marks:
         axes.axvspan(marks["timed"], marks["end"], color=style.PALE, alpha=0.6, linewidth=0)

@@ -1,8 +1,7 @@
 """The facts of the parity certificate: how each is read from a record, and between which records it may differ.
 
-Nothing here looks at what was asked for where the record says what happened: threads and loader workers are counted
-over the processes that ran, batches are known by the fingerprints of their images, weights by their hash, the code by
-the hash of its source.
+Nothing here looks at what was asked for where the record says what happened: threads, workers, batches, weights and
+code are those of the processes that ran.
 """
 
 import hashlib
@@ -57,18 +56,6 @@ def model(record: Record) -> str:
     return " ".join(map(str, [config.model, *(sizes or [config.image_size])]))
 
 
-def steps(record: Record) -> str:
-    return f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}"
-
-
-def threads(record: Record) -> int:
-    return sum(part.threads for part in record.samples)
-
-
-def loader_workers(record: Record) -> int:
-    return sum(part.loader_workers for part in record.samples)
-
-
 def device_set(record: Record) -> str:
     devices = [device for part in record.samples for device in part.devices]
     found = [device.get("uuid") or device.get("name") or device["device"] for device in devices]
@@ -98,10 +85,6 @@ def optimizer(record: Record) -> str | None:
     if settings is None or fused == {False}:
         return settings
     return f"{settings}, fused" if fused == {True} else f"{DISAGREE}: {settings}, with and without fused"
-
-
-def compiler(record: Record) -> str:
-    return record.config.compile_mode or str(record.config.compile)
 
 
 def waiting_threads(record: Record) -> str:
@@ -157,16 +140,16 @@ FACTS = {
     "clipping, guard": of_config("clip_norm", "loss_guard", "nesterov"),
     "augmentation": of_config("augment"),
     "memory format": memory_format,
-    "compiler": compiler,
+    "compiler": lambda record: record.config.compile_mode or str(record.config.compile),
     "gradient": of_facts("gradient"),
     "gradient compression": of_facts("compression"),
     "precision": of_facts("parameter_dtype", "autocast", "tf32"),
     "extra work per step": of_facts("step_barrier", "item_sync"),
-    "loader workers in total": loader_workers,
+    "loader workers in total": lambda record: sum(part.loader_workers for part in record.samples),
     "storage": of_facts("storage_ms"),
-    "threads in total": threads,
+    "threads in total": lambda record: sum(part.threads for part in record.samples),
     "waiting threads": waiting_threads,
-    "warm-up and timed steps": steps,
+    "warm-up and timed steps": lambda record: f"{record.config.warmup_steps} + {len(record.samples[0].step_time_s)}",
     "machine": machine,
     "code": revision,
     "norm": of_facts("norm"),

@@ -70,7 +70,6 @@ def limits_of(suite, pairs: list, margin: float) -> tuple[float, float]:
 
 
 def draw_rounds(axes, result, pair, look, y_dots: float, y_interval: float, limits: tuple) -> None:
-    """A pair's rounds as dots, ringed where either of its two was an outlier, and below them the interval."""
     suite, found = result.suite, pair.comparison
     ratios = ratios_of(suite, pair)
     far = {*result.outliers.get(pair.a, []), *result.outliers.get(pair.b, [])}

@@ -1,7 +1,6 @@
 """Comparing two modes over interleaved rounds: how much faster, how sure, and the verdict in a word.
 
-In: two lists, one throughput per round (examples per second), paired by round. Out: a Comparison, which can say itself
-in a sentence. All work is on d = log(x_b) - log(x_a): what disturbs a whole round cancels, and swapping the two modes
+All work is on d = log(x_b) - log(x_a), paired by round: what disturbs a whole round cancels, and swapping the two modes
 turns every ratio into its reciprocal. Every round counts: outliers are named for display and never dropped.
 """
 

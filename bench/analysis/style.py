@@ -1,11 +1,11 @@
 """How every picture looks: size, type, colours, hatches, markers, header and footer. Nothing else sets any of them.
 
-Colours are Okabe and Ito's, which the colour-blind can distinguish (Okabe and Ito 2008). A hatch or a marker goes with
-each, so that a picture printed in grey still says which is which. Sizes are in inches and points. A picture is narrow
-on purpose: shrunk to a phone's width, its text is still legible.
+Colours are Okabe and Ito's, which the colour-blind can distinguish (Okabe and Ito 2008); a hatch or a marker goes with
+each, for prints in grey. Sizes are in inches and points. A picture is legible when shrunk to a phone's width.
 """
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bench.analysis import words
@@ -143,6 +143,10 @@ def flag(certificate) -> str:
     return f"NOT A FAIR COMPARISON: {', '.join(fact.name for fact in certificate.differences)}"
 
 
+def flagged(caption: str, certificate) -> str:
+    return ": ".join(filter(None, [caption, flag(certificate)]))
+
+
 def disturbed(suite) -> str:
     """What a picture of times says across its head when a run was disturbed; "" otherwise."""
     return f"DISTURBED, no verdict: {suite.disturbance}" if suite and suite.disturbed else ""
@@ -206,6 +210,14 @@ def draw_interval(axes, low: float, high: float, y: float, limits: tuple[float, 
             axes.plot(x, y, marker, color=colour, markersize=9, clip_on=False)
 
 
+def name_rows(axes, names: Iterable[str], **options) -> None:
+    """Rows from above, at y = 0, 1, 2, …, each with its name. options: of the names, as size."""
+    names = list(names)
+    axes.set_yticks(range(len(names)), names, **options)
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.tick_params(axis="y", length=0)
+
+
 def horizontal_grid(axes) -> None:
     axes.grid(axis="y", color=PALE, linewidth=0.7)
 
@@ -215,7 +227,6 @@ def vertical_grid(axes) -> None:
 
 
 def legend_above(axes, columns: int, handles=None) -> None:
-    """A legend over the axes, where it covers nothing."""
     options = {} if handles is None else {"handles": handles}
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.2, handlelength=1.9,

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,12 +122,28 @@ class Suite:
 
 def suites_of(records: list[Record]) -> list[Suite]:
     """The suites among records, oldest first. Records without a suite, and suites without one good record, are left."""
-    groups = defaultdict(list)
-    for record in records:
-        if record.label.suite:
-            groups[record.label.suite].append(record)
-    suites = [suite_of(name, group) for name, group in groups.items()]
+    suites = [suite_of(name, group) for name, group in by_suite(records).items()]
     return [suite for suite in suites if suite.programs or suite.extra]
+
+
+def suites_and_others(records: list[Record]) -> tuple[list[Suite], list[Record]]:
+    """``suites_of`` records, and the records of none of these."""
+    suites = suites_of(records)
+    shown = {suite.id for suite in suites}
+    return suites, [record for record in records if record.label.suite not in shown]
+
+
+def by_suite(records: list[Record]) -> dict[str, list[Record]]:
+    """The name of each suite, with a good record or without, and its records."""
+    return group_by((record for record in records if record.label.suite), lambda record: record.label.suite)
+
+
+def group_by(items: Iterable, key: Callable) -> dict:
+    """Key -> the items that have it, both in the order of the items."""
+    found = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def suite_of(name: str, records: list[Record]) -> Suite:

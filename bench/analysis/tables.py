@@ -1,6 +1,7 @@
 """Tables: one Grid for every table, which the terminal prints here and the page renders in its template."""
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich import box
@@ -55,6 +56,16 @@ def print_grid(console: Console, grid: Grid, style: str = "") -> None:
     for number, row in enumerate(grid.rows):
         table.add_row(*map(Text, row), style="dim" if number in grid.grey else style)
     print_table(console, table)
+
+
+def print_captioned(console: Console, grid: Grid) -> None:
+    console.print(grid.caption)
+    print_grid(console, grid)
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line)
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -142,7 +153,6 @@ def memory_grid(
 
 
 def measured_memory(records: list[Record]) -> Grid:
-    """What filled each device's memory at the peak of a step, of those records that tell it."""
     devices = [(f"{record.program}\n{describe.device_label(record, part.rank, device)}", parts)
                for record in records for part in record.samples for device in part.devices
                if (parts := device.get("memory_parts", {}).get("gib"))]  # fmt: skip
@@ -205,7 +215,6 @@ def certificate_grids(certificate: Certificate) -> list[Grid]:
 
 
 def print_certificate(console: Console, certificate: Certificate) -> None:
-    """The parity certificate: one line for each fact that is not equal, and how many are."""
     equal = [fact.name for fact in certificate.facts if fact.status == "equal"]
     print_named(console, "parity certificate", certificate.sentence())
     console.print(f"  equal: {', '.join(equal)}")

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.analysis.suite import suites_of
+from bench.analysis.suite import suites_and_others
 from bench.commands import memory
 from bench.commands.base import warn
 from bench.commands.studies import run_plan
@@ -28,6 +28,7 @@ from bench.without_training.network.record import find as find_networks
 
 ROUNDS = 3
 NO_LATENCY = "0us"
+NO_LATENCY_SAID = "the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"
 
 
 def run(args) -> int:
@@ -40,7 +41,10 @@ def run(args) -> int:
     else:
         folder, batches = measured(console, asked, args)
     facts = read(folder)
-    more |= batches | {"link": link_of(args, facts) or facts.link, "unknown": (*facts.unknown, *left_open(args))}
+    more |= batches | {
+        "link": link_of(args, facts) or facts.link,
+        "unknown": (*facts.unknown, *[NO_LATENCY_SAID] * bool(args.rate)),
+    }
     facts = dataclasses.replace(facts, **more)
     show(console, facts)
     print(f"records: {folder}", flush=True)
@@ -48,8 +52,7 @@ def run(args) -> int:
 
 
 def show(console, facts: Facts) -> None:
-    for line in standing(facts):
-        console.print(line)
+    tables.print_lines(console, standing(facts))
     if facts.unfair:
         console.print(facts.unfair, style="bold")
     for answer in advise(facts):
@@ -80,10 +83,6 @@ def link_of(args, facts: Facts | None) -> links.Link | None:
     return links.said(text, "nccl" if on_gpu else "gloo") if text else None
 
 
-def left_open(args) -> list[str]:
-    return ["the latency of the links: RATE alone was given, and 0 is taken (LINK=10gbit,50us)"] if args.rate else []
-
-
 def refuse_runs(args) -> None:
     """Raise UserError for an option that records have already."""
     names = [variable_of(FIELDS[name]) for name in given_options(args)]
@@ -101,9 +100,7 @@ def read(folder: Path) -> Facts:
     networks, bad = find_networks(folder)
     for sentence in refused + bad:
         warn(f"refused: {sentence}")
-    suites = suites_of(records)
-    shown = {suite.id for suite in suites}
-    return facts_of(suites, [record for record in records if record.label.suite not in shown], networks)
+    return facts_of(*suites_and_others(records), networks)
 
 
 def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:

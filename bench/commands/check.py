@@ -1,8 +1,7 @@
 """`bench check FOLDER|RECORD`: the known mistakes, looked for in records of runs.
 
-What comes in: a record, or a folder of records. What goes out: each finding with evidence, consequence and remedy, and
-in one line what could not be looked for. Exit code 0: no finding, or possible mistakes only; 3: some; 2: a record could
-not be read.
+Prints each finding with evidence, consequence and remedy, and in one line what could not be looked for. Exit code 0: no
+finding, or possible mistakes only; 3: some; 2: a record could not be read.
 """
 
 from collections import Counter
@@ -16,9 +15,8 @@ from bench.foreign.record import ForeignRecord
 from bench.foreign.record import find as find_foreign
 from bench.mistakes import Finding
 from bench.record.disturbance import observed_of
-from bench.record.read import find_records, load
-from bench.record.schema import BadRecord
 from bench.record.view import Record
+from bench.report.grouping import records_at
 
 
 def run(args) -> int:
@@ -50,16 +48,6 @@ def run(args) -> int:
     for sentence in refused:
         warn(f"refused: {sentence}")
     return ExitCode.FOUND if count else ExitCode.REFUSED if refused else ExitCode.DONE
-
-
-def records_at(path: Path, needed: bool = True) -> tuple[list[Record], list[str]]:
-    """The records, and a sentence for each file that is none."""
-    if not path.is_file():
-        return find_records(path, needed)
-    try:
-        return [load(path)], []
-    except BadRecord as error:
-        return [], [str(error)]
 
 
 def program(record: Record) -> str:

@@ -12,15 +12,7 @@ from bench.foreign.record import ForeignRecord
 from bench.foreign.record import find as find_foreign
 from bench.record.describe import machine_line
 from bench.record.view import Record
-from bench.report.difference import (
-    Result,
-    changes,
-    compare_foreign,
-    compare_sets,
-    grid,
-    read_side,
-    time_note,
-)
+from bench.report.difference import Result, changes, compare_foreign, compare_sets, grid, read_side, time_note
 
 
 def run(args) -> int:
@@ -57,8 +49,7 @@ def run(args) -> int:
         show_machines(console, *foreign)
     for found in scalings:
         scaling.show(console, found)
-    for line in said:
-        console.print(line)
+    tables.print_lines(console, said)
     if bound is None:
         return 0
     if not compared:
@@ -77,7 +68,6 @@ def run(args) -> int:
 
 
 def nothing_shared(a: list[ForeignRecord], b: list[ForeignRecord]) -> str:
-    """What each side has, and what it needs to be compared."""
     listed = [", ".join(dict.fromkeys(map(foreign_result.program_in_words, side))) for side in (a, b)]
     return (
         f"nothing to compare: A has {listed[0]}; B has {listed[1]}. Scripts are compared under one name (LABEL), on "
@@ -124,5 +114,4 @@ def show(console, result: Result, a: list[Record], b: list[Record], said: list[s
         )  # fmt: skip
     both = {record.run_id for record in a} & {record.run_id for record in b}
     shared = f"note: {len(both)} records are in both sets; they are compared as if they were not the same"
-    for line in [*said, shared if both else time_note(a, b)]:
-        console.print(line)
+    tables.print_lines(console, [*said, shared if both else time_note(a, b)])

@@ -206,14 +206,10 @@ def torch_line(torch: dict | None) -> str:
 
 def horovod_line(found: Status) -> str:
     if found.ready:
-        return f"{found.horovod}, fits this torch; talks {' and '.join(installed_with())}{mpirun_words()}"
+        mpi = f" ({mpirun.absent() or 'mpirun is here'})" if mpi_built() else ""
+        return f"{found.horovod}, fits this torch; talks {' and '.join(installed_with())}{mpi}"
     cached = "; a wheel for this torch is in the cache" if found.cached_wheel else ""
     return f"{found.horovod or 'not installed'} ({found.state}){cached}"
-
-
-def mpirun_words() -> str:
-    """Whether LAUNCHER=mpirun can be had, of a Horovod that has MPI; "" of another."""
-    return f" ({mpirun.absent() or 'mpirun is here'})" if mpi_built() else ""
 
 
 def verdict(mode: str, gpus: list, torch: dict | None) -> str:

@@ -94,10 +94,8 @@ def inside(asked: RunConfig, profile: profiles.Profile, dilate: float) -> int:
         with LiveProgress(config, console, "emulate") as watch:
             path = launch(config, watch)
     record = records.load(path)
-    for line in result.standing(record):
-        console.print(line)
+    tables.print_lines(console, result.standing(record))
     tables.print_grid(console, result.grid(record))
-    for line in result.answer(record):
-        console.print(line)
+    tables.print_lines(console, result.answer(record))
     print(f"record: {path}", flush=True)
     return 0

@@ -35,11 +35,9 @@ def run(args) -> int:
     points = points_of(args, asked)
     found, steps = forecasts(args, asked), len(asked.profile.factors)
     console = tables.terminal()
-    for line in result.standing(asked.profile, asked.link):
-        console.print(line)
+    tables.print_lines(console, result.standing(asked.profile, asked.link))
     for grid in [result.grid(found, asked.profile.unit), *([result.explained(found)] if args.explain else [])]:
-        console.print(grid.caption)
-        tables.print_grid(console, grid)
+        tables.print_captioned(console, grid)
     for line in [*disturbed([asked.record]), *result.limits(steps, asked.link), *points.notes()]:
         console.print(f"note: {line}")
     if args.out:

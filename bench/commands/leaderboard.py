@@ -13,8 +13,7 @@ def run(args) -> int:
     found, said = leaderboard.entries(Path(needed("FOLDER", args.folder)))
     console = tables.terminal()
     for grid in leaderboard.grids(found):
-        console.print(grid.caption, soft_wrap=True)
-        tables.print_grid(console, grid)
+        tables.print_captioned(console, grid)
     for sentence in said:
         warn(sentence)
     return ExitCode.DONE if found else ExitCode.FAILED

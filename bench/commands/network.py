@@ -1,20 +1,19 @@
 """`bench network`: latency, bandwidth and all-reduce between the ranks, by every backend that is there."""
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 
 from bench.analysis import tables
 from bench.commands.base import warn
 from bench.config.command_line import from_arguments
-from bench.config.fields import variable_of
-from bench.config.options import FIELDS, RunConfig
+from bench.config.flags import refuse_others
+from bench.config.options import RunConfig
 from bench.errors import ExitCode, RunFailed, UserError
 from bench.launch.devices import choose_device, remarks
-from bench.launch.engines import ENGINES
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.measure import node
+from bench.studies.prepare import unavailable
 from bench.studies.rounds import new_suite
 from bench.without_training.network import plan as plans
 from bench.without_training.network import result
@@ -32,8 +31,7 @@ def run(args) -> int:
     console, asked = tables.terminal(), check(from_arguments(args))
     sizes = plans.parse_sizes(args.sizes or plans.SIZES)
     rounds, budget_s = args.repeats or ROUNDS, 60 * (args.max_minutes or MINUTES)
-    for remark in remarks(asked):
-        console.print(remark)
+    tables.print_lines(console, remarks(asked))
     configs = chosen(console, asked, args.backends)
     suite, label = new_suite("network"), node.network()
     folder = Path(asked.out) / suite
@@ -66,9 +64,7 @@ def run(args) -> int:
 
 def check(asked: RunConfig) -> RunConfig:
     """Raise UserError for an option that would be ignored, and for a rank that has no other."""
-    for f in FIELDS.values():
-        if f.name not in TAKES and getattr(asked, f.name) != f.default:
-            raise UserError(f"{variable_of(f)} is of a training, and `bench network` only sends messages: leave it out")
+    refuse_others(asked, TAKES, "is of a training, and `bench network` only sends messages")
     if asked.num_devices < 2:
         raise UserError(f"GPUS={asked.num_devices}: a message needs two ranks: use GPUS=2 or more")
     return asked
@@ -110,19 +106,14 @@ def lacking(backend: Backend, device: str, asked: RunConfig) -> str:
     """Why a backend cannot be had here, after its name; "" where it can."""
     if backend.device == "cuda" and (device == "cpu" or asked.share_gpu):
         return "is between GPUs of its own for each rank, and none are used here"
-    needs, engine = backend.info.needs, ENGINES[backend.info.launchers[0]]
-    if needs and importlib.util.find_spec(needs) is None:
-        return f"needs {needs}, which is not installed: run `bench install-{needs}`"
-    return engine.lacking(dataclasses.replace(asked, device=device)) if hasattr(engine, "lacking") else ""
+    return unavailable(backend.info, dataclasses.replace(asked, device=device))
 
 
 def show(console, records: list[NetworkRecord]) -> None:
     for line in result.standing(records):
         console.print(line, style="bold")
     for grid in result.grids(records):
-        console.print(grid.caption)
-        tables.print_grid(console, grid)
-    for line in result.answer(records):
-        console.print(line)
+        tables.print_captioned(console, grid)
+    tables.print_lines(console, result.answer(records))
     for line in result.disturbed(records):
         tables.print_named(console, "warning", line)

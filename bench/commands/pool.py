@@ -19,8 +19,7 @@ def run(args) -> int:
         console.print(f"{name}: {machine.line()}")
     for panel in panels:
         grid = pooling.grid(panel, names)
-        console.print(grid.caption, soft_wrap=True)
-        tables.print_grid(console, grid)
+        tables.print_captioned(console, grid)
     for sentence in said:
         warn(sentence)
     made = pooling.new_folder(Path(args.out or "results/pool"), datetime.datetime.now(datetime.timezone.utc))

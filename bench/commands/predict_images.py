@@ -12,8 +12,7 @@ from bench.commands.base import needed, require_writable
 from bench.config import own
 from bench.config.command_line import from_arguments
 from bench.config.data_sets import data_kind
-from bench.config.fields import variable_of
-from bench.config.options import FIELDS, RunConfig
+from bench.config.flags import refuse_others
 from bench.errors import UserError, printable
 from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
@@ -37,14 +36,14 @@ def run(args) -> int:
         raise UserError(f"{to} is there already and is not overwritten: name another file with TO")
     require_writable(f"TO={to}", to.absolute().parent)
     args.resume = None  # RESUME of a run goes on with a training
-    asked = check(from_arguments(args))
+    asked = from_arguments(args)
+    refuse_others(asked, TAKES, "is of a training or the checkpoint's, and `bench predict-images` trains nothing")
     from bench.without_training.prediction.files import images_below
 
     images = len(images_below(folder))
     plan, known = plan_of(folder, named, args.classes, asked.model)
     console = tables.terminal()
-    for remark in remarks(asked):
-        console.print(remark)
+    tables.print_lines(console, remarks(asked))
     batch = asked.per_device_batch or BATCH[choose_device(asked)]
     mode = "ddp" if asked.num_devices > 1 else "single"
     config = dataclasses.replace(
@@ -58,20 +57,9 @@ def run(args) -> int:
     console.print(f"{images} images by {asked.num_devices} × {config.device}, {config.model} in {config.precision}: "
                   f"{seconds:.1f} s with the start of the processes")  # fmt: skip
     if bad:
-        console.print(
-            f"{len(bad)} could not be read: {', '.join(map(printable, bad[:5]))}{', …' if bad[5:] else ''}",
-        )
+        console.print(f"{len(bad)} could not be read: {', '.join(map(printable, bad[:5]))}{', …' if bad[5:] else ''}")
     print(f"predictions: {to}", flush=True)
     return 0
-
-
-def check(asked: RunConfig) -> RunConfig:
-    """Raise UserError for an option that would be ignored."""
-    for f in FIELDS.values():
-        if f.name not in TAKES and getattr(asked, f.name) != f.default:
-            raise UserError(f"{variable_of(f)} is of a training or the checkpoint's, and `bench predict-images` trains "
-                            "nothing: leave it out")  # fmt: skip
-    return asked
 
 
 def plan_of(folder: Path, named: str, classes: str | None, model: str | None) -> tuple[Plan, dict]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.analysis.suite import suite_of, suites_of
+from bench.analysis.suite import by_suite, suite_of, suites_and_others
 from bench.commands.base import folder_of, warn
 from bench.errors import ExitCode
 from bench.foreign import result as foreign_result
@@ -13,7 +13,7 @@ from bench.record.describe import machine_line
 from bench.record.read import find_records
 from bench.record.view import Record
 from bench.without_training.network import result
-from bench.without_training.network.record import by_suite
+from bench.without_training.network.record import by_suite as networks_by_suite
 from bench.without_training.network.record import find as find_networks
 
 MOST_RUNS = 40
@@ -27,18 +27,14 @@ def run(args) -> int:
     records, refused = find_records(folder, needed=not networks + foreign + bad + unread)
     refused += bad + unread
     console = tables.terminal()
-    for machine in sorted({machine_line(record) for record in records + foreign if record.ok}):
-        console.print(machine)
+    tables.print_lines(console, sorted({machine_line(record) for record in records + foreign if record.ok}))
     print_records(console, records)
     if foreign:
-        shown = foreign_result.grid(foreign)
-        console.print(shown.caption)
-        tables.print_grid(console, shown)
-        for line in (line for record in foreign for line in foreign_result.summary_lines(record)):
-            console.print(line)
+        tables.print_captioned(console, foreign_result.grid(foreign))
+        tables.print_lines(console, (line for record in foreign for line in foreign_result.summary_lines(record)))
         for found in scaling.find(foreign):
             scaling.show(console, found)
-    for suite, found in by_suite(networks).items():
+    for suite, found in networks_by_suite(networks).items():
         console.print(f"{suite}: {result.standing(found)[0]}")
         for line in result.answer(found):
             console.print(f"  {line}")
@@ -47,11 +43,8 @@ def run(args) -> int:
     if args.html is not None:
         from bench.report import page
 
-        suites = suites_of(records)
-        shown = {suite.id for suite in suites}
-        others = [record for record in records if record.label.suite not in shown]
-        path = page.write_page(suites, others, refused, Path(args.html or folder / "report.html"), networks,
-                               foreign)  # fmt: skip
+        place = Path(args.html or folder / "report.html")
+        path = page.write_page(*suites_and_others(records), refused, place, networks, foreign)
         print(f"report: {path}", flush=True)
     return ExitCode.REFUSED if refused and not records + networks + foreign else ExitCode.DONE
 
@@ -65,11 +58,7 @@ def print_records(console, records: list[Record]) -> None:
         tables.print_grid(console, grid)
     if len(single) > MOST_RUNS:
         console.print(f"{len(single) - MOST_RUNS} older runs are not shown: `bench table` has all")
-    suites = {}
-    for record in records:
-        if record.label.suite:
-            suites.setdefault(record.label.suite, []).append(record)
-    for name, found in suites.items():
+    for name, found in by_suite(records).items():
         why = suite_of(name, found).disturbance
         more = f", disturbed: {why}" if why else ""
         console.print(f"suite {name}: {len(found)} records{more}", style="dim" if why else None)

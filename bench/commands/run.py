@@ -32,8 +32,7 @@ def run(args) -> int:
         return joined.join(args, seat)
     asked, console = from_arguments(args), tables.terminal()
     config = resolve_here(asked)
-    for remark in remarks(asked):
-        console.print(remark)
+    tables.print_lines(console, remarks(asked))
     announce(console, config)
     if "num_devices" not in given_options(args) and (more := unused_gpus(config)):
         console.print(more)

@@ -55,9 +55,7 @@ def announce(console: Console, config: RunConfig, launcher: str = "") -> None:
         also = "" if config.baselines or config.epochs or config.evaluate else ", BASELINES=1 runs both"
         console.print(chosen + also)
     if config.watch and not config.warmup_steps and not config.evaluate:
-        console.print(
-            "WATCH=1 looks at gradients in the untimed steps, and WARMUP=0 leaves none: use WARMUP=1 or more",
-        )
+        console.print("WATCH=1 looks at gradients in the untimed steps, and WARMUP=0 leaves none: use WARMUP=1 or more")
     if config.mistake != "none":
         console.print(mistakes.MISTAKES[config.mistake].warning, style="bold red")
 

@@ -1,7 +1,4 @@
-"""The commands of the studies: run the suites in rounds, then certificate, verdict, pictures and a page.
-
-What is run and what is said of it is the study's (bench/studies); this file holds no measurement and no figure.
-"""
+"""The commands of the studies: run the suites in rounds, then certificate, verdict, pictures and a page."""
 
 from pathlib import Path
 

@@ -25,8 +25,7 @@ def run(args) -> int:
     console = tables.terminal()
     console.print(machine_line(record))
     tables.print_grid(console, result.grid([record]))
-    for line in result.lines(record):
-        console.print(line)
+    tables.print_lines(console, result.lines(record))
     print(f"record: {record.folder}/foreign.json", flush=True)
     return 0
 

@@ -1,16 +1,12 @@
-"""``bench verify``: proof before speed. Do all modes compute the same update on this machine?
+"""``bench verify``: do all modes compute the same update on this machine?
 
 Every mode trains 20 steps from the same start on the same global batches in real processes, and the weights are
-compared with those of one process. Without batch norm they must agree within BOUND in float32. They do not agree to the
-last bit: a sum over two half batches rounds otherwise than one sum over the whole batch, and training carries each
-difference on and enlarges it, which the columns show.
+compared with those of one process. Without batch norm they must agree within BOUND in float32, not to the last bit: a
+sum over two half batches rounds otherwise than one sum over the whole batch, and training enlarges the difference.
 
-On GPUs the bound is what such sums do there: cuDNN takes other algorithms for other batches. So single is compared with
-itself in as many passes as there are devices, which is the same update from the same part batches and no mode at all;
-the modes may differ MARGIN times as much.
-
-With batch norm the modes differ by design; that is shown as a fact, not judged. So is Horovod's Adasum, where the one
-that is installed has MPI: it is no mean, and cannot agree.
+On GPUs cuDNN takes other algorithms for other batches. So single is compared with itself in as many passes as there are
+devices, which is the same update from the same part batches; the modes may differ MARGIN times as much. With batch norm
+the modes differ by design, and so does Horovod's Adasum, which is no mean: that is shown, not judged.
 """
 
 import dataclasses
@@ -216,7 +212,6 @@ def facts(a: Record, b: Record) -> list[bool]:
 
 
 def print_buffers(console: Console, folders: dict, records: dict[str, Record]) -> None:
-    """How far batch norm's running means differ between ranks, and from single's."""
     step = STEPS[-1]
     console.print(f"running means after step {step}, largest difference:")
     for mode, folder in folders.items():

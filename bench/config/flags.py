@@ -1,13 +1,20 @@
-"""How the value of a command's own flag is read: "read" among the options of the flag (bench/commands/base.py).
-
-A reader gets the variable's name and the text, and raises UserError for a text that it cannot read.
-"""
+"""How the value of a command's own flag is read: "read" among the options of the flag (bench/commands/base.py). A
+reader gets the variable's name and the text, and raises UserError for a text that it cannot read."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from bench.config.command_line import ON_OFF
+from bench.config.fields import variable_of
+from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
+
+
+def refuse_others(asked: RunConfig, takes: Container[str], why: str) -> None:
+    """Raise UserError for an option of a run that was given and is not among those that a command takes."""
+    for f in FIELDS.values():
+        if f.name not in takes and getattr(asked, f.name) != f.default:
+            raise UserError(f"{variable_of(f)} {why}: leave it out")
 
 
 def whole_number(at_least: int, at_most: int = 10**15) -> Callable[[str, str], int]:

@@ -2,9 +2,8 @@
 
 A step is from the end of one ``optimizer.step()`` to the end of the next, of the optimizer that trains first; a step
 within a step is Horovod's or a wrapper's, and one that no backward pass precedes only makes an optimizer's state. An
-interval in which a DataLoader was started, or the model was evaluated, is no step, and is counted apart. What the
-script computes is not changed, and no random number is drawn. When the process ends, or ``steps`` steps after the
-warm-up, its part lies in the folder that ``bench time`` named; no rank waits for another one.
+interval in which a DataLoader was started, or the model was evaluated, is counted apart. What the script computes is
+not changed, and no random number is drawn; no rank waits for another one.
 """
 
 import atexit
@@ -255,7 +254,6 @@ class Timer:
         self.sampler.start()
 
     def step(self) -> None:
-        """A step has ended: what was since the last one?"""
         self.taken += 1
         if self.taken == self.asked["warmup"]:
             self.sampler.mark("timed")

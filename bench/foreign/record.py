@@ -1,8 +1,5 @@
-"""What ``bench time`` leaves: RUN_DIR/foreign.json, checked against bench/record/definition.py.
-
-It is a kind of its own: no pool and no comparison of modes takes it, for nobody knows that what it computes is the
-same. Its figures are not in it: they follow from its samples when it is read.
-"""
+"""What ``bench time`` leaves: RUN_DIR/foreign.json, a kind of record of its own. No pool and no comparison of modes
+takes it, for nobody knows that what it computes is the same. Its figures follow from its samples when it is read."""
 
 import statistics
 from dataclasses import dataclass, replace
@@ -124,7 +121,6 @@ class ForeignRecord(Record):
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """The known mistakes in it, those that may be meant so too."""
         return mistakes.find(observed_of(self)) if self.observed else []
 
 

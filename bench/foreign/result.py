@@ -51,7 +51,6 @@ def lines(record: ForeignRecord) -> list[str]:
 
 
 def notes(record: ForeignRecord) -> list[str]:
-    """What moved its figures."""
     said = []
     if found := disturbances_of(record):
         said.append(f"{record.program} was disturbed: {in_words(found)} while it was timed")

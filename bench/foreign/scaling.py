@@ -14,7 +14,8 @@ from operator import attrgetter
 
 from bench import formulas
 from bench.analysis import stats
-from bench.analysis.tables import Grid, print_grid
+from bench.analysis.suite import group_by
+from bench.analysis.tables import Grid, print_captioned, print_lines
 from bench.analysis.words import with_span
 from bench.foreign.record import ForeignRecord
 from bench.foreign.result import WATCHED
@@ -63,10 +64,7 @@ class Scaling:
 
     @cached_property
     def arms(self) -> list[Arm]:
-        found = {}
-        for record in self.records:
-            key = (record.num_devices, record["engine"], record.samples[0].threads)
-            found.setdefault(key, []).append(record)
+        found = group_by(self.records, lambda run: (run.num_devices, run["engine"], run.samples[0].threads))
         return [Arm(found[key]) for key in sorted(found)]
 
     @property
@@ -133,7 +131,6 @@ class Scaling:
         return "; ".join([f"{first.name} on {where}, {unit[self.kind]}", *self.changes()])
 
     def changes(self) -> list[str]:
-        """What the user changed between the runs, besides the number of devices."""
         first, found = self.records[0], []
         if not all(same_text(first, each) for each in self.records):
             found.append("the script's text differs between the runs, and the speedup includes that change")
@@ -214,11 +211,8 @@ def grid(found: Scaling) -> Grid:
 
 
 def show(console, found: Scaling) -> None:
-    shown = grid(found)
-    console.print(shown.caption)
-    print_grid(console, shown)
-    for line in found.lines():
-        console.print(line)
+    print_captioned(console, grid(found))
+    print_lines(console, found.lines())
 
 
 # --- which records belong together ------------------------------------------------------------------------------------

@@ -36,7 +36,9 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
                         "`make advise GPUS=2`, which makes them")  # fmt: skip
     first = suite.first if suite else profiled
     found = in_suite(suite, suites) if suite else of_run(profiled)
-    profile, unknown = None, others_of(suite, suites) if suite else []
+    profile, unknown = None, []
+    if suite and (others := sum(each.study == suite.study for each in suites) - 1):
+        unknown.append(f"what {others} more of these suites say: {suite.id} alone is used")
     if profiled and (why := in_words(disturbances_of(profiled))):
         unknown.append(f"what more devices would do: the profile {profiled.run_id} was disturbed: {why}")
         profiled = None
@@ -45,7 +47,7 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     except UserError as error:
         unknown.append(f"what more devices would do: {error}")
     near = [each for each in networks if alike(each, first) and not disturbances_of(each)]
-    link = links.of_records(near, carrier(first))
+    link = links.of_records(near, "nccl" if first.on_gpu else "gloo")
     return Facts(
         **found,
         what=f"{describe.workload(first)}, {first.config.optimizer}",
@@ -58,16 +60,6 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
         per_example=first.workload.per_example,
         unknown=tuple(unknown),
     )
-
-
-def others_of(suite: Suite, suites: list[Suite]) -> list[str]:
-    count = sum(each.study == suite.study for each in suites) - 1
-    return [f"what {count} more of these suites say: {suite.id} alone is used"] if count else []
-
-
-def carrier(record: Record) -> str:
-    """What carries messages between devices as a record's."""
-    return "nccl" if record.on_gpu else "gloo"
 
 
 def newest(records: list[Record], wanted) -> Record | None:
@@ -157,7 +149,8 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
     found = {DATA_WAIT: [wait_ms(record) for record in program.records]}
     if bare:
         found[EXPOSED] = breakdown.exposed_comm(program, bare)[0]
-        found[IMBALANCE] = [imbalance_ms(record) for record in bare.records]
+        steps_s = ([part.step_time_s for part in record.samples] for record in bare.records)
+        found[IMBALANCE] = [1e3 * formulas.rank_imbalance_s(ranks) for ranks in steps_s]
     one = program.first.mode.max_devices == 1 or program.config.num_devices == 1
     rest = [step - sum(each) for step, each in zip(steps, zip(*found.values(), strict=True), strict=True)]
     return found | {COMPUTATION if bare or one else REST: rest}
@@ -166,10 +159,6 @@ def parts_of(program: Program, bare: Program | None) -> dict[str, list[float]]:
 def wait_ms(record: Record) -> float:
     part = breakdown.slowest(record)
     return 1e3 * breakdown.phases_of(part.step_time_s, part.data_wait_s, part.phase_time_s)[breakdown.PHASES[0]]
-
-
-def imbalance_ms(record: Record) -> float:
-    return 1e3 * formulas.rank_imbalance_s([part.step_time_s for part in record.samples])
 
 
 def profile_for(suite: Suite, runs: list[Record]) -> Record | None:

@@ -1,12 +1,8 @@
-"""Two sets of records against each other: two machines, two versions of torch, before and after a change.
+"""Two sets of records compared: two machines, two versions of torch, before and after a change.
 
-In: two folders, A and B. Out: for every program (mode, devices, engine options) that both sets ran on the same
-workload, the ratio of B's throughput to A's with a 95 % interval and a verdict in words; and exit code 3 where that is
-a regression beyond the bound that the user gave.
-
-Within a suite, modes take turns in rounds, and bench/analysis/stats.py pairs them. Two sets were taken at different
-times and share no rounds, so nothing is paired here: Welch's t on the logarithms of throughput, and with it the
-Hodges–Lehmann shift with its exact rank-sum interval. Verdicts and words are those of bench/analysis/stats.py.
+For every program (mode, devices, engine options) that both sets ran on the same workload: the ratio of B's throughput
+to A's with a 95 % interval, and a verdict in words. The sets share no rounds, so nothing is paired: Welch's t on the
+logarithms of throughput, and the Hodges–Lehmann shift with its exact rank-sum interval.
 """
 
 import dataclasses
@@ -21,20 +17,18 @@ from bench import formulas
 from bench.analysis import stats, words
 from bench.analysis.certificate import certify
 from bench.analysis.parity import UNKNOWN
-from bench.analysis.suite import suites_of
+from bench.analysis.suite import group_by
 from bench.analysis.tables import Grid
-from bench.config.options import PROGRAM, UNSET, WORK, names
+from bench.config.options import PROGRAM, WORK, names
 from bench.errors import UserError
 from bench.foreign import result as foreign
 from bench.foreign.record import NAME as FOREIGN
 from bench.foreign.record import ForeignRecord
 from bench.record.disturbance import in_words, worst
-from bench.record.read import find_records, load
-from bench.record.schema import BadRecord
 from bench.record.view import Record
+from bench.report.grouping import confidence_of, label, of_place, of_program, records_at, usable
 
 TIE_MARGIN = 0.02
-CONFIDENCE = 0.95
 EXACT_RECORDS = 64  # a side; the exact rank-sum distribution of more takes long, and adds nothing to Welch's interval
 
 SURROUNDINGS = ("machine", "device set", "code")  # facts of a certificate that two sets may differ in
@@ -64,19 +58,13 @@ class Difference:
     disturbance: str = ""  # by what any of the runs was disturbed: then there is no verdict
 
     @property
-    def numbers(self) -> str:
-        return f"n = {self.n_a} and {self.n_b}"
-
-    @property
     def mark(self) -> str:
         """What goes behind every verdict on runs that differed although the same was asked for."""
         return " (runs differ)" if self.unlike else ""
 
     def sentence(self) -> str:
-        return self.verdict_words() + self.mark
-
-    def verdict_words(self) -> str:
-        return stats.verdict_words(self, "A", "B", self.numbers, TIE_MARGIN, self.needed, "records a side")
+        counted = f"n = {self.n_a} and {self.n_b}"
+        return stats.verdict_words(self, "A", "B", counted, TIE_MARGIN, self.needed, "records a side") + self.mark
 
     def against(self, bound: float) -> str:
         """The interval's position relative to a slow-down of ``bound`` per cent: beyond, within, across, or unknown."""
@@ -112,7 +100,12 @@ class Result:
 def compare_sets(a: list[Record], b: list[Record]) -> Result:
     """Compare the programs of two sets that did the same work with as many threads. Raises UserError where a program of
     both was run on different workloads, or where the sets share no program."""
-    parted = {key for side in (a, b) for key, same in groups(side).items() if len(set(map(threads_of, same))) > 1}
+    parted = {
+        key
+        for side in (a, b)
+        for key, same in groups(side).items()
+        if len({record.threads_total for record in same}) > 1
+    }
     groups_a, groups_b = (groups(side, parted) for side in (a, b))
     shared = [key for key in groups_a if key in groups_b]
     only_a, only_b = ([k for k in x if k not in y] for x, y in ((groups_a, groups_b), (groups_b, groups_a)))
@@ -130,10 +123,8 @@ def compare_sets(a: list[Record], b: list[Record]) -> Result:
 
 def compare_foreign(a: list[ForeignRecord], b: list[ForeignRecord]) -> Result:
     """The same of foreign scripts: those of one name, engine, devices and global batch are one program."""
-    called, sides = foreign.labels([*a, *b]), [{}, {}]
-    for side, records in zip(sides, (a, b), strict=True):
-        for record in records:
-            side.setdefault(called[foreign.key_of(record)], []).append(record)
+    called = foreign.labels([*a, *b])
+    sides = [group_by(records, lambda record: called[foreign.key_of(record)]) for records in (a, b)]
     differences = []
     for name in (name for name in sides[0] if name in sides[1]):
         mine, theirs = (side[name] for side in sides)
@@ -144,41 +135,16 @@ def compare_foreign(a: list[ForeignRecord], b: list[ForeignRecord]) -> Result:
     return Result(differences, only_a, only_b)
 
 
-def usable(records: list[Record]) -> list[Record]:
-    """The records whose throughput is a result: ended well, not interrupted, not slowed by the profiler, and not of an
-    earlier attempt at a round."""
-    earlier = {record.run_id for suite in suites_of(records) for record in suite.left_out if suite.n}
-    good = [record for record in records if record.ok and not record.config.profile and not record.interruptions]
-    return [record for record in good if record.run_id not in earlier]
-
-
-def of_program(name: str) -> bool:
-    """Whether an option says which program it is, and not what is computed. The device is of the work: what a CPU does
-    is no measure of a GPU."""
-    return (name in names(*PROGRAM) and name != "device") or name == "machines"
-
-
-def threads_of(record: Record) -> int | None:
-    """Compute threads over all processes, as they were; None where they were not recorded."""
-    return record.threads_total
-
-
 def groups(records: list[Record], parted: set[tuple] = frozenset()) -> dict[tuple, list[Record]]:
     """Records by all that defines program and work, as ((option, value), …), each group in the order of time. parted:
     the keys, with None for the threads, of programs that are parted by their threads, too."""
-    found = {}
-    for record in sorted(records, key=lambda r: r.started_at):
-        values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)}
-        values |= of_place(record)
+
+    def group_of(record: Record) -> tuple:
+        values = {name: getattr(record.config, name) for name in names(*WORK, *PROGRAM)} | of_place(record)
         key = (*values.items(), ("threads_total", None))
-        key = (*values.items(), ("threads_total", threads_of(record))) if key in parted else key
-        found.setdefault(key, []).append(record)
-    return found
+        return (*values.items(), ("threads_total", record.threads_total)) if key in parted else key
 
-
-def of_place(record: Record) -> dict[str, str]:
-    """What else keeps records apart: of which network they are, and on how many machines, "" of one."""
-    return {"network": record.network or "not named", "machines": record.layout}
+    return group_by(sorted(records, key=lambda record: record.started_at), group_of)
 
 
 def differing(one: tuple, other: tuple) -> list[str]:
@@ -195,18 +161,6 @@ def labels(keys: list[tuple]) -> dict[tuple, str]:
         more = ", ".join(f"{field}={value}" for field, value in key if field in apart)
         found[key] = f"{name} ({more})" if more else name
     return found
-
-
-def label(values: dict) -> str:
-    """``ddp 2 bucket_cap_mb=1``: the mode, its devices, on how many machines where these are several, and every engine
-    option that is not at its default."""
-    options = [
-        f"{name}={value:g}" if isinstance(value, int | float) else f"{name}={value}"  # a switch is written 0 or 1
-        for name, value in values.items()
-        if of_program(name) and name not in ("mode", "num_devices", "launcher", "machines") and value != UNSET[name]
-    ]
-    where = f"on {values['machines']}" if values.get("machines") else ""
-    return " ".join([values["mode"], str(values["num_devices"]), *filter(None, [where]), *options])
 
 
 def refuse_other_workloads(only_a: list[tuple], only_b: list[tuple]) -> None:
@@ -244,11 +198,6 @@ def difference(name: str, a: list[Record], b: list[Record], apart: list[str]) ->
         name, len(xs), len(ys), *means, ratio, low, high, *shift(xs, ys, confidence), word, needed, wild, apart,
         why,
     )  # fmt: skip
-
-
-def confidence_of(records: list[Record]) -> float:
-    """Of an interval from these records: higher where some are of a suite that ended when it had its verdicts."""
-    return formulas.confidence_per_look(CONFIDENCE, max(len(record.looks) for record in records) or 1)
 
 
 def shift(a: list[float], b: list[float], confidence: float) -> tuple[float | None, float | None, float | None]:
@@ -313,15 +262,7 @@ def read_side(text: str, name: str, needed: bool = True) -> tuple[list[Record], 
     """The good records of a folder, or of one record's file, and sentences on what is left out. Raises UserError when
     none is good, and some are needed."""
     path = Path(text)
-    if path.is_file() and path.name == FOREIGN and not needed:
-        found, refused = [], []
-    elif path.is_file():
-        try:
-            found, refused = [load(path)], []
-        except BadRecord as error:
-            found, refused = [], [str(error)]
-    else:
-        found, refused = find_records(path, needed)
+    found, refused = ([], []) if path.name == FOREIGN and not needed else records_at(path, needed)
     good = usable(found)
     said = [f"refused: {sentence}" for sentence in refused]
     failed, profiled = sum(r.status == "failed" for r in found), sum(r.config.profile for r in found)

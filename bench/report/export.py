@@ -1,9 +1,8 @@
 """Records as data: pandas frames, and tables in CSV, Parquet and Markdown made from them.
 
-In: records as ``load`` gives them. Out: a frame with one row per record (``runs_frame``), or one row per device and
-source of memory (``memory_frame``). Columns have the names of the record, joined by ``_`` where they lie deeper, with
-their units: ``step_time_s_median`` is ``summary.step_time_s.median``. A value that a record does not have is missing
-(NA), never 0. CSV and Parquet hold every column; Markdown holds those that fit a page.
+A frame has one row per record (``runs_frame``), or per device and source of memory (``memory_frame``). Columns have the
+names of the record, with their units, joined by ``_`` where they lie deeper. A value that a record does not have is
+missing (NA), never 0. CSV and Parquet hold every column, Markdown those that fit a page.
 """
 
 import sys
@@ -18,31 +17,37 @@ from bench.config.workloads import WORKLOADS
 from bench.errors import UserError
 from bench.record.describe import MEMORY_ORDER
 from bench.record.view import Record
+from bench.report.markdown import table
 
 FORMATS = ("csv", "parquet", "md")
 DTYPES = {int: "Int64", bool: "boolean", float: "float64", str: "string"}
 SOURCES = (*MEMORY_ORDER, "rss_hwm")
 LABELS = ("run_id", *options.LABELS)  # first in every table
-
-METRICS = {f"accuracy.{metric.key}": float for info in WORKLOADS.values() for metric in info.metrics}
-# After the labels, by their place in the record. Those of config come from RunConfig, between these two groups.
+VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 HEAD = {"run_id": str} | {name: base_type(f) for name, f in options.LABELS.items()} | {"status": str, "started_at": str}
-SETTLED = {
-    "topology.world_size": int, "topology.devices_per_process": int, "topology.global_batch": int,
-    "topology.threads_total": int, "topology.loader_workers_total": int,
-    "environment.machine.cpu_model": str, "environment.machine.usable_cores": int, "environment.machine.ram_gib": float,
-    "environment.driver_version": str, "environment.versions.python": str, "environment.versions.torch": str,
-    "environment.versions.horovod": str, "environment.versions.cuda": str, "environment.versions.nccl": str,
-    "environment.git.revision": str, "environment.git.dirty": bool,
-    **METRICS, "failure.kind": str, "failure.rank": int,
-}  # fmt: skip
-RENAMED = {"kind": "failure_kind", "rank": "failure_rank", "revision": "git_revision", "dirty": "git_dirty"}
-MEASURED = {
-    "throughput_per_s": float, "median_throughput_per_s": float, "others_cpu_share": float, "steal_share": float,
-    "foreign_gpu_processes": int, "gpu_slowed_share": float, "gpu_power_capped_share": float,
-    "step_time_s.n": int, "step_time_s.mean": float, "step_time_s.median": float, "step_time_s.p5": float,
-    "step_time_s.p95": float, "data_wait_s.median": float, "data_wait_s.p95": float,
-    "command_to_first_timed_step_s": float,
+
+
+def named(place: str, **kinds: type) -> dict[str, tuple[str, type]]:
+    return {name: (f"{place}.{name}", kind) for name, kind in kinds.items()}
+
+
+# Column -> its place in the record, and its type: after the labels and the options of the run, in this order.
+COLUMNS = {
+    **named("topology", world_size=int, devices_per_process=int, global_batch=int, threads_total=int,
+            loader_workers_total=int),
+    **named("environment.machine", cpu_model=str, usable_cores=int, ram_gib=float),
+    **named("environment", driver_version=str),
+    **{f"{name}_version": (f"environment.versions.{name}", str) for name in VERSIONS},
+    "git_revision": ("environment.git.revision", str), "git_dirty": ("environment.git.dirty", bool),
+    **named("accuracy", **{metric.key: float for info in WORKLOADS.values() for metric in info.metrics}),
+    "failure_kind": ("failure.kind", str), "failure_rank": ("failure.rank", int),
+    "nodes": ("nodes", int), "network": ("network.label", str), "gpu_names": ("environment.devices", str),
+    **named("summary", throughput_per_s=float, median_throughput_per_s=float, others_cpu_share=float, steal_share=float,
+            foreign_gpu_processes=int, gpu_slowed_share=float, gpu_power_capped_share=float),
+    "step_time_s_n": ("summary.step_time_s.n", int),
+    **{f"step_time_s_{name}": (f"summary.step_time_s.{name}", float) for name in ("mean", "median", "p5", "p95")},
+    **{f"data_wait_s_{name}": (f"summary.data_wait_s.{name}", float) for name in ("median", "p95")},
+    **named("summary", command_to_first_timed_step_s=float),
 }  # fmt: skip
 PLACE = {"rank", "node", "device"}  # of an entry of peak_memory_gib: whose it is
 TIMED = ("throughput_", "median_throughput_", "step_time_s_")
@@ -80,7 +85,7 @@ def memory_frame(records: list[Record]):
     rows = [
         {name: head(record)[name] for name in LABELS}
         | {"mode": record["config"].get("mode"), "rank": device["rank"], "device": device["device"]}
-        | {"node": node_of(record, device)}
+        | {"node": record["nodes"][device["node"]].get("name") if "node" in device else None}
         | {"source": source, "peak_memory_gib": device[source]}
         for record in records
         for device in record["summary"].get("peak_memory_gib", [])
@@ -93,21 +98,12 @@ def memory_frame(records: list[Record]):
     )
 
 
-def node_of(record: Mapping, device: dict) -> str | None:
-    return record["nodes"][device["node"]].get("name") if "node" in device else None
-
-
 def row(record: Mapping) -> dict:
-    found = head(record)
     config = record["config"]
-    found |= {name: config.get(name) for name in OPTIONS}
-    for path in SETTLED:
-        found[column_of(path)] = at(record, path)
-    found |= {"nodes": len(record.get("nodes") or []) or None, "network": at(record, "network.label")}
-    gpus = [device.get("name") or "" for device in record["environment"].get("devices") or []]
-    found["gpu_names"] = "; ".join(gpus) or None
-    for path in MEASURED:
-        found[path.replace(".", "_")] = at(record["summary"], path)
+    found = head(record) | {name: config.get(name) for name in OPTIONS}
+    found |= {column: at(record, path) for column, (path, _) in COLUMNS.items()}
+    found["nodes"] = len(found["nodes"] or []) or None
+    found["gpu_names"] = "; ".join(device.get("name") or "" for device in found["gpu_names"] or []) or None
     if config.get("profile"):
         found |= {name: None for name in found if name.startswith(TIMED)}
     for phase in dict.fromkeys(name for part in record["samples"] for name in part.get("phase_time_s", {})):
@@ -131,25 +127,11 @@ def at(values, path: str):
     return values
 
 
-def column_of(path: str) -> str:
-    """The column's name for a place in the record.
-
-    >>> column_of("environment.git.dirty"), column_of("environment.versions.torch"), column_of("topology.world_size")
-    ('git_dirty', 'torch_version', 'world_size')
-    """
-    room, _, name = path.rpartition(".")
-    return f"{name}_version" if room.endswith("versions") else RENAMED.get(name, name)
-
-
-COLUMN_OF = {path: column_of(path) for path in SETTLED}
-
-
 def types() -> dict[str, type]:
     """Column -> type, of all columns that are not a float."""
-    options = {name: base_type(f) for name, f in FIELDS.items()}
-    settled = {COLUMN_OF[path]: kind for path, kind in SETTLED.items()}
-    measured = {path.replace(".", "_"): kind for path, kind in MEASURED.items()}
-    return options | settled | measured | HEAD | {"gpu_names": str, "nodes": int, "network": str}
+    return (
+        {name: base_type(f) for name, f in FIELDS.items()} | {name: kind for name, (_, kind) in COLUMNS.items()} | HEAD
+    )
 
 
 def place(column: str) -> tuple:
@@ -235,26 +217,21 @@ def markdown(frame, columns=None) -> str:
     alike = []
     if columns and len(frame) > 1:
         alike = [n for n in shown if n not in ALWAYS and frame[n].notna().all() and frame[n].nunique() == 1]
-    lines = [f"{len(frame)} {'row' if len(frame) == 1 else 'rows'}" + (": " if alike else "")]
-    lines[0] += ", ".join(f"{name} {cell(frame[name].iloc[0])}" for name in alike)
+    title = f"{len(frame)} {'row' if len(frame) == 1 else 'rows'}" + (": " if alike else "")
+    title += ", ".join(f"{name} {cell(frame[name].iloc[0])}" for name in alike)
     shown = [name for name in shown if name not in alike]
     if not shown:
-        return lines[0] + "\n"
-    numbers = [str(frame[name].dtype) in ("Int64", "float64") for name in shown]
-    lines += ["", line(shown), line("---:" if number else "---" for number in numbers)]
-    lines += [line(map(cell, values)) for values in frame[shown].itertuples(index=False, name=None)]
-    return "\n".join(lines) + "\n"
-
-
-def line(cells) -> str:
-    return "| " + " | ".join(cells) + " |"
+        return f"{title}\n"
+    head = [(name, str(frame[name].dtype) in ("Int64", "float64")) for name in shown]
+    rows = [map(cell, values) for values in frame[shown].itertuples(index=False, name=None)]
+    return f"{title}\n\n{table(head, rows)}"
 
 
 def cell(value) -> str:
     """A value of a Markdown table: five significant digits, nothing where it is missing.
 
-    >>> cell(0.123456), cell(1234.5678), cell(12345678.0), cell(float("nan")), cell(7), cell("a|b")
-    ('0.12346', '1234.6', '12345678', '', '7', 'a\\\\|b')
+    >>> cell(0.123456), cell(1234.5678), cell(12345678.0), cell(float("nan")), cell(7), cell("a")
+    ('0.12346', '1234.6', '12345678', '', '7', 'a')
     """
     import pandas as pd
 
@@ -262,4 +239,4 @@ def cell(value) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1e5 else f"{value:.5g}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return str(value)

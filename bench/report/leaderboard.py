@@ -1,11 +1,9 @@
 """The leaderboard of a class: how much faster than one process each student's program is, computing the same update.
 
-In: a folder with a folder per student, with the records of the student's `make compare` below it. What is ranked is the
-ratio of throughput to ``single`` of the same comparison, so another machine is no head start; comparisons of other
-work, another kind of device or another number of them are tables of their own. A program counts where the certificate
-of it and ``single`` has nothing that differs: with compressed gradients or a mistake another update is computed. The
-place is an interval, too: two programs whose intervals overlap are not told apart. A comparison with a disturbed run is
-shown in grey and has no place. A record is a file that can be edited: run the first places again.
+What is ranked is the ratio of throughput to ``single`` of the same comparison, so another machine is no head start;
+other work, another kind of device or another number of them is a table of its own. A program counts where the
+certificate of it and ``single`` has nothing that differs. Programs whose intervals overlap share their places; a
+comparison with a disturbed run has none. A record is a file that can be edited: run the first places again.
 """
 
 import collections
@@ -100,8 +98,10 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
         if pair.flagged:
             said.append(f"{student}: {program.label} of {suite.id} does not count: {pair.certificate.sentence()}")
             continue
-        work, code = work_of(program.first), code_of(program.first)
-        found.append(Entry(student, program.label, work, code, suite.machine, pair.comparison, suite.disturbed))
+        code = "as here" if revision(program.first) == source_hash() else "other"
+        found.append(
+            Entry(student, program.label, work_of(program.first), code, suite.machine, pair.comparison, suite.disturbed)
+        )
     return found
 
 
@@ -120,10 +120,6 @@ def hindrance(suite: Suite, base: Program | None) -> str:
 def work_of(record: Record) -> str:
     """What may stand in one table: the same work on as many devices of the same kind."""
     return f"{record.config.num_devices} {KINDS[record.config.device]}: {workload_of(record)}"
-
-
-def code_of(record: Record) -> str:
-    return "as here" if revision(record) == source_hash() else "other"
 
 
 def places(found: list[Entry]) -> dict[str, tuple[int, int]]:

@@ -1,8 +1,7 @@
-"""One HTML page of all records: question and answer first, then certificate, pictures, tables, and how to repeat it.
+"""One self-contained HTML page of all records: question and answer, certificate, pictures, tables, how to repeat it.
 
-The page holds everything in itself: no script, no outside link, no font to fetch. Of several suites of one subject (one
-study, on one machine and network with as many devices) one is shown in full: the newest that has its rounds, or the
-newest with any where none has. Each other one is a line.
+Of several suites of one subject (one study, on one machine and network with as many devices) the newest that has its
+rounds is shown in full, or the newest with any where none has. Each other one is a line.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from bench import files
 from bench.analysis import drawing, style, tables
 from bench.analysis.stats import FEWEST_ROUNDS
-from bench.analysis.suite import Suite
+from bench.analysis.suite import Suite, by_suite
 from bench.analysis.tables import Grid
 from bench.errors import UserError
 from bench.foreign import result as foreign_result
@@ -31,7 +30,8 @@ from bench.studies.registry import STUDIES, study_of
 from bench.without_training.advice.answers import of_measured, standing
 from bench.without_training.network import figure as network_figure
 from bench.without_training.network import result as network_result
-from bench.without_training.network.record import NetworkRecord, by_suite
+from bench.without_training.network.record import NetworkRecord
+from bench.without_training.network.record import by_suite as networks_by_suite
 
 TEMPLATE = "page.html.j2"
 NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal
@@ -75,7 +75,7 @@ def page(
     twins = Counter(key[:2] for key in order)
     sections = [(study_of(shown[key]), section(shown[key], twins[key[:2]] > 1)) for key in order]
     lines = [line_of(suite) for suite in reversed(suites) if suite is not shown[subject(suite)]]
-    measured = by_suite(networks)
+    measured = networks_by_suite(networks)
     newest = {
         (network_result.standing(found)[0], describe.machine_line(found[0])): found for found in measured.values()
     }
@@ -235,12 +235,7 @@ def notes(suite: Suite) -> list[str]:
         found.append(f"{len(suite.left_out)} runs of repeated or incomplete rounds do not count.")
     if failed := [record for record in suite.failed if not record.failed_on_purpose]:
         found += [f"{len(failed)} runs failed: see below.", *describe.misfits(failed, suite.records)]
-    return [
-        *found,
-        *describe.cautions(suite.records),
-        *study_of(suite).notes(suite),
-        *dict.fromkeys(suite.first.notes),
-    ]
+    return [*found, *describe.cautions(suite.records), *study_of(suite).notes(suite), *dict.fromkeys(suite.first.notes)]
 
 
 def picture(owner: str, label: str, figure) -> dict:
@@ -330,11 +325,8 @@ def line_of(suite: Suite) -> str:
 
 def failed_lines(records: list[Record]) -> list[str]:
     """Suites without a whole round, a line each. records: of no suite that could be made."""
-    suites = {}
-    for record in newest_first(records):
-        if record.label.suite:
-            suites.setdefault(record.label.suite, []).append(record.ok)
-    return [f"{name}: no whole round; {sum(ok)} of {len(ok)} runs ended well" for name, ok in suites.items()]
+    return [f"{name}: no whole round; {sum(record.ok for record in runs)} of {len(runs)} runs ended well"
+            for name, runs in by_suite(newest_first(records)).items()]  # fmt: skip
 
 
 def commands(suite: Suite) -> list[tuple[str, str]]:

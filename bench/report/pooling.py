@@ -1,11 +1,8 @@
-"""Records of many machines: read, sorted by machine and workload, in one table and one picture.
+"""Records of many machines, by machine and workload, in one table and one picture.
 
-In: a folder with the record.json files of any number of machines below it. Out: a new folder with ``pool.csv`` (one
-row per record), ``pool.svg`` and ``pool.png``. The records are only read. Files that are no good record are named and
-the rest is used; a record that is there twice counts once; two records of one run that do not agree are both left
-out, since one of them has been edited and it cannot be known which.
-
-Only records of one device kind and one workload are shown together: CPU workers are never shown next to GPUs.
+Records are only read. Files that are no good record are named and the rest is used; a record that is there twice counts
+once; two records of one run that do not agree are left out, because one of them was edited. CPU workers are never shown
+next to GPUs, nor two workloads together.
 """
 
 import collections
@@ -16,6 +13,7 @@ from pathlib import Path
 
 from bench import formulas
 from bench.analysis import stats, words
+from bench.analysis.suite import group_by
 from bench.analysis.tables import Grid
 from bench.config.options import PLAIN, UNSET, WORK, names, to_dict
 from bench.errors import UserError
@@ -23,7 +21,8 @@ from bench.measure.environment import cores_in_words
 from bench.record.disturbance import LABEL, disturbances_of, worst
 from bench.record.read import find_records
 from bench.record.view import Record
-from bench.report.difference import confidence_of, label, of_place, threads_of, usable
+from bench.report.grouping import confidence_of, label, of_place, usable
+from bench.studies.programs import shown
 
 VERSIONS = ("python", "torch", "horovod", "cuda", "nccl")
 ALWAYS_SAID = ("lr", "momentum", "weight_decay", "workers", "epochs")  # where they are not 0
@@ -69,7 +68,7 @@ class Group:
     @property
     def threads(self) -> int | None:
         """In total, over all processes."""
-        return threads_of(self.first)
+        return self.first.threads_total
 
     @property
     def title(self) -> str:
@@ -148,27 +147,15 @@ def workload_of(record: Record) -> str:
     return ", ".join([*parts, f"{config.warmup_steps} + {config.timed_steps} steps"])
 
 
-def shown(value) -> str:
-    """A value of an option in a few letters.
-
-    >>> shown(True), shown(0.10), shown("cosine")
-    ('1', '0.1', 'cosine')
-    """
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
-
-
 def panels_of(records: list[Record]) -> list[Panel]:
     """Good records by device kind and workload, CPU first, then by the number of machines. Runs with different numbers
     of threads are groups of their own."""
-    found: dict[tuple, list[Record]] = {}
-    for record in records:
-        key = (
-            machine_of(record),
-            workload_of(record),
-            label(to_dict(record.config) | of_place(record)),
-            threads_of(record),
-        )
-        found.setdefault(key, []).append(record)
+
+    def group_of(record: Record) -> tuple:
+        name = label(to_dict(record.config) | of_place(record))
+        return machine_of(record), workload_of(record), name, record.threads_total
+
+    found = group_by(records, group_of)
     several = collections.Counter(key[:3] for key in found)
     groups = [
         Group(machine, workload, name, same, several[machine, workload, name] > 1)
@@ -193,9 +180,7 @@ def machines_of(panels: list[Panel]) -> dict[Machine, str]:
 
 def once(records: list[Record]) -> tuple[list[Record], list[str]]:
     """Each run once, and sentences on what was left out: copies, and runs whose copies do not agree."""
-    by_run: dict[str, list[Record]] = {}
-    for record in records:
-        by_run.setdefault(record.run_id, []).append(record)
+    by_run = group_by(records, lambda record: record.run_id)
     agreeing = {run_id for run_id, same in by_run.items() if all(r.data == same[0].data for r in same)}
     kept = [same[0] for run_id, same in by_run.items() if run_id in agreeing]
     said = [

@@ -1,14 +1,11 @@
-"""Runs that were made one by one (`make bench`), side by side: a bar for the throughput of each.
-
-They were not taken in turns, so there is no interval and no verdict, and the picture says so. Runs of different work,
-or of different kinds of device, never share a panel.
-"""
+"""Runs that were made one by one (`make bench`): a bar for the throughput of each, without interval and verdict. Runs
+of different work, or of different kinds of device, never share a panel."""
 
 import statistics
 
 from bench.analysis import style
 from bench.record.view import Record
-from bench.report.difference import usable
+from bench.report.grouping import usable
 from bench.report.pool_figure import HEAD, plural
 from bench.report.pooling import Group, Panel, machines_of, panels_of
 
@@ -33,7 +30,7 @@ def draw(panels: list[Panel]):
     foot = ["Where a program ran several times, the bar is their mean and a dot is a run."]
     foot += ["The runs were not made in turns: `make compare` makes a comparison with intervals."]
     foot += [f"Not drawn, in the table: {plural(left, 'more program')}."] if left else []
-    foot += [f"{name + ': ' * bool(name)}{machine.line()}" for machine, name in names_of(names)]
+    foot += [f"{name}: {machine.line()}" if len(names) > 1 else machine.line() for machine, name in names.items()]
     titles = [title_of(panel) for panel, _ in shown]
     heights = [PANEL + 0.16 * len(title) + ROW * len(groups) for title, (_, groups) in zip(titles, shown, strict=True)]
     paper = style.canvas(None, TITLE, sum(heights), None, tuple(foot))
@@ -42,11 +39,6 @@ def draw(panels: list[Panel]):
         axes.set_title("\n".join(title), loc="left", size=style.SMALL + 0.5)
         draw_panel(axes, panel, groups, names if len(names) > 1 else {})
     return paper.figure
-
-
-def names_of(names: dict) -> list[tuple]:
-    """(machine, its short name), the name empty where there is one machine."""
-    return list(names.items()) if len(names) > 1 else [(machine, "") for machine in names]
 
 
 def title_of(panel: Panel) -> list[str]:
@@ -65,9 +57,7 @@ def draw_panel(axes, panel: Panel, groups: list[Group], names: dict) -> None:
             axes.plot(group.throughputs, heights, "o", color=style.WHITE, markeredgecolor=style.BLACK, markersize=4.5)
         axes.annotate(style.number(mean), (max(group.throughputs), y), (7, 0), textcoords="offset points",
                       va="center", size=style.SMALL)  # fmt: skip
-    axes.set_yticks(range(len(groups)), [row_name(group, names) for group in groups], size=style.SMALL)
-    axes.set_ylim(len(groups) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0)
+    style.name_rows(axes, (row_name(group, names) for group in groups), size=style.SMALL)
     axes.set_xlim(0, 1.15 * most)
     style.vertical_grid(axes)
     axes.set_xlabel(f"{panel.units} per second, all devices together", size=style.SMALL)

@@ -6,9 +6,9 @@ import importlib.util
 from collections.abc import Iterable
 
 from bench.config import gpu_defaults
-from bench.config.fields import variable_of
+from bench.config.flags import refuse_others
 from bench.config.hosts import where
-from bench.config.modes import COMPARED, MODES, TRAINABLE
+from bench.config.modes import COMPARED, MODES, TRAINABLE, ModeInfo
 from bench.config.options import FIELDS, RunConfig, of_training
 from bench.config.workloads import work, workload_of
 from bench.errors import RunFailed, UserError
@@ -26,9 +26,7 @@ def single_runs() -> list[str]:
 
 def refuse(asked: RunConfig, *options: str) -> None:
     """Raise UserError for an option that this command would ignore."""
-    for f in FIELDS.values():
-        if f.name in options and getattr(asked, f.name) != f.default:
-            raise UserError(f"{variable_of(f)} belongs to single runs (`make bench`): leave it out")
+    refuse_others(asked, FIELDS.keys() - set(options), "belongs to single runs (`make bench`)")
 
 
 def prepare(console, asked: RunConfig, trains: bool = False) -> RunConfig:
@@ -80,18 +78,12 @@ def require_device(config: RunConfig) -> None:
 def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> list[str]:
     """The ways to train that can run here, on the config's devices; what is missing is said. among: those that are
     wanted. Raises UserError when none of them can."""
-    from bench.launch.engines import ENGINES
     from bench.launch.launcher import resources
 
     modes = []
     for mode in (mode for mode in TRAINABLE if mode in among):
-        needs, engine = MODES[mode].needs, ENGINES[MODES[mode].launchers[0]]
-        if needs and importlib.util.find_spec(needs) is None:
-            why = f"needs {needs}, which is not installed: run `bench install-{needs}`"
-        else:
-            why = engine.lacking(config) if hasattr(engine, "lacking") else ""
-            why = why or impossible(config, mode)
-        if needs and not why and config.hosts:
+        why = unavailable(MODES[mode], config) or impossible(config, mode)
+        if MODES[mode].needs and not why and config.hosts:
             try:
                 resources(in_mode(config, mode))
             except RunFailed as error:
@@ -103,6 +95,16 @@ def available(console, config: RunConfig, among: Iterable[str] = COMPARED) -> li
     if not modes:
         raise UserError(f"none of MODES={','.join(among)} can run here: run `bench doctor`")
     return modes
+
+
+def unavailable(info: ModeInfo, config: RunConfig) -> str:
+    """Why a mode's ranks cannot be started here, after its name; "" where they can."""
+    from bench.launch.engines import ENGINES
+
+    if info.needs and importlib.util.find_spec(info.needs) is None:
+        return f"needs {info.needs}, which is not installed: run `bench install-{info.needs}`"
+    engine = ENGINES[info.launchers[0]]
+    return engine.lacking(config) if hasattr(engine, "lacking") else ""
 
 
 def same_optimizer(console, config: RunConfig, modes: Iterable[str]) -> RunConfig:

@@ -124,7 +124,7 @@ def shown(value) -> str:
     >>> shown(True), shown(25.0), shown("fp16")
     ('1', '25', 'fp16')
     """
-    return f"{value:g}" if isinstance(value, int | float) else value
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def label_of(mode: str, point: dict) -> str:

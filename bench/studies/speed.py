@@ -9,6 +9,5 @@ def summary(result: Result) -> list[tables.Grid]:
 
 
 def grids(result: Result) -> list[tables.Grid]:
-    flag = style.flag(result.certificate)
-    caption = "Each program" + (f": {flag}" if flag else "")
+    caption = style.flagged("Each program", result.certificate)
     return [tables.pairs_grid(result), tables.programs_grid(result.suite, caption)]

@@ -14,7 +14,6 @@ ROW = 0.95  # inches, a mode's differences below its sentence
 
 @style.styled
 def draw(result):
-    """Two panels, one above the other: every seed's way to its accuracy, and its difference to the base."""
     others = [row for row in result.rows if row.against_base]
     key = "Above: thick is the mean over seeds, thin each seed. "
     if others:
@@ -56,7 +55,6 @@ def draw_curves(axes, result) -> None:
 
 
 def draw_differences(axes, result, rows: list) -> None:
-    """A row per mode: its sentence, its seeds as dots, the 95 % interval as a bar and the 90 % one inside it."""
     looks, margin = style.looks(result.suite), result.metric.margin
     axes.axvspan(-margin, margin, color=style.PALE, alpha=0.7, linewidth=0)
     axes.axvline(0, color=style.BLACK, linewidth=1)

@@ -1,8 +1,7 @@
 """Do all modes learn the same? Top-1 accuracy after a whole training, paired by seed: a round has one seed for all.
 
-In: a suite of kind "accuracy". Out: an AccuracyResult. The last epoch counts, never the best one: that would be chosen
-after looking. A difference is in percentage points, a mode less the base, and no throughput is compared here: these
-runs' steps are trained, validated and warmed up otherwise than those of `bench compare`.
+The last epoch counts, never the best one: that would be chosen after looking. A difference is in percentage points, a
+mode less the base. No throughput is compared: these runs are validated and warmed up otherwise than `bench compare`'s.
 """
 
 import math
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from bench.analysis import stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
-from bench.analysis.equivalence import margin_words, mean_of, points, unit_of, verdict_of, words_of
+from bench.analysis.equivalence import margin_words, mean_of, points, span, unit_of, verdict_of, words_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
@@ -37,10 +36,6 @@ class Row:
     @property
     def mean(self) -> tuple[float, float | None, float | None]:
         return mean_of(self.top1)
-
-    @property
-    def reached(self) -> int:
-        return sum(seconds is not None for seconds in self.seconds_to_target)
 
     @property
     def median_seconds(self) -> float | None:
@@ -110,8 +105,7 @@ def row_of(program: Program, base: Program) -> Row:
 
 
 def summary(result: AccuracyResult) -> list[Grid]:
-    flag = style.flag(result.certificate)
-    caption = f"{result.metric.heading}, paired by seed" + (f": {flag}" if flag else "")
+    caption = style.flagged(f"{result.metric.heading}, paired by seed", result.certificate)
     return [Grid(heads(result), [cells(result, row) for row in result.rows], caption)]
 
 
@@ -138,17 +132,18 @@ def heads(result: AccuracyResult) -> list[tuple[str, bool]]:
 def cells(result: AccuracyResult, row: Row) -> list[str]:
     n, found, metric = len(row.top1), row.against_base, result.metric
     digits = ".2f" if metric.percent else ".4f"
-    reached, seconds = f"{row.reached} of {n}", row.median_seconds
-    if result.target is None:
-        reached, time = "no target", ""
-    else:
+    reached, time = "no target", ""
+    if result.target is not None:
+        seconds = row.median_seconds
+        reached = f"{sum(each is not None for each in row.seconds_to_target)} of {n}"
         time = "not reached" if seconds is None else f"{seconds:.1f}"
     against = ["", "", "base"]
     if found:
-        interval = (
-            "no interval" if found.low is None else f"{points(found.low, metric)} to {points(found.high, metric)}"
-        )
-        mean, ends = points(found.mean_difference, metric), (found.low95, found.high95)
-        wide = mean if found.low95 is None else f"{mean} [{' to '.join(points(end, metric) for end in ends)}]"
-        against = [wide, interval, verdict_of(found, metric) + ("" if row.certificate.fair else " (unfair)")]
+        wide = points(found.mean_difference, metric)
+        wide += "" if found.low95 is None else f" [{span(found.low95, found.high95, metric)}]"
+        against = [
+            wide,
+            span(found.low, found.high, metric),
+            verdict_of(found, metric) + ("" if row.certificate.fair else " (unfair)"),
+        ]
     return [row.label, str(n), with_span(*row.mean, digits), f"{row.best:{digits}}", reached, time, *against]

@@ -1,8 +1,7 @@
 """A breakdown compared: each program's step, its phases, and the communication that is not hidden.
 
-The exposed communication of a mode is what communication adds to the step: its step time less that of the same run
-without any exchange, paired by round. Whatever goes away with the exchange is in it: DDP's broadcast of buffers, and on
-a CPU the cores that communication takes from computation.
+Exposed communication is a mode's step time less that of the same run without any exchange, paired by round. DDP's
+broadcast of buffers is in it, and on a CPU the cores that communication takes from computation.
 """
 
 import statistics

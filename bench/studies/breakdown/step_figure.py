@@ -1,10 +1,8 @@
-"""Where the step goes: its phases as a stacked bar per mode, and below them the communication that is not hidden.
+"""Where the step goes: its phases as a stacked bar per mode, and below them the exposed communication (result.py).
 
-A bar is as long as a step takes its slowest rank, averaged over the rounds, so that its phases add up to the step.
-Phases are the host's times on a CPU and times between CUDA events on a GPU. The wait for data is the host's time on
-both: on a GPU the device may still compute meanwhile, so only what the phases leave of the step is drawn of it.
-
-The exposed communication is defined in result.py.
+A bar is as long as a step takes its slowest rank, averaged over the rounds. Phases are the host's times on a CPU and
+times between CUDA events on a GPU; the wait for data is the host's time on both, so on a GPU only what the phases leave
+of the step is drawn of it.
 """
 
 import statistics
@@ -55,9 +53,7 @@ def draw_phases(axes, suite) -> None:
             left += phases[name]
         axes.annotate(style.number(step), (left, y), (4, 0), textcoords="offset points", va="center",
                       size=style.SMALL)  # fmt: skip
-    axes.set_yticks(range(len(split)), list(split))
-    axes.set_ylim(len(split) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0)
+    style.name_rows(axes, split)
     axes.tick_params(axis="x", labelbottom=True)
     axes.margins(x=0.1)
     style.vertical_grid(axes)

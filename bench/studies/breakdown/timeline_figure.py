@@ -53,7 +53,6 @@ def layout(record: Record) -> dict[int, Lanes]:
 
 
 def words(record: Record) -> str:
-    """What a panel says of its step: its length, and the share of communication that overlaps with computation."""
     found = timelines(record)
     lengths = [1000 * timeline["step_s"] for timeline in found.values()]
     text = f"{max(lengths):.{0 if max(lengths) >= 100 else 1}f} ms"

@@ -23,9 +23,7 @@ def draw_throughput(result):
     for y, (label, look) in enumerate(looks.items()):
         far = {i for i, number in enumerate(suite.rounds) if number in result.outliers.get(label, [])}
         draw_bar(axes, y, suite.programs[label].throughputs, look, far)
-    axes.set_yticks(range(len(looks)), list(looks))
-    axes.set_ylim(len(looks) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0)
+    style.name_rows(axes, looks)
     axes.set_xlim(left=0)
     axes.margins(x=0.12)
     if axes.get_xlim()[1] >= 1e5:

@@ -1,8 +1,7 @@
-"""A heat map of the knobs: each value of each knob against the same mode with the settings of the run.
-Where nothing was swept as a grid: each setting's ratio with its rounds instead.
+"""A heat map of the knobs: each value of each knob against the same mode with the settings of the run. Where nothing
+was swept as a grid: each setting's ratio with its rounds instead.
 
-Light is fast and dark is slow, also in grey. A cell says its value, the ratio and its verdict in a sign, so that no
-colour needs to be read exactly.
+Light is fast and dark is slow, also in grey. A cell says its value, its ratio and its verdict in a sign.
 """
 
 from bench.analysis import ratio_figure, style, words
@@ -16,7 +15,6 @@ SIGNS = {"faster": "▲", "slower": "▼", "tie": "=", "no difference": "≈", "
 
 @style.styled
 def draw(result):
-    """A row per knob and a cell per value; a pair of knobs that was swept together is a grid."""
     suite = result.suite
     base, settings = settings_of(suite)
     if settings and not grid_of(suite)[1]:

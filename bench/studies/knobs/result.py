@@ -46,7 +46,6 @@ def answer(result: Result) -> list[str]:
 
 
 def base_words(base: Program) -> str:
-    """What the base is: the settings of the run, and which of them are not the engine's default."""
     config = base.config
     given = [n for n in UNSET if n in KNOBS and getattr(config, n) != UNSET[n]]
     listed = ", ".join(f"{n}={shown(getattr(config, n))}" for n in given)

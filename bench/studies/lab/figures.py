@@ -1,7 +1,7 @@
-"""A mistake compared with the right version: one picture per lab, chosen by what the mistake can be seen in.
+"""A mistake compared with the right version: one picture per lab.
 
-Above always the figure that decides, a bar per version and a dot per seed. Below curves over epochs, the ranks' own
-metrics, what a file held, or the next figure; of a run that hangs only where its ranks stand, over time.
+Above the primary measure, a bar per version and a dot per seed. Below what the mistake can be seen in: curves over
+epochs, the ranks' own metrics, what a file held, or the next measure; of a run that hangs only where its ranks stand.
 """
 
 import datetime
@@ -65,9 +65,7 @@ def draw_bars(axes, result, row) -> None:
         axes.plot(values, heights, "o", color="white", markeredgecolor="black", markersize=4.5, markeredgewidth=0.9)
         axes.annotate(row.sides[y], (max([0, *values]), y), (9, 0), textcoords="offset points", va="center",
                       size=style.TEXT)  # fmt: skip
-    axes.set_yticks([0, 1], list(LOOKS))
-    axes.set_ylim(1.55, -0.55)
-    axes.tick_params(axis="y", length=0)
+    style.name_rows(axes, LOOKS)
     axes.set_xlim(left=min([0, *row.right, *row.wrong]))
     axes.margins(x=0.2)
     style.vertical_grid(axes)
@@ -94,7 +92,6 @@ def draw_curves(axes, result, shows: str) -> None:
 
 
 def draw_ranks(axes, result) -> None:
-    """What each rank reports after the last epoch, of the first seed."""
     metric = result.suite.first.workload.metrics[0]
     form = ".1f" if metric.percent else ".3f"
     for shift, (side, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
@@ -113,7 +110,6 @@ def draw_ranks(axes, result) -> None:
 
 
 def draw_files(axes, result) -> None:
-    """What a file that every rank wrote held after each write, counted over all seeds of the wrong version."""
     counts, look = files_of(result.records["wrong"]), LOOKS["wrong"]
     axes.barh(list(counts), list(counts.values()), 0.6, facecolor=look.colour, alpha=0.55, edgecolor="black",
               linewidth=0.8, hatch=look.hatch)  # fmt: skip
@@ -143,9 +139,7 @@ def draw_places(axes, result) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
         label.set_in_layout(False)
-    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
-    axes.set_ylim(len(rows) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0)
+    style.name_rows(axes, (name for name, *_ in rows))
     axes.set_xlim(0, 1.02 * max(lived + stood for _, lived, stood, _ in rows))
     style.vertical_grid(axes)
     axes.set_xlabel("seconds from the command")

@@ -1,8 +1,7 @@
 """A mistake compared with the right version, paired by seed.
 
-In: a suite of two programs, of the variants "right" and "wrong". Out: a LabResult. The primary measure decides, in the
-direction that was fixed in advance; the other measures are reported as they come out. A run that hangs is a result
-here: its failed record is one of the lab's.
+The primary measure decides, in the direction that was fixed in advance; the other measures are reported as they come
+out. A run that hangs is a result here: its failed record is one of the lab's.
 """
 
 import statistics
@@ -108,7 +107,6 @@ def answer(result: LabResult) -> list[str]:
 
 
 def detected(result: LabResult) -> str:
-    """What `bench check` says of both versions."""
     named = [f"{finding.name} ({finding.evidence})" for finding in result.findings["wrong"]]
     wrong = f"found in the wrong version: {'; '.join(named)}" if named else "nothing found in the wrong version"
     right = ", ".join(finding.name for finding in result.findings["right"]) or "nothing"
@@ -250,7 +248,6 @@ def said_of(suite: Suite) -> list[tuple[str, str]]:
 
 
 def heading_of(suite: Suite) -> str:
-    """The mistake and its title; the suite's own name where it is of no known mistake."""
     mistake = mistake_of(suite)
     return f"{mistake.name}: {mistake.title}" if mistake else suite.id
 

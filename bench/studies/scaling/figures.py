@@ -60,7 +60,6 @@ def aside(lines: dict, mode: str, count: int) -> float:
 
 
 def draw_panel(axes, result, lines: dict, bounds: list[str], counts: list[int], value) -> None:
-    """One panel: the ideal, the upper bound with the gap below the ideal, and a line per mode."""
     base = result.suite.programs[result.base]
     one = value(result, base)[0]
     ideal = [one if value is efficiency else one * count for count in counts]

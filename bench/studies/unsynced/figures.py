@@ -76,7 +76,6 @@ def draw_layers(axes, program) -> None:
 
 @style.styled
 def draw_ranks(result):
-    """A row per model: every seed's metric after the last epoch as a dot, the mean over seeds with its interval."""
     percent, examples = result.metric.percent, result.suite.first.workload.batched
     bar = ", the bar its 95 % interval" if result.suite.n > 1 else ""
     key = (
@@ -171,6 +170,4 @@ def mean_over(seeds: list[list[float]]) -> list[float]:
     return [statistics.fmean(point) for point in zip(*seeds, strict=True)]
 
 
-FIGURES = {
-    "unsynced": {"replica-distance": draw, "accuracy-by-rank": draw_ranks, "seed-pairs": draw_pairs},
-}
+FIGURES = {"unsynced": {"replica-distance": draw, "accuracy-by-rank": draw_ranks, "seed-pairs": draw_pairs}}

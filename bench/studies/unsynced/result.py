@@ -1,9 +1,7 @@
 """What is lost when replicas start from different weights? Top-1 after the last epoch, paired by seed.
 
-In: a suite whose records say how far apart the replicas were and how good each was alone. Out: an UnsyncedResult. What
-an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is compared with what the
-synchronised run of the same mode and seed leaves: its rank 0's model. A difference is in percentage points,
-unsynchronised less synchronised.
+What an unsynchronised run leaves behind, each rank's model and the model of their mean weights, is compared with rank
+0's model of the synchronised run of the same mode and seed, in percentage points, unsynchronised less synchronised.
 """
 
 import math
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from bench.analysis import equivalence, stats, style
 from bench.analysis.certificate import Certificate, certify
 from bench.analysis.comparison import records_of, require_one_workload, require_rounds
-from bench.analysis.equivalence import mean_of, points, unit_of, verdict_of
+from bench.analysis.equivalence import mean_of, points, span, unit_of, verdict_of
 from bench.analysis.suite import Program, Suite
 from bench.analysis.tables import Grid
 from bench.analysis.words import with_span
@@ -67,7 +65,6 @@ class DivergenceCurve:
     deviation: float | None
 
     def sentence(self) -> str:
-        """What the distance did, and whether it did what the theory says."""
         runs = f"n = {len(self.start)} run{'' if len(self.start) == 1 else 's'} of {self.steps} steps"
         if not self.most:
             return f"{self.program.label}: the replicas were equal after every step ({runs})"
@@ -106,7 +103,6 @@ ON_IMAGENET = (
 
 
 def answer(result: UnsyncedResult) -> list[str]:
-    """In words: what each checkpoint lost, the distances, and the quoted loss. Other models are in the table."""
     first = [model for model in result.compared if model.name == MAIN]
     others = [model for model in result.compared if model.name != MAIN]
     lines = [model.sentence() for model in first] + [curve.sentence() for curve in result.apart]
@@ -185,7 +181,6 @@ def model_of(program: Program, name: str, top1: dict[str, list[dict]], base: str
 
 
 def curve_of(program: Program) -> DivergenceCurve:
-    """The distances of a program's runs, held against the theory."""
     seeds = [replicas_of(record) for record in program.records]
     known = all(seed["theory"] for seed in seeds)
     return DivergenceCurve(
@@ -243,8 +238,8 @@ def cells(result: UnsyncedResult, model: Model) -> list[str]:
     found = model.found
     wide = narrow = p = ""
     if found.low is not None:
-        wide = f" [{points(found.low95, metric)} to {points(found.high95, metric)}]"
-        narrow, p = f"{points(found.low, metric)} to {points(found.high, metric)}", f"{model.p:.3f}"
+        wide = f" [{span(found.low95, found.high95, metric)}]"
+        narrow, p = span(found.low, found.high, metric), f"{model.p:.3f}"
     unfair = "" if result.certificate.fair else " (unfair)"
     return [*head, model.base, points(found.mean_difference, metric) + wide, narrow, p,
             verdict_of(found, metric) + unfair, str(found.n)]  # fmt: skip
@@ -264,8 +259,7 @@ def apart_cells(apart: DivergenceCurve) -> list[str]:
 
 
 def summary(result: UnsyncedResult) -> list[Grid]:
-    flag = style.flag(result.certificate)
-    caption = f"{result.metric.heading} of each model, paired by seed" + (f": {flag}" if flag else "")
+    caption = style.flagged(f"{result.metric.heading} of each model, paired by seed", result.certificate)
     return [
         Grid(heads(result.metric), [cells(result, model) for model in result.models], caption),
         Grid(APART_HEADS, [apart_cells(curve) for curve in result.apart],

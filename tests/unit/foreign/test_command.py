@@ -8,7 +8,7 @@ import pytest
 
 from bench import __main__ as cli
 from bench.commands.timed import words_of
-from bench.config.flags import number
+from bench.config import flags
 from bench.errors import RunFailed, UserError
 from bench.foreign import command
 from bench.foreign.command import Asked
@@ -164,4 +164,4 @@ def test_numbers_and_words_of_the_command_line():
     class Given:
         cmd, rest = "torchrun 'a b.py'", []
 
-    assert words_of(Given) == ["torchrun", "a b.py"] and number()("LIMIT", "2.5") == 2.5
+    assert words_of(Given) == ["torchrun", "a b.py"] and flags.number()("LIMIT", "2.5") == 2.5

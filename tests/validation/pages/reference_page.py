@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.analysis import words
 from bench.analysis.style import standing
-from bench.analysis.suite import Suite, suites_of
+from bench.analysis.suite import Suite, suites_and_others
 from bench.errors import UserError
 from bench.files import PROJECT
 from bench.measure.environment import cores_in_words
@@ -33,9 +33,7 @@ def read(folder: Path) -> tuple[list[Suite], list[Record]]:
     records, refused = find_records(folder)
     if refused:
         raise UserError(f"{folder} holds files that are no good record: {refused[0]}")
-    suites = suites_of(records)
-    shown = {suite.id for suite in suites}
-    alone = [record for record in records if record.label.suite not in shown]
+    suites, alone = suites_and_others(records)
     return sorted(suites, key=lambda suite: (place_of(subject(suite)), suite.id)), alone
 
 
@@ -101,19 +99,15 @@ def overhead(folder: Path) -> Iterator[str]:
     for path in sorted([*folder.glob("selfbench-*.json"), *folder.glob("overhead-*.json")]):
         report = json.loads(path.read_text())
         facts, versions = report["environment"]["machine"], report["environment"]["versions"]
-        rows = [
-            [row["name"], words.with_span(row["ratio"], row["low"], row["high"]), target_of(row), row["verdict"],
-             str(row["n"])]
-            for row in report["rows"]
-        ]  # fmt: skip
+        rows = []
+        for row in report["rows"]:
+            target = "" if row["target"] is None else f"{'≤' if row['at_most'] else '≥'} {row['target']:g}"
+            ratio = words.with_span(row["ratio"], row["low"], row["high"])
+            rows.append([row["name"], ratio, target, row["verdict"], str(row["n"])])
         head = [("what", False), ("ratio [95 % interval]", True), ("target", True), ("verdict", False), ("n", True)]
         machine = f"{facts['cpu_model']}, {cores_in_words(facts['usable_cores'])}; torch {versions['torch']}"
         where = f"{machine}; [{path.name}]({path.name})"
         yield f"## What the harness costs ({report['started_at'][:16]})\n\n{where}.\n\n{markdown.table(head, rows)}"
-
-
-def target_of(row: dict) -> str:
-    return "" if row["target"] is None else f"{'≤' if row['at_most'] else '≥'} {row['target']:g}"
 
 
 # --- for the README of the project ---------------------------------------------------------------------------------

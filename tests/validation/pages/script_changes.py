@@ -15,7 +15,6 @@ HEADING = re.compile(r"\s*# ([a-z][A-Za-z ]+)")
 
 
 def text() -> str:
-    """How many lines of each part change, then each change as a diff."""
     parts = [dict(changes(*step)) for step in STEPS]
     names = list(dict.fromkeys(name for found in sorted(parts, key=len, reverse=True) for name in found))
     rows = [[name, *(found.get(name, "") for found in parts)] for name in names]

@@ -1,7 +1,5 @@
-"""What a Watch made of scripts that it had never seen: the manual's tables, from what `python -m tests.watched` wrote.
-
-Each table is a JSON file beside the reference records, with the machine that it was made on.
-"""
+"""What a Watch made of scripts that it had never seen: the manual's tables, from JSON files beside the reference
+records, which `python -m tests.watched` wrote."""
 
 import json
 from collections import Counter
@@ -56,7 +54,6 @@ def timed(path: Path) -> str:
 
 
 def cost(path: Path) -> str:
-    """What a Watch adds to a step."""
     table = json.loads(path.read_text())
     where = machine(table).removeprefix("Two ranks on the CPU: ").rstrip(".")
     percent, long_ms = 100 * table["share"], table["after_ms"] / table["share"]

@@ -26,7 +26,7 @@ def no_gpu(monkeypatch):
     (["--sizes=6"], "SIZES: 6 is 6 bytes: a multiple of 4"),
     (["--sizes=large"], "is no size"),
     (["--repeats=0"], "REPEATS=0: a whole number, at least 1"),
-    (["--repeats=9999"], "REPEATS=9999: at most 1000"),
+    (["--repeats=9999"], "REPEATS=9999: a whole number, at least 1 and at most 1000"),
     (["--max-minutes=0"], "MAX_MINUTES=0: a number above 0"),
     (["--max-minutes=soon"], "MAX_MINUTES=soon: a number above 0"),
     (["--mode=dp"], "MODE is of a training, and `bench network` only sends messages: leave it out"),
@@ -43,7 +43,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(words, said, capsys, tmp_pat
 def test_horovod_is_left_out_with_its_reason_where_it_is_not(monkeypatch, capsys):
     from bench.analysis import tables
 
-    monkeypatch.setattr(network.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     asked = RunConfig(num_devices=2)
     assert list(network.chosen(tables.terminal(), asked, None)) == ["gloo"]
     assert "left out: horovod needs horovod, which is not installed: run `bench install-horovod`" in in_one_line(
@@ -62,8 +62,8 @@ def test_on_gpus_gloo_is_measured_between_cpus_and_nccl_between_gpus(share, back
 
     monkeypatch.setattr(network, "choose_device", lambda config: "cuda")
     monkeypatch.setattr(network, "resolve_here", lambda config: config)
-    monkeypatch.setattr(network.importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setattr(network.ENGINES["horovodrun"], "lacking", lambda config: "no" if config.share_gpu else "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    monkeypatch.setattr("bench.launch.engines.horovodrun.lacking", lambda config: "no" if config.share_gpu else "")
     asked = RunConfig(num_devices=2, device="cuda", share_gpu=share)
     found = network.chosen(tables.terminal(), asked, None)
     assert {name: config.device for name, config in found.items()} == backends
