@@ -41,11 +41,8 @@ def run(args) -> int:
     else:
         folder, batches = measured(console, asked, args)
     facts = read(folder)
-    more |= batches | {
-        "link": link_of(args, facts) or facts.link,
-        "unknown": (*facts.unknown, *[NO_LATENCY_SAID] * bool(args.rate)),
-    }
-    facts = dataclasses.replace(facts, **more)
+    unknown = (*facts.unknown, NO_LATENCY_SAID) if args.rate else facts.unknown
+    facts = dataclasses.replace(facts, **more, **batches, link=link_of(args, facts) or facts.link, unknown=unknown)
     show(console, facts)
     print(f"records: {folder}", flush=True)
     return 0
@@ -140,9 +137,9 @@ def batches_of(programs: dict[str, RunConfig]) -> dict:
         if MODES[config.mode].baseline:
             continue
         try:
-            limit, told = memory.limit_of(config, None)
-            outputs, assumed = memory.outputs_of(config)
-            besides, context = memory.besides_of(config)
+            limit, told = memory.memory_limit(config, None)
+            outputs, assumed = memory.count_outputs(config)
+            besides, context = memory.process_overhead(config)
             batches[label] = memory.largest(config, outputs, int(limit - besides * memory.GIB))
         except UserError as error:
             return {"batches_said": (str(error),)}

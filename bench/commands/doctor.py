@@ -222,7 +222,7 @@ def verdict(mode: str, gpus: list, torch: dict | None) -> str:
     return "yes, on CPU workers"
 
 
-def misfit_of(gpus: list) -> str:
+def why_gpus_unusable(gpus: list) -> str:
     """Why not all GPUs can be used as they are, as a run would say it; "" where they can."""
     try:
         require_torch(RunConfig())
@@ -238,7 +238,7 @@ def find_problems(gpus: list, torch: dict | None) -> list[str]:
     problems = []
     if torch is None:
         problems.append("torch does not import: run `make setup`, or `pip install torch torchvision`")
-    elif misfit := misfit_of(gpus):
+    elif misfit := why_gpus_unusable(gpus):
         problems.append(misfit)
     elif gpus and not torch["gpus"]:
         problems.append("NVML shows GPUs, but torch sees none: python -c 'import torch; torch.cuda.init()' says why")

@@ -47,10 +47,10 @@ def run(args) -> int:
     configs = planned(asked, modes, args.memory_gib)
     columns, batches, moments, misfits, said = [], [], [], [], []
     for config in configs:
-        limit, told = limit_of(config, args.memory_gib)
+        limit, told = memory_limit(config, args.memory_gib)
         said.append(f"largest BATCH: {workload_of(config).batched} per device that {told}, and that the data have")
-        outputs, note = outputs_of(config)
-        besides, assumed = besides_of(config)
+        outputs, note = count_outputs(config)
+        besides, assumed = process_overhead(config)
         said += [note, assumed]
         devices = of_devices(config, outputs)
         most = largest(config, outputs, int(limit - besides * GIB))
@@ -58,7 +58,7 @@ def run(args) -> int:
             misfits.append(f"MODE={config.mode} {f'BATCH={most} at most' if most else 'not even BATCH=1'} in "
                            f"{limit / GIB:.1f} GiB")  # fmt: skip
         name = CONTEXT if config.device == "cuda" else PROGRAM
-        for label, device in alike(config, devices):
+        for label, device in distinct_devices(config, devices):
             columns.append((f"{config.mode}\n{label}", in_gib(device) | {name: besides}))
             batches.append(str(most))
             moments.append(device.moment)
@@ -124,7 +124,7 @@ def in_words(config: RunConfig) -> str:
     )
 
 
-def alike(config: Parallel, devices: list) -> list[tuple]:
+def distinct_devices(config: Parallel, devices: list) -> list[tuple]:
     """(label, device), one of those that are alike; of ranks with parts of their own the one with most."""
     if not MODES[config.mode].one_process and len({device.total for device in devices}) > 1:
         return [(f"fullest of {len(devices)}", max(devices, key=lambda device: device.total))]
@@ -143,7 +143,7 @@ def in_gib(device) -> dict[str, float]:
 # --- what fits ------------------------------------------------------------------------------------------------------
 
 
-def limit_of(config: RunConfig, memory_gib: float | None) -> tuple[float, str]:
+def memory_limit(config: RunConfig, memory_gib: float | None) -> tuple[float, str]:
     """Bytes that one device, or on a CPU one process, can have; and where that comes from."""
     if memory_gib is not None:
         return memory_gib * GIB, f"fit into {memory_gib:g} GiB (MEMORY_GIB)"
@@ -179,7 +179,7 @@ def largest(config: RunConfig, outputs: int, limit: int) -> int:
                          else MOST_BATCH)  # fmt: skip
 
 
-def besides_of(config: RunConfig) -> tuple[float, str]:
+def process_overhead(config: RunConfig) -> tuple[float, str]:
     """GiB of a process besides its tensors, and where the figure comes from: records of this kind of GPU, an assumption
     without; on a CPU this process, which has Python and torch in memory, and no more."""
     if config.device == "cpu":
@@ -234,7 +234,7 @@ def own_data(config: RunConfig) -> tuple[int, int]:
     return workload.num_outputs, len(train_set)
 
 
-def outputs_of(config: RunConfig) -> tuple[int, str]:
+def count_outputs(config: RunConfig) -> tuple[int, str]:
     """How many classes the data have, and a note where that is assumed: a folder has one subfolder for each."""
     kind, place = data_kind(config.data)
     if classes := info_of(config.data).classes:

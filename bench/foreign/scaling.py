@@ -220,8 +220,8 @@ def show(console, found: Scaling) -> None:
 
 def find(a: list[ForeignRecord], b: list[ForeignRecord] | None = None) -> list[Scaling]:
     """All scripts among records that ran on several numbers of devices. b: the other side of a comparison, of which
-    each result then holds records too. Records with equal text and arguments come first; without any, these may
-    differ."""
+    each result then holds records too. Records with the same text and arguments come first; only where none of a
+    script's scale, its text may differ, and between two sides its arguments."""
     rules = [(same_text, same_arguments), (same_arguments,), *([()] if b is not None else [])]
     sides = [{record.run_id for record in side} for side in (a, b or a)]
     records = sorted([*a, *(b or [])], key=lambda record: (record.num_devices, record.started_at))

@@ -29,13 +29,13 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
     """What these records say. suites: oldest first; runs: of no suite. Of several comparisons the newest counts that
     has its rounds; without one, the newest profile of one device. Raises UserError where there is neither, and where a
     suite compares different workloads."""
-    suite = chosen(suites)
+    suite = choose_suite(suites)
     profiled = profile_for(suite, runs) if suite else newest(runs, has_profile)
     if not suite and not profiled:
         raise UserError("there is no comparison, no breakdown, and no profile of one device among these records: run "
                         "`make advise GPUS=2`, which makes them")  # fmt: skip
     first = suite.first if suite else profiled
-    found = in_suite(suite, suites) if suite else of_run(profiled)
+    found = facts_of_suite(suite, suites) if suite else facts_of_run(profiled)
     profile, unknown = None, []
     if suite and (others := sum(each.study == suite.study for each in suites) - 1):
         unknown.append(f"what {others} more of these suites say: {suite.id} alone is used")
@@ -46,7 +46,7 @@ def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[Network
         profile = profiles.profile_of(profiled, profiled.run_id) if profiled else None
     except UserError as error:
         unknown.append(f"what more devices would do: {error}")
-    near = [each for each in networks if alike(each, first) and not disturbances_of(each)]
+    near = [each for each in networks if same_machine(each, first) and not disturbances_of(each)]
     link = links.of_records(near, "nccl" if first.on_gpu else "gloo")
     return Facts(
         **found,
@@ -72,13 +72,13 @@ def has_profile(record: Record) -> bool:
     return bool(record.num_devices == 1 and record.samples[0].profile)
 
 
-def alike(a: Record, b: Record) -> bool:
+def same_machine(a: Record, b: Record) -> bool:
     """Whether two records are of machines of one kind and of the same network."""
     one, other = machine_of(a), machine_of(b)
     return (one.hardware, one.network) == (other.hardware, other.network)
 
 
-def chosen(suites: list[Suite]) -> Suite | None:
+def choose_suite(suites: list[Suite]) -> Suite | None:
     """The newest comparison that has enough rounds and was not disturbed; else the newest with enough rounds, or with
     any; a breakdown where there is none."""
     found = [(suite.study == COMPARE.name, min(suite.n, FEWEST_ROUNDS), not suite.disturbed, place)
@@ -87,10 +87,10 @@ def chosen(suites: list[Suite]) -> Suite | None:
     return suites[max(found)[-1]] if found else None
 
 
-def in_suite(suite: Suite, suites: list[Suite]) -> dict:
+def facts_of_suite(suite: Suite, suites: list[Suite]) -> dict:
     """What a suite says of its programs. suites: a breakdown among them knows more of their steps. Raises UserError."""
     more = [each for each in suites if each.study == BREAKDOWN.name and each.n >= FEWEST_ROUNDS and not each.disturbed]
-    more = [each for each in more if alike(each.first, suite.first)]
+    more = [each for each in more if same_machine(each.first, suite.first)]
     return {
         "disturbed": suite.disturbed,
         "withheld": withheld(suite.disturbance, suite.n),
@@ -112,7 +112,7 @@ def withheld(disturbance: str, rounds: int = FEWEST_ROUNDS) -> str:
     return ""
 
 
-def of_run(record: Record) -> dict:
+def facts_of_run(record: Record) -> dict:
     return {
         "withheld": withheld(in_words(disturbances_of(record))),
         "ways": (Way(record.program, record.config, [record.throughput], parts_of(Program("", [record]), None)),),
@@ -129,10 +129,10 @@ def same_in(suites: list[Suite], program: Program) -> list[tuple[Suite, Program]
 def way_of(program: Program, places: list[tuple[Suite, Program]]) -> Way:
     """A program as it was measured; the parts of its step are those of the last place where it ran."""
     suite, same = places[-1]
-    return Way(program.label, program.config, program.throughputs, parts_of(same, silent(suite, same)))
+    return Way(program.label, program.config, program.throughputs, parts_of(same, without_exchange(suite, same)))
 
 
-def silent(suite: Suite, program: Program) -> Program | None:
+def without_exchange(suite: Suite, program: Program) -> Program | None:
     """The same processes without any exchange: the program's own without it, or the upper bound; None where neither was
     run, and of one process."""
     if program.first.mode.one_process:
@@ -168,6 +168,6 @@ def profile_for(suite: Suite, runs: list[Record]) -> Record | None:
     def fits(record: Record) -> bool:
         config = record.config
         same = all(getattr(config, name) == getattr(most, name) for name in profiles.SAME_STEP)
-        return has_profile(record) and same and alike(record, suite.first)
+        return has_profile(record) and same and same_machine(record, suite.first)
 
     return newest(runs, fits)

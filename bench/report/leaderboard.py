@@ -87,7 +87,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
     if suite.study != "compare":
         return []
     base = next((each for each in suite.programs.values() if each.config.num_devices == 1 and not each.is_bound), None)
-    if why := hindrance(suite, base):
+    if why := why_not_counted(suite, base):
         said.append(f"{student}: its comparison {suite.id} does not count: {why}")
         return []
     found = []
@@ -105,7 +105,7 @@ def of_suite(student: str, suite: Suite, said: list[str]) -> list[Entry]:
     return found
 
 
-def hindrance(suite: Suite, base: Program | None) -> str:
+def why_not_counted(suite: Suite, base: Program | None) -> str:
     if base is None:
         return "it has no program on one device (MODE=single) to be compared with"
     if suite.n < QUALIFYING_ROUNDS:
