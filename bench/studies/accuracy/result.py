@@ -38,6 +38,10 @@ class Row:
         return mean_of(self.top1)
 
     @property
+    def reached(self) -> int:
+        return sum(seconds is not None for seconds in self.seconds_to_target)
+
+    @property
     def median_seconds(self) -> float | None:
         """The median time to the target; one that did not get there took longer than all. None: half did not."""
         median = statistics.median(math.inf if s is None else s for s in self.seconds_to_target)
@@ -134,8 +138,7 @@ def cells(result: AccuracyResult, row: Row) -> list[str]:
     digits = ".2f" if metric.percent else ".4f"
     reached, time = "no target", ""
     if result.target is not None:
-        seconds = row.median_seconds
-        reached = f"{sum(each is not None for each in row.seconds_to_target)} of {n}"
+        reached, seconds = f"{row.reached} of {n}", row.median_seconds
         time = "not reached" if seconds is None else f"{seconds:.1f}"
     against = ["", "", "base"]
     if found:
