@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.observe.gradients import sequence
-from bench.observe.listening import BEGINS, ENDS, listen
+from bench.observe.listening import BEGINS, ENDS
 from bench.observe.probe import Probe
 
 HOROVODS = ("_allreduce_async", "_grouped_allreduce_async", "_allgather_async", "_broadcast_async", "_alltoall_async")
@@ -22,32 +22,26 @@ class AfterValidation(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.ends, self.last = [], None
+        self.last = None
         self.pending, self.sent, self.until_now = False, False, False
         self.verdicts = []  # of each validation, whether something was sent
 
     def follow(self, model, optimizer) -> None:
         self.close()
-        guarded = self.watch.guarded
-        self.ends = [
-            listen(DistributedDataParallel, name, guarded(self, hears))
-            for name, hears in ((BEGINS, self.begins), (ENDS, self.ends_pass))
-        ]
+        self.listen(DistributedDataParallel, BEGINS, self.pass_begins)
+        self.listen(DistributedDataParallel, ENDS, self.pass_ends)
         operations = sys.modules.get("horovod.torch.mpi_ops")
         for name in HOROVODS if operations else ():
             with contextlib.suppress(AttributeError):
-                self.ends.append(listen(operations, name, self.watch.guarded(self, self.horovod_sends)))
+                self.listen(operations, name, self.horovod_sends)
 
-    def begins(self, arguments: tuple, options: dict) -> None:
-        """A pass of a DistributedDataParallel begins: what is sent within it is its own."""
-        self.look()
+    def pass_begins(self, arguments: tuple, options: dict) -> None:
+        self.look()  # what is sent within a pass is its own
 
-    def ends_pass(self, arguments: tuple, options: dict):
-        """Such a pass ends."""
-        return self.watch.guarded(self, lambda result: setattr(self, "last", sequence()))
+    def pass_ends(self, arguments: tuple, options: dict):
+        return self.guarded(lambda result: setattr(self, "last", sequence()))
 
     def horovod_sends(self, arguments: tuple, options: dict) -> None:
-        """Any collective of Horovod's."""
         self.sent = True
 
     def look(self) -> None:
@@ -75,11 +69,6 @@ class AfterValidation(Probe):
         if self.pending and not self.watch.stepping:
             self.verdicts.append(self.until_now)
             self.pending = False
-
-    def close(self) -> None:
-        for end in self.ends:
-            end()
-        self.ends = []
 
     def part(self) -> dict:
         if self.pending and not self.watch.cut:

@@ -10,11 +10,13 @@ import torch
 from bench.observe.examples import is_list, length_of
 from bench.observe.gradients import is_horovod
 from bench.observe.probe import Probe, Unheard
+from bench.observe.together import columns
 from bench.observe.view import Epoch, chosen
 
 TIMED_STEPS = 10_000
 FEWEST_STEPS = 4  # of which a median wait is taken
 COUNTED_EPOCHS = 1000
+FLAGS = ("joined", "wrapped")  # true where they are on any rank
 LENGTHS = 200  # batches of an epoch whose length is looked at
 
 
@@ -24,7 +26,7 @@ class Counts(Probe):
     The inner step of an optimizer that wraps another one is none of its own.
     """
 
-    joins: ClassVar = {"steps": lambda ranks: steps_of(ranks)}
+    joins: ClassVar = {"steps": lambda ranks: columns(ranks) | {key: any(rank[key] for rank in ranks) for key in FLAGS}}
     silent: ClassVar = {"steps": "no step was seen"}
 
     def __init__(self, watch):
@@ -101,27 +103,13 @@ class Counts(Probe):
         }
 
 
-def steps_of(ranks: list[dict]) -> dict:
-    """By rank: batches of each epoch and images of a batch where all but the last are alike."""
-    return {
-        "batches": [rank["batches"] for rank in ranks],
-        "images": [rank["images"] for rank in ranks],
-        "joined": any(rank["joined"] for rank in ranks),
-        "wrapped": any(rank["wrapped"] for rank in ranks),
-    }
-
-
-def loader_of(parts: list[dict]) -> dict:
-    """The share of the median step of each rank, the seconds that three quarters of its steps wait at least where it
-    trains on a CPU, and the workers of all."""
-    return {"wait_share": [part["wait_share"] for part in parts], "wait_s": [part["wait_s"] for part in parts],
-            "workers": sum(part["workers"] for part in parts)}  # fmt: skip
-
-
 class DataWaits(Probe):
-    """How long each step that trains waited for its batch, and which share of its time that is."""
+    """How long each step that trains waited for its batch, and which share of its time that is.
 
-    joins: ClassVar = {"loader": loader_of}
+    wait_share: of the median step. wait_s: that three quarters of the steps wait at least; None on a GPU.
+    """
+
+    joins: ClassVar = {"loader": lambda parts: columns(parts) | {"workers": sum(part["workers"] for part in parts)}}
     silent: ClassVar = {"loader": f"fewer than {FEWEST_STEPS} steps after the first of an epoch were timed"}
 
     def __init__(self, watch):

@@ -21,7 +21,6 @@ from torch.utils.data import dataloader as torchs
 from bench.observe.coverage import MOST_DRAWS, MOST_EPOCHS, NONE, Walk
 from bench.observe.draws_of_ranks import data_of, in_base, validations_of
 from bench.observe.examples import length_of, numbers_of
-from bench.observe.listening import listen
 from bench.observe.probe import Probe
 from bench.observe.streams import digest
 from bench.observe.view import Epoch, chosen
@@ -59,13 +58,12 @@ class Draws(Probe):
         self.owners = weakref.WeakKeyDictionary()  # torch's iterator -> the epoch that it serves
         self.here = threading.local()  # .epoch: whose iterator this thread makes or asks just now
         self.draws, self.ranks = 0, 1
-        self.end, self.fresh = None, False
+        self.known, self.fresh = False, False
 
     # --- torch's iterators ----------------------------------------------------------------------------------------
 
     def asks(self, arguments: tuple, options: dict) -> Callable:
-        """An iterator asks its sampler for indices."""
-        return self.watch.guarded(self, functools.partial(self.heard, arguments[0]))
+        return self.guarded(functools.partial(self.heard, arguments[0]))
 
     def heard(self, iterator, indices) -> None:
         """An iterator has drawn indices: one that is made or asked by an epoch just now, or was so before."""
@@ -77,23 +75,22 @@ class Draws(Probe):
         self.watch.tell("drawn", epoch, iterator, indices)
 
     def ended(self, error: BaseException, arguments: tuple) -> None:
-        """An iterator's sampler has no more indices."""
         record = self.records.get(self.owners.get(arguments[0]))
         if record and isinstance(error, StopIteration):
             record.exhausted = True
 
     def close(self) -> None:
-        if self.end:
-            self.end()
+        super().close()
         self.here.epoch = None
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def begin(self, loader) -> None:
         self.ranks = self.watch.ranks
-        kind, guarded = getattr(torchs, "_BaseDataLoaderIter", None), self.watch.guarded
-        if hasattr(kind, "_next_index"):
-            self.end = listen(kind, "_next_index", guarded(self, self.asks), guarded(self, self.ended))
+        kind = getattr(torchs, "_BaseDataLoaderIter", None)
+        self.known = hasattr(kind, "_next_index")
+        if self.known:
+            self.listen(kind, "_next_index", self.asks, self.ended)
 
     def before_iter(self, epoch) -> None:
         if len(self.records) < EPOCHS:
@@ -175,7 +172,7 @@ class Draws(Probe):
 
     def wrong(self, record: Drawn) -> str | None:
         """Why an epoch's indices are not known."""
-        if self.end is None:
+        if not self.known:
             return "this torch keeps its indices elsewhere"
         if record.iterator is None and not record.steps and not record.wrong:
             return "its batches were not seen to come from torch's DataLoader"

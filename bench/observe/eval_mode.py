@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from bench.observe.listening import listen
 from bench.observe.probe import Probe, Unheard
 
 
@@ -21,7 +20,7 @@ class EvalMode(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.ends, self.now, self.layers = [], None, []
+        self.now, self.layers = None, []
         self.trains, self.seen = Counter(), []  # of this epoch, the layers in training mode; of each validation
 
     def layers_of(self, model: nn.Module) -> list[nn.Module]:
@@ -37,10 +36,10 @@ class EvalMode(Probe):
         self.now, self.trains, self.calls = epoch, Counter(), 0
         self.layers = {id(layer) for layer in self.layers_of(self.watch.model)}
         kinds = {type(m) for m in self.watch.model.modules() if id(m) in self.layers}
-        self.ends = [listen(kind, "forward", self.watch.guarded(self, self.called)) for kind in kinds]
+        for kind in kinds:
+            self.listen(kind, "forward", self.called)
 
     def called(self, arguments: tuple, options: dict) -> None:
-        """A layer computes."""
         layer = arguments[0]
         if id(layer) in self.layers and not torch.is_grad_enabled():
             self.calls += 1
@@ -54,11 +53,6 @@ class EvalMode(Probe):
             self.seen.append(Counter(type(layer).__name__ for layer, times in self.trains.items() if times))
         self.now = None
 
-    def close(self) -> None:
-        for end in self.ends:
-            end()
-        self.ends = []
-
     def part(self) -> dict:
         if not self.seen:
             return {"eval_mode": Unheard("the model is compiled")} if self.compiled() else {}
@@ -67,7 +61,6 @@ class EvalMode(Probe):
         return {"eval_mode": {"validations": len(self.seen), "in_training_mode": len(wrong), "layers": layers}}
 
     def compiled(self) -> bool:
-        """Whether torch.compile has the model."""
         model = self.watch.model
         return model is not None and any(
             getattr(m, "_compiled_call_impl", None) or hasattr(m, "_orig_mod") for m in model.modules()

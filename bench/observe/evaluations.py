@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import dataloader
 
-from bench.observe.listening import BEGINS, listen
+from bench.observe.listening import BEGINS
 from bench.observe.probe import Probe, Unheard
 from bench.observe.weights import checksums
 
@@ -47,24 +47,23 @@ class Evaluations(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.ends, self.evaluates, self.looks, self.plain = [], False, {}, None
+        self.evaluates, self.looks, self.plain = False, {}, None
 
     def follow(self, model, optimizer) -> None:
         self.close()
         layers = self.watch.models
         self.models = [module for each in layers for module in each]
         self.plain = nn.ModuleList(each[-1] for each in layers) if len(layers) > 1 else layers[0][-1]
+        self.listen(nn.Module, "train", self.switches)
+        self.listen(DistributedDataParallel, BEGINS, self.called)
         kind = getattr(dataloader, "_BaseDataLoaderIter", None)
-        heard = [(nn.Module, "train", self.switches), (DistributedDataParallel, BEGINS, self.called)]
-        heard += [(kind, "_next_index", self.fetches)] if hasattr(kind, "_next_index") else []
-        self.ends = [listen(owner, name, self.watch.guarded(self, hears)) for owner, name, hears in heard]
+        if hasattr(kind, "_next_index"):
+            self.listen(kind, "_next_index", self.fetches)
 
     def fetches(self, arguments: tuple, options: dict) -> None:
-        """A DataLoader fetches a batch."""
         self.evaluates = self.evaluates or not self.watch.training
 
     def called(self, arguments: tuple, options: dict) -> None:
-        """A pass of a DistributedDataParallel begins."""
         if any(arguments[0] is model for model in self.watch.ddp_models):
             self.fetches(arguments, options)
 
@@ -75,7 +74,6 @@ class Evaluations(Probe):
             self.evaluated()
 
     def evaluated(self) -> None:
-        """An evaluation, if there was one, has ended."""
         if self.evaluates and not self.watch.training and len(self.looks) < LOOKS:
             self.looks[self.watch.counts.optimizer_steps] = checksums(self.buffers().values())
         self.evaluates = False
@@ -83,11 +81,6 @@ class Evaluations(Probe):
     def buffers(self) -> dict[str, torch.Tensor]:
         """Those that a forward computes with: batch norm's count of batches is none of them."""
         return {name: buffer for name, buffer in self.plain.named_buffers() if buffer.is_floating_point()}
-
-    def close(self) -> None:
-        for end in self.ends:
-            end()
-        self.ends = []
 
     def part(self) -> dict:
         if self.plain is None:

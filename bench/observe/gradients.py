@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from bench.observe.listening import BEGINS, ENDS, listen
-from bench.observe.probe import Probe
-from bench.observe.together import finite
+from bench.observe.listening import BEGINS, ENDS
+from bench.observe.probe import Probe, held_by
+from bench.observe.together import columns, finite
 from bench.observe.weights import Weights
 from bench.observe.zeroed import nonzero
 
@@ -81,7 +81,6 @@ class GradientProbe:
         self.final = None
 
     def close(self) -> None:
-        """No more of this step, or of any other."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
@@ -179,45 +178,15 @@ def in_parts(found: dict, alone: set, known: set, parts: list[dict]) -> dict:
     return more | {"exchanged": None, "unheard": {"exchanged": why}}
 
 
-class Scaling:
-    """Whether a GradScaler multiplies the gradients, and by how much: its calls are heard."""
-
-    def __init__(self, watch, probe: Probe, skipped: Callable[[], None]):
-        self.scaler, self.skipped = None, skipped
-        kind = torch.amp.GradScaler
-        self.ends = [
-            listen(kind, "scale", watch.guarded(probe, self.scale)),
-            listen(kind, "update", watch.guarded(probe, self.update)),
-        ]
-
-    def scale(self, arguments: tuple, options: dict) -> None:
-        """GradScaler.scale(loss)."""
-        self.scaler = arguments[0]
-
-    def update(self, arguments: tuple, options: dict) -> None:
-        """GradScaler.update(): the step has been taken or skipped."""
-        self.skipped()
-
-    @property
-    def active(self) -> bool:
-        """Whether gradients are multiplied at all."""
-        return self.scaler is not None and self.scaler.is_enabled()
-
-    def of(self, optimizer) -> float:
-        """What the hooks' gradients are multiplied by, and those in this optimizer's step are not."""
-        scaler = self.scaler
-        if not self.active:
-            return 1.0
-        with contextlib.suppress(Exception):  # torch's names for it are its own
-            state = scaler._per_optimizer_states[id(optimizer)]
-            if "UNSCALED" not in str(state["stage"]) and getattr(optimizer, "grad_scale", None) is not None:
-                return 1.0  # a fused optimizer divides for itself
-        return float(scaler.get_scale())
-
-    def close(self) -> None:
-        """Listen no longer."""
-        for end in self.ends:
-            end()
+def scale_of(scaler: torch.amp.GradScaler | None, optimizer) -> float:
+    """What the hooks' gradients are multiplied by, and those in this optimizer's step are not."""
+    if scaler is None or not scaler.is_enabled():
+        return 1.0
+    with contextlib.suppress(Exception):  # torch's names for it are its own
+        state = scaler._per_optimizer_states[id(optimizer)]
+        if "UNSCALED" not in str(state["stage"]) and getattr(optimizer, "grad_scale", None) is not None:
+            return 1.0  # a fused optimizer divides for itself
+    return float(scaler.get_scale())
 
 
 class Gradients(Probe):
@@ -233,39 +202,37 @@ class Gradients(Probe):
 
     joins: ClassVar = {"gradient": gradient_of}
     silent: ClassVar = {"gradient": "no step of the optimizer was seen whole"}
-    probe = scaling = None
+    probe = None
     in_step = False  # whether a step has called a closure: its gradients are of several passes
-    ends = ()
 
     def follow(self, model, optimizer) -> None:
         self.close()
         self.looks, self.tries, self.passes = [], 0, 0
         self.looked, self.done = Counter(), set()  # looks by optimizer; ids of parameters that have had enough of them
         self.begin_step()
-        self.scaling = Scaling(self.watch, self, self.skipped)
+        self.scaler = None
+        self.listen(torch.amp.GradScaler, "scale", self.scaled)
+        self.listen(torch.amp.GradScaler, "update", self.updated)
         self.sent, self.gathers = None, False
-        ddp, guarded = nn.parallel.DistributedDataParallel, self.watch.guarded
-        self.ends = [
-            listen(ddp, name, guarded(self, heard)) for name, heard in ((BEGINS, self.forward), (ENDS, self.passed))
-        ]
+        self.listen(nn.parallel.DistributedDataParallel, BEGINS, self.forward)
+        self.listen(nn.parallel.DistributedDataParallel, ENDS, self.passed)
 
     def begin_step(self) -> None:
-        """Hooks for the next step."""
         if self.probe:
             self.probe.close()
         model = [p for p in self.watch.model.parameters() if p.requires_grad]
         outside = {name: p for name, p in self.watch.outside().items() if p.requires_grad}
         self.names = [*range(len(model)), *outside]
-        guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
-        self.probe = GradientProbe([*model, *outside.values()], guarded, self.backward)
+        self.probe = GradientProbe([*model, *outside.values()], self.guarded, self.backward)
 
     def forward(self, arguments: tuple, options: dict) -> None:
-        """A pass of a DistributedDataParallel begins, which itself speaks to the other ranks."""
-        self.backward()
+        self.backward()  # the pass that begins speaks to the other ranks itself
 
     def passed(self, arguments: tuple, options: dict) -> Callable:
-        """Such a pass ends."""
-        return self.watch.guarded(self, lambda result: setattr(self, "sent", sequence()))
+        return self.guarded(lambda result: setattr(self, "sent", sequence()))
+
+    def scaled(self, arguments: tuple, options: dict) -> None:
+        self.scaler = arguments[0]
 
     def backward(self) -> None:
         """A forward of the wrapped model has ended before: has anything been sent since then?"""
@@ -273,7 +240,7 @@ class Gradients(Probe):
         self.gathers |= self.sent is not None and sequence() != self.sent
         self.sent = None
 
-    def skipped(self) -> None:
+    def updated(self, arguments: tuple, options: dict) -> None:
         """A GradScaler is through with its step. Where the optimizer was not called the gradients have gone."""
         if self.probe.hooks and any(own is not None for own in self.probe.own):
             self.tried()
@@ -288,7 +255,7 @@ class Gradients(Probe):
 
     def before_step(self, optimizer) -> None:
         if self.probe.hooks and self.mine(optimizer):  # Horovod steps twice: the inner has final gradients
-            self.scale = self.scaling.of(optimizer)
+            self.scale = scale_of(self.scaler, optimizer)
             self.probe.look(held_by(optimizer))
 
     def after_step(self, optimizer) -> None:
@@ -315,11 +282,9 @@ class Gradients(Probe):
         )
 
     def close(self) -> None:
-        for part in (self.probe, self.scaling):
-            if part:
-                part.close()
-        for end in self.ends:
-            end()
+        super().close()
+        if self.probe:
+            self.probe.close()
 
     def part(self) -> dict:
         if self.watch.model is None or not self.looks:
@@ -330,18 +295,7 @@ class Gradients(Probe):
 
 
 def is_horovod(optimizer) -> bool:
-    """Whether it is Horovod's DistributedOptimizer."""
     return hasattr(optimizer, "_allreduce_grad_async")
-
-
-def parameters_of(optimizer) -> list[torch.Tensor]:
-    """All that an optimizer holds."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def held_by(optimizer) -> set[int]:
-    """The ids of an optimizer's parameters."""
-    return set(map(id, parameters_of(optimizer)))
 
 
 def sequence() -> int | None:
@@ -368,29 +322,19 @@ def kind_of(model: nn.Module, optimizers) -> str:
     )
 
 
-def synced_of(parts: list[dict]) -> dict | None:
-    """Steps whose last pass was not exchanged, of the rank that has the most of them."""
-    return max(parts, key=lambda part: part["unsynced"])
-
-
 class Passes(Probe):
     """The forwards of the wrapped model that broadcast buffers, and whether the last one before a step is exchanged."""
 
-    joins: ClassVar = {
-        "passes": synced_of,
-        "forwards": lambda parts: {key: [part[key] for part in parts] for key in parts[0]},
-    }
+    joins: ClassVar = {"passes": lambda parts: max(parts, key=lambda part: part["unsynced"]), "forwards": columns}
     silent: ClassVar = {"passes": "no DistributedDataParallel", "forwards": "no DistributedDataParallel"}
-    end = None
     steps = unsynced = trains = evaluates = 0
 
     def follow(self, model, optimizer) -> None:
         self.close()
         self.synced = {}  # wrapped model -> whether its last pass is exchanged
-        self.end = listen(nn.parallel.DistributedDataParallel, BEGINS, self.watch.guarded(self, self.forward))
+        self.listen(nn.parallel.DistributedDataParallel, BEGINS, self.forward)
 
     def forward(self, arguments: tuple, options: dict) -> None:
-        """A pass of a DistributedDataParallel begins."""
         model = arguments[0]
         if not any(model is each for each in self.watch.ddp_models):
             return
@@ -408,10 +352,6 @@ class Passes(Probe):
         if stepped:
             self.steps += 1
             self.unsynced += not all(self.synced.pop(model) for model in stepped)
-
-    def close(self) -> None:
-        if self.end:
-            self.end()
 
     def part(self) -> dict:
         models = self.watch.ddp_models

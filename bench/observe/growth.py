@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from bench.observe.probe import Probe, Unheard
+from bench.observe.together import columns
 
 MOST_SAMPLES = 512  # beyond them every second one goes
 BLOCKS = 6  # in each of which memory has to grow, to grow steadily
@@ -21,7 +22,7 @@ class MemoryGrowth(Probe):
     """Memory in use after the steps of the optimizers: on a GPU what torch's tensors fill, otherwise the private
     memory of the process."""
 
-    joins: ClassVar = {"memory": lambda parts: {key: [part[key] for part in parts] for key in parts[0]}}
+    joins: ClassVar = {"memory": columns}
     silent: ClassVar = {"memory": "too few steps were seen"}
 
     def __init__(self, watch):
@@ -33,7 +34,6 @@ class MemoryGrowth(Probe):
         self.known = self.device is not None or STATM.exists()
 
     def used(self) -> int:
-        """Bytes in use."""
         if self.device is not None:
             return torch.cuda.memory_allocated(self.device)
         _, resident, shared, *_ = STATM.read_text().split()  # shared: mapped files, which are read as they are needed

@@ -192,14 +192,11 @@ NOTHING = "nothing was loaded since the Watch was made: Watch() before it, follo
 class LoadedWeights(Probe):
     """The loads from the making of the Watch on."""
 
-    joins: ClassVar = {
-        "loads": list,
-        "contents": contents_of,
-    }
+    joins: ClassVar = {"loads": list, "contents": contents_of}
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.loads = Loads(lambda call: watch.guarded(self, call))
+        self.loads = Loads(self.guarded)
 
     def after_step(self, optimizer) -> None:
         self.loads.step += not self.watch.stepping

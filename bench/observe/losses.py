@@ -60,7 +60,7 @@ class Losses(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.few, self.passes_end, self.heard, self.steps, self.epochs = [], None, [], 0, 0
+        self.passes_end, self.heard, self.steps, self.epochs = lambda: None, [], 0, 0
         self.reports = []
         self.begin_sum()
 
@@ -70,9 +70,10 @@ class Losses(Probe):
         self.passes = self.taken = self.examples = self.batch = self.fresh = 0
 
     def begin(self, loader) -> None:
-        guarded, known = self.watch.guarded, [each for each in FUNCTIONS if hasattr(*each[:2])]
-        self.few = [listen(owner, name, guarded(self, self.hears(*places))) for owner, name, *places in known]
-        self.passes_end = listen(torch.Tensor, "backward", guarded(self, self.backward))
+        for owner, name, *places in FUNCTIONS:
+            if hasattr(owner, name):
+                self.listen(owner, name, self.hears(*places))
+        self.passes_end = listen(torch.Tensor, "backward", self.guarded(self.backward))
 
     def fetched(self, epoch, batch) -> None:
         if torch.is_grad_enabled() and self.watch.training:
@@ -84,17 +85,17 @@ class Losses(Probe):
             self.steps += 1
             self.taken += 1
             if self.steps == LOOKED_AT:
-                self.end_few()
+                super().close()  # of the losses one by one
 
     def epoch_ended(self, epoch) -> None:
         self.epochs += bool(epoch.optimizer_steps)
         if self.epochs == EPOCHS and not self.reports:
-            self.end_passes()
+            self.passes_end()
 
     # --- the targets of the first steps ---------------------------------------------------------------------------
 
     def hears(self, reduction: int, ignore: int | None) -> Callable:
-        """What hears one of the functions."""
+        """What hears one of ``FUNCTIONS``."""
 
         def called(arguments: tuple, options: dict) -> Callable | None:
             if options or len(self.heard) == MOST_LOSSES or not (torch.is_grad_enabled() and eager(*arguments[:2])):
@@ -103,7 +104,7 @@ class Losses(Probe):
             indices = ignore is not None and not target.is_floating_point()
             count = (target != arguments[ignore]).sum() if indices else target.numel()
             loss = {"step": self.steps, "count": count, "mean": arguments[reduction] == MEAN, "gradient": None}
-            return self.watch.guarded(self, lambda result: self.computed(result, loss))
+            return self.guarded(lambda result: self.computed(result, loss))
 
         return called
 
@@ -119,7 +120,7 @@ class Losses(Probe):
 
         if result.requires_grad:
             self.heard.append(loss)
-            result.register_hook(self.watch.guarded(self, came_back))
+            result.register_hook(self.guarded(came_back))
 
     def targets(self) -> dict[int, tuple[float, float]] | None:
         """By step the targets of the losses that went into a backward pass, and what they weigh together. Losses one by
@@ -137,7 +138,6 @@ class Losses(Probe):
     # --- the mean loss between two reports ------------------------------------------------------------------------
 
     def backward(self, arguments: tuple, options: dict) -> None:
-        """Tensor.backward of a loss."""
         loss = arguments[0]
         if loss.ndim or not eager(loss):
             return
@@ -145,7 +145,7 @@ class Losses(Probe):
         self.sum, self.weighted = self.sum + loss, self.weighted + loss * self.batch
         self.passes, self.examples, self.fresh = self.passes + 1, self.examples + self.fresh, 0
         if self.passes == MOST_PASSES:
-            self.end_passes()
+            self.passes_end()
 
     def metric(self, values: dict) -> None:
         if len(self.reports) < REPORTS:
@@ -154,21 +154,9 @@ class Losses(Probe):
 
     # --- the part -------------------------------------------------------------------------------------------------
 
-    def end_few(self) -> None:
-        """Hear no more losses."""
-        for end in self.few:
-            end()
-        self.few = []
-
-    def end_passes(self) -> None:
-        """Hear no more backward passes."""
-        if self.passes_end:
-            self.passes_end()
-        self.passes_end = None
-
     def close(self) -> None:
-        self.end_few()
-        self.end_passes()
+        super().close()
+        self.passes_end()
 
     def part(self) -> dict:
         trained = {"loss": [], "by_examples": [], "examples": []}

@@ -10,15 +10,10 @@ from bench.observe.weights import looked_at
 from bench.record.observed import rate_of
 
 
-def reported_of(parts: list[dict]) -> dict:
-    """What the ranks would print."""
-    return columns(parts) | {"val_images": parts[0].get("val_images")}
-
-
 class Metrics(Probe):
     """What ``Watch.metric`` was told after each epoch."""
 
-    joins: ClassVar = {"reported": reported_of}
+    joins: ClassVar = {"reported": lambda parts: columns(parts) | {"val_images": parts[0].get("val_images")}}
     silent: ClassVar = {"reported": "watch.metric was not called"}
 
     def __init__(self, watch):

@@ -1,10 +1,9 @@
 """Which parameters the optimizers hold, and which of the model's are trained at all."""
 
+import itertools
 from typing import ClassVar
 
-from torch import nn
-
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import Probe, Unheard, parameters_of
 from bench.observe.weights import Weights
 
 GRADED_STEPS = 3  # of each optimizer, before which it is looked at who has a gradient
@@ -29,14 +28,14 @@ class Parameters(Probe):
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         if self.known.get(id(optimizer)) != count:
             self.known[id(optimizer)] = count
-            self.held |= {id(p): p for group in optimizer.param_groups for p in group["params"]}
+            self.held |= {id(p): p for p in parameters_of(optimizer)}
 
     def before_step(self, optimizer) -> None:
         self.hold(optimizer)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         if self.steps[id(optimizer)] <= GRADED_STEPS:
-            self.graded |= {id(p) for p in self.watch.model.parameters() if p.grad is not None}
-            self.graded |= {id(p) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+            every = itertools.chain(self.watch.model.parameters(), parameters_of(optimizer))
+            self.graded |= {id(p) for p in every if p.grad is not None}
 
     def part(self) -> dict:
         model = self.watch.model
@@ -44,11 +43,10 @@ class Parameters(Probe):
             return {}
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         own = {id(p) for p in model.parameters()}
-        given = {id(p): p for each in self.watch.optimizers for group in each.param_groups for p in group["params"]}
-        strangers = {key: p for key, p in given.items() if key not in own}
+        strangers = {id(p): p for p in parameters_of(*self.watch.optimizers) if id(p) not in own}
         missing = [(name, p) for name, p in named if id(p) not in self.held]
         trained = [p for key, p in strangers.items() if key in self.graded]
-        if missing and sorted(map(size, trained)) == sorted(size(p) for _, p in missing):
+        if missing and sorted(tuple(p.shape) for p in trained) == sorted(tuple(p.shape) for _, p in missing):
             raise Unheard("the optimizer holds copies of the parameters")
         held = [number for number, (_, p) in enumerate(named) if id(p) in self.held]
         last = max((number for number, (_, p) in enumerate(named) if id(p) not in self.held), default=-1)
@@ -64,8 +62,3 @@ class Parameters(Probe):
             "unchanged": still,
             "idle": [name for name, p in named if id(p) not in self.graded],
         }}  # fmt: skip
-
-
-def size(parameter: nn.Parameter) -> tuple:
-    """Its shape, to be sorted by."""
-    return tuple(parameter.shape)

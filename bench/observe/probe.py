@@ -7,6 +7,10 @@ put together at the end (bench/observe/together.py).
 from collections.abc import Callable
 from typing import ClassVar
 
+import torch
+
+from bench.observe.listening import listen
+
 
 class Unheard(Exception):
     """Why something was not observed, in a few words: as a rank's part, or raised by a join."""
@@ -17,7 +21,7 @@ class Probe:
 
     It is told what happens by the methods below, which do nothing here. What one of them raises never reaches the
     script: the probe is deaf from then on, and says so. A function that it gives to torch itself, a hook or a stand-in,
-    is guarded by ``watch.guarded``.
+    is ``guarded``; ``listen`` does it.
 
     joins: for each key of ``observed`` (bench/record/observed.py) that comes from here, the function that makes it of
     the ranks' parts, a list by rank. It may return None or raise ``Unheard``. silent: why a part is None, in words.
@@ -27,7 +31,14 @@ class Probe:
     silent: ClassVar[dict[str, str]] = {}
 
     def __init__(self, watch):
-        self.watch = watch
+        self.watch, self.listening = watch, []
+
+    def guarded(self, function: Callable) -> Callable:
+        return self.watch.guarded(self, function)
+
+    def listen(self, owner, name: str, *listeners: Callable) -> None:
+        """``listening.listen`` with methods of this probe, until ``close``."""
+        self.listening.append(listen(owner, name, *map(self.guarded, listeners)))
 
     def follow(self, model, optimizer) -> None:
         """Model and optimizer are known, as the script uses them."""
@@ -69,8 +80,21 @@ class Probe:
         """The script says what it would print of an epoch."""
 
     def close(self) -> None:
-        """Take everything down; called once, before ``part``."""
+        """Take everything down: before ``part``, or when enough was seen."""
+        for end in self.listening:
+            end()
+        self.listening = []
 
     def part(self) -> dict:
         """This rank's part for each key of ``joins``; None or an ``Unheard`` for what was not seen."""
         return {}
+
+
+def parameters_of(*optimizers) -> list[torch.Tensor]:
+    """All that optimizers hold."""
+    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
+
+def held_by(optimizer) -> set[int]:
+    """The ids of an optimizer's parameters."""
+    return set(map(id, parameters_of(optimizer)))

@@ -125,9 +125,8 @@ class Waits(Probe):
 
     def start(self) -> None:
         on_gpu = any(p.is_cuda for p in self.watch.model.parameters())
-        guarded = lambda call: self.watch.guarded(self, call)  # noqa: E731
         origin = {} if on_gpu else {"origin": origin_of}
-        self.waits = HostSyncs(on_gpu, evaluates=lambda: not self.watch.training, guarded=guarded, **origin)
+        self.waits = HostSyncs(on_gpu, evaluates=lambda: not self.watch.training, guarded=self.guarded, **origin)
 
     def fetched(self, epoch, batch) -> None:
         self.walks = True

@@ -44,7 +44,7 @@ from bench.observe.losses import Losses
 from bench.observe.metrics import Metrics, Rates
 from bench.observe.norms import Norms
 from bench.observe.parameters import Parameters
-from bench.observe.probe import Probe, Unheard
+from bench.observe.probe import Probe, Unheard, held_by
 from bench.observe.ranks import Ranks, launched
 from bench.observe.restored import Restored
 from bench.observe.schedules import Schedules
@@ -138,7 +138,7 @@ class Watch:
         """Whether an optimizer holds parameters of the model."""
         if id(optimizer) not in self.held:
             own = {id(p) for p in self.model.parameters()}
-            self.held[id(optimizer)] = any(id(p) in own for group in optimizer.param_groups for p in group["params"])
+            self.held[id(optimizer)] = not own.isdisjoint(held_by(optimizer))
         return self.held[id(optimizer)]
 
     def outside(self) -> dict[str, nn.Parameter]:
@@ -177,8 +177,7 @@ class Watch:
     # --- what happens, and who is told ----------------------------------------------------------------------------
 
     def tell(self, what: str, *arguments) -> None:
-        """Call a method of every probe that has it. What it raises ends the probe, and never the script; one that has
-        ended is still taken down."""
+        """Call a method of every probe that has it. What it raises ends the probe, and never the script."""
         methods = self.told.get(what)
         if methods is None:
             having = [p for p in self.probes if getattr(type(p), what) is not getattr(Probe, what)]
@@ -202,8 +201,8 @@ class Watch:
         return uncompiled(call)
 
     def fails(self, probe: Probe, error: Exception) -> None:
-        """A probe raised: from now on it is deaf."""
-        self.failed[probe] = Unheard(failure(error))
+        """A probe raised: from now on it is deaf, until it is taken down."""
+        self.failed.setdefault(probe, Unheard(failure(error)))
         self.told = {}
 
     def __call__(self, loader) -> View:
@@ -286,7 +285,11 @@ class Watch:
         self.world.look()
         for hook in self.hooks:
             hook.remove()
-        self.tell("close")
+        for probe in self.probes:
+            try:
+                probe.close()
+            except Exception as error:
+                self.fails(probe, error)
         started = launched()
         device = next((p.device.type for p in self.model.parameters()), None) if self.model is not None else None
         part = {"devices": 1 if self.model is None else self.devices, "device": device, "group": {
@@ -391,17 +394,12 @@ def checked(model, optimizer) -> list:
         inner = each
         while inner is not None and not isinstance(getattr(inner, "param_groups", None), list):
             names = ("optimizer", "optim", "base_optimizer", "_optimizer")
-            wraps = None if isinstance(inner, LRScheduler | DataLoader) else vars_of(inner)
+            wraps = None if isinstance(inner, LRScheduler | DataLoader) else getattr(inner, "__dict__", None)
             inner = next((wraps[name] for name in names if wraps.get(name) is not None), None) if wraps else None
         if inner is None:
             raise UserError(f"Watch(model, optimizer): the second is the optimizer, and not {type(each).__name__}")
         found.append(inner)
     return found
-
-
-def vars_of(item) -> dict:
-    """An object's attributes."""
-    return getattr(item, "__dict__", {})
 
 
 def failure(error: Exception) -> str:

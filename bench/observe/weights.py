@@ -15,7 +15,6 @@ CLOSELY = 16  # steps after each of which the weights are looked at: weights may
 
 
 def hash_of(pieces: Iterable[bytes]) -> str:
-    """sha256 of bytes in pieces."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)
@@ -23,7 +22,6 @@ def hash_of(pieces: Iterable[bytes]) -> str:
 
 
 def tensors_hash(tensors: Iterable[torch.Tensor]) -> str:
-    """sha256 of all tensors' bytes, in order."""
     return hash_of(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors)
 
 
@@ -150,11 +148,8 @@ class Weights(Probe):
             self.looks[-1] = torch.cat([self.looks[-1], checksums(new.values()).to(self.looks[-1].device)])
 
     def before_step(self, optimizer) -> None:
-        if (
-            self.begun is not None
-            and self.watch.stepping == 1
-            and any(optimizer is each for each in self.watch.optimizers)
-        ):
+        watched = any(optimizer is each for each in self.watch.optimizers)
+        if watched and self.begun is not None and self.watch.stepping == 1:
             self.look_outside()
 
     def after_step(self, optimizer) -> None:

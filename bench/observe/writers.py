@@ -48,7 +48,7 @@ class Writers:
         self.heard = guarded(self.happened)
         listeners.append(self.heard)
         # torch.save opens a path in C++; this is where it does so, whatever it was called by.
-        owner, name = (torch.serialization, "_open_zipfile_writer")
+        owner, name = torch.serialization, "_open_zipfile_writer"
         if not hasattr(owner, name):
             owner, name = torch, "save"
         self.end = listen(owner, name, guarded(self.saving))
@@ -142,7 +142,7 @@ class WrittenFiles(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.writers = Writers(guarded=lambda call: watch.guarded(self, call))
+        self.writers = Writers(guarded=self.guarded)
 
     def close(self) -> None:
         self.writers.close()

@@ -43,22 +43,21 @@ class ZeroGrads(Probe):
     def __init__(self, watch):
         super().__init__(watch)
         self.gradients: dict[int, Gradient] = {}
-        self.steps, self.hooks = {}, []
+        self.steps = {}
         self.kept: list[tuple[str, torch.Tensor]] = []
         self.lost: list[torch.Tensor] = []  # for each step whether all that came has gone
 
     def start(self) -> None:
         named = dict(self.watch.model.named_parameters()) | self.watch.outside()
-        guarded = functools.partial(self.watch.guarded, self)
         for name, p in named.items():
             if p.requires_grad and p.is_leaf:
                 known = self.gradients[id(p)] = Gradient(name)
-                self.hooks.append(p.register_hook(guarded(functools.partial(self.adds, known, p))))
-                self.hooks.append(p.register_post_accumulate_grad_hook(guarded(functools.partial(self.added, known))))
+                adds, added = (functools.partial(self.adds, known, p), functools.partial(self.added, known))
+                self.listening.append(p.register_hook(self.guarded(adds)).remove)
+                self.listening.append(p.register_post_accumulate_grad_hook(self.guarded(added)).remove)
 
     @staticmethod
     def adds(known: Gradient, parameter: nn.Parameter, gradient: torch.Tensor) -> None:
-        """A backward pass has this gradient for a parameter."""
         if known.left is not None:
             left = nonzero(parameter.grad)
             known.left = None if left is None else known.left & left
@@ -67,7 +66,6 @@ class ZeroGrads(Probe):
 
     @staticmethod
     def added(known: Gradient, parameter: nn.Parameter) -> None:
-        """It has been added to the parameter's own."""
         known.accumulated = True
 
     def held(self, optimizer) -> Iterable[tuple[nn.Parameter, Gradient]]:
@@ -100,11 +98,6 @@ class ZeroGrads(Probe):
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         if all(self.steps.get(id(each), 0) >= STEPS for each in self.watch.optimizers):
             self.close()
-
-    def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks = []
 
     def part(self) -> dict:
         if len(self.lost) < 2:
