@@ -61,7 +61,7 @@ def wanted_kind(choice: str, torch_cuda: str | None) -> str:
 
 
 def archs_here() -> tuple[str, ...]:
-    """The generations of the GPUs that are visible here, as in ("80", "90"); empty without one."""
+    """As in ("80", "90"); empty without a GPU."""
     found = {gpu.compute_capability.replace(".", "") for gpu in visible_gpus() if gpu.compute_capability}
     return tuple(sorted(found, key=int))
 
@@ -76,7 +76,6 @@ def toolkit_requirements(torch_cuda: str) -> list[str]:
 
 
 def toolkit_comes_as_wheels(torch_cuda: str) -> bool:
-    """From CUDA 13 on."""
     return int(torch_cuda.split(".")[0]) >= FIRST_CUDA_WITH_WHEELS
 
 
@@ -107,7 +106,6 @@ def system_toolkit(torch_cuda: str) -> Path | None:
 
 
 def no_toolkit(torch_cuda: str) -> UserError:
-    """The error where there is neither an installed toolkit nor one in wheels."""
     return UserError(
         f"no nvcc for CUDA {torch_cuda.split('.')[0]} found, which torch here was built with (there are wheels of it"
         f" only from CUDA {FIRST_CUDA_WITH_WHEELS} on); install CUDA toolkit {torch_cuda} and set CUDA_HOME to it,"
@@ -125,7 +123,7 @@ def _nvcc_major(nvcc: Path) -> str:
 
 
 def arrange_nccl(folder: Path) -> Path | None:
-    """A folder with headers and library of the NCCL that torch itself loads; None where it has none."""
+    """Headers and library of the NCCL that torch itself loads; None where it has none."""
     for entry in sys.path:
         nccl = Path(entry or ".") / "nvidia" / "nccl"
         library = nccl / "lib" / "libnccl.so.2"

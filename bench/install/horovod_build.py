@@ -82,7 +82,6 @@ def build(now: Status, jobs: int | None, deadline: float) -> Path:
 
 
 def _fresh_log(label: str) -> Path:
-    """An empty log file for this build, in the cache folder."""
     python = f"py{sys.version_info.major}.{sys.version_info.minor}"
     log = cache_dir() / "logs" / f"horovod-{label}-{python}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +188,7 @@ def fetch_sdist(work: Path, log: Path, deadline: float) -> Path:
 
 
 def find_or_fetch_cmake(work: Path, log: Path, deadline: float) -> str:
-    """CMake from this environment or machine, or fetched as a wheel for this build alone."""
+    """From this environment or machine, or a wheel for this build alone."""
     found = toolchain.find_cmake()
     if found:
         return found
@@ -199,7 +198,7 @@ def find_or_fetch_cmake(work: Path, log: Path, deadline: float) -> str:
 
 
 def _keep(wheel: Path) -> Path:
-    """Move a finished wheel into the cache; both lie in one file system, so it appears there whole."""
+    """Both folders lie in one file system, so the wheel appears there whole."""
     kept = cache_dir() / "wheels" / wheel.name
     kept.parent.mkdir(parents=True, exist_ok=True)
     os.replace(wheel, kept)
@@ -208,7 +207,7 @@ def _keep(wheel: Path) -> Path:
 
 @contextlib.contextmanager
 def _work_folder():
-    """An empty folder in the cache for one build. What a killed build left goes first: the lock is ours."""
+    """What a killed build left goes first: the lock is ours."""
     root = cache_dir() / "work"
     shutil.rmtree(root, ignore_errors=True)
     (root / "tmp").mkdir(parents=True)

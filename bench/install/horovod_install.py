@@ -88,7 +88,7 @@ def import_error() -> str | None:
 
 
 def _copy_to(wheel: Path, folder: str) -> Path:
-    """Copy a wheel into a folder, so that it appears there whole or not at all."""
+    """It appears there whole or not at all."""
     target = Path(folder).expanduser().resolve() / wheel.name
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -101,7 +101,7 @@ def _copy_to(wheel: Path, folder: str) -> Path:
 
 
 def _install_and_check(wheel: Path) -> bool:
-    """Install a wheel in place of any other Horovod; whether it can then be imported."""
+    """In place of any other Horovod; whether it can then be imported."""
     log = cache_dir() / "logs" / "install.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     soon = time.monotonic() + 600

@@ -72,13 +72,13 @@ def torch_version() -> tuple[str, str | None] | None:
 
 
 def torch_rocm() -> str | None:
-    """The ROCm version of a torch that is built for AMD's GPUs; None for another."""
+    """None for a torch that is not built for AMD's GPUs."""
     found = re.search(r"^(?:hip|rocm)\b.*= '([^']+)'", _torch_version_file(), re.MULTILINE)
     return found.group(1) if found else None
 
 
 def _torch_version_file() -> str:
-    """The text of the installed torch's version.py; "" without torch."""
+    """ "" without torch."""
     spec = importlib.util.find_spec("torch")
     path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     return path.read_text() if path and path.is_file() else ""
@@ -101,7 +101,7 @@ def version_label(torch: str, kind: str, simd: bool, archs: tuple[str, ...] = ()
 
 
 def archs_of(version: str) -> list[str]:
-    """The generations of GPUs that a wheel names, as in ["90"]; empty for one that is for all that torch is for."""
+    """As in ["90"]; empty for a wheel that is for all that torch is for."""
     return re.findall(r"\.sm(\d+)\b", version)
 
 
@@ -175,7 +175,6 @@ def cache_dir() -> Path:
 
 
 def cached_wheel(label: str) -> Path | None:
-    """The wheel with this label for this Python and platform, where it has been built before."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     system = re.sub(r"[-.]", "_", sysconfig.get_platform())
     found = sorted((cache_dir() / "wheels").glob(f"horovod-{VERSION}+{label}-{tag}-*-{system}.whl"))

@@ -178,7 +178,6 @@ def lock_without_cuda(lock: Path) -> Path:
 
 
 def add_notebooks(folder: Path) -> None:
-    """Jupyter, nbgrader and Sphinx for an environment that make_venv has made."""
     check_owner(folder)
     with one_at_a_time():
         own = torch_build.named(torch_build.installed(folder), LOCK.read_text())
@@ -211,18 +210,15 @@ def uv_environment(python: Path) -> dict[str, str]:
 
 
 def uv_install(python: Path) -> list[str]:
-    """The command that installs with uv."""
     uv = python.with_name("uv")
     return [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
 
 
 def pip_install(python: Path) -> list[str]:
-    """The command that installs with pip."""
     return [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
 
 
 def check_python(wanted: tuple) -> None:
-    """Raise SetupError for a Python outside the supported range."""
     if sys.version_info[:2] not in wanted:
         raise SetupError(wrong_python(wanted))
 
@@ -317,7 +313,7 @@ def _installed(name: str) -> bool:
 
 
 def _version(name: str) -> str:
-    """The version of an installed package; "" of one that is not."""
+    """ "" of a package that is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

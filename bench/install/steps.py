@@ -53,7 +53,7 @@ def explain_failure(output: str) -> str:
 
 
 def install_missing(log: Path, deadline: float) -> None:
-    """Install the packages of NEEDS that are not there; what is there keeps its version."""
+    """What is there of NEEDS keeps its version."""
     missing = [name for name in NEEDS if not _has(name)]
     if missing:
         run_step([*PIP, "install", *missing], log, f"installing {' '.join(missing)}", deadline)

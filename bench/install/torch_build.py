@@ -56,7 +56,6 @@ class Driver(NamedTuple):
 
 
 def index(build: str = "cpu") -> str:
-    """The address of the index with a build."""
     of_cpu = os.environ.get(OTHER_INDEX, INDEX).rstrip("/")
     return of_cpu if build == "cpu" else f"{of_cpu.rpartition('/')[0]}/{build}"
 
@@ -149,7 +148,6 @@ def too_old(version: str) -> bool:
 
 
 def oldest() -> str:
-    """As in "2.7"."""
     return ".".join(map(str, OLDEST))
 
 
@@ -162,7 +160,7 @@ def installed(folder: Path) -> str | None:
 
 
 def named(build: str | None, lock: str) -> str | None:
-    """One name for a build: the lock's own, PyPI's, is cuda."""
+    """The lock's own build, PyPI's, is cuda."""
     return "cuda" if build == own_build(lock) else build
 
 
@@ -177,7 +175,6 @@ def own_build(lock: str) -> str:
 
 
 def versions(lock: str) -> dict[str, str]:
-    """The versions of torch and torchvision in a lock's text."""
     return dict(re.findall(r"^(torch|torchvision)==([^\s;]+)", lock, re.MULTILINE))
 
 

@@ -141,8 +141,7 @@ def end_after_collective(operations: list) -> int:
 
 
 def end_of(node, names: tuple[str, ...]) -> int:
-    """When the outermost operation ended that is so named and in which an event of the profiler happened; 0 of one in
-    none."""
+    """When the outermost such operation around an event of the profiler ended; 0 where there is none."""
     end = 0
     while node := node.parent:
         if node.name.startswith(names):
@@ -151,8 +150,6 @@ def end_of(node, names: tuple[str, ...]) -> int:
 
 
 class HistoryOfGpus:
-    """The allocations on all GPUs of this process, by whichever thread."""
-
     source = HISTORY
 
     def __init__(self, devices: list[torch.device]):
@@ -170,7 +167,7 @@ class HistoryOfGpus:
         self.call(None)
 
     def call(self, enabled: str | None, **options) -> None:
-        """Turn the history on or off, without stacks, which cost time and memory."""
+        """Without stacks, which cost time and memory."""
         try:
             torch.cuda.memory._record_memory_history(enabled=enabled, context=None, **options)
         except Exception as error:
@@ -191,5 +188,4 @@ class HistoryOfGpus:
 
 
 def in_gib(parts: dict[str, int]) -> dict[str, float]:
-    """Bytes by kind in GiB."""
     return {kind: round(size / GIB, 6) for kind, size in parts.items()}

@@ -49,7 +49,7 @@ def oom_kills(proc: Path = PROC, root: Path = CGROUP) -> int:
 
 
 def text_of(path: Path) -> str:
-    """A file of the kernel's; empty where it cannot be read."""
+    """Empty where the file cannot be read."""
     try:
         return path.read_text()
     except OSError:

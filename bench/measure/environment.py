@@ -146,7 +146,6 @@ def describe_machine() -> dict[str, Any]:
 
 
 def cpu_flags() -> list[str]:
-    """Which of CPU_FLAGS this processor has."""
     return [flag for flag in CPU_FLAGS if flag in _first_cpu().get("flags", "").split()]
 
 
@@ -157,7 +156,6 @@ def cpu_model() -> str:
 
 @functools.cache
 def _macos_cpu() -> str | None:
-    """The processor's name on macOS; None elsewhere."""
     if shutil.which("sysctl") is None:
         return None
     return (_output(["sysctl", "-n", "machdep.cpu.brand_string"], timeout_s=5) or "").strip() or None
@@ -213,7 +211,7 @@ def _quota_of(group: Path) -> float | None:
 
 @functools.cache
 def gpu_topology() -> str | None:
-    """How the GPUs are joined, as `nvidia-smi topo -m` prints it; None without nvidia-smi."""
+    """`nvidia-smi topo -m`; None without nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
     text = _output(["nvidia-smi", "topo", "-m"], timeout_s=5)
@@ -246,7 +244,7 @@ def _version(package: str) -> str | None:
 
 
 def _torch_versions() -> dict[str, str | None]:
-    """The build that is loaded, and the libraries under it where a GPU can be used."""
+    """The libraries under torch only where a GPU can be used."""
     import torch
 
     has_gpu = torch.cuda.is_available()
@@ -304,7 +302,7 @@ def relevant_variables(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _output(command: list[str], timeout_s: float) -> str | None:
-    """What a command printed, or None where it is absent, fails, or takes too long."""
+    """None where the command is absent, fails, or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired):

@@ -51,7 +51,7 @@ def collect_facts(config, mode, trainer) -> dict:
 
 
 def groups_of(optimizer) -> str:
-    """The parameter groups of an optimizer that has several: "2 parameters, weight_decay 0.1; 4 parameters, …"."""
+    """As in "2 parameters, weight_decay 0.1; 4 parameters, …"."""
     shown = ("lr_factor", "weight_decay", "momentum")
     return "; ".join(
         f"{sum(p.numel() for p in group['params'])} parameters"
@@ -61,7 +61,6 @@ def groups_of(optimizer) -> str:
 
 
 def memory_format(model: nn.Module, images_last: bool) -> str:
-    """How images and the weights of the convolutions lie in memory."""
     weights = [p for p in model.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1]
     weights_last = bool(weights) and all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
     if images_last != weights_last:
@@ -70,7 +69,7 @@ def memory_format(model: nn.Module, images_last: bool) -> str:
 
 
 def schedule_of(config) -> str:
-    """The learning rate's way in words: "cosine, warm-up over 5 epochs"."""
+    """As in "cosine, warm-up over 5 epochs"."""
     name, _, drops = config.schedule.partition(":")
     after = f"after epochs {drops.replace(',', ', ')}" if drops else f"every {config.schedule_epochs:g} epochs"
     settings = {"step": f" × {config.schedule_factor:g} {after}",

@@ -11,7 +11,6 @@ BEGIN, END = "bench.timeline.begin", "bench.timeline.end"  # our own reductions 
 
 
 def is_mark(tensor: dict) -> bool:
-    """Whether a tensor of Horovod's file is one of our own markers."""
     return tensor["name"].endswith((BEGIN, END))
 
 

@@ -35,7 +35,6 @@ class Load:
 
 
 def counters() -> dict[str, float | None]:
-    """All of them, now."""
     used, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     machine = psutil.cpu_times()
     interrupts = getattr(machine, "irq", 0.0) + getattr(machine, "softirq", 0.0)
@@ -52,7 +51,7 @@ def counters() -> dict[str, float | None]:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of another process and of its children that have ended; 0 when it has ended itself."""
+    """Of its ended children, too; 0 when the process has ended itself."""
     with contextlib.suppress(psutil.Error):
         times = process.cpu_times()
         return times.user + times.system + times.children_user + times.children_system

@@ -104,7 +104,7 @@ class MemorySampler:
         return self._report
 
     def _run(self) -> None:
-        """Sample whenever the pause after the last sample is over; a mark is a sample too, and begins it anew."""
+        """A mark is a sample, too, and begins the pause anew."""
         while not self._ended.wait(self._pause_left()):
             if self._pause_left() == 0:
                 self._sample()
@@ -113,13 +113,12 @@ class MemorySampler:
         return max(0.0, self._sampled + self._interval() - time.monotonic())
 
     def _interval(self) -> float:
-        """Seconds to pause after the last sample."""
         taken = max((len(trace.times) for trace in self._traces), default=0)
         cost = self._costs[-1] if self._costs else 0.0
         return max(MIN_INTERVAL_S * 2 ** (taken // SAMPLES_PER_DOUBLING), PAUSE_PER_COST * cost)
 
     def _sample(self) -> None:
-        """One sample of every device, from the thread or from a mark: one at a time."""
+        """From the thread or from a mark: one at a time."""
         if not self._lock.acquire(timeout=STOP_LIMIT_S):
             return self._note(f"A sample hung for more than {STOP_LIMIT_S} s.")
         try:
@@ -237,7 +236,6 @@ def _distinct(devices: list[torch.device]) -> list[torch.device | None]:
 
 
 def _open(device: torch.device | None, cpu_replicas: bool) -> _Trace:
-    """A trace with its probe, or with the reason why it has none."""
     trace = _Trace("cpu" if device is None else str(device), None)
     try:
         trace.probe = HostProbe(cpu_replicas) if device is None else CudaProbe(device)

@@ -54,8 +54,6 @@ class Event(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What is at an address at a moment."""
-
     kind: str
     address: int
     moment: int

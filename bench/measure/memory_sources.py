@@ -39,8 +39,6 @@ NVML_FIGURES = {  # where each column's reason is found in NvmlDevice.reasons
 
 
 class CudaProbe:
-    """One GPU by four sources, none of which waits for the GPU."""
-
     def __init__(self, device: torch.device) -> None:
         import torch
 
@@ -54,7 +52,6 @@ class CudaProbe:
         self.reset_peaks()
 
     def reset_peaks(self) -> None:
-        """The allocator's peaks begin anew, from what is there now."""
         self._cuda.reset_peak_memory_stats(self._index)
 
     def labels(self) -> dict[str, Any]:
@@ -128,8 +125,6 @@ class CudaProbe:
 
 
 class HostProbe:
-    """This process's host memory and its loader workers'."""
-
     def __init__(self, cpu_replicas: bool = False) -> None:
         self._source, self._read_process = _best_reader()
         self._cpu_replicas, self._unreadable = cpu_replicas, False
@@ -165,7 +160,7 @@ class HostProbe:
         return found
 
     def _read_worker(self, pid: int) -> int:
-        """A loader worker's bytes; 0 when it has just ended, or may not be read (macOS)."""
+        """0 when the worker has just ended, or may not be read (macOS)."""
         import psutil
 
         try:
@@ -205,14 +200,14 @@ def read_pss(pid: int) -> int:
 
 
 def read_uss(pid: int) -> int:
-    """Unique set size in bytes. Raises psutil.Error."""
+    """Raises psutil.Error."""
     import psutil
 
     return psutil.Process(pid).memory_full_info().uss
 
 
 def read_rss(pid: int) -> int:
-    """Resident set size in bytes. Raises psutil.Error."""
+    """Raises psutil.Error."""
     import psutil
 
     return psutil.Process(pid).memory_info().rss

@@ -25,7 +25,7 @@ def name() -> str:
 
 
 def key() -> str:
-    """What tells a node of a run from the others: ranks that say the same are on one."""
+    """Ranks that say the same are on one node."""
     return f"{os.environ.get(NUMBER, '')} {name()}"
 
 
@@ -64,7 +64,7 @@ def link() -> dict[str, str | float | None]:
 
 
 def interface() -> str | None:
-    """The interface that an engine was told to use; else the one of the route to where the ranks meet."""
+    """What an engine was told to use; else the one of the route to where the ranks meet."""
     if told := next(filter(None, map(os.environ.get, TOLD)), None):
         return told
     place = next(filter(None, map(os.environ.get, MEETING)), None)

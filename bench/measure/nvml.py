@@ -230,7 +230,7 @@ def _by_uuid(every: list[Gpu], entry: str) -> Gpu | None:
 
 
 def _by_slice(every: list[Gpu], entry: str) -> list[Gpu]:
-    """The one MIG slice that an entry names, whole or cut short; none where it names none or several."""
+    """None of them where the entry names none or several."""
     matches = [gpu for whole in every for gpu in slices_of(whole) if gpu.uuid.startswith(entry)]
     return matches if len(matches) == 1 else []
 
@@ -300,19 +300,18 @@ class NvmlDevice:
         return self._memory_version is None
 
     def used_bytes(self) -> int | None:
-        """Memory in use on the GPU by everybody, in bytes."""
+        """By everybody."""
         return self._ask(
             "used", lambda: self._lib.nvmlDeviceGetMemoryInfo(self._handle, version=self._memory_version).used
         )
 
     def free_bytes(self) -> int | None:
-        """Memory that nobody uses, in bytes."""
         return self._ask(
             "free", lambda: self._lib.nvmlDeviceGetMemoryInfo(self._handle, version=self._memory_version).free
         )
 
     def process_bytes(self, pid: int) -> int | None:
-        """Memory that process `pid` holds on the GPU, its CUDA context included, in bytes."""
+        """Its CUDA context included."""
         rows = self._rows()
         if rows is None:
             return None
@@ -335,20 +334,19 @@ class NvmlDevice:
         return self._ask("utilization", lambda: self._lib.nvmlDeviceGetUtilizationRates(self._handle).gpu)
 
     def power_w(self) -> float | None:
-        """Power drawn by the board, in watts."""
         return self._ask("power", lambda: self._lib.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
 
     def power_limit_w(self) -> float | None:
-        """What the board may draw, in watts: less than another one's makes it slower."""
+        """Less than another GPU's makes it slower."""
         return self._ask("power limit", lambda: self._lib.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1e3)
 
     def processes(self) -> list[int] | None:
-        """The ids of all processes that compute on the GPU; in a container they may be the host's numbers."""
+        """In a container they may be the host's numbers."""
         rows = self._rows()
         return None if rows is None else sorted({row.pid for row in rows})
 
     def _rows(self) -> list[Any] | None:
-        """The list of compute processes; None where it cannot be had, or is not what it seems."""
+        """None where the list of compute processes cannot be had, or is not what it seems."""
         rows = self._ask("process", lambda: self._list_processes(self._handle))
         if rows and any(row.pid in NOBODY for row in rows):
             self.reasons["process"] = (
@@ -358,15 +356,14 @@ class NvmlDevice:
         return rows
 
     def sm_clock_mhz(self) -> int | None:
-        """The clock of the multiprocessors now, in MHz."""
         return self._ask("clock", lambda: self._lib.nvmlDeviceGetClockInfo(self._handle, self._lib.NVML_CLOCK_SM))
 
     def throttle_reasons(self) -> int | None:
-        """Why the clock is below the highest now, as the bits of nvml.h; ``SLOWED`` are those that disturb."""
+        """Bits of nvml.h; ``SLOWED`` are those that disturb."""
         return self._ask("throttle", lambda: self._lib.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
 
     def energy_j(self) -> float | None:
-        """Energy drawn since the driver was loaded, in joules (from Volta on)."""
+        """Since the driver was loaded (from Volta on)."""
         return self._ask("energy", lambda: self._lib.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
 
     def _ask(self, figure: str, read: Callable[[], Any]) -> Any:
@@ -434,8 +431,6 @@ def topology() -> dict[str, list[dict]] | None:
 
 
 def _attached(lib: ModuleType, gpu: Gpu, handle: Any) -> dict:
-    """One GPU of `topology`."""
-
     def ask(function: str, *arguments: Any) -> Any:
         return _try(lib, lambda: getattr(lib, function)(handle, *arguments))
 
@@ -455,7 +450,6 @@ def _attached(lib: ModuleType, gpu: Gpu, handle: Any) -> dict:
 
 
 def _between(lib: ModuleType, one: tuple[Gpu, Any], other: tuple[Gpu, Any]) -> dict:
-    """Two GPUs of `topology`."""
     handles = one[1], other[1]
     path = _try(lib, lambda: lib.nvmlDeviceGetTopologyCommonAncestor(*handles))
     peer = _try(lib, lambda: lib.nvmlDeviceGetP2PStatus(*handles, READ))
@@ -486,7 +480,6 @@ def _connect() -> tuple[ModuleType | None, str | None]:
 
 
 def _explain(lib: ModuleType, error: Exception) -> str:
-    """An NVML error as one sentence."""
     sentences = {
         lib.NVMLError_LibraryNotFound: "There is no NVIDIA driver: its library libnvidia-ml.so.1 was not found.",
         lib.NVMLError_FunctionNotFound: "The NVIDIA driver is too old: its NVML lacks the function asked for.",

@@ -27,7 +27,7 @@ def offset() -> float:
 
 
 def command_began() -> float | None:
-    """When the command of this rank began, as its launcher has put it into the environment; None without a launcher."""
+    """As its launcher has put it into the environment; None without a launcher."""
     return float(os.environ[STARTED_AT]) if STARTED_AT in os.environ else None
 
 

@@ -53,7 +53,6 @@ def bounded(said: str) -> bool:
 
 
 def in_this_process() -> str:
-    """``policy`` of this process."""
     mapped = PROC / "self" / "maps"
     libraries = {Path(line.split()[-1]).name for line in mapped.read_text().splitlines()} if mapped.exists() else ()
     loaded = [name for name in READ_BY if any(re.match(rf"{name}\d*[-.]", library) for library in libraries)]

@@ -119,12 +119,10 @@ class Mistake:
 
     @property
     def wrong(self) -> dict:
-        """The options that make a right run wrong."""
         return self.switch or {"mistake": self.name}
 
     @property
     def warning(self) -> str:
-        """What a run with MISTAKE=<name> says of itself."""
         return f"a mistake made on purpose (MISTAKE={self.name}): {self.title}"
 
     def find(self, observed: dict) -> Finding | None:

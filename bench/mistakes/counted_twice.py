@@ -4,8 +4,7 @@ from bench.mistakes.base import Mistake, Question
 
 
 def detect(observed: dict) -> str | Question | None:
-    """More examples counted than the validation set has. Where the counts are not known, examples that several ranks
-    draw of a set that they share out are a question."""
+    """Where the counts are not known, examples that several ranks draw of a set that they share out are a question."""
     reported = observed.get("reported") or {}
     counted, whole = [n for rank in reported.get("images", []) for n in rank], reported.get("val_images")
     if whole and counted and max(counted) <= whole:

@@ -5,7 +5,6 @@ from bench.mistakes.base import Finding, Mistake, Question
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
-    """Replicas that are equal before the first step, and differ later."""
     start, end = (observed.get(when, {}).get("parameters", []) for when in ("start", "end"))
     weights = observed.get("weights") or {}
     apart = weights.get("apart_at")

@@ -25,7 +25,6 @@ def detect(observed: dict) -> str | None:
 
 
 def named(indices: list[int]) -> str:
-    """GPUs as torch names them."""
     return ", ".join(f"cuda:{index}" for index in indices)
 
 

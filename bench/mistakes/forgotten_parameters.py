@@ -17,7 +17,6 @@ STEPS = 3  # after which parameters that are what they were are a sign
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
-    """Parameters that require a gradient and get one, and are in no optimizer; or all of them stand still."""
     zeroed = observed.get("zero_grad") or {"lost": 0}
     if zeroed["lost"] >= STEPS and zeroed["lost"] == zeroed["steps"]:
         evidence = (

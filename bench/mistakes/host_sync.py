@@ -17,7 +17,6 @@ def detect(observed: dict) -> str | Finding | None:
 
 
 def waits(record, observed) -> float | None:
-    """Lines of the script that make the host wait for the device, counted per step."""
     found = observed.get("host_syncs")
     return None if found is None else sum(line["per_step"] for line in found)
 

@@ -5,7 +5,7 @@ from bench.mistakes.base import Mistake, Question
 
 
 def detect(observed: dict) -> str | Question | None:
-    """Ranks that loaded other contents from one file. It is a question where the replicas do not differ."""
+    """It is a question where the replicas do not differ."""
     apart = (observed.get("contents") or {}).get("apart")
     if not apart:
         return None

@@ -7,7 +7,7 @@ SHORT_S = 0.01  # on a CPU a wait that is shorter in a quarter of the steps says
 
 
 def detect(observed: dict) -> str | Question | None:
-    """A loader that is slower than the training; a possible mistake where other processes slowed it."""
+    """A possible mistake where other processes slowed the loader."""
     loader = observed.get("loader") or {}
     shares = loader.get("wait_share") or [0]
     waits = loader.get("wait_s") or [None] * len(shares)

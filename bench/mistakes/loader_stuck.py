@@ -19,7 +19,6 @@ def detect(observed: dict) -> str | None:
 
 
 def at(place: dict) -> str:
-    """A place, short."""
     return f"{Path(place['file']).name}:{place['line']} ({place['function']})"
 
 

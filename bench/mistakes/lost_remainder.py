@@ -18,7 +18,6 @@ def order(script, num_images: int, seed: int, epoch: int):
 
 
 def epoch_images(script, num_images: int) -> int:
-    """Whole batches of every rank's shard."""
     batch = script.config.global_batch // script.topology.world_size  # of one rank
     steps = num_images // script.topology.world_size // batch
     if not steps:
@@ -48,7 +47,6 @@ def detect(observed: dict) -> str | Finding | None:
 
 
 def asked(evidence: str, question: str) -> Finding:
-    """More examples than a remainder."""
     return Finding(MISTAKE.name, "examples that no epoch draws", evidence, "nothing is learnt from them",
                    "draw from the whole data set, on as many shards as there are ranks", question)  # fmt: skip
 

@@ -4,7 +4,6 @@ from bench.mistakes.base import Mistake
 
 
 def detect(observed: dict) -> str | None:
-    """A step in which the optimizers of the ranks have different learning rates."""
     rates = observed.get("rates") or {}
     if rates.get("apart_at") is None:
         return None

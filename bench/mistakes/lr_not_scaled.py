@@ -36,7 +36,6 @@ def detect(observed: dict) -> str | Finding | Question | None:
 
 
 def near(rate: float, meant: float) -> bool:
-    """Whether it is at most a tenth off."""
     return abs(rate / meant - 1) <= 0.1
 
 
@@ -47,7 +46,6 @@ TOO_HIGH = (
 
 
 def other_batch(config) -> bool:
-    """Whether LR is meant for another global batch than the run's."""
     return bool(config.lr_batch) and not (config.per_device_batch and config.global_batch == config.lr_batch)
 
 

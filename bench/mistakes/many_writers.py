@@ -35,7 +35,6 @@ def whose(state: dict | None) -> str:
 
 
 def detect(observed: dict) -> str | None:
-    """One file, several ranks."""
     several = {name: ranks for name, ranks in observed.get("writers", {}).items() if len(ranks) > 1}
     if not several:
         return None
@@ -44,7 +43,6 @@ def detect(observed: dict) -> str | None:
 
 
 def writers(record, observed) -> int | None:
-    """The most ranks that wrote one file."""
     files = observed.get("writers")
     return None if files is None else max(map(len, files.values()), default=0)
 

@@ -27,7 +27,6 @@ class Measure:
         return dataclasses.replace(self, name=name, form=".4f" if fine else self.form)
 
     def expected(self, moves: str) -> "Measure":
-        """The same measure with an expected direction."""
         return dataclasses.replace(self, moves=moves)
 
 
@@ -54,7 +53,6 @@ def metric(record, observed) -> float | None:
 
 
 def ranks_metric(record, observed: dict) -> list[float]:
-    """The same as each rank reports it."""
     first = record.workload.metrics[0]
     return [first.shown(epochs[-1]) for epochs in observed.get("reported", {}).get(first.key, []) if epochs]
 

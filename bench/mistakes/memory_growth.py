@@ -8,7 +8,7 @@ SHARE = 0.02  # of what was in use: likewise
 
 
 def detect(observed: dict) -> Question | None:
-    """Memory that grew steadily, on the rank on which it grew most."""
+    """On the rank on which it grew most."""
     memory = observed.get("memory") or {}
     grown = [(used[1] - used[0], used, steps) for used, steps, steadily
              in zip(memory.get("bytes", []), memory.get("steps", []), memory.get("steadily", []), strict=True)

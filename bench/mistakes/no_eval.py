@@ -4,7 +4,6 @@ from bench.mistakes.base import Mistake, Question
 
 
 def detect(observed: dict) -> Question | None:
-    """Batch norms or dropouts that computed in training mode while batches came without gradients and no step."""
     seen = observed.get("eval_mode") or {}
     if not seen.get("in_training_mode"):
         return None

@@ -4,7 +4,6 @@ from bench.mistakes.base import Mistake
 
 
 def detect(observed: dict) -> str | None:
-    """A launcher's variable names several processes, and neither torch.distributed nor Horovod is initialised."""
     group = observed.get("group") or {}
     if group.get("joined", True) or not group.get("launched"):
         return None

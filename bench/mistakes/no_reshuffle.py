@@ -37,7 +37,6 @@ def detect(observed: dict) -> str | Finding | None:
 
 
 def asked(evidence: str, question: str) -> Finding:
-    """What only its author knows, of a sampler that does not say that it shuffles."""
     consequence = "in every epoch the same examples follow each other"
     return Finding(MISTAKE.name, "epochs in the same order", evidence, consequence, "shuffle in each epoch", question)
 

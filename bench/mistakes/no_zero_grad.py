@@ -5,7 +5,6 @@ from bench.mistakes.outside import some
 
 
 def detect(observed: dict) -> str | None:
-    """Gradients that were not zeroed between two steps: backward passes added to those of the step before."""
     seen = observed.get("zero_grad") or {}
     if not seen.get("kept"):
         return None

@@ -4,7 +4,6 @@ from bench.mistakes.base import Mistake
 
 
 def detect(observed: dict) -> str | None:
-    """Modules named in Watch(others=) whose parameters are not the same on all ranks at the end."""
     apart = {name: hashes for name, hashes in (observed.get("others") or {}).items() if len(set(hashes)) > 1}
     if not apart:
         return None

@@ -7,7 +7,6 @@ from bench.mistakes.measures import Measure
 
 
 def sum_counts(script, counts):
-    """Rank 0 waits in a collective that no other rank enters."""
     if script.topology.rank == 0:
         counts = script.mode.reduce(counts, "sum")
     return counts
@@ -30,7 +29,6 @@ def detect(observed: dict) -> str | None:
 
 
 def hung(record, observed) -> float:
-    """1 for a run that made no progress until it was ended."""
     return float(record.hung)
 
 

@@ -21,12 +21,10 @@ def detect(observed: dict) -> str | None:
 
 
 def differ(numbers: list) -> bool:
-    """Whether they are not all the same."""
     return len(set(numbers)) > 1
 
 
 def counts(numbers: list[int]) -> str:
-    """The first of them."""
     return ", ".join(map(str, numbers[:8]))
 
 

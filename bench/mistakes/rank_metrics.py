@@ -7,7 +7,6 @@ from bench.mistakes.measures import Measure, of_epoch, ranks_metric
 
 
 def sum_counts(script, counts):
-    """Each rank's figure is of its share."""
     return counts
 
 
@@ -68,13 +67,12 @@ def other_mean(reported: dict, trained: dict | None, ranks: int) -> Finding | No
 
 
 def of_examples(images: list[int], trained: dict) -> str:
-    """The examples that the last figure is said to be of, beside those of a rank."""
+    """The examples that the last value is said to be of, beside those of a rank."""
     seen = (trained["examples"][0] or [None])[-1]
     return f"; it is reported for {images[-1]} examples, and rank 0 trained on {seen}" if images and seen else ""
 
 
 def mean(values: tuple) -> float | None:
-    """None where a rank has none."""
     return None if None in values else sum(values) / len(values)
 
 
@@ -84,7 +82,6 @@ def near(said: float | None, expected: float | None, factor: float) -> bool:
 
 
 def asked(evidence: str, question: str) -> Finding:
-    """A figure that is the same on all ranks, and may be wrong."""
     return Finding(MISTAKE.name, "a figure that is divided by another number", evidence,
                    "the figure changes with the number of ranks",
                    "sum losses and counts over ranks (all_reduce), and divide once", question)  # fmt: skip

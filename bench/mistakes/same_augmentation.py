@@ -50,7 +50,6 @@ REMEDY = (
 
 
 def different_streams(record, observed) -> int | None:
-    """Different streams of random crops among the ranks."""
     found = observed.get("augmentation", {}).get("streams")
     return None if found is None else len(set(found))
 

@@ -5,7 +5,6 @@ from bench.mistakes.base import Mistake, Question
 
 
 def detect(observed: dict) -> Question | None:
-    """Ranks that draw the same numbers while they train a step."""
     streams = observed.get("random", {}).get("streams", [])
     kinds = len(set(streams))
     if kinds == len(streams):

@@ -4,7 +4,7 @@ from bench.mistakes.base import Mistake
 
 
 def detect(observed: dict) -> str | None:
-    """Parameters of the optimizer that are not the model's and get no gradient, while the model's own are missing."""
+    """Their gradients never come, and the model's own parameters are missing."""
     seen = observed.get("parameters") or {}
     if not seen.get("stale"):
         return None

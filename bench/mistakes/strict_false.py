@@ -9,7 +9,7 @@ from bench.mistakes.measures import METRIC, Measure, of_epoch
 
 
 def build_model(script, num_outputs: int, say):
-    """The plain model, into which nothing is loaded. A PRETRAINED file without prefixes is read as if saved wrapped."""
+    """A PRETRAINED file without prefixes is read as if saved wrapped."""
     model = script.fresh_model(num_outputs, say)
     weights = script.read_weights(script.config.pretrained)
     model.load_state_dict({f"module.{key}": value for key, value in weights.items()}, strict=False)

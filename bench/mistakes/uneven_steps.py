@@ -61,7 +61,6 @@ def left_alone(places: dict[int, dict]) -> str:
 
 
 def asked(evidence: str, question: str) -> Finding:
-    """Where no rank waits for ever."""
     consequence = "the ranks' examples count differently: those of a longer shard take more steps, or have steps alone"
     remedy = "shards of one length, where that is not meant"
     return Finding(MISTAKE.name, MISTAKE.title, evidence, consequence, remedy, question)

@@ -7,7 +7,7 @@ UNEVEN = 1.1  # of the weight of a target on two ranks, from where on it is a qu
 
 
 def detect(observed: dict) -> Question | None:
-    """Targets that weigh more on one rank than on another, where the ranks have batches of the same length."""
+    """Only where the ranks have batches of the same length."""
     targets = observed.get("targets")
     if not targets or targets["ratio"] <= UNEVEN or uneven_steps.detect(observed):
         return None

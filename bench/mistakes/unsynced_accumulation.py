@@ -6,7 +6,6 @@ from bench.mistakes.drift import averaged
 
 
 def detect(observed: dict) -> str | Question | None:
-    """Steps before which the last backward pass was not exchanged."""
     passes = observed.get("passes") or {}
     if not passes.get("unsynced") or (passes["unsynced"] == passes["steps"] and not accumulates(observed)):
         return None

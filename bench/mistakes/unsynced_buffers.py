@@ -5,7 +5,6 @@ from bench.mistakes.outside import some
 
 
 def detect(observed: dict) -> Question | None:
-    """An evaluation on several ranks whose buffers differ."""
     seen = observed.get("evaluation") or {}
     if seen.get("apart_at") is None:
         return None

@@ -10,7 +10,7 @@ from bench.mistakes.measures import LOSS, METRIC, Measure
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Replicas whose parameters differ before the first step. Where nothing is exchanged they do."""
+    """Where nothing is exchanged replicas differ by design."""
     start = observed.get("start", {}).get("parameters", [])
     if not observed.get("exchanges", True) or len(set(start)) <= 1:
         return None
@@ -22,13 +22,11 @@ def detect(observed: dict) -> str | Finding | None:
 
 
 def sets_of(hashes: list[str]) -> str:
-    """How many kinds of weights there are on how many ranks."""
     names = ", ".join([digest[:8] for digest in hashes[:4]] + ["…"] * (len(hashes) > 4))
     return f"{len(set(hashes))} different sets of weights on {len(hashes)} ranks (sha256 {names})"
 
 
 def different_models(record, observed) -> int | None:
-    """How many different models the ranks hold at the end."""
     return len({part.final_weights_sha256 for part in record.samples}) or None
 
 

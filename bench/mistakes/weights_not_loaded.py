@@ -4,7 +4,6 @@ from bench.mistakes.base import Mistake, Question
 
 
 def detect(observed: dict) -> str | Question | None:
-    """An assignment in the place of a call; or weights that were read, of which the model has none."""
     seen = observed.get("unloaded") or {}
     if seen.get("assigned"):
         return f"{seen['assigned']}.state_dict is no method any more: something was assigned to it, and nothing loaded"

@@ -51,7 +51,7 @@ def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
         widest = max(widest, *map(len, joined), 0)
         inner += joined[:-1] if whole else joined
         if whole and joined and len(counts) < MOST_EPOCHS:
-            each = [np.bincount(np.concatenate([NONE, *steps]), minlength=num_images) for steps, _ in walks]
+            each = [np.bincount(in_a_row(steps), minlength=num_images) for steps, _ in walks]
             counts.append(sum(each))
             again.append(int(sum((count > 1).sum() for count in each)))
     found = {"num_images": num_images, "global_batch": widest}
@@ -68,6 +68,15 @@ def coverage(ranks: list[list[Walk]], num_images: int) -> dict:
 NONE = np.empty(0, np.int64)
 
 
+def in_a_row(parts: Iterable[np.ndarray]) -> np.ndarray:
+    return np.concatenate([NONE, *parts])
+
+
+def times_drawn(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """How often each number that is there occurs in all parts together."""
+    return np.unique(in_a_row(parts), return_counts=True)[1]
+
+
 def described(counts: np.ndarray, again: int) -> dict:
     """One epoch in numbers. counts: [num_images], how often each image was drawn. again: by how many draws of images a
     rank drew one more than once."""
@@ -81,11 +90,8 @@ def shared(steps: Steps) -> float:
     >>> shared([np.array([1, 2, 3, 1])])
     0.5
     """
-    twice = 0
-    for step in steps:
-        _, times = np.unique(step, return_counts=True)
-        twice += int(times[times > 1].sum())
-    return twice / max(1, sum(map(len, steps)))
+    times = [times_drawn([step]) for step in steps]
+    return sum(int(each[each > 1].sum()) for each in times) / max(1, sum(map(len, steps)))
 
 
 def same_neighbours(ranks: list[list[Walk]], num_images: int) -> float | None:
@@ -108,5 +114,5 @@ def same_neighbours(ranks: list[list[Walk]], num_images: int) -> float | None:
 
 def pairs(steps: Steps, num_images: int) -> np.ndarray:
     """A number for each two images that follow each other on a rank."""
-    order = np.concatenate([NONE, *steps])
+    order = in_a_row(steps)
     return order[:-1] * num_images + order[1:]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bench.observe.coverage import NONE, Walk, coverage, pairs
+from bench.observe.coverage import Walk, coverage, in_a_row, pairs, times_drawn
 from bench.observe.probe import Unheard
 
 FEWEST_SHARED = 3  # examples that several ranks have, and
@@ -71,7 +71,6 @@ def in_one_set(parts: list[dict]) -> tuple[list[list[Walk]], int]:
 
 
 def mapped(ranks: list[list[Walk]], numbers: list[np.ndarray]) -> list[list[Walk]]:
-    """The walks with each index replaced by its number."""
     return [[([number[step] for step in steps], whole) for steps, whole in walks]
             for walks, number in zip(ranks, numbers, strict=True)]  # fmt: skip
 
@@ -91,9 +90,8 @@ def same_set(parts: list[dict]) -> bool | None:
         return True
     if all(verdicts):
         return True
-    overlap = [np.intersect1d(*(np.concatenate([NONE, *(s for steps, _ in part["walks"] for s in steps)])
-                                for part in (parts[0], other))).size for other in parts[1:]]  # fmt: skip
-    return None if any(overlap) else True
+    first, *others = [in_a_row(step for steps, _ in part["walks"] for step in steps) for part in parts]
+    return None if any(np.isin(first, other).any() for other in others) else True
 
 
 def verdict(one: dict, other: dict) -> bool | None:
@@ -134,11 +132,10 @@ def validations_of(parts: list[dict]) -> list[dict] | None:
     no such set."""
     found = []
     for key in (key for key in parts[0] if all(key in part for part in parts)):
-        draws = [part[key] for part in parts]
-        own = [np.sort(each) for each in draws]
-        _, times = np.unique(np.concatenate(own), return_counts=True)
+        own = [np.sort(part[key]) for part in parts]
+        times = times_drawn(own)
         shared = not all(np.array_equal(each, own[0]) for each in own)
-        found.append({"draws": sum(map(len, draws)), "examples": len(times),
+        found.append({"draws": int(times.sum()), "examples": len(times),
                       "shared": int((times > 1).sum()) if shared else 0, "shared_out": shared})  # fmt: skip
     return found or None
 
@@ -165,7 +162,7 @@ def by_examples(parts: list[dict], why: str) -> dict:
 def numbers(part: dict, epoch: int) -> np.ndarray:
     """The examples of a rank's first batches of an epoch."""
     known = part["examples"][epoch] if epoch < len(part["examples"]) else []
-    return np.concatenate([NONE, *(examples for examples in known if examples is not None)])
+    return in_a_row(examples for examples in known if examples is not None)
 
 
 def shared_examples(parts: list[dict]) -> dict | None:
@@ -176,10 +173,10 @@ def shared_examples(parts: list[dict]) -> dict | None:
     """
     ranks = [part["examples"][0] if part["examples"] else [] for part in parts]
     until = min(before_again(batches) for batches in ranks)
-    own = [np.concatenate([NONE, *batches[:until]]) for batches in ranks]
+    own = [in_a_row(batches[:until]) for batches in ranks]
     if not all(map(len, own)):
         return None
-    _, times = np.unique(np.concatenate(own), return_counts=True)
+    times = times_drawn(own)
     count = int((times > 1).sum())
     found = count if count >= FEWEST_SHARED and count > SHARED * len(times) else 0
     return {"shared": found, "of": len(times)}

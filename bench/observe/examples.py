@@ -29,7 +29,6 @@ def length_of(batch, known: int | None = None) -> int | None:
 
 
 def counted(batch, depth: int = 4) -> int | None:
-    """The length of a batch by its form."""
     if is_array(batch):
         return len(batch) if batch.ndim else None
     items = list(items_of(batch))
@@ -55,12 +54,10 @@ def same(arrays: list) -> int | None:
 
 
 def is_array(item) -> bool:
-    """A tensor or NumPy's array."""
     return isinstance(item, torch.Tensor | np.ndarray)
 
 
 def is_list(item) -> bool:
-    """A list or a tuple."""
     return isinstance(item, list | tuple)
 
 
@@ -70,7 +67,6 @@ def is_example(item) -> bool:
 
 
 def items_of(batch) -> Iterator:
-    """What a batch is made of, one level down."""
     if isinstance(batch, Mapping):
         yield from batch.values()
     elif is_list(batch):
@@ -118,7 +114,6 @@ def rows_of(leaf) -> list[bytes]:
 
 
 def hashed(rows: list[list[bytes]], length: int) -> np.ndarray | None:
-    """One number for the bytes of each example."""
     if not rows:
         return None
     digests = [hashlib.blake2b(b"".join(row[i] for row in rows), digest_size=8).digest() for i in range(length)]

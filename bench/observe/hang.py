@@ -54,7 +54,6 @@ class Hang(Probe):
                 self.store = self.watch.world.store.clone()
 
     def move(self) -> None:
-        """Something has moved."""
         now = time.monotonic()
         self.longest = max(self.longest, now - self.moved)
         self.moved = now
@@ -85,11 +84,10 @@ class Hang(Probe):
 
     @property
     def limit_s(self) -> float:
-        """How long nothing may move."""
         return max(self.watch.hang_s, TIMES * self.longest)
 
     def look(self) -> None:
-        """The thread: look now and then until the Watch is over."""
+        """The thread beside the training."""
         looked, left = 0.0, False
         while not self.over.wait(min(1.0, self.watch.hang_s / 4)) and os.getpid() == self.pid:
             now = time.monotonic()
@@ -105,7 +103,6 @@ class Hang(Probe):
                 return  # the store is gone, or the interpreter is on its way out
 
     def hangs(self) -> None:
-        """Nothing has moved: where is everybody?"""
         here = self.place()
         if here is None or self.over.wait(STILL_S) or (self.place() or {}).get("line") != here["line"]:
             return  # it computes
@@ -164,7 +161,6 @@ class Hang(Probe):
         return done
 
     def some_ended(self) -> bool:
-        """Whether a rank has left word that it ends."""
         return self.store is not None and self.store.check([self.key("ended")])
 
     def places(self, here: dict) -> list[dict | None]:
@@ -187,11 +183,9 @@ class Hang(Probe):
             self.store.set(self.key(self.watch.world.rank), json.dumps(here))
 
     def left(self) -> list[dict | None]:
-        """The places of the ranks that have left theirs."""
         return [self.left_by(rank) for rank in range(self.watch.world.count)]
 
     def left_by(self, rank: int) -> dict | None:
-        """The place that a rank has left."""
         if self.store is None or not self.store.check([self.key(rank)]):
             return None
         return json.loads(self.store.get(self.key(rank)))
@@ -212,7 +206,6 @@ class Hang(Probe):
 
 
 def has_ended(place: dict | None) -> bool:
-    """Whether a place is that of a rank whose process has ended."""
     return bool(place) and "ended" in place
 
 

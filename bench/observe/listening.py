@@ -62,22 +62,19 @@ class Heard:
         setattr(owner, name, stand_in)
 
     def before(self, arguments: tuple, options: dict) -> tuple:
-        """The function is called. Returns who is told of its end, and how."""
+        """Returns who is told of the call's end, and how."""
         listeners = tuple(self.listeners)
         return listeners, [then for listener, _ in listeners if (then := listener(arguments, options))]
 
     def after(self, told: tuple, result) -> None:
-        """It has returned."""
         for then in told[1]:
             then(result)
 
     def failed(self, told: tuple, error: BaseException, arguments: tuple) -> None:
-        """It has raised."""
         for _, raised in told[0]:
             raised(error, arguments)
 
     def end(self) -> None:
-        """Nobody listens any more."""
         if vars(self.owner).get(self.name) is self.stand_in:
             if self.own is None:  # inherited
                 delattr(self.owner, self.name)

@@ -33,7 +33,7 @@ class Loads:
         self.guarded = guarded
 
     def reading(self, arguments: tuple, options: dict) -> Callable:
-        """torch.load: what is loaded next probably comes from there."""
+        """What is loaded next probably comes from there."""
         file = options.get("f", arguments[0] if arguments else None)
         self.path = os.path.abspath(os.fsdecode(file)) if isinstance(file, str | os.PathLike) else None
         self.file, self.read = self.path and Path(self.path).name, []
@@ -41,7 +41,6 @@ class Loads:
         return self.guarded(self.have_read)
 
     def have_read(self, content) -> None:
-        """What torch.load returned: the names and places of its weights, dict by dict."""
         found = dicts_of_tensors(content)
         self.read = [{key: value.data_ptr() for key, value in each.items()} for each in found]
         self.devices |= {tensor.device.index for each in found for tensor in each.values() if tensor.is_cuda}
@@ -49,7 +48,7 @@ class Loads:
             self.contents.append((self.path, self.step, True, digest_of(content)))
 
     def saving(self, arguments: tuple, options: dict) -> None:
-        """torch.save: what another rank should find in the file."""
+        """What another rank should find in the file."""
         given = dict(zip(("obj", "f"), arguments, strict=False)) | options
         if isinstance(given.get("f"), str | os.PathLike):
             path = os.path.abspath(os.fsdecode(given["f"]))
@@ -80,12 +79,10 @@ class Loads:
         return self.guarded(loaded)
 
     def close(self) -> None:
-        """Listen no longer."""
         for end in self.ends:
             end()
 
     def result(self) -> list[dict]:
-        """The loads, in order."""
         return self.loads
 
 

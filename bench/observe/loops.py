@@ -2,11 +2,11 @@
 
 import ast
 import functools
-import linecache
 from types import CodeType, FrameType
 
 from bench.files import PROJECT
 from bench.launch.stacks import of_library
+from bench.observe.origin import parsed
 
 Stack = list[tuple[CodeType, int]]  # the script's own frames, outermost first: code, and the line that it is at
 BENCH = PROJECT / "bench"
@@ -49,9 +49,5 @@ def loop_around(code: CodeType, line: int) -> tuple[int, int] | None:
 @functools.lru_cache(maxsize=100)
 def loops(file: str) -> list[tuple[int, int]]:
     """First and last lines of a file's loops; none where there is no source."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return []
     kinds = (ast.For, ast.AsyncFor, ast.While)
-    return [(node.lineno, node.end_lineno) for node in ast.walk(tree) if isinstance(node, kinds)]
+    return [(node.lineno, node.end_lineno) for node in ast.walk(parsed(file)) if isinstance(node, kinds)]

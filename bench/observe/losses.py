@@ -65,7 +65,6 @@ class Losses(Probe):
         self.begin_sum()
 
     def begin_sum(self) -> None:
-        """What is added up until the next report."""
         self.sum = self.weighted = 0.0
         self.passes = self.taken = self.examples = self.batch = self.fresh = 0
 

@@ -89,7 +89,6 @@ class Rates(Probe):
         return {"rates": {"rates": self.rates}, "learning_rate": self.watch.recipe and self.rate()}
 
     def rate(self) -> dict | Unheard:
-        """The highest rates beside the recipe's."""
         images = self.watch.counts.images_per_step() if self.watch.counts.images else None
         if not images:
             return Unheard("the length of a batch is not known")

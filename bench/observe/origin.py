@@ -24,7 +24,6 @@ NUMBERS = (int, float, complex, bool, type(None), type, torch.dtype, types.Modul
 
 @functools.lru_cache(maxsize=64)
 def parsed(file: str) -> ast.Module:
-    """A script's source as a tree; an empty one where it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
@@ -38,12 +37,10 @@ def origin_of(frame: types.FrameType) -> int:
 
 
 def is_name(node: ast.AST, name: str) -> bool:
-    """Whether it is this name."""
     return isinstance(node, ast.Name) and node.id == name
 
 
 def place_of(node: ast.expr) -> tuple:
-    """As a code object's positions."""
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
@@ -67,7 +64,6 @@ class Reading:
         return around
 
     def origin(self, node: ast.AST) -> int:
-        """Where the tensors in an expression come from."""
         if isinstance(node, ast.Call) and isinstance(self.value(node.func), nn.Module):
             return DEVICE
         if not isinstance(node, ast.Name | ast.Attribute):

@@ -112,15 +112,12 @@ class HorovodStore:
             connection.close()
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Put a value."""
         self.ask("PUT", key, value.encode() if isinstance(value, str) else value)
 
     def get(self, key: str) -> bytes | None:
-        """A value."""
         return self.ask("GET", key)
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys are there."""
         return all(self.get(key) is not None for key in keys)
 
     def clone(self) -> "HorovodStore":
@@ -172,7 +169,6 @@ class Meeting:
         return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} did not call it within {self.limit_s:g} s"
 
     def leave(self, name: str, item) -> None:
-        """Put an item into the store; its key last."""
         data = zlib.compress(pickle.dumps(item), 1)
         pieces = [data[at : at + PIECE] for at in range(0, len(data), PIECE)]
         for number, piece in enumerate(pieces):
@@ -180,7 +176,7 @@ class Meeting:
         self.store.set(f"{self.key}/{name}", str(len(pieces)))
 
     def take(self, name: str, rank: int):
-        """An item of the store, which a rank leaves. Raises Unheard when it does not come."""
+        """Raises Unheard when the rank does not leave it."""
         if not self.wait(name, rank):
             raise Unheard(self.why_not([rank]))
         pieces = int(self.store.get(f"{self.key}/{name}"))

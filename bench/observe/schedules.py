@@ -31,7 +31,6 @@ class Curve:
         self.zeros, self.whole = 0, True
 
     def add(self, rate: float) -> None:
-        """The rate of the next step."""
         self.peak, self.last = max(self.peak, rate), rate
         self.zeros += rate <= ZERO * self.peak and self.peak > 0
         if self.steps % self.stride == 0:

@@ -59,7 +59,6 @@ class Walked:
             self.tell("trained", self.epoch)
 
     def end(self) -> None:
-        """The script walks no further."""
         if not self.epoch.ended:
             self.trained()
             self.tell("epoch_ended", self.epoch)
@@ -120,7 +119,6 @@ def next_of(view: View):
 
 
 def passed(name: str) -> Callable:
-    """A special method of a View that is the loader's."""
     return lambda view, *arguments: getattr(view._loader, name)(*arguments)
 
 

@@ -49,8 +49,6 @@ class HostSyncs:
         self.ends = [listen(torch.Tensor, name, guarded(self.counter(name))) for name in names]
 
     def counter(self, name: str) -> Callable:
-        """What hears a method's calls."""
-
         def called(arguments: tuple, options: dict) -> None:
             tensor = arguments[0]
             waits = tensor.is_cuda or (not self.on_gpu and (tensor.requires_grad or not self.of_graph))
@@ -60,7 +58,6 @@ class HostSyncs:
         return called
 
     def count(self, caller: FrameType, name: str) -> None:
-        """A line has called a method that waits."""
         file, function = caller.f_code.co_filename, caller.f_code.co_name
         if file.startswith(self.only) and not file.startswith(self.but) and function not in self.waiting:
             where = f"{Path(file).name}:{caller.f_lineno} {name.strip('_')}"
@@ -78,7 +75,6 @@ class HostSyncs:
                 self.step_ends()
 
     def step_begins(self) -> None:
-        """Count from here on."""
         self.on = bool(self.ends)
 
     def step_ends(self, counts: bool = True) -> None:
@@ -89,7 +85,6 @@ class HostSyncs:
         self.on, self.lines = False, set()
 
     def close(self) -> None:
-        """Listen no longer."""
         self.on = False
         for end in self.ends:
             end()
@@ -142,13 +137,11 @@ class Waits(Probe):
             self.begins()
 
     def begins(self) -> None:
-        """A step begins."""
         if self.waits:
             self.waits.step_begins()
             self.enabled = torch.is_grad_enabled() and self.watch.training
 
     def ends(self) -> None:
-        """A step has ended."""
         if self.waits:
             self.waits.step_ends(self.enabled)
             if self.waits.steps == COUNTED_STEPS:

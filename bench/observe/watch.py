@@ -102,7 +102,6 @@ class Watch:
             self.follow(model, optimizer)
 
     def probe(self, kind: type[Probe]) -> Probe:
-        """The probe of a class."""
         return next(probe for probe in self.probes if isinstance(probe, kind))
 
     def follow(self, model: nn.Module, optimizer, others: dict | None = None) -> None:
@@ -125,12 +124,11 @@ class Watch:
             multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
 
     def before_step(self, optimizer, arguments, options) -> None:
-        """torch calls it when any optimizer's step begins; a step within a step is Horovod's, or a wrapper's."""
+        """A step within a step is Horovod's, or a wrapper's."""
         self.stepping += 1
         self.tell("before_step", optimizer)
 
     def after_step(self, optimizer, arguments, options) -> None:
-        """torch calls it when a step has been taken."""
         self.stepping = max(0, self.stepping - 1)
         self.tell("after_step", optimizer)
 
@@ -155,7 +153,6 @@ class Watch:
 
     @property
     def ranks(self) -> int:
-        """How many processes train."""
         return self.world.count
 
     @property
@@ -256,12 +253,10 @@ class Watch:
         return self.say(observed, unheard, first) if prints else self.keep(observed)
 
     def number_of(self) -> int:
-        """This rank's number, or what its launcher says that it is."""
         started = launched()
         return started[2] if started and not self.world.joined else self.world.rank
 
     def keep(self, observed: dict) -> list[Finding]:
-        """The findings that are not expected."""
         for hear in hearers:
             hear(self, observed)
         self.reported = [finding for finding in mistakes.find(observed) if finding.name not in self.expect]
@@ -330,7 +325,6 @@ exits: list[Watch] = []  # those that have not reported
 
 @atexit.register
 def at_exit() -> None:
-    """Have the Watches say what they saw."""
     for watch in tuple(exits):
         with contextlib.suppress(Exception):
             watch.exit()
@@ -403,7 +397,6 @@ def checked(model, optimizer) -> list:
 
 
 def failure(error: Exception) -> str:
-    """A probe's error as a reason."""
     return f"the probe failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 

@@ -55,7 +55,6 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def hashes(parts: list[dict], key: str) -> list[str]:
-    """A hash of each rank's checksums."""
     return [hash_of([np.ascontiguousarray(part[key]).tobytes()]) for part in parts]
 
 
@@ -135,7 +134,6 @@ class Weights(Probe):
         self.look_outside()
 
     def look(self) -> torch.Tensor:
-        """The checksums as they are now, those outside the model last."""
         return checksums([*self.named.values(), *self.outside.values()])
 
     def look_outside(self) -> None:

@@ -75,18 +75,16 @@ class Writers:
                 self.note(path)
 
     def perhaps(self, path) -> None:
-        """A file is opened to be read and written: remember how it is."""
+        """A file is opened to be read and written."""
         with contextlib.suppress(OSError):
             self.maybe.setdefault(os.path.abspath(os.fsdecode(path)), stamp(path))
 
     def saving(self, arguments: tuple, options: dict) -> None:
-        """torch.save, by itself or within."""
         for file in (*arguments, *options.values()):
             if isinstance(file, str | os.PathLike):
                 self.note(file)
 
     def note(self, path) -> None:
-        """Remember a file, if it is of interest."""
         name = os.path.abspath(os.fsdecode(path))
         if self.folder:
             if not name.startswith(self.folder + os.sep):
@@ -98,7 +96,6 @@ class Writers:
             self.names.add(name)
 
     def close(self) -> None:
-        """Look no longer."""
         if self.heard in listeners:
             listeners.remove(self.heard)
             self.end()

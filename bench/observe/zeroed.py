@@ -69,7 +69,6 @@ class ZeroGrads(Probe):
         known.accumulated = True
 
     def held(self, optimizer) -> Iterable[tuple[nn.Parameter, Gradient]]:
-        """The parameters of an optimizer that are looked at."""
         if self.steps.get(id(optimizer), 0) >= STEPS:
             return
         for group in optimizer.param_groups:

@@ -88,7 +88,6 @@ def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, s
 
 
 def source_of(folder: Path) -> dict | None:
-    """Which archive a folder is from; None where nothing says so."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads((folder / SOURCE).read_text())
     return None
@@ -165,7 +164,6 @@ def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
 
 @contextlib.contextmanager
 def opened(archive: Path, fileobj: BinaryIO | None = None) -> Iterator[tarfile.TarFile]:
-    """A tar, or one in it. What is wrong with it is a UserError in one line."""
     with contextlib.ExitStack() as stack:
         try:
             file = fileobj or stack.enter_context(files.opened_plain(archive))

@@ -59,12 +59,12 @@ def moved(item, device: torch.device):
 
 
 def on(part, device: torch.device):
-    """A tensor on a device. Another object moves itself, as torch's PackedSequence, whose lengths stay on the CPU."""
+    """Another object moves itself, as torch's PackedSequence, whose lengths stay on the CPU."""
     return part.to(device, non_blocking=True) if isinstance(part, torch.Tensor) else part.to(device)
 
 
 def in_float32(outputs):
-    """Outputs for metrics: without their graph, numbers of any precision in float32."""
+    """Without their graph."""
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().float() if tensor.is_floating_point() else tensor.detach()

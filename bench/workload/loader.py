@@ -32,12 +32,11 @@ class SlowStorage:
         return len(self.dataset)
 
     def __getitem__(self, draws: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-        """As the data set's own, later."""
         time.sleep(self.milliseconds * len(draws) / 1000)
         return self.dataset[draws]
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
-        """As the data set's own; it is asked where AUGMENT is on."""
+        """It is asked where AUGMENT is on."""
         return self.dataset.augmentation_seeds(draws)
 
 
@@ -126,7 +125,6 @@ class FinishingLoader(DataLoader):
         return self.ahead(batches) if self.num_workers else map(self.finish, batches)
 
     def ahead(self, batches: Iterator) -> Iterator:
-        """The batches, each finished before it is asked for."""
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.Stream(self.device) if on_gpu else None
 

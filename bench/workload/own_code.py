@@ -272,7 +272,6 @@ def nothing_kept(workload, model: nn.Module) -> Iterator[None]:
 
 
 def silent_parameters(workload, model: nn.Module, inputs, targets) -> list[str]:
-    """The names of trained parameters that get no gradient in a step."""
     with explained(workload, model, "trained", inputs, targets):
         outputs, loss = workload.step(model, inputs, targets, functools.partial(checked_loss, workload))
         if not isinstance(loss, torch.Tensor) or loss.dim():

@@ -228,11 +228,9 @@ def head_of(model: nn.Module) -> str:
 
 
 def shape(tensor: torch.Tensor) -> str:
-    """[64, 3, 7, 7]."""
     return str(list(tensor.shape))
 
 
 def listed(names: list[str]) -> str:
-    """The first names, and how many there are when some are left out."""
     more = f", … ({len(names)} in all)" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more

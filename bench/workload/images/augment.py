@@ -42,7 +42,7 @@ def random_part(image_size: int, image: torch.Tensor) -> torch.Tensor:
 
 
 def random_box(height: int, width: int) -> tuple[int, int, int, int, bool]:
-    """The random choices of ``random_part`` for an image of this size: top, left, height, width, mirrored."""
+    """For an image of this size: top, left, height, width, mirrored."""
     size_alone = torch.empty(1).expand(3, height, width)
     box = RandomResizedCrop.get_params(size_alone, scale=[0.08, 1.0], ratio=[3 / 4, 4 / 3])
     return (*box, bool(torch.rand(1) < 0.5))

@@ -42,7 +42,7 @@ def decode(data: bytes) -> torch.Tensor:
 
 
 def decode_with_pil(data: bytes) -> torch.Tensor:
-    """The same through PIL: -> [3, H, W] uint8. Raises Unreadable."""
+    """-> [3, H, W] uint8. Raises Unreadable."""
     try:
         image = opened(data)
         if image.mode.startswith("I;16"):  # convert would cut everything above 255
@@ -88,7 +88,6 @@ def opened(data: bytes) -> Image.Image:
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """Those of FORMATS that this PIL reads."""
     Image.init()
     return tuple(name for name in FORMATS if name in Image.OPEN)
 

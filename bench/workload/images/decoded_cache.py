@@ -37,7 +37,7 @@ class DecodedCache:
         self.map()
 
     def map(self) -> None:
-        """Map the file: nothing is read until it is looked at."""
+        """Nothing is read until it is looked at."""
         self.bytes = torch.from_file(str(self.path), size=self.path.stat().st_size, dtype=torch.uint8)
 
     def __getitem__(self, index: int) -> torch.Tensor | None:
@@ -78,7 +78,6 @@ def write(source, path: Path, skip_bad: bool) -> None:
 
 
 def unreadable_line(source, index: int, error: Unreadable) -> str:
-    """What a user is told about an unreadable image."""
     return f"{source.path / source.name(index)} cannot be read ({error}): repair it, or SKIP_BAD=1 leaves it out"
 
 

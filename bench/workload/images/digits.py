@@ -16,7 +16,6 @@ MEAN, STD = 0.305, 0.376  # of the digits' pixels, in 0..1
 
 
 def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
-    """The training set and the validation set."""
     train_set = Digits(config.image_size, train=True, augment=config.augment, seed=config.seed)
     return train_set, Digits(config.image_size, train=False)
 
@@ -56,7 +55,6 @@ class Digits:
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
-        """The seed of each example's random choices: draws [B] -> [B] uint32."""
         from bench.workload.images.augment import example_seeds
 
         return example_seeds(self.seed, draws)

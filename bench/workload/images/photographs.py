@@ -24,7 +24,6 @@ SEARCH = 100  # unreadable images in a row after which a search for a readable o
 
 
 def load(config: RunConfig, device: torch.device, kind: str, folder: Path) -> tuple:
-    """The training set and the validation set of a folder of class folders, or of two tars."""
     given = Path(config.val_labels).expanduser() if config.val_labels else None
     sources = [
         TarSource(folder, train, cache(config), given) if kind == "tar" else FolderSource(folder, train, given)
@@ -97,7 +96,7 @@ class ImageSet:
 
     @property
     def decoder(self) -> str:
-        """Where JPEGs are decoded, for the record."""
+        """For the record."""
         return "nvJPEG, on the GPU" if self.finish_on else "the loader's workers"
 
     def encoded(self, draws: np.ndarray) -> Encoded:
@@ -145,7 +144,6 @@ class ImageSet:
             raise UserError(unreadable_line(self.source, index, error)) from None
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
-        """The seed of each example's random choices: draws [B] -> [B] uint32."""
         return example_seeds(self.seed, draws)
 
     def readable(self, index: int, skipped: list[str]) -> tuple[int, torch.Tensor | None]:

@@ -69,7 +69,6 @@ class SmallSet:
         return images.expand(-1, 3, -1, -1).contiguous(), self.labels[index], []
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
-        """The seed of each example's random choices: draws [B] -> [B] uint32."""
         return example_seeds(self.seed, draws)
 
 
@@ -79,7 +78,6 @@ SETS = {"fashionmnist": FashionMnist, "cifar10": Cifar10}
 
 
 def load(config: RunConfig, device: torch.device, kind: str, folder: Path | None) -> tuple:
-    """The training set and the validation set."""
     place = cache(config)
     train_set = SETS[kind](place, config.image_size, True, augment=config.augment, seed=config.seed)
     return train_set, SETS[kind](place, config.image_size, False)

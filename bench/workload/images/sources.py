@@ -54,18 +54,16 @@ class FolderSource:
         self.names = np.array(below)
 
     def name(self, index: int) -> str:
-        """An image's name below PATH."""
         return os.fsdecode(self.names[index])
 
     def read(self, index: int) -> bytes:
-        """An image's file. Raises Unreadable."""
         try:
             return files.read_plain(self.path / self.name(index))
         except OSError as error:
             raise Unreadable(error.strerror) from None
 
     def key(self) -> str:
-        """A name for the state of the files: it changes with their names, sizes and times, and with the decoders."""
+        """It changes with the files' names, sizes and times, and with the decoders."""
         stats = [os.stat(self.path / self.name(index)) for index in range(len(self.names))]
         return digest(self.path.resolve(), self.names.tobytes(), [(s.st_size, s.st_mtime_ns) for s in stats])
 
@@ -102,11 +100,9 @@ class TarSource:
             self.labels = labels_of(held, self.classes, self.tar, self.path / "train.tar")[index["labels"]]
 
     def name(self, index: int) -> str:
-        """An image's name: the tar, then the name within."""
         return f"{self.tar.name}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> bytes:
-        """An image's bytes. Raises Unreadable."""
         try:
             with self.tar.open("rb", buffering=0) as file:
                 data = os.pread(file.fileno(), int(self.sizes[index]), int(self.offsets[index]))
@@ -117,13 +113,13 @@ class TarSource:
         return data
 
     def key(self) -> str:
-        """A name for the state of the tar: it changes with its size and time, and with the decoders."""
+        """It changes with the tar's size and time, and with the decoders."""
         stat = self.tar.stat()
         return digest(self.tar.resolve(), self.names.tobytes(), (stat.st_size, stat.st_mtime_ns))
 
 
 def class_names(folder: Path) -> list[str]:
-    """The class folders of a folder, sorted. Raises UserError without any."""
+    """Raises UserError without any."""
     names = folders_in(folder)
     if not names:
         raise UserError(f"{folder} holds no class folders: images lie in PATH/train/<class>/ and PATH/val/<class>/")
@@ -131,7 +127,7 @@ def class_names(folder: Path) -> list[str]:
 
 
 def folders_in(folder: Path) -> list[str]:
-    """The folders in a folder that are not hidden, sorted. Raises UserError when it cannot be read."""
+    """Those that are not hidden, sorted. Raises UserError when it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
@@ -155,13 +151,11 @@ def flat_labels(path: Path, place: Path, given: Path | None, images: list[str], 
 
 
 def image_names(folder: Path) -> list[str]:
-    """The image files of a class folder, sorted."""
     with os.scandir(folder) as entries:
         return sorted(e.name for e in entries if is_image(e.name) and e.is_file())
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's name is that of an image, and not hidden."""
     return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
 
 

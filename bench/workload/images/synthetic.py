@@ -13,7 +13,6 @@ POOL = 512  # images that are really drawn; index i is pool image i % 512
 
 
 def load(config: Data, device: torch.device, kind: str, folder: Path | None) -> tuple:
-    """The training set; there is no validation set."""
     return Synthetic(config.image_size, device), None
 
 
@@ -31,7 +30,6 @@ class Synthetic:
 
     @property
     def bytes_on_device(self) -> int:
-        """What it takes of the device's memory, for the whole run."""
         return self.images.nbytes + self.labels.nbytes
 
     def __len__(self) -> int:

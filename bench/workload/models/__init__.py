@@ -53,7 +53,6 @@ def build_model(config: RunConfig, num_outputs: int, rank: int, say: Callable[[s
 
 
 def architecture(config: RunConfig, num_outputs: int) -> nn.Module:
-    """The network with its first weights."""
     if config.model.startswith(own.KERAS):
         from bench.workload.models import keras_models
 
@@ -90,7 +89,6 @@ class ScaleShift(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [batch, channels, …], as [batch, channels, H, W] -> the same shape."""
         places = (1,) * (x.dim() - 2)
         return x * self.weight.view(-1, *places) + self.bias.view(-1, *places)
 

@@ -75,7 +75,6 @@ class Block(nn.Module):
         self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, length, width] -> the same shape."""
         x = x + self.project(self.attention(self.norm1(x)))
         return x + self.contract(nn.functional.gelu(self.expand(self.norm2(x))))
 

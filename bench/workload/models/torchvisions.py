@@ -26,7 +26,6 @@ def build(config: RunConfig, num_classes: int) -> nn.Module:
 
 
 def torchvisions(config: RunConfig, num_classes: int) -> nn.Module:
-    """torchvision's of this name."""
     import torchvision.models as tv  # 0.5 s: only the worker pays it
 
     names = tv.list_models(module=tv)
@@ -83,7 +82,6 @@ def try_size(model: nn.Module, config: RunConfig) -> None:
 
 
 def size_refused(config: RunConfig, error: Exception) -> UserError:
-    """The error for a size that an architecture cannot take."""
     return UserError(
         f"IMAGE_SIZE={config.image_size} is not a size that {config.model} can take ({str(error).splitlines()[0]}): "
         "try 224"

@@ -61,7 +61,6 @@ class Workload(base.Workload):
 
     @property
     def pass_size(self) -> int:
-        """Examples of this process in one forward pass."""
         config = self.config
         return config.per_device_batch * (config.num_devices if MODES[config.mode].one_process else 1)
 
@@ -157,7 +156,6 @@ class Examples:
         return tuple(each(in_float32, item) for item in self.pair(found))
 
     def stacked(self, examples: list) -> tuple:
-        """Pairs of tensors, arrays and numbers as a pair of batches."""
         examples = [self.pair(example) for example in examples]
         try:
             found = tuples_of(default_collate(examples))
@@ -169,7 +167,6 @@ class Examples:
         return found
 
     def collated(self, examples: list, size: int) -> tuple:
-        """What the user's ``collate`` makes of them, in parts."""
         parts = [self.collate(examples[at : at + size]) for at in range(0, len(examples), size)]
         for part in parts:
             if not isinstance(part, tuple | list) or len(part) != 2:
@@ -179,7 +176,6 @@ class Examples:
 
     @property
     def way_out(self) -> str:
-        """What to do about examples that do not become a batch by themselves."""
         return ("give tensors, arrays or numbers of one size for all examples, or write a function collate(examples) "
                 "beside the one that DATA names")  # fmt: skip
 
@@ -209,7 +205,6 @@ class Examples:
 
 
 def in_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor; numbers in double precision in single."""
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
@@ -274,7 +269,6 @@ def hash_of_ends(examples: Examples) -> str:
 
 
 def seed_everything(seed: int) -> None:
-    """The random numbers of Python, NumPy and torch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -59,7 +59,6 @@ class Workload(base.Workload):
         return found
 
     def planned(self, examples: int) -> tuple:
-        """[examples, context] bytes, and what comes next."""
         return tuple(torch.empty(examples, self.config.context, dtype=torch.long, device="meta") for _ in range(2))
 
 

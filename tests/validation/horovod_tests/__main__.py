@@ -89,7 +89,6 @@ def run(tests: Path, log: Path, deadline: float) -> list[dict[str, str]]:
 
 
 def command(tests: Path) -> list[str]:
-    """horovodrun over Gloo with pytest on every rank."""
     pytest = [sys.executable, "-m", "pytest", str(tests), "-v", "--capture=sys", "-p", "no:cacheprovider", "-c",
               os.devnull, "--rootdir", str(tests.parent), "-p", rank_side.__name__]  # fmt: skip
     launch = [sys.executable, "-m", "tests.validation.horovod_tests.launch", "--gloo", "-np", str(RANKS)]

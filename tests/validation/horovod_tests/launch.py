@@ -23,7 +23,6 @@ class Lists(collections.defaultdict):
 
 
 def main() -> None:
-    """The command line is horovodrun's."""
     from horovod.runner import launch
     from horovod.runner.http import http_server
 

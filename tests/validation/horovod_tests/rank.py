@@ -9,7 +9,6 @@ BEGUN = "begun"  # besides pytest's own: passed, failed, skipped
 
 
 def results_path(folder: Path, rank: int) -> Path:
-    """Where a rank writes: a line for each thing that happened, what and with which test."""
     return folder / f"results{rank}"
 
 
@@ -23,7 +22,6 @@ def results(folder: Path, rank: int) -> dict[str, str]:
 
 
 def write(what: str, name: str) -> None:
-    """Add a line."""
     with results_path(Path(), int(os.environ["HOROVOD_RANK"])).open("a") as file:
         file.write(f"{what} {name}\n")
 
