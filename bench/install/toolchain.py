@@ -12,6 +12,7 @@ import sysconfig
 from bench.errors import UserError
 from bench.files import PROC
 from bench.measure.cgroup import memory_limit
+from bench.measure.environment import usable_cores
 from bench.process.tree import capture
 
 INSTALL_TOOLS = (
@@ -141,13 +142,9 @@ def simd_flags(cpuinfo: str | None = None, machine: str | None = None) -> tuple[
 
 def default_jobs() -> int:
     """Compilers to run at a time: one per core that this process may use, as far as memory goes."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        cores = os.cpu_count() or 1
     meminfo = PROC / "meminfo"
     found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
     memory = [int(found.group(1)) * 2**10] if found else []
     memory += [limit] if (limit := memory_limit()) else []
     fit = [int(each / 2**30 / MEMORY_PER_JOB_GIB) for each in memory]
-    return max(1, min(cores, *fit))
+    return max(1, min(usable_cores(), *fit))

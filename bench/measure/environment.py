@@ -54,27 +54,19 @@ def cores_in_words(count: int | None, kind: str = "") -> str:
 
 def collect_environment() -> dict[str, Any]:
     """Everything that bears on a figure, JSON-able: `collect_machine()`, the code's hash, and what torch adds."""
+    import torch
+
     found = collect_machine()
     return found | {
         "source_sha256": source_hash(),
         "versions": found["versions"] | _torch_versions(),
-        "threads": _threads(),
+        "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()},
     }
 
 
 def collect_machine() -> dict[str, Any]:
-    """The part that needs no torch.
-
-    Returns:
-        machine: platform, cpu and memory (`describe_machine`).
-        driver_version, driver_note: NVIDIA's driver, or a sentence on why there is none.
-        devices: one dict a visible GPU, a `nvml.Gpu`, in the order of `visible_gpus`.
-        gpu_topology: the text of `nvidia-smi topo -m`, or None.
-        gpu_links: the same by NVML, with PCIe, NVLink, ECC and persistence (`nvml.topology`), or None.
-        versions: {package: version or None}, and python's.
-        git: {revision, dirty} of this repository, or None outside of one.
-        variables: the environment variables that change how a run behaves.
-    """
+    """The part that needs no torch, JSON-able. driver_note: a sentence on why there is no driver of NVIDIA's. devices:
+    in the order of `nvml.visible_gpus`. gpu_topology and gpu_links: the same by `nvidia-smi` and by NVML."""
     driver_version, driver_note = nvml.nvml_state()
     return {
         "machine": describe_machine(),
@@ -254,12 +246,6 @@ def _torch_versions() -> dict[str, str | None]:
         "cudnn": str(torch.backends.cudnn.version()) if has_gpu else None,
         "nccl": ".".join(map(str, nccl.loaded_version() or ())) or None if has_gpu else None,
     }
-
-
-def _threads() -> dict[str, int]:
-    import torch
-
-    return {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
 
 
 # --- revision and variables -------------------------------------------------------------------------------------

@@ -45,11 +45,8 @@ class MemorySampler:
     """Samples one process's devices from a background thread. Its own errors end in a note, never in the training."""
 
     def __init__(self, devices: list[torch.device], cpu_replicas: bool = False) -> None:
-        """
-        Args:
-            devices: The devices this process drives. CPU devices share one memory and give one entry.
-            cpu_replicas: Several model replicas share this process's memory: say so in the notes.
-        """
+        """devices: that this process drives. CPU devices share one memory and give one entry. cpu_replicas: several
+        replicas of the model share this process's memory, which the notes then say."""
         self._devices, self._cpu_replicas = devices, cpu_replicas
         self._traces: list[_Trace] = []
         self._marks: dict[str, float] = {}
@@ -79,7 +76,8 @@ class MemorySampler:
         """
         self._marks[name] = round(time.monotonic() - self._began, 4)
         if name == "timed":
-            self._reset_peaks()
+            for trace in self._traces:
+                trace.reset_peaks()
         self._sample()
         self._read_energy(name)
 
@@ -129,10 +127,6 @@ class MemorySampler:
             self._sampled = time.monotonic()
         finally:
             self._lock.release()
-
-    def _reset_peaks(self) -> None:
-        for trace in self._traces:
-            trace.reset_peaks()
 
     def _read_energy(self, moment: str) -> None:
         for trace in self._traces:

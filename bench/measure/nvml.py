@@ -1,9 +1,5 @@
 """What the NVIDIA driver says about the GPUs, asked through NVML. Needs no torch, and no driver to be imported.
 
-Comes in: nothing but `CUDA_VISIBLE_DEVICES`. Goes out: which GPUs a run may use (`visible_gpus`), why there are
-none (`why_no_gpu`), whether that can be meant (`why_not_meant`), how they are attached (`topology`), and one GPU's live
-figures (`NvmlDevice`).
-
 Two libraries number the same GPUs differently. NVML follows the PCI bus. CUDA puts the fastest GPU first, unless
 `CUDA_DEVICE_ORDER=PCI_BUS_ID`. On a machine whose GPUs are all of one kind both orders are the same; on a mixed one
 they are not, and memory would be read from the wrong GPU. So a list made without torch (here) is in NVML's order,
@@ -247,11 +243,8 @@ def open_device(
 ) -> tuple[NvmlDevice | None, str | None]:
     """(the GPU, a remark or None), or (None, why it cannot be read). Never raises.
 
-    Args:
-        uuid: With or without its prefix; torch gives it without: `torch.cuda.get_device_properties(i).uuid`.
-        pci_bus_id: 'domain:bus:device.function' in hexadecimal, tried where the UUID finds nothing.
-        position: CUDA's number, tried last and remarked on: it is right only where CUDA and NVML count in the same
-        order.
+    uuid: with or without its prefix; torch gives it without. pci_bus_id: 'domain:bus:device.function' in hexadecimal,
+    tried where the UUID finds nothing. position: CUDA's number, tried last: right only where both count alike.
     """
     lib, reason = _connect()
     if lib is None:

@@ -5,7 +5,8 @@ To add one: write its file (README.md in this folder says what is in it) and add
 
 import importlib
 
-from bench.mistakes.base import Finding, Mistake, Question, part_of
+from bench.mistakes.base import Finding, Mistake, Question
+from bench.mistakes.measures import part_of
 
 FILES = (
     "unsynced_init", "whole_data", "no_reshuffle", "rank_metrics", "many_writers", "rank0_collective", "lr_not_scaled",

@@ -4,10 +4,10 @@ A mistake is one file in this folder. It imports no torch and nothing of the tra
 ``script`` (bench/training/script.py), and its detector is handed ``observed`` (bench/record/observed.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench.mistakes.measures import Measure
+from bench.mistakes.measures import Measure, part_of
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,3 @@ class Mistake:
     def observed(self, observed: dict) -> bool:
         """Whether what shows it was observed."""
         return not self.needs or any(part_of(observed, part.split()) is not None for part in self.needs.split("|"))
-
-
-def part_of(observed: dict, path: Sequence[str]):
-    """A part of a part; None where it was not observed."""
-    for key in path:
-        observed = (observed or {}).get(key)
-    return observed

@@ -1,7 +1,7 @@
 """What a lab measures: one number of a run, read from its record and from what was observed of it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -34,12 +34,17 @@ def of_observed(*path: str, scale: float = 1) -> Callable:
     """A reader of what was observed, one key below the other, times ``scale``."""
 
     def read(record, observed) -> float | None:
-        value = observed
-        for key in path:
-            value = (value or {}).get(key)
+        value = part_of(observed, path)
         return None if value is None else scale * value
 
     return read
+
+
+def part_of(observed: dict, path: Sequence[str]):
+    """A part of a part; None where it was not observed."""
+    for key in path:
+        observed = (observed or {}).get(key)
+    return observed
 
 
 def of_epoch(key: str, number: int) -> Callable:

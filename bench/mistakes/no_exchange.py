@@ -2,6 +2,7 @@
 
 from bench.mistakes import outside
 from bench.mistakes.base import Finding, Mistake, Question
+from bench.mistakes.drift import averaged
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
@@ -16,8 +17,7 @@ def detect(observed: dict) -> str | Finding | Question | None:
         evidence = f"each of the {ranks} ranks steps with its own gradient of {outside.some(names or [])}"
         return outside.finding(MISTAKE.name, OUTSIDE, evidence, observed) if names else None
     evidence = f"each of the {ranks} ranks stepped with its own gradient, and no other's"
-    together = (observed.get("weights") or {}).get("together_again") or gradient["kind"] == "local SGD"
-    if together:
+    if averaged(observed):
         return Question(evidence, "are the weights averaged now and then instead (local SGD)?")
     return evidence
 

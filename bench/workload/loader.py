@@ -40,6 +40,19 @@ class SlowStorage:
         return self.dataset.augmentation_seeds(draws)
 
 
+def training_set(config: RunConfig, dataset, unit: str, where: str = "", smaller: str = "GPUS"):
+    """A data set as it is trained on: behind a simulated storage with STORAGE_MS. unit: what an example is called.
+
+    Raises UserError when one step needs more examples than there are.
+    """
+    if len(dataset) < config.global_batch and not config.evaluate:
+        raise UserError(
+            f"a step of {config.global_batch} {unit} (BATCH x GPUS x ACCUMULATE) is more than the {len(dataset)} "
+            f"{where}that DATA={config.data} has: use a smaller BATCH or {smaller}"
+        )
+    return SlowStorage(dataset, config.storage_ms) if config.storage_ms else dataset
+
+
 class Draws:
     """A sampler: for each step the draws of this process, [per_device_batch x accumulate x devices_per_process].
 

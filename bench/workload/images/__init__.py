@@ -12,10 +12,9 @@ from torch import nn
 
 from bench.config import data_sets
 from bench.config.options import RunConfig
-from bench.errors import UserError
 from bench.workload import base
 from bench.workload.images import place
-from bench.workload.loader import SlowStorage
+from bench.workload.loader import training_set
 
 
 class Workload(base.Workload):
@@ -63,14 +62,7 @@ def load_data(config: RunConfig, device: torch.device, kind: str | None = None, 
     kind = kind or data_sets.data_kind(config.data)[0]
     module = importlib.import_module(f"bench.workload.images.{data_sets.DATA_SETS[kind].module}")
     train_set, val_set = module.load(config, device, kind, folder)
-    if config.storage_ms:
-        train_set = SlowStorage(train_set, config.storage_ms)
-    if len(train_set) < config.global_batch and not config.evaluate:
-        raise UserError(
-            f"a step of {config.global_batch} images (BATCH x GPUS x ACCUMULATE) is more than the {len(train_set)} "
-            f"that DATA={config.data} has: use a smaller BATCH or GPUS"
-        )
-    return train_set, val_set
+    return training_set(config, train_set, "images"), val_set
 
 
 class ToFloat:

@@ -53,10 +53,15 @@ def decode_with_pil(data: bytes) -> torch.Tensor:
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
     except (MemoryError, Unreadable):
         raise
-    except UnidentifiedImageError:
-        raise Unreadable("no type of image that is known here") from None
-    except Exception as error:  # a damaged file can raise anything: OSError, SyntaxError, struct.error, …
-        raise Unreadable(str(error).partition("\n")[0] or type(error).__name__) from None
+    except Exception as error:
+        raise unreadable(error) from None
+
+
+def unreadable(error: Exception) -> Unreadable:
+    """PIL's error about a file as a reason. A damaged file can raise anything: OSError, SyntaxError, struct.error, …"""
+    if isinstance(error, UnidentifiedImageError):
+        return Unreadable("no type of image that is known here")
+    return Unreadable(str(error).partition("\n")[0] or type(error).__name__)
 
 
 def size_of(data: bytes) -> tuple[int, int]:
@@ -68,10 +73,8 @@ def size_of(data: bytes) -> tuple[int, int]:
     except Image.DecompressionBombError:  # far above the limit: PIL has one of its own
         raise Unreadable(f"it has more than {2 * Image.MAX_IMAGE_PIXELS / 1e6:.0f} million pixels, and at most "
                          f"{MOST_PIXELS / 1e6:g} million are read") from None  # fmt: skip
-    except UnidentifiedImageError:
-        raise Unreadable("no type of image that is known here") from None
-    except Exception as error:  # a damaged file can raise anything
-        raise Unreadable(str(error).partition("\n")[0] or type(error).__name__) from None
+    except Exception as error:
+        raise unreadable(error) from None
     if width * height > MOST_PIXELS:
         raise Unreadable(f"it has {width} × {height} pixels, and at most {MOST_PIXELS / 1e6:g} million are read")
     if max(width, height) > MOST_RATIO * min(width, height):

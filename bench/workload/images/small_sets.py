@@ -91,17 +91,12 @@ def read(kind: Kind, data_dir: Path, train: bool):
             try:
                 return reader(data_dir, train=train)
             except RuntimeError:  # not there, or only as the archives that a person has downloaded
-                return download(reader, data_dir, train)
+                with download_timeout():  # it checks checksums, and looks for archives first
+                    return reader(data_dir, train=train, download=True)
     except (RuntimeError, OSError, ValueError, AssertionError, EOFError, KeyError, pickle.UnpicklingError) as error:
         said, folder = " ".join(str(error).split()) or type(error).__name__, data_dir / kind.folder
         wanted = f"{kind.files} into {folder}, anew if they are damaged"
         raise UserError(f"no {kind.torchvision_class} ({said}): put {wanted}") from None
-
-
-def download(reader, data_dir: Path, train: bool):
-    """The same with torchvision's download, which checks checksums and first looks for archives already there."""
-    with download_timeout():
-        return reader(data_dir, train=train, download=True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from bench.config.modes import MODES
 from bench.errors import UserError
 from bench.structure import each, leaves, tensors
 from bench.workload import base, batch, own_code
-from bench.workload.loader import SlowStorage
+from bench.workload.loader import training_set
 
 MOST_READ = 2**20  # examples of an iterable
 PLANNED = 64  # examples, of which the largest stands for all in a prediction of memory
@@ -45,19 +45,13 @@ class Workload(base.Workload):
         require_same(mode, text, sets)
         if val_set is None and (self.config.evaluate or self.config.target or self.config.replicas):
             raise UserError(f"{text} returned no validation set: leave EVALUATE, TARGET and REPLICAS out")
-        if len(train_set) < self.config.global_batch and not self.config.evaluate:
-            raise UserError(
-                f"a step of {self.config.global_batch} examples (BATCH x GPUS x ACCUMULATE) is more than the "
-                f"{len(train_set)} that {text} has: use a smaller BATCH or GPUS"
-            )
+        trained_on = training_set(self.config, train_set, "examples")
         inputs, targets, _ = train_set[np.arange(1)]
         self.example = each(torch.zeros_like, batch.opened(inputs))
         self.num_outputs = found[2] if len(found) == 3 else outputs_of(train_set.dataset, batch.opened(targets), text)
         if not isinstance(self.num_outputs, int) or self.num_outputs < 1:
             raise UserError(f"{text}: {self.num_outputs!r} is no number of outputs: a whole number, at least 1")
-        if self.config.storage_ms:
-            train_set = SlowStorage(train_set, self.config.storage_ms)
-        return train_set, val_set
+        return trained_on, val_set
 
     @property
     def pass_size(self) -> int:

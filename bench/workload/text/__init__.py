@@ -14,7 +14,7 @@ from bench.config import data_sets
 from bench.config.rules import GPT
 from bench.errors import UserError
 from bench.workload import base
-from bench.workload.loader import SlowStorage
+from bench.workload.loader import training_set
 
 
 class Workload(base.Workload):
@@ -27,16 +27,11 @@ class Workload(base.Workload):
         texts = importlib.import_module(f"bench.workload.text.{name}").load(self.config)
         self.sha256 = hashlib.sha256(b"".join(text.numpy().tobytes() for text in texts)).hexdigest()
         train_set, val_set = (Sequences(text, self.config.context) for text in texts)
-        if len(train_set) < self.config.global_batch and not self.config.evaluate:
-            raise UserError(
-                f"a step of {self.config.global_batch} sequences (BATCH x GPUS x ACCUMULATE) is more than the "
-                f"{len(train_set)} of CONTEXT={self.config.context} that DATA={self.config.data} has: use a smaller "
-                "BATCH or CONTEXT"
-            )
+        train_set = training_set(self.config, train_set, "sequences", f"of CONTEXT={self.config.context} ", "CONTEXT")
         if not len(val_set):
             raise UserError(f"CONTEXT={self.config.context} is more than the held-out bytes of DATA="
                             f"{self.config.data}: use a smaller one")  # fmt: skip
-        return (SlowStorage(train_set, self.config.storage_ms) if self.config.storage_ms else train_set), val_set
+        return train_set, val_set
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """outputs [b, length, 256], targets [b, length] -> the mean cross-entropy, in nats."""
