@@ -43,10 +43,7 @@ print(json.dumps({
 
 
 def build(now: Status, jobs: int | None, deadline: float) -> Path:
-    """Build the wheel that `now` asks for and return its place in the cache.
-
-    Raises UserError where the machine lacks something, BenchError where a step fails; both name the remedy.
-    """
+    """Returns the wheel's place in the cache. Raises UserError or BenchError, which name the remedy."""
     compiler = toolchain.find_compiler()
     toolchain.find_make()
     toolchain.find_python_headers()
@@ -102,10 +99,7 @@ def torch_facts() -> dict:
 
 
 def build_environment(base: dict, *, facts, label, compiler, cmake, standard, simd, jobs, work, gpu) -> dict:
-    """The environment variables of the build: Horovod's own switches, and the overlay's BENCH_* ones.
-
-    Whatever the caller's environment says to Horovod, CMake or make is dropped: it steers other builds.
-    """
+    """What the caller's environment says to Horovod, CMake or make is dropped: it steers other builds."""
     other = ("HOROVOD_", "CMAKE_", "BENCH_", "MAKE", "MFLAGS")
     env = {name: value for name, value in base.items() if not name.startswith(other)}
     libraries = ["c10", "torch", "torch_cpu", "torch_python"]

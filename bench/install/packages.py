@@ -103,10 +103,7 @@ def is_ready(folder: Path, torch: str, stamp: Path | None) -> bool:
 
 
 def make_venv(folder: Path, torch: str = "auto") -> None:
-    """Create the environment; install the lock, this project, Horovod. Goes on where it was interrupted.
-
-    torch: which build of it; an environment with the other one is made anew.
-    """
+    """Goes on where it was interrupted. torch: which build; an environment with another one is made anew."""
     check_python(LOCKED_PYTHONS)
     check_owner(folder)
     python = folder / "bin" / "python"
@@ -288,10 +285,7 @@ def missing_requirements(extras: list[str]) -> list[str]:
 
 
 def installed_versions() -> list[str]:
-    """Every installed package as `name==version`, for pip's constraints, except those from a folder or a URL.
-
-    Those have a direct_url.json, and an index may not know their version.
-    """
+    """As `name==version`, for pip's constraints; not those from a folder or a URL, which an index may not know."""
     lines = set()
     for package in importlib.metadata.distributions():
         name = package.metadata["Name"]

@@ -43,21 +43,24 @@ class StepClock:
         self.forget()
 
     def forget(self) -> None:
+        """No step has been timed."""
         self.pending = collections.deque()  # steps not read yet: [begin, end of each phase, end]
         self.step_s, self.phase_s = [], {phase: [] for phase in self.names[1:]}  # of those that are
         self.data_wait_s = []
 
     def wait(self) -> None:
+        """Return when the device has done all that was issued."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
     def start(self) -> None:
-        """On a GPU everything before it has been waited for, once."""
+        """The first timed step begins now. On a GPU everything before it has been waited for, once."""
         self.wait()
         self.forget()
         self.last, self.points = self.now(), []
 
     def now(self):
+        """A point between two steps or phases."""
         return moment(self.device)
 
     def phase_done(self, phase: str) -> None:
@@ -93,18 +96,20 @@ class StepClock:
                 self.phase_s[phase].append(self.seconds(*pair))
 
     def step_time_s(self) -> list[float]:
-        """On a GPU this waits for the last step."""
+        """The steps' times in seconds. On a GPU this waits for the last step."""
         self.wait()
         self.read()
         return list(self.step_s)
 
     def phase_time_s(self) -> dict[str, list[float]]:
-        """What is left of a step is data and the loop itself. On a GPU this waits for the last step."""
+        """Seconds of each phase in each step; what is left of a step is data and the loop itself. On a GPU this waits
+        for the last step."""
         self.wait()
         self.read()
         return {phase: list(seconds) for phase, seconds in self.phase_s.items()}
 
     def seconds(self, start, end) -> float:
+        """From one point to another that has passed."""
         return start.elapsed_time(end) / 1000 if self.on_gpu else end - start
 
 

@@ -155,10 +155,7 @@ def _macos_cpu() -> str | None:
 
 @functools.cache
 def _first_cpu() -> dict[str, str]:
-    """The first processor's lines of /proc/cpuinfo; empty where there is no such file.
-
-    Only these lines are read: the file has one block a core, and the kernel works to write each.
-    """
+    """Of /proc/cpuinfo, and no more than that: the file has a block a core, and the kernel works to write each."""
     found = {}
     try:
         with open(PROC / "cpuinfo", encoding="utf-8", errors="replace") as lines:

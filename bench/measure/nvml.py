@@ -379,8 +379,7 @@ class NvmlDevice:
         return None
 
     def _newest_process_list(self) -> Callable[[Any], list[Any]]:
-        """The third form of the list of compute processes, or the second where the driver is older, or garbles the
-        third."""
+        """The second form where the driver is older, or garbles the third."""
         newest = self._lib.nvmlDeviceGetComputeRunningProcesses_v3
         older = getattr(self._lib, "nvmlDeviceGetComputeRunningProcesses_v2", newest)
         if BAD_LISTS[0] <= _driver_numbers(self._lib) <= BAD_LISTS[1]:
@@ -490,9 +489,6 @@ def _text(value: str | bytes) -> str:
 
 
 def _driver_numbers(lib: ModuleType) -> tuple[int, ...]:
-    """The first two numbers of the driver's version; empty where it has none.
-
-    535.54.03 is (535, 54), and a made-up 570.00.stub is (570, 0).
-    """
+    """535.54.03 is (535, 54), and a made-up 570.00.stub is (570, 0); empty where there is no version."""
     found = re.match(r"(\d+)\.(\d+)", _text(_try(lib, lib.nvmlSystemGetDriverVersion) or ""))
     return tuple(map(int, found.groups())) if found else ()

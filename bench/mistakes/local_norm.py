@@ -9,8 +9,7 @@ FEW_IMAGES = 8
 
 
 def detect(observed: dict) -> str | None:
-    """Batch norm over fewer images than FEW_IMAGES on each of several devices, in a training. Running means that differ
-    by rank are no finding: in some modes each rank keeps its own by design."""
+    """Running means that differ by rank are no finding: in some modes each rank keeps its own by design."""
     norm = observed.get("norm") or {}
     if not (observed.get("trains") and observed.get("exchanges", True) and observed.get("num_devices", 1) > 1):
         return None

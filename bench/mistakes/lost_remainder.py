@@ -10,8 +10,7 @@ BY_CHANCE = 1e-3  # images lost in every epoch are a finding where chance does i
 
 
 def order(script, num_images: int, seed: int, epoch: int):
-    """``share = len(data) // N``, cut to whole batches once: what is left over is in no rank's shard, in no epoch. Each
-    rank shuffles its shard."""
+    """``share = len(data) // N``, cut to whole batches once. Each rank shuffles its shard."""
     ranks = script.topology.world_size
     share, kept = num_images // ranks, script.epoch_images(num_images) // ranks
     return script.interleaved([rank * share + script.permutation(kept, seed + rank, epoch) for rank in range(ranks)])
@@ -26,8 +25,7 @@ def epoch_images(script, num_images: int) -> int:
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Images that no epoch draws. An epoch may leave out less than a global batch, others each time. What a script
-    leaves out beyond that may be held out, or its epochs are meant to be short; a run of this bench means neither."""
+    """An epoch may leave out less than a global batch, others each time; more may be held out on purpose."""
     data = observed.get("data", {})
     epochs = data.get("epochs", [])
     if not epochs or whole_data.detect(observed):

@@ -12,8 +12,7 @@ def recipe(script):
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
-    """A learning rate more than a tenth off the recipe's, scaled to the global batch. Of several groups one must fit;
-    an adaptive optimizer's may also grow with the square root of the batch."""
+    """Of several groups one must fit; an adaptive optimizer's may also grow with the square root of the batch."""
     rate = observed.get("learning_rate")
     if not rate:
         return None

@@ -6,8 +6,7 @@ from bench.mistakes.drift import averaged
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
-    """Every rank steps with its own gradient, and no two have the same. (With Horovod's Adasum it does by design: what
-    is exchanged is the change of the weights.)"""
+    """With Horovod's Adasum ranks do it by design: what is exchanged is the change of the weights."""
     gradient, ranks = observed.get("gradient") or {}, observed.get("world_size", 1)
     own = gradient.get("exchanged") is False and gradient.get("kind") != "Adasum"
     if ranks == 1 or not observed.get("exchanges", True):

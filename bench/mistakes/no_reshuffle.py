@@ -12,8 +12,7 @@ def order(script, num_images: int, seed: int, epoch: int):
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Neighbours of one epoch that are neighbours in the next. In a new order about one pair in all is, so a set of a
-    few images is not judged. Where the sampler of a script is not known to shuffle, the order may be meant so."""
+    """In a new order about one pair in all stays together, so a set of a few images is not judged."""
     data = observed.get("data", {})
     same = data.get("same_neighbours")
     if same is None or same <= SAME_ORDER or same * data["num_images"] <= 10:

@@ -4,8 +4,7 @@ from bench.mistakes.base import Mistake
 
 
 def detect(observed: dict) -> str | None:
-    """Ranks that have called the wrapped model in evaluation, and ranks that have not; or more often in training, in
-    equally many steps. Ranks that hang are asked the same. Without buffers to broadcast nothing waits in a forward."""
+    """Ranks that hang are asked the same. Without buffers to broadcast nothing waits in a forward."""
     forwards = observed.get("forwards") or {}
     if not any(forwards.get("buffers", [True])):
         return None

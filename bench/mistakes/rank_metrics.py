@@ -11,9 +11,7 @@ def sum_counts(script, counts):
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Ranks that report different figures, or each counted but a share of the validation examples; a training loss that
-    is not the mean of those that the ranks trained on. Where no figures are known: a shared validation after which the
-    ranks put nothing together."""
+    """Where no metrics are known: a shared validation after which the ranks put nothing together."""
     reported, ranks = observed.get("reported", {}), observed.get("world_size", 1)
     for name, values in reported.items():
         columns = [] if name == "val_images" else list(zip(*values, strict=False))  # one per epoch

@@ -12,8 +12,7 @@ def prepare_data(script, train_set) -> None:
 
 
 def detect(observed: dict) -> str | Finding | Question | None:
-    """Two ranks whose augmentation draws the same random numbers, or two loader workers of a rank, or two epochs. A
-    data set that draws its examples itself may shuffle with them."""
+    """A data set that draws its examples itself may shuffle with the same numbers."""
     seen = observed.get("augmentation", {})
     streams = seen.get("streams", [])
     kinds, asks = len(set(streams)), OF_A_STREAM if seen.get("of_a_stream") else ""

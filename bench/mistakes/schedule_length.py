@@ -15,8 +15,6 @@ TRENDS = {
 
 
 def detect(observed: dict) -> Question | None:
-    """A scheduler that is stepped less than its length, or further, or more often than its optimizer; a curve that is
-    cut; steps at a rate of 0."""
     for curve in observed.get("schedules") or []:
         if curve["peak"] and curve["last"] is not None:
             end = f"{100 * curve['last'] / curve['peak']:.3g} %"

@@ -17,8 +17,7 @@ def build_model(script, num_outputs: int, say):
 
 
 def detect(observed: dict) -> str | None:
-    """Weights loaded with strict=False, or picked by name, of which most found no place, or whose names are off by a
-    prefix. A new head, or a part of a larger file that fills most of the model, is neither."""
+    """A new head, or a part of a larger file that fills most of the model, is no finding."""
     for load in (load for rank in observed.get("loads", []) for load in rank):
         placed = load["keys"] - load["unexpected"]
         fewer = 2 * placed < min(load["keys"], placed + load["missing"])  # than half of the file's, and of the model's

@@ -14,9 +14,7 @@ STOPPED = (
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Epochs of different numbers of batches, also where a run hangs at the end of one, ranks that train no more while
-    others do, and batches of different sizes. What ranks do under Join, or where no wrapper exchanges every step, only
-    its author can judge."""
+    """What ranks do under Join, or where no wrapper exchanges every step, only the script's author can judge."""
     places = [place for place in (observed.get("hang") or {}).get("where") or [] if place and "epochs" in place]
     for number in range(max((len(place["epochs"]) for place in places), default=0)):
         ended = [place["epochs"][number] for place in places if len(place["epochs"]) > number]

@@ -10,7 +10,7 @@ from bench.mistakes.measures import LOSS, METRIC, Measure
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Where nothing is exchanged replicas differ by design."""
+    """Replicas whose parameters differ before the first step. Where nothing is exchanged they do."""
     start = observed.get("start", {}).get("parameters", [])
     if not observed.get("exchanges", True) or len(set(start)) <= 1:
         return None

@@ -16,8 +16,7 @@ def epoch_images(script, num_images: int) -> int:
 
 
 def detect(observed: dict) -> str | Finding | None:
-    """Epochs of more draws than images, images drawn again and again in an epoch, an image twice in one step, or the
-    same bytes on several ranks. What one rank alone draws again and again may be meant."""
+    """What one rank alone draws again and again may be meant."""
     data = observed.get("data", {}) if observed.get("world_size") != 1 else {}
     shared = data.get("shared_in_a_step") or 0
     for number, epoch in enumerate(data.get("epochs", []), 1):

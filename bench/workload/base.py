@@ -63,8 +63,7 @@ class Workload:
         return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def check(self, model: nn.Module, train_set) -> None:
-        """Before any mode wraps it: raise UserError for a model that cannot be trained on these data, or with EVALUATE
-        be validated. Most workloads have built it themselves, and have nothing to ask."""
+        """Before any mode wraps it: raise UserError for a model that cannot be trained (or evaluated) on these data."""
 
     def facts(self, model: nn.Module) -> dict:
         """What a record should say of data and model besides the options: texts and numbers, each with its name."""

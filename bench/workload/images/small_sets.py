@@ -101,8 +101,7 @@ def read(kind: Kind, data_dir: Path, train: bool):
 
 @contextlib.contextmanager
 def writing_alone(data_dir: Path):
-    """Hold the folder's lock, so that no process reads what another one is still writing; a folder that cannot be
-    written to needs none."""
+    """Hold the folder's lock while another process may write; a folder that cannot be written to needs none."""
     lock = contextlib.ExitStack()
     with contextlib.suppress(OSError):
         lock.enter_context(locked(data_dir / ".download.lock"))

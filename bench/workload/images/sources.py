@@ -103,6 +103,7 @@ class TarSource:
         return f"{self.tar.name}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> bytes:
+        """An image's bytes. Raises Unreadable."""
         try:
             with self.tar.open("rb", buffering=0) as file:
                 data = os.pread(file.fileno(), int(self.sizes[index]), int(self.offsets[index]))
