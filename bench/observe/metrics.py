@@ -1,5 +1,6 @@
 """What a script says of itself: the figures that each rank would print, and the learning rate."""
 
+import itertools
 from typing import ClassVar
 
 import torch
@@ -60,7 +61,7 @@ class Rates(Probe):
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.step, self.rates, self.peaks, self.now, self.last, self.before = 0, {}, [], [], 0.0, 0.0
+        self.step, self.rates, self.peaks, self.last, self.before = 0, {}, [], 0.0, 0.0
 
     def before_step(self, optimizer) -> None:
         if self.watch.stepping > 1 or not self.watch.steps_model(optimizer):
@@ -74,12 +75,7 @@ class Rates(Probe):
             rates = [float(rate) for rate in rates]
         if look:
             self.rates[self.step] = rates
-        elif rates == self.now:
-            self.before = self.last
-            return
-        self.now = rates
-        known = self.peaks + [0.0] * (len(rates) - len(self.peaks))
-        self.peaks = [max(pair) for pair in zip(known, rates + [0.0] * (len(known) - len(rates)), strict=True)]
+        self.peaks = [max(pair) for pair in itertools.zip_longest(self.peaks, rates, fillvalue=0.0)]
         self.before, self.last = self.last, max(rates)
 
     def part(self) -> dict:
