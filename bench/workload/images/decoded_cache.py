@@ -5,6 +5,7 @@ The pixels of all images lie one after the other in one file, which every proces
 keeps one copy for all of them.
 """
 
+import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,15 +59,7 @@ class DecodedCache:
 def write(source, path: Path, skip_bad: bool) -> None:
     """Decode every image of a source into one file. Raises UserError for an unreadable one unless skip_bad."""
     shapes = np.zeros((len(source.labels), 2), dtype=np.int32)
-
-    def pixels(index: int) -> torch.Tensor | None:
-        try:
-            return decode(source.read(index))
-        except Unreadable as error:
-            if not skip_bad:
-                raise UserError(unreadable_line(source, index, error)) from None
-            return None
-
+    pixels = functools.partial(read_image, source, skip_bad=skip_bad)
     with path.open("wb") as file, ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, quiet():
         for first in range(0, len(shapes), CHUNK):
             chunk = range(first, min(first + CHUNK, len(shapes)))
@@ -75,6 +68,16 @@ def write(source, path: Path, skip_bad: bool) -> None:
                     shapes[index] = image.shape[1:]
                     file.write(image.permute(1, 2, 0).numpy())
         file.write(shapes.tobytes())
+
+
+def read_image(source, index: int, skip_bad: bool = False) -> torch.Tensor | None:
+    """[3, H, W] uint8 on the CPU. An image that cannot be read is a UserError, and None with skip_bad."""
+    try:
+        return decode(source.read(index))
+    except Unreadable as error:
+        if skip_bad:
+            return None
+        raise UserError(unreadable_line(source, index, error)) from None
 
 
 def unreadable_line(source, index: int, error: Unreadable) -> str:

@@ -15,7 +15,7 @@ from bench.errors import UserError
 from bench.workload.images.augment import cut, example_seeds, middle, random_box, random_part
 from bench.workload.images.decode import Unreadable, decode, quiet
 from bench.workload.images.decode_on_gpu import NO_BOX, Encoded, as_file, decodes_on, on_device
-from bench.workload.images.decoded_cache import DecodedCache, hold_size_gib, unreadable_line
+from bench.workload.images.decoded_cache import DecodedCache, hold_size_gib, read_image, unreadable_line
 from bench.workload.images.place import cache
 from bench.workload.images.sources import FolderSource, TarSource
 
@@ -134,14 +134,7 @@ class ImageSet:
         try:
             return on_device(files, [row[2:5] for row in rows], self.finish_on)
         except RuntimeError:  # it does not say which: one by one, on the CPU, which reads more kinds of JPEG
-            return [self.one(row[0]).to(self.finish_on) for row in rows]
-
-    def one(self, index: int) -> torch.Tensor:
-        """One image, [3, H, W] uint8 on the CPU. Raises UserError where it cannot be read."""
-        try:
-            return decode(self.source.read(index))
-        except Unreadable as error:
-            raise UserError(unreadable_line(self.source, index, error)) from None
+            return [read_image(self.source, row[0]).to(self.finish_on) for row in rows]
 
     def augmentation_seeds(self, draws: np.ndarray) -> np.ndarray:
         return example_seeds(self.seed, draws)
