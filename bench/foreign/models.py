@@ -9,8 +9,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from bench.observe.gradients import is_horovod, parameters_of
+from bench.observe.gradients import is_horovod
 from bench.observe.listening import skipped, uncompiled
+from bench.observe.probe import parameters_of
 
 
 def find(optimizers: list[Optimizer]) -> list[nn.Module]:

@@ -35,9 +35,10 @@ from bench.measure.load import Load
 from bench.measure.memory import MemorySampler
 from bench.observe import Watch, watch
 from bench.observe.counts import Counts
-from bench.observe.gradients import held_by, is_horovod, parameters_of
+from bench.observe.gradients import is_horovod
 from bench.observe.hang import Hang, failure_of_process
 from bench.observe.listening import uncompiled
+from bench.observe.probe import held_by, parameters_of
 from bench.observe.ranks import Ranks, launched
 from bench.observe.view import Walked
 

@@ -3,10 +3,10 @@
 import pytest
 
 from bench.files import PROJECT
+from bench.report import markdown
 from tests.validation import published_models
 from tests.validation.forecast import published
 from tests.validation.forecast.__main__ import main
-from tests.validation.pages import markdown
 
 MODEL = """# model: made up
 # buffers: float32 400, int64 8

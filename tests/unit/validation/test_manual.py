@@ -5,7 +5,8 @@ import re
 import pytest
 
 from bench.files import PROJECT
-from tests.validation.pages import manual, markdown
+from bench.report import markdown
+from tests.validation.pages import manual
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 FILE = re.compile(r"`((?!\S*NN_)(?:\w+/)+(?:\w+\.(?:py|md))?)`")  # NN_name: the reader's own

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bench.analysis import style
 from bench.files import PROJECT
+from bench.report import markdown
 from tests.validation.forecast import advice, measured, result
-from tests.validation.pages import markdown
 
 
 def figures(folder: Path) -> str:

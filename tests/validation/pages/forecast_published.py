@@ -2,8 +2,8 @@
 
 import functools
 
+from bench.report import markdown
 from tests.validation.forecast import published
-from tests.validation.pages import markdown
 
 
 @functools.cache

@@ -21,11 +21,11 @@ from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, SECTIONS
 from bench.files import PROJECT
 from bench.mistakes import DETECTED
+from bench.report import markdown
 from tests.validation.pages import (
     forecast_checked,
     forecast_example,
     forecast_published,
-    markdown,
     predicted,
     reference_page,
     script_changes,

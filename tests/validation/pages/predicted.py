@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.measure.environment import cores_in_words
 from bench.measure.memory_parts import BESIDES, TENSORS, WORKSPACE
-from tests.validation.pages import markdown
+from bench.report import markdown
 
 UNNAMED = ("mode", "gpus", "memory", "allow_slow")  # options that a row does not repeat
 

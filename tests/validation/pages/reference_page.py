@@ -16,11 +16,11 @@ from bench.record.describe import cautions_of_single_runs
 from bench.record.disturbance import undisturbed
 from bench.record.read import find_records
 from bench.record.view import Record
+from bench.report import markdown
 from bench.report.page import commands_of, newest_first, place_of, runs_grid, subject
 from bench.studies.registry import study_of
 from bench.without_training.network import record as network_record
 from bench.without_training.network import result as network_result
-from tests.validation.pages import markdown
 
 NO_REFERENCE = "disturbed: not a reference"
 MADE = "Made from the records in this folder by `python -m tests.validation.renew`; do not edit it.\n"

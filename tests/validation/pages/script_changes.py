@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from bench.files import PROJECT
-from tests.validation.pages import markdown
+from bench.report import markdown
 
 FOLDER = PROJECT / "tutorials" / "scripts"
 STEPS = (("single.py", "dp.py"), ("single.py", "ddp.py"), ("ddp.py", "hvd.py"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.measure.environment import cores_in_words
 from bench.mistakes import DETECTED
-from tests.validation.pages import markdown
+from bench.report import markdown
 
 
 def scripts(path: Path) -> str:
