@@ -174,11 +174,11 @@ def test_a_verdict_that_stands_alone_and_not_together_is_told():
 def test_a_log_has_whole_sentences_and_no_blanks_at_the_ends(capsys):
     """What is printed where the output is no terminal: a sentence can be searched for, a table is not broken."""
     console = tables.terminal()
-    console.print("[bold]note[/]: " + "word " * 60 + "end")
+    tables.print_named(console, "note", "word " * 60 + "[bold]end[/]")  # which is no markup
     tables.print_grid(console, tables.Grid([("name", False), ("n", True)], [["a", "1"], ["longer", "22"]]))
     console.print("after")
     out = capsys.readouterr().out
-    assert out.splitlines()[0] == "note: " + "word " * 60 + "end" and out.splitlines()[-1] == "after"
+    assert out.splitlines()[0] == "note: " + "word " * 60 + "[bold]end[/]" and out.splitlines()[-1] == "after"
     assert all(line == line.rstrip() for line in out.splitlines()) and "\x1b" not in out
     assert [line.split() for line in out.splitlines()[4:6]] == [["a", "1"], ["longer", "22"]]
 
