@@ -224,7 +224,7 @@ LINES = [
 
     Command("install-horovod", "set up", "build Horovod against the installed torch, and install it",
             "[GPU=nccl MPI=1]", "install_horovod", flags={
-                "--gpu": {"choices": ("auto", "none", "nccl", "here"), "default": "auto",
+                "--gpu": {"metavar": "GPU", "choices": ("auto", "none", "nccl", "here"), "default": "auto",
                           "help": "auto: NCCL where there is a GPU; none: CPUs only; nccl: for GPUs, also without one "
                           "here; here: for this machine's GPUs alone, which compiles faster"},
                 "--mpi": SWITCH | {"help": "with MPI as well, for LAUNCHER=mpirun and ADASUM; needs mpicxx"},
