@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from bench.config.modes import MODES
 from bench.config.workloads import WorkloadInfo
 from bench.record import SCHEMA_VERSION
 
@@ -688,7 +689,7 @@ class PairTopology(TypedDict):
 
 
 class PairConfig(TypedDict):
-    mode: Literal["ddp", "horovod", "zero1", "fsdp"]
+    mode: Literal[tuple(MODES)]
     device: Literal["cpu", "cuda"]
     num_devices: Several
 

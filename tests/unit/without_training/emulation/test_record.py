@@ -74,7 +74,7 @@ def test_nothing_that_compares_or_pools_runs_takes_it(tmp_path, capsys):
     (lambda data: data["samples"][0]["step_time_s"].pop(), "different lengths"),
     (lambda data: data["samples"][0].update(timeline={"step": 1, "step_s": 1.0, "notes": []}), "timeline"),
     (lambda data: data["samples"][0].update(rank=1), "one of each rank"),
-    (lambda data: data["config"].update(mode="single"), "mode"),
+    (lambda data: data["config"].update(mode="telepathy"), "mode"),
 ])  # fmt: skip
 def test_a_record_that_was_edited_or_cut_is_refused_by_name(change, said, tmp_path):
     change(data := emulations.data())
