@@ -18,6 +18,7 @@ LINUX = sys.platform == "linux" and PROC.is_dir()
 CLONE = (PROJECT / "pyproject.toml").is_file()
 DEVICES = Path("/dev")
 LATEST = "latest.pt"  # in a run's folder: its newest checkpoint
+SHARED = ".joined"  # in a run's folder: by what it holds a process knows that it sees the same folder
 TICK_S = 0.1  # between two looks at a lock
 MOST_BYTES = 2**30  # of a file that is read whole: an image, a list
 LEAST_READ = 2**16  # bytes: a file of the system says that it has none

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.config.options import RunConfig, from_dict
 from bench.config.tasks import TASKS
-from bench.process.guard import RANK_IN, Guard
+from bench.process.guard import JOINS, RANK_IN, Guard
 from bench.process.heartbeat import StatusWriter
 
 
@@ -26,10 +26,17 @@ def main() -> None:
     """Set up what must work even when everything else fails, then run."""
     run_dir = Path(sys.argv[1])
     rank = int(os.environ[os.environ.get(RANK_IN, "RANK")])
-    with Guard(run_dir, rank) as guard:
+    with hosts_rank(run_dir) if os.environ.get(JOINS) else Guard(run_dir, rank) as guard:
         config = from_dict(json.loads((run_dir / "config.json").read_text()))
-        guard.status = StatusWriter(run_dir, rank)
+        guard.status = guard.status or StatusWriter(run_dir, rank)
         run_task(config, run_dir, guard.status)
+
+
+def hosts_rank(run_dir: Path) -> Guard:
+    """Over HOSTS the ranks watch themselves: no launcher sees the processes of all of them."""
+    from bench.launch.rank import of_hosts
+
+    return of_hosts(run_dir)
 
 
 def run_task(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:

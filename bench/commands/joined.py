@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from bench.analysis import tables
-from bench.commands.joined_rank import LOOK_S, Rank, heard
+from bench.commands.joined_rank import JoinedRank, heard
 from bench.commands.run_output import announce
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
@@ -26,6 +26,7 @@ from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, machine
 from bench.launch.command import hang_variables
 from bench.launch.engines import horovodrun
+from bench.launch.rank import LOOK_S
 from bench.launch.seat import LAUNCHERS, Seat
 from bench.measure import node, steady
 from bench.process.guard import LAUNCHER_PID
@@ -60,8 +61,7 @@ def join(args, seat: Seat) -> int:
         return refused(meeting, error)
     if seat.engine == "horovodrun":
         os.environ |= horovodrun.trace(config, run_dir)  # on every rank, though rank 0 alone writes it
-    with Rank(run_dir, meeting, config, shared, started) as rank:
-        rank.begin()
+    with JoinedRank(run_dir, meeting, config, shared, started) as rank:
         from bench import worker
 
         worker.run_task(config, run_dir, rank.status)
@@ -133,7 +133,6 @@ def find_driver() -> None:
 
 
 def say_what_runs(config: RunConfig, seat: Seat, asked: Besides) -> None:
-    """Rank 0, before anything runs."""
     console = tables.terminal()
     announce(console, config, f"joined to {seat.launcher}")
     if asked.baselines or (asked.baselines is None and config.device == "cpu" and not config.epochs):

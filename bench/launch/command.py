@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.files import PROJECT
 from bench.install.horovod_status import torch_version
@@ -26,7 +27,8 @@ OF_ENGINES = re.compile(
 def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: float) -> tuple[list[str], dict]:
     """The engine's command line on this machine, and its whole environment. started: when the run began, by this
     machine's ``steady`` clock. Raises UserError when the engine cannot start this config here."""
-    argv, variables = ENGINES[config.launcher].command(config, run_dir, placement)
+    engine = "torchrun" if placement.joins and MODES[config.mode].one_process else config.launcher
+    argv, variables = ENGINES[engine].command(config, run_dir, placement)
     inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
     threads, devices = thread_variables(config.threads_per_process), device_variables(config)
     ours = {**common_variables(started), **hang_variables(config), **threads, **devices, **placement.variables()}

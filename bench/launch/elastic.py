@@ -47,7 +47,7 @@ class Survival:
             reached = max([self.reached, *(beat.step for beat in self.live(beats))])
             if reached > self.reached:
                 self.reached, self.stepped = reached, steady.now()
-        if len(nodes) == 1:
+        if not nodes[0].placement.joins:
             self.find_lost(nodes[0], beats)
         if self.waiting and self.resumed and all(beat.step >= self.waiting[-1][1] for beat in self.live(beats)):
             self.settle()
@@ -81,7 +81,6 @@ class Survival:
         self.resumed = False
 
     def read_starts(self) -> None:
-        """What rank 0 has told of where training begins."""
         path = starts_path(self.run_dir)
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         for line in lines[self.read :]:
@@ -129,7 +128,8 @@ class Survival:
         answering: a function: the machines of HOSTS that answer now. A machine that is lost is left out; one that has
         come back, or was not needed, takes its place. Raises RunFailed where too few devices are left.
         """
-        several = len(nodes) > 1 or (not nodes and self.rows)  # none: they could not be reached when it was to go on
+        # None: they could not be reached when it was to go on.
+        several = nodes[0].placement.joins if nodes else self.rows
         if not several or failure["kind"] not in SURVIVABLE or len(self.rows) >= self.config.restarts:
             return None
         rank, kind = failure["rank"], failure["kind"]
@@ -170,7 +170,6 @@ class Survival:
     # --- at the end ---------------------------------------------------------------------------------------------------
 
     def failed(self, message: str, failure: dict) -> RunFailed:
-        """The failure of a run that goes on no more."""
         error = RunFailed(message)
         error.failure = failure | {"message": message}
         return error

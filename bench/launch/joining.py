@@ -19,20 +19,19 @@ import time
 from pathlib import Path
 
 from bench.config.command_line import in_words
-from bench.config.modes import MODES
 from bench.config.options import FIELDS, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
 from bench.errors import BenchError, ExitCode, RunFailed, UserError
-from bench.launch import supervise
+from bench.files import SHARED
+from bench.launch import machine, supervise
 from bench.launch.devices import weakest_of
 from bench.launch.launcher import make_run_dir
 from bench.launch.seat import Seat
 from bench.measure import node, waiting
-from bench.measure.environment import cpu_quota, package_versions, source_hash
 from bench.process.heartbeat import PHASES, Heartbeat, Window
 
 TICK_S = 0.1
-SHARED = ".joined"  # in the run's folder: by it a rank knows that it sees the folder that rank 0 has made
+ADDRESS = "BENCH_ADDRESS"  # set by who starts ranks over HOSTS: that of this machine
 # What a rank says that lost another one: a consequence, and no cause.
 LOST = re.compile(
     "Connection (closed|reset|refused|timed out)|Broken pipe|closed by peer|HorovodInternalError|has been shut down|"
@@ -47,7 +46,6 @@ class Meeting:
         self.seat, self.store = seat, store
 
     def tell(self, what: str, item: object) -> None:
-        """Say something of this rank."""
         self.store.set(f"{what}/{self.seat.rank}", json.dumps(item))
 
     def told(self, what: str, ranks: list[int]) -> dict[int, object]:
@@ -72,7 +70,6 @@ class Meeting:
         return list(self.told(what, ranks).values())
 
     def everyone(self, what: str, limit_s: float) -> list:
-        """What every rank says, by rank."""
         return self.all(what, list(range(self.seat.world_size)), limit_s)
 
     def fail(self, report: dict) -> None:
@@ -87,7 +84,6 @@ class Meeting:
 
 
 def as_error(report: dict) -> BenchError:
-    """The error of another rank, for one that waits for it."""
     return (UserError if report["user_error"] else RunFailed)(report["message"])
 
 
@@ -116,7 +112,7 @@ def meet(seat: Seat, limit_s: float) -> Meeting:
         else:
             store = place = None
             if seat.rank == 0:
-                host = os.environ.get("HOROVOD_HOSTNAME") or node.name()
+                host = os.environ.get(ADDRESS) or os.environ.get("HOROVOD_HOSTNAME") or node.name()
                 store = dist.TCPStore(host, 0, is_master=True, timeout=limit, wait_for_workers=False)
                 place = [host, store.port]
             place = (by_mpi if seat.launcher == "mpirun" else by_horovodrun)(seat, place, limit_s)
@@ -186,19 +182,17 @@ def agree(meeting: Meeting, asked: RunConfig, given: dict) -> RunConfig:
     """The resolved config, the same on every rank: defaults come from all machines together. asked: as this process was
     asked. given: what its machine gives (``machine.device``). Raises UserError, the same one on every rank, where they
     differ."""
-    mine = {
-        "node": node.key(), "name": node.name(), "asked": to_dict(asked), "cores": cores(), **given,
-        "quota": cpu_quota(), "source": source_hash(),
-        "versions": package_versions("torch", *([needs] if (needs := MODES[asked.mode].needs) else [])),
-    }  # fmt: skip
+    mine = {"asked": to_dict(asked), **given, **machine.describe()}
     meeting.tell("asked", mine)
     seats = meeting.everyone("asked", asked.timeout)
     for rank, other in enumerate(seats):
         if difference := differs(seats[0], other):
             raise UserError(f"rank {rank} on {other['name']} {difference}")
+        if difference := machine.differs(other, seats[0], asked.mode, "on rank 0's machine"):
+            raise UserError(f"rank {rank} on {other['name']}: {difference}")
     config, gpus = from_dict(seats[0]["asked"]), weakest_of([other["weakest"] for other in seats])
     return dataclasses.replace(
-        resolve(config, given["device"], cores_of(seats), *gpus), launcher="auto", baselines=False
+        resolve(config, given["device"], machine.cores_of(seats), *gpus), launcher="auto", baselines=False
     )
 
 
@@ -208,34 +202,9 @@ def differs(first: dict, other: dict) -> str:
         if value != (meant := first["asked"][name]):
             said = [in_words(FIELDS[name], each) if each is not None else "nothing" for each in (value, meant)]
             return f"was asked for {said[0]}, and rank 0 for {said[1]}: give every process the same options"
-    if other["source"] != first["source"]:
-        return "runs other code than rank 0 (bench/ differs): bring both machines to the same revision"
-    for name, version in other["versions"].items():
-        if version != first["versions"][name]:
-            return f"has {name} {version}, and rank 0 has {first['versions'][name]}: install the same on both"
     if other["device"] != first["device"]:
         return f"found DEVICE={other['device']}, and rank 0 {first['device']}: give DEVICE=cpu, or hide the GPUs"
     return ""
-
-
-def cores() -> list[int]:
-    """The processor's cores that this process may run on."""
-    return sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-
-
-def cores_of(seats: list[dict]) -> int:
-    """Cores of all machines together: of each those that its processes may use between them, for a launcher may have
-    bound each to its own.
-
-    >>> cores_of([{"node": "a", "cores": [0], "quota": None}, {"node": "a", "cores": [1], "quota": None},
-    ...           {"node": "b", "cores": [0, 1, 2, 3], "quota": 2.5}])
-    4
-    """
-    machines = {}
-    for seat in seats:
-        found = machines.setdefault(seat["node"], [set(), seat["quota"]])
-        found[0] |= set(seat["cores"])
-    return sum(max(1, min(len(own), int(quota or len(own)))) for own, quota in machines.values())
 
 
 def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
@@ -279,18 +248,23 @@ def is_cause(report: dict) -> bool:
     return report["kind"] == "raised" and (report["user_error"] or not LOST.search(report["message"]))
 
 
-def cause_of(reports: list[dict], world_size: int, limit_s: float, run_dir: Path) -> BenchError:
-    """What a joined run failed of, from what its ranks have said, the first one first.
+def cause_of(
+    reports: list[dict], world_size: int, limit_s: float, run_dir: Path, place_of: dict[int, str] | None = None
+) -> BenchError:
+    """What a joined run failed of, from what its ranks have said, the first one first. place_of: what to say of the
+    machine of a rank.
 
     A rank that raised by itself is the cause. Where all stand still, their places tell which one the others wait for.
     One that has said nothing, while the others lost it, was killed, or its machine is gone.
     """
+    place_of = place_of or {}
     if found := next(filter(is_cause, reports), None):
+        host = place_of.get(found["rank"], "")
         if found["user_error"]:
-            error = UserError(found["message"])
+            error = UserError(f"rank {found['rank']}{host}: {found['message']}" if host else found["message"])
             error.failure = supervise.failure_of(found)
             return error
-        message = f"rank {found['rank']} raised {found['message']}"
+        message = f"rank {found['rank']}{host} raised {found['message']}"
         return supervise.failed("raised", found["rank"], message, run_dir, found["traceback"])
     spoken = {report["rank"]: report for report in reversed(reports)}
     silent = [rank for rank in range(world_size) if rank not in spoken]
@@ -299,21 +273,22 @@ def cause_of(reports: list[dict], world_size: int, limit_s: float, run_dir: Path
         beats = [beat_of(spoken[rank]["beat"]) for rank in range(world_size)]
         where = [spoken[rank]["where"] for rank in range(world_size)]
         rank, message = supervise.explain(beats, where, limit_s)
+        message += f"; rank {rank} is{place_of[rank]}" if place_of.get(rank) else ""
         error = supervise.failed("hung", rank, message, run_dir, spoken[rank]["traceback"])
         error.failure["where"] = where
         return error
     if silent:
         lost = next(report for report in reports if report["kind"] != "terminated" or report is reports[-1])
-        message = f"{supervise.names(silent)} ended without a word: killed (SIGKILL, out of memory), or the machine is "
-        message += f"gone; rank {lost['rank']}: {lost['message']}"
+        message = f"{supervise.names(silent)}{place_of.get(silent[0], '')} ended without a word: killed or stopped "
+        message += "(SIGKILL, out of memory, SIGSTOP), or the machine is gone; "
+        message += f"rank {lost['rank']}: {lost['message']}"
         return supervise.failed("hung" if hung else "killed", silent[0], message, run_dir, "")
     if any(report["kind"] == "terminated" for report in reports):
         return supervise.failed("interrupted", None, "interrupted", run_dir, "")
     first = reports[0]
-    message = f"rank {first['rank']} raised {first['message']}"
+    message = f"rank {first['rank']}{place_of.get(first['rank'], '')} raised {first['message']}"
     return supervise.failed("raised", first["rank"], message, run_dir, first["traceback"])
 
 
 def beat_of(values: list) -> Heartbeat:
-    """A heartbeat that came as JSON."""
     return Heartbeat(*values[:-1], Window(*values[-1]))

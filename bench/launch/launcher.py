@@ -1,5 +1,5 @@
-"""One run: a config in, the path of a record out. How its processes start is the engine's, where they run the
-host's."""
+"""One run: a config in, the path of a record out. How its processes start is the engine's; those of several machines
+are started by hosts.py."""
 
 import contextlib
 import functools
@@ -15,11 +15,12 @@ from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.config.tasks import TRAIN
 from bench.errors import RunFailed, UserError
-from bench.launch import supervise
+from bench.files import SHARED
+from bench.launch import hosts, supervise
 from bench.launch.devices import choose_device, require_memory, weakest
 from bench.launch.elastic import Survival
-from bench.launch.hosts import HOSTS, remote
 from bench.launch.node import Node
+from bench.launch.placement import Placement
 from bench.launch.seat import seat_of
 from bench.measure import steady
 from bench.measure.environment import collect_machine, usable_cores
@@ -54,7 +55,7 @@ def resources(config: RunConfig) -> tuple:
     compute capability and memory. Raises UserError, and RunFailed for one of HOSTS, where what is asked for is not
     there."""
     if config.hosts:
-        return remote.resources(config)
+        return hosts.resources(config)
     device = choose_device(config)
     return device, usable_cores(), *(weakest(config) if device == "cuda" else (None, None))
 
@@ -90,17 +91,20 @@ class Launch:
     def start_and_watch(self, config: RunConfig, watch, survival=None) -> None:
         """Start the ranks and watch them to their end. config: of this attempt. survival: with ELASTIC."""
         (self.dir / "config.json").write_text(json.dumps(to_dict(config)))
-        self.nodes[:] = HOSTS["remote" if config.hosts else "local"].nodes(config, self.dir)
-        commands = [node.command(config, self.started) for node in self.nodes]
-        if (config.dist_url or "").startswith("file://"):
-            self.rendezvous.append(Path(config.dist_url.removeprefix("file://")))
-
-        def start(node: Node) -> None:
-            node.start(*commands[node.placement.number])
-
-        supervise.run(self.nodes, start, self.dir, config.timeout, watch, survival)
+        if config.hosts and not hosts.only_here(config):
+            hosts.run(self.nodes, self.dir, config, self.started, watch, survival)
+        else:
+            self.start_here(config, watch, survival)
         if not (self.dir / config.leaves).exists():
             raise supervise.failed("launcher", None, "every process ended well, but there is no record", self.dir)
+
+    def start_here(self, config: RunConfig, watch, survival) -> None:
+        """All ranks on this machine."""
+        self.nodes[:] = [local_node(config, self.dir)]
+        command = self.nodes[0].command(config, self.started)
+        if (config.dist_url or "").startswith("file://"):
+            self.rendezvous.append(Path(config.dist_url.removeprefix("file://")))
+        supervise.run(self.nodes, lambda node: node.start(*command), self.dir, config.timeout, watch, survival)
 
     def survived(self) -> dict | None:
         """With ELASTIC, what the run had survived when it failed."""
@@ -144,7 +148,7 @@ def launch_elastic(config: RunConfig, watch=None) -> Path:
                 run.start_and_watch(attempt, watch, run.survival)
                 break
             except RunFailed as error:
-                answering = functools.partial(remote.answering, config)
+                answering = functools.partial(hosts.answering, config)
                 attempt = run.survival.remaining(run.nodes, error.failure, answering)
                 if attempt is None:
                     raise
@@ -170,6 +174,12 @@ class ElasticLaunch(Launch):
         super().leave(error)
 
 
+def local_node(config: RunConfig, run_dir: Path) -> Node:
+    """All ranks on this machine."""
+    host = config.machines[0].name if config.hosts else ""
+    return Node(Placement(range(config.num_processes), host=host), run_dir)
+
+
 # --- the run's folder -------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +189,7 @@ def tidy(run_dir: Path, rendezvous: list[Path]) -> None:
         *run_dir.glob(".rank*"),
         *run_dir.glob("*.tmp"),
         run_dir / ".rendezvous",
+        run_dir / SHARED,
         wanted_path(run_dir),
         run_dir / "config.json",
     ]

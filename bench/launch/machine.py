@@ -1,6 +1,6 @@
 """What one machine of several says of itself before a run: versions, devices, its address, whom it reaches.
 
-Each function is asked on the machine itself, by bench/launch/agent.py. Nothing here imports torch.
+Each function is asked on the machine itself. Nothing here imports torch.
 """
 
 import dataclasses
@@ -10,29 +10,71 @@ import socket
 
 import psutil
 
+from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.install import horovod_status
 from bench.launch.devices import choose_device, weakest
-from bench.measure import steady
-from bench.measure.environment import source_hash, usable_cores
+from bench.launch.ports import free_port, require_free_port
+from bench.measure import node
+from bench.measure.environment import cpu_quota, source_hash
 
 REACH_S = 5.0  # to open a connection to another machine of the run
 NO_PORT = 9  # a datagram that is never sent asks for a route alone
+REMEDY = {  # of what must be the same on all machines; the last where a mode needs it
+    "Python": "use the same Python there, at the same path",
+    "torch": "install the same torch there (`make setup`)",
+    "code of bench": "bring the same code there (git pull, rsync)",
+    "Horovod": "run `bench install-horovod` there",
+}
 
 
 def describe() -> dict:
-    """What must be the same on all machines, and what is shared out: cores, and which boot of which machine it is."""
+    """What must be the same on all machines, and what is shared out: cores, and which machine they are of."""
     torch = horovod_status.torch_version()
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     return {
-        "Python": platform.python_version(),
-        "torch": torch[0] if torch else None,
-        "Horovod": horovod_status.installed_version(),
-        "code of bench": source_hash()[:12],
-        "cores": usable_cores(),
-        "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
-        "boot": steady.this_boot(),
-    }
+        "Python": platform.python_version(), "torch": torch[0] if torch else None,
+        "Horovod": horovod_status.installed_version(), "code of bench": source_hash()[:12],
+        "name": node.name(), "node": node.key(), "machine": node.machine_key(),
+        "cores": sorted(affinity), "quota": cpu_quota(),
+    }  # fmt: skip
+
+
+def differs(other: dict, first: dict, mode: str, where: str) -> str:
+    """What of a machine is not as on another, and what to do; "" where nothing is. where: the other, as it is called.
+
+    >>> first = {"Python": "3.11", "torch": "2.14", "code of bench": "1f3a"}
+    >>> differs(first | {"torch": None}, first, "ddp", "here")
+    'torch is not installed there and 2.14 here: install the same torch there (`make setup`)'
+    """
+    for name in REMEDY if MODES[mode].needs else list(REMEDY)[:3]:
+        if other[name] != first[name]:
+            there, here = other[name] or "not installed", first[name] or "not installed"
+            return f"{name} is {there} there and {here} {where}: {REMEDY[name]}"
+    return ""
+
+
+def cores_of(found: list[dict]) -> int:
+    """Cores of all machines together, from what ``describe`` says in their processes: of each node those that its
+    processes may use between them, for a launcher may have bound each to its own; of nodes that are one machine each
+    core once.
+
+    >>> at = lambda machine, node, cores, quota=None: {"machine": machine, "node": node, "cores": cores, "quota": quota}
+    >>> cores_of([at("a", "a", [0]), at("a", "a", [1]), at("b", "b", [0, 1, 2, 3], 2.5)])
+    4
+    >>> cores_of([at("a", "1", [0, 1]), at("a", "2", [0, 1])]), cores_of([at("a", "1", [0]), at("a", "2", [1])])
+    (2, 2)
+    """
+    machines = {}
+    for each in found:
+        nodes = machines.setdefault(each["machine"], {})
+        nodes.setdefault(each["node"], (set(), each["quota"]))[0].update(each["cores"])
+    total = 0
+    for nodes in machines.values():
+        given = sum(max(1, min(len(cores), int(quota or len(cores)))) for cores, quota in nodes.values())
+        total += min(given, len(set().union(*(cores for cores, _ in nodes.values()))))
+    return total
 
 
 def device(config: RunConfig, devices: int) -> dict:
@@ -71,6 +113,15 @@ def listener(address: str) -> socket.socket:
     server.bind((address, 0))
     server.listen(128)
     return server
+
+
+def meeting_port(address: str, url: str | None) -> int:
+    """Where all ranks can meet: DIST_URL's port, else a free one. Raises UserError where it is taken."""
+    if url is None:
+        return free_port(address)
+    port = int(url.rpartition(":")[2])
+    require_free_port(address, port, url)
+    return port
 
 
 def reach(own: str, others: list[list]) -> str:

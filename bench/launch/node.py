@@ -25,8 +25,7 @@ ENDED = ("done", "raised", "terminated")  # the phases in which a rank has said 
 
 
 class Node:
-    """One machine of a run. On another one it lives in that machine's agent (bench/launch/agent.py), and is asked by
-    bench/launch/hosts/remote.py."""
+    """One machine of a run. On another one it lives in bench/launch/on_machine.py, which bench/launch/hosts.py asks."""
 
     def __init__(self, placement: Placement, run_dir: Path):
         self.placement, self.run_dir = placement, run_dir

@@ -24,6 +24,8 @@ from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
 from bench.process.tree import GRACE_S
 
 TICK_S = 0.2
+JUDGE_S = 60.0  # beyond TIMEOUT, by which ranks that joined have found out themselves that they hang
+SAY_S = 15.0  # after the first of their machines, by which the others have ended, too
 MOST_S = 5.0  # from one look to the next, on a busy machine
 LEAST_ROOM = 2**16  # bytes, without which nothing can be said in a file
 # As torch says it: an allocation that fails, a worker that dies of it.
@@ -78,7 +80,8 @@ def wait(
     """Wait for the nodes' commands. Returns a failure when no rank has made progress for ``timeout`` seconds, or when
     one has raised and the others do not end; None when every command has ended by itself, or one with an error."""
     progress, moved, broken, seen = None, time.monotonic(), math.inf, time.monotonic()
-    again = survival is not None and len(nodes) == 1  # the engine starts ranks again
+    joins, late = nodes[0].placement.joins, math.inf
+    again = survival is not None and not joins  # the engine starts ranks again
     while True:
         codes = [node.wait(TICK_S / len(nodes)) for node in nodes]
         beats = heartbeats(nodes)
@@ -88,13 +91,20 @@ def wait(
             survival.look(nodes, beats)
         if watch:
             watch(survival.live(beats) or beats if survival else beats, nodes[0].epochs())
-        if None not in codes or any(codes) or lost(nodes, run_dir):
+        if lost(nodes, run_dir):
+            return None
+        if joins and (cause := verdict(nodes, run_dir)):
+            return cause
+        if None not in codes or (any(codes) and not joins) or seen > late:
             return None
         counts = [beat and beat.beats for beat in beats]
         if counts != progress:
             progress, moved = counts, time.monotonic()
         joined = all(beat and beat.phase not in JOINING for beat in beats)
         limit = timeout if joined else max(timeout, starting)
+        if joins:  # ranks that joined find out themselves that they hang, and say so before they end
+            limit += JUDGE_S
+            late = min(late, seen + SAY_S) if any(codes) else late
         if time.monotonic() > min(moved + limit, broken):
             return hung(nodes, run_dir, limit, survival)
         if again and elastic.user_error(run_dir, len(beats)):
@@ -104,7 +114,6 @@ def wait(
 
 
 def heartbeats(nodes: list[Node]) -> list[Heartbeat | None]:
-    """Every rank's, by rank."""
     return [beat for node in nodes for beat in node.heartbeats()]
 
 
@@ -146,10 +155,9 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | 
         rank, message = explain(beats, where, timeout, over_pcie(nodes, run_dir))
     if host := place_of(nodes, rank):
         message += f"; rank {rank} is{host}"
-    if cut := next(filter(None, (node.unreachable() for node in nodes)), ""):
-        message = f"no progress for {timeout:g} s (TIMEOUT), and {cut}: is the network between them up? {message}"
     error = failed("hung", rank, message, run_dir)
     error.failure["where"] = where
+    name_cut(error, nodes)
     return error
 
 
@@ -249,7 +257,6 @@ def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
 
 
 def signal_name(number: int) -> str:
-    """As SIGKILL; of one without a name its number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -299,6 +306,34 @@ def place_of(nodes: list[Node], rank: int) -> str:
     return next((f" on {node.placement.host}" for node in nodes if rank in node.placement.ranks and len(nodes) > 1), "")
 
 
+def verdict_path(run_dir: Path) -> Path:
+    """Where rank 0 of ranks that joined says what the run has failed of."""
+    return run_dir / ".rank0.verdict.json"
+
+
+def verdict(nodes: list[Node], run_dir: Path) -> Exception | None:
+    """What rank 0 says there; None where it has said nothing, or no more than that another one is gone."""
+    try:
+        said = json.loads(verdict_path(run_dir).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    failure = said["failure"]
+    if failure and failure["kind"] == "killed" and (cause := killed(nodes, run_dir)):
+        return cause
+    error = (UserError if said["user_error"] else RunFailed)(said["message"])
+    error.failure, error.exit_code = failure, said["exit_code"]
+    if failure and failure["kind"] == "hung":
+        name_cut(error, nodes)
+    return error
+
+
+def name_cut(error: RunFailed, nodes: list[Node]) -> None:
+    """Say of a run that hangs which machine does not reach which."""
+    if cut := next(filter(None, (node.unreachable() for node in nodes)), ""):
+        words = f"no progress, and {cut}: is the network between them up? "
+        error.args, error.failure["message"] = (words + str(error),), words + error.failure["message"]
+
+
 def first_error(run_dir: Path, nodes: list[Node]) -> Exception | None:
     """The earliest exception that a rank left behind."""
     reports = []
@@ -341,7 +376,6 @@ def failed(
 
 
 def names(ranks: list[int]) -> str:
-    """[1, 2] -> "ranks 1, 2"."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 

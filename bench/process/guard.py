@@ -26,6 +26,7 @@ from bench.measure import steady
 from bench.process.heartbeat import PHASES
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
+JOINS = "BENCH_JOINS"  # set by the launcher where ranks watch themselves
 RANK_IN = "BENCH_RANK_IN"  # set by the launcher: the name of the variable in which a process finds its rank
 
 

@@ -27,8 +27,9 @@ from bench import __main__ as cli
 from bench import worker
 from bench.config.options import RunConfig, from_dict
 from bench.errors import UserError
+from bench.launch import launcher
 from bench.launch.command import common_variables, thread_variables
-from bench.launch.hosts import HOSTS, local
+from bench.launch.launcher import local_node
 from bench.launch.node import Node, Placement
 from bench.measure import memory_sources, steady
 from bench.process import tree
@@ -58,7 +59,7 @@ class Ranks:
         said, complaints = io.StringIO(), io.StringIO()
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ENGINE_PREFIXES)}
         with (
-            mock.patch.dict(HOSTS, {"local": self}),
+            mock.patch.object(launcher, "local_node", self.node),
             mock.patch.dict(os.environ, environment | PATIENT, clear=True),
             contextlib.redirect_stdout(said),
             contextlib.redirect_stderr(complaints),
@@ -69,11 +70,11 @@ class Ranks:
                 code = end.code
         return Result(code, said.getvalue(), complaints.getvalue(), os.getpid(), out and Path(out))
 
-    def nodes(self, config: RunConfig, run_dir: Path) -> list[Node]:
-        """One node, as a host of bench/launch/hosts gives it."""
+    def node(self, config: RunConfig, run_dir: Path) -> Node:
+        """As ``launcher.local_node`` gives it."""
         if self.has_own_launch(config):
-            return local.nodes(config, run_dir)
-        return [Lasting(self, config, run_dir)]
+            return local_node(config, run_dir)
+        return Lasting(self, config, run_dir)
 
     def has_own_launch(self, config: RunConfig) -> bool:
         """Whether a run depends on how its processes were started. One that ends them is followed by others."""

@@ -132,6 +132,11 @@ def test_elastic_goes_on_when_a_machine_is_lost(scene, mode, comes_back, tmp_pat
     remote = tmp_path / "remote.sh"
     remote.write_text(f'test ! -e {tmp_path / "gone"} && exec "$@"')
     remote = f"sh {remote} {sys.executable} -m bench.launch.cluster.enter {{host}}"
+    if comes_back:  # the second machine does not see the run's folder, nor the checkpoint in it
+        (tmp_path / "out").mkdir()
+        hide = tmp_path / "hide.sh"
+        hide.write_text(f'exec unshare --mount sh -c \'mount -t tmpfs none {tmp_path}/out && exec "$@"\' sh "$@"')
+        remote += f" sh {hide}"
     training = {"epochs": 2, "batch": 60, "checkpoint_steps": 2, "elastic": 1, "timeout": 100, "steps": None,
                 "storage_ms": None}  # fmt: skip
     told = scene("machine_back" if comes_back else "machine_lost", mode=mode, remote=remote, **training)
@@ -280,7 +285,7 @@ def agents() -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             network = os.readlink(f"/proc/{process.pid}/ns/net")
-            if "bench.launch.agent" in process.cmdline() and network != os.readlink("/proc/self/ns/net"):
+            if "bench.launch.on_machine" in process.cmdline() and network != os.readlink("/proc/self/ns/net"):
                 found.append(process)
     return found
 

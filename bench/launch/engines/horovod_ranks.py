@@ -3,7 +3,7 @@ the first machine the rendezvous server that Horovod's own launcher has.
 
 What horovodrun does itself over ssh (horovod/runner/gloo_run.py of 0.28.1) is done here by the same classes of Horovod,
 for two reasons: the first machine needs no ssh to the others, which are reached by REMOTE alone; and on every machine
-the ranks belong to its agent, which ends them when the first machine is gone.
+the ranks belong to what REMOTE has started, which ends them when the first machine is gone.
 """
 
 import os

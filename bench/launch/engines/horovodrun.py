@@ -34,7 +34,7 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
         hosts = ",".join(f"{host.name}:{host.slots}" for host in config.machines)
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_ranks", hosts, str(placement.number), *program]
         over |= over_hosts(placement)
-    elif config.elastic:
+    elif config.elastic and not placement.joins:
         limits = [config.elastic, len(placement.ranks), config.restarts, max(1, int(config.timeout))]
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_elastic", *map(str, limits), *program]
         over = {RANK_IN: "RANK"}  # Horovod numbers the ranks that are left anew

@@ -41,7 +41,7 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
             "--local-addr",
             placement.main,
         ]
-    again = config.restarts if config.elastic and placement.count == 1 else 0
+    again = config.restarts if config.elastic and not placement.joins else 0
     variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if again else {}
     return [
         sys.executable, "-m", "torch.distributed.run",

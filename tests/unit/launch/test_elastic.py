@@ -25,7 +25,8 @@ class MadeUp:
     """A node of which a test says what its ranks do."""
 
     def __init__(self, ranks=range(2), host="", why=""):
-        self.placement, self.dead, self.why, self.closed = Placement(ranks, host=host), set(), why, False
+        self.placement = Placement(ranks, host=host, joins=bool(host))
+        self.dead, self.why, self.closed = set(), why, False
 
     def gone(self) -> list[bool]:
         return [rank in self.dead for rank in self.placement.ranks]

@@ -1,10 +1,11 @@
-"""bench/launch/hosts/remote.py and agent.py where no rank is needed: what is wrong with a machine is said before one.
+"""bench/launch/hosts.py and on_machine.py: what is wrong with a machine is said before a rank is started.
 
 The machines are two names of this one; REMOTE is a small script that stands where ssh would.
 """
 
 import contextlib
 import json
+import os
 import shutil
 import socket
 import time
@@ -13,17 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.config.options import RunConfig
+from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
 from bench.errors import RunFailed, UserError
-from bench.launch import launcher, machine
-from bench.launch.hosts import remote
+from bench.launch import hosts, launcher, machine
 from tests import runs
 
 pytestmark = pytest.mark.slow
 
 HOSTS = "localhost:1,other:1"
-ENTER = '#!/bin/sh\nhost=$1; shift\nexec "$@"\n'  # argv: env PYTHONPATH=… python -m bench.launch.agent FOLDER
+ENTER = '#!/bin/sh\nhost=$1; shift\nexec "$@"\n'  # argv: env PYTHONPATH=… python -m bench.launch.on_machine FOLDER
 # Other things are found there than here: the folder of this script comes first on Python's path.
 ELSEWHERE = (
     '#!/bin/sh\nhost=$1; shift; path=${2#PYTHONPATH=}; shift 2; cd /\nPYTHONPATH=$(dirname "$0"):$path exec "$@"\n'
@@ -55,16 +55,16 @@ def refused(tmp_path, host: str = "other", **options) -> str:
     record = json.loads(path.read_text())
     assert record["status"] == "failed" and record["failure"]["kind"] == "launcher"
     assert record["failure"]["message"].startswith(f"host {host} (rank ") and "\n" not in str(failed.value)
-    assert not agents()
+    assert not on_machines()
     return record["failure"]["message"]
 
 
-def agents() -> list[psutil.Process]:
-    """The agents that this process has started and are still there."""
+def on_machines() -> list[psutil.Process]:
+    """What this process has started on machines and is still there."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
-            found += [process] if "bench.launch.agent" in " ".join(process.cmdline()) else []
+            found += [process] if "bench.launch.on_machine" in " ".join(process.cmdline()) else []
     return found
 
 
@@ -85,7 +85,7 @@ def test_a_machine_that_does_not_answer_is_waited_for_no_longer_than_the_limit(t
 
 def test_other_code_on_a_machine(tmp_path, enter):
     leave_out = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(remote.__file__).parents[2], tmp_path / "bench", ignore=leave_out)
+    shutil.copytree(Path(hosts.__file__).parents[1], tmp_path / "bench", ignore=leave_out)
     (tmp_path / "bench" / "one_more.py").touch()
     message = refused(tmp_path, remote=enter(ELSEWHERE))
     assert "code of bench is " in message and "bring the same code there" in message
@@ -140,58 +140,60 @@ def test_a_machine_whose_own_name_does_not_lead_to_its_address_is_told_what_to_w
     assert "is not known there" in machine.answers_to_its_name("10.0.0.1")
 
 
-def test_the_agent_ends_what_it_has_started_when_nobody_asks_any_more(tmp_path, enter):
-    config = RunConfig(hosts=BOTH_HERE, num_devices=2, remote=enter(ENTER), timeout=60)
-    channel = remote.Channel("127.0.0.1", config, 1, here=False)
-    channel.run_dir = tmp_path
-    place = {"ranks": [1, 2], "number": 1, "count": 2, "host": "127.0.0.1", "address": "127.0.0.1", "iface": "lo"}
-    whole = remote.to_dict(resolve(config, "cpu", 2))
-    argv, environment = channel.ask("command", config=whole, placement=place, run_dir=None, since_s=0.0)
-    there = Path(argv[argv.index("--log-dir") + 1]).parent
-    program = f"echo it runs; echo '\"rank 1\"' > {there}/rank1.log; exec sleep 1000"
-    channel.ask("start", argv=["sh", "-c", program], environment=environment)
-    logs = [tmp_path / name for name in ("rank1.log", "launcher1.log")]
-    runs.wait_for(lambda: all(log.exists() and log.read_text() for log in logs), "the logs come")
-    assert (tmp_path / "rank1.log").read_text() == '"rank 1"\n'
-    assert (tmp_path / "launcher1.log").read_text() == "it runs\n"
-    assert environment["BENCH_NODE"] == "127.0.0.1" and environment["GLOO_SOCKET_IFNAME"] == "lo"
-    (agent,) = agents()
-    (sleeper,) = agent.children()
-    channel.process.stdin.close()  # as when the first machine is gone
-    psutil.wait_procs([agent, sleeper], 20)
-    assert not agent.is_running() and not sleeper.is_running() and not there.exists()
-    channel.close()
+def test_what_was_started_ends_when_nobody_asks_any_more(tmp_path, enter):
+    config = resolve(RunConfig(hosts=BOTH_HERE, num_devices=2, remote=enter(ENTER), timeout=60), "cpu", 2)
+    there = hosts.Machine("127.0.0.1", range(1, 2), config, here=False)
+    placement = {"ranks": [1, 2], "number": 1, "count": 2, "host": "127.0.0.1", "address": "127.0.0.1", "iface": "lo",
+                 "port": 1, "joins": True}  # fmt: skip
+    folder = there.ask("place", placement=placement, others=[], config=to_dict(config), run_dir="/nowhere", mark="")
+    there.ask("start", since_s=0.0, variables={})  # it waits for the first machine
+    code, _ = there.ask("poll")
+    assert code is None
+    (process,) = on_machines()
+    (engine,) = process.children()
+    assert engine.environ()["BENCH_NODE"] == "127.0.0.1" and engine.environ()["GLOO_SOCKET_IFNAME"] == "lo"
+    there.process.stdin.close()  # as when the first machine is gone
+    psutil.wait_procs([process, engine], 20)
+    assert not process.is_running() and not engine.is_running() and not Path(folder).exists()
+    there.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a folder of its own needs root: unshare")
+def test_what_ranks_leave_comes_home_where_no_file_is_shared(tmp_path, enter):
+    """No rank is on this machine."""
+    (tmp_path / "out").mkdir()
+    hide = f'mount -t tmpfs none "{tmp_path}/out" && exec "$@"'
+    remote = enter(f"#!/bin/sh\nhost=$1; shift\nexec unshare --mount sh -c '{hide}' sh \"$@\"\n")
+    config = runs.SMALL | {"mode": "ddp", "hosts": "other:1,127.0.0.1:1", "remote": remote, "snapshots": "2"}
+    result = runs.run(tmp_path / "out", **config)
+    assert result.code == 0, result.stderr
+    names = {path.name for path in result.run_dir.iterdir()}
+    logs = {"rank0.log", "rank1.log", "launcher.log", "launcher1.log"}
+    assert names == {"record.json", "rank0-step2.npz", "rank1-step2.npz"} | logs
 
 
 @pytest.mark.parametrize(
     ("script", "says"),
     [
         ("exec yes", "does not answer within 1 s"),
-        ("exec yes '{\"alive\": true}'", "does not answer within 1 s"),
         ("exec tr '\\0' x < /dev/zero", "does not answer within 1 s"),  # a line without end
         ("while :; do echo '[[[['; echo '{}' '[1]' 7 null '\"x\"'; done", "does not answer within 1 s"),
-        ("while :; do echo '{\"file\": \"x\", \"at\": 0, \"data\": \"YQ==\"}'; done", "does not answer within 1 s"),
         ("yes '[' | tr -d '\\n' | head -c 300000; echo; exec sleep 50", "does not answer within 1 s"),
         ("echo '{\"id\": 1}'; exec sleep 50", "does not answer within 1 s"),
-        ("echo '{\"id\": 1, \"answer\": null}'; exec sleep 50", "answers to describe what no agent does: None"),
-        ("echo '{\"id\": 1, \"answer\": {\"cpus\": [\"x\"]}}'; exec sleep 50", "answers to describe what"),
-        ("echo '{\"id\": 1, \"refused\": 7}'; exec sleep 50", "does not answer within 1 s"),
-        ("head -c 100000 /dev/zero | tr '\\0' y; exit 3", "starts no agent there: yyy"),
+        ("head -c 100000 /dev/zero | tr '\\0' y; exit 3", "starts no ranks there: yyy"),
     ],
-    ids=["yes", "alive", "no end", "junk", "a file again and again", "brackets", "no answer", "null", "form", "refused",
-         "long"],
-)  # fmt: skip
-def test_a_machine_that_talks_and_is_no_agent_is_not_waited_for(script, says, tmp_path, enter):
+    ids=["yes", "no end", "junk", "brackets", "no answer", "long"],
+)
+def test_a_machine_that_talks_and_does_not_answer_is_not_waited_for(script, says, enter):
     config = RunConfig(hosts=HOSTS, num_devices=2, remote=enter(f"#!/bin/sh\n{script}\n"), timeout=1)
-    channel = remote.Channel("other", config, 1, here=False)
-    channel.run_dir = tmp_path if "file" in script else None
+    other = hosts.Machine("other", range(1, 2), config, here=False)
     try:
         with pytest.raises(RunFailed) as failed:
-            channel.ask("describe")
+            other.ask("unreachable")
     finally:
-        channel.close()
+        other.close()
     assert says in str(failed.value) and len(str(failed.value)) < 1500
-    assert channel.process.poll() is not None
+    assert other.process.poll() is not None
 
 
 def test_a_command_that_is_none_is_refused_before():

@@ -5,7 +5,7 @@ import pytest
 from bench.commands import COMMANDS, joined
 from bench.config.options import RunConfig, to_dict
 from bench.errors import RunFailed, UserError
-from bench.launch import joining
+from bench.launch import joining, machine
 from bench.launch.launcher import resolve_here
 from bench.launch.seat import LAUNCHERS, seat_of
 from tests.runs import flags
@@ -96,10 +96,10 @@ def test_other_commands_say_what_to_do_instead(monkeypatch):
 
 
 def test_what_differs_between_two_ranks_is_named():
-    one = {"asked": to_dict(RunConfig()), "source": "a", "versions": {"torch": "2.6"}, "device": "cpu"}
+    one = {"asked": to_dict(RunConfig()), "device": "cpu", "Python": "3.11", "torch": "2.6", "code of bench": "a"}
     assert joining.differs(one, one) == ""
-    assert "runs other code" in joining.differs(one, one | {"source": "b"})
-    assert "has torch 2.7, and rank 0 has 2.6" in joining.differs(one, one | {"versions": {"torch": "2.7"}})
+    assert "code of bench is b there and a here: " in machine.differs(one | {"code of bench": "b"}, one, "ddp", "here")
+    assert "torch is 2.7 there and 2.6 here: " in machine.differs(one | {"torch": "2.7"}, one, "ddp", "here")
     assert "found DEVICE=cuda" in joining.differs(one, one | {"device": "cuda"})
     other = one | {"asked": to_dict(RunConfig(seed=3))}
     assert "was asked for SEED=3, and rank 0 for SEED=0" in joining.differs(one, other)

@@ -26,7 +26,7 @@ from bench.launch import command as launch_command
 from bench.launch import devices, gpu_fit, supervise
 from bench.launch import launcher as launch_run
 from bench.launch.engines import ENGINES, horovodrun
-from bench.launch.hosts import HOSTS
+from bench.launch.launcher import local_node
 from bench.launch.node import Node, Placement
 from bench.measure import nccl, steady
 from bench.process.guard import LAUNCHER_PID, error_path
@@ -281,9 +281,9 @@ def test_horovods_ranks_are_those_of_the_node(some_horovod):
 
 
 def test_this_machine_is_one_node_with_all_ranks():
-    (node,) = HOSTS["local"].nodes(config_of(num_devices=3), RUN_DIR)
+    node = local_node(config_of(num_devices=3), RUN_DIR)
     assert (list(node.placement.ranks), node.placement.number, node.placement.count) == ([0, 1, 2], 0, 1)
-    (node,) = HOSTS["local"].nodes(config_of(mode="dp", num_devices=3), RUN_DIR)
+    node = local_node(config_of(mode="dp", num_devices=3), RUN_DIR)
     assert list(node.placement.ranks) == [0]
 
 

@@ -1,0 +1,310 @@
+"""HOSTS: on each machine REMOTE starts one process (bench/launch/on_machine.py), which starts that machine's ranks.
+
+The ranks find each other and watch themselves as under any other launcher (bench/launch/joining.py); here they are
+started, shown and ended. No file needs to be shared: what ranks leave in a folder of their own comes home at the end.
+A machine that does not answer is lost: the run is ended then, and its line names that machine.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.config.hosts import SSH, Host, parse
+from bench.config.options import RunConfig, to_dict
+from bench.errors import RunFailed, printable
+from bench.files import LATEST, PROJECT, SHARED
+from bench.launch import machine, supervise
+from bench.launch.devices import weakest_of
+from bench.launch.node import ENDED, Node
+from bench.launch.placement import Placement
+from bench.measure import steady
+from bench.process.tree import GRACE_S, Tree
+
+ANSWER_S = 60.0  # for an answer
+MOST_LINE = 2**24  # bytes of an answer
+MOST_SAID = 500  # letters of a line that is shown
+# Variables of this machine's environment that the other machines' ranks get, too: how an engine is to behave.
+FORWARDED = ("BENCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "TORCH_", "PYTORCH_", "MALLOC_")
+STAYS = (".rank*", ".torchrun", ".libraries", "config.json", "*.tmp")  # in a folder that comes home
+
+
+class Machine(Node):
+    """One machine of HOSTS. ranks: that are to run there. here: it is the one that this process is on."""
+
+    def __init__(self, name: str, ranks: range, config: RunConfig, here: bool, run_dir: Path | None = None):
+        super().__init__(Placement(ranks, host=name), run_dir)
+        self.name, self.config, self.here, self.limit = name, config, here, min(ANSWER_S, config.timeout)
+        self.number, self.why, self.text, self.said, self.code, self.folder = 0, "", b"", "", None, None
+        self.ends = False  # from here on its engine's code is of our making
+        program = [sys.executable, "-m", "bench.launch.on_machine", os.getcwd()]
+        argv = self.there("env", f"PYTHONPATH={PROJECT}", *program)
+        try:
+            self.tree.start(argv, os.environ | steady.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, bufsize=0)  # fmt: skip
+        except OSError as error:
+            raise self.fault(f"cannot be reached: {argv[0]} does not run ({error.strerror}): check REMOTE") from None
+
+    def there(self, *words: str) -> list[str]:
+        if self.here:
+            return list(words)
+        remote = [word.replace("{host}", self.name) for word in shlex.split(self.config.remote or SSH)]
+        # ssh hands its words to a shell there, where others start the command as it is.
+        return [*remote, *(map(shlex.quote, words) if Path(remote[0]).name == "ssh" else words)]
+
+    def fault(self, why: str) -> RunFailed:
+        """A RunFailed that names the machine."""
+        rank = self.placement.ranks.start
+        message = f"host {self.name} (rank {rank}): {why}"
+        error = RunFailed(message)
+        error.failure = {"rank": rank, "kind": "launcher", "message": message, "traceback": ""}
+        return error
+
+    # --- questions and answers ----------------------------------------------------------------------------------------
+
+    def send(self, question: str, **given) -> None:
+        """Ask; ``answer`` waits for what is said."""
+        self.number += 1
+        with contextlib.suppress(OSError, ValueError):  # it is gone: ``answer`` notices
+            self.tree.process.stdin.write(json.dumps([self.number, question, given]).encode() + b"\n")
+
+    def answer(self, more_s: float = 0.0):
+        """What is said to the last question. Raises RunFailed for a refusal, and for no answer in time."""
+        limit = self.limit + more_s
+        until = time.monotonic() + limit
+        while not self.why:
+            line = self.readline(until)
+            if line is None:
+                self.why = f"does not answer within {limit:g} s"
+            elif (said := understood(line, self.number)) is None:
+                self.note(line)
+            elif "refused" in said:
+                raise self.fault(str(said["refused"])[:MOST_SAID])
+            else:
+                return said["answer"]
+        raise self.fault(self.reason())
+
+    def readline(self, until: float) -> bytes | None:
+        """The next line; None where none comes in time. At the end of all lines ``why`` says so."""
+        while b"\n" not in self.text:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self.tree.process.stdout], [], [], left)[0]:
+                return None
+            if not (piece := os.read(self.tree.process.stdout.fileno(), 2**16)):
+                self.why, line, self.text = "ended", self.text, b""
+                return line
+            self.text = (self.text + piece)[-MOST_LINE:]
+        line, _, self.text = self.text.partition(b"\n")
+        return line
+
+    def note(self, line: bytes) -> None:
+        """Keep what was said last, as far as a person would read it."""
+        self.said = printable(line[: 4 * MOST_SAID].decode(errors="replace")).strip()[:MOST_SAID] or self.said
+
+    def ask(self, question: str, **given):
+        """``send`` and ``answer``."""
+        self.send(question, **given)
+        return self.answer()
+
+    def reason(self) -> str:
+        """Why it can be asked no more, with what to do; "" while it can."""
+        if not self.why:
+            return ""
+        how = "its process" if self.here else f"`{(self.config.remote or SSH).replace('{host}', self.name)}`"
+        said = f": {self.said}" if self.said else ""
+        if self.why != "ended":
+            return f"{self.why} ({how}{said}): check that the machine is up, or leave it out of HOSTS"
+        if self.placement.joins:
+            code = self.tree.wait(1.0)
+            ended = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
+            return f"{how} has ended{ended}{said}: check that the machine is up, and its memory"
+        needs = f"this project and its Python are there as {PROJECT} and {sys.executable}"
+        return f"{how} starts no ranks there{said}; check that the machine is up, its name, REMOTE, and that {needs}"
+
+    def close(self) -> None:
+        """End the process there, which ends what it has started."""
+        with contextlib.suppress(OSError):
+            self.tree.process.stdin.close()
+        self.tree.wait(0.2 if self.why else 3 * GRACE_S)
+        self.tree.end()
+        self.tree.process.stdout.close()
+
+    # --- as ``supervise`` asks a node ---------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> int | None:
+        with contextlib.suppress(RunFailed):
+            if not self.why and not self.ends:
+                time.sleep(seconds)
+                self.code, files = self.ask("poll")
+                for name, text in files.items():
+                    (self.run_dir / Path(name).name).write_bytes(base64.b64decode(text))
+        return self.code
+
+    def lost(self) -> str:
+        return f"{self.name}: {self.reason()}" if self.why else ""
+
+    def unreachable(self) -> str:
+        with contextlib.suppress(RunFailed):
+            if not self.why and (why := self.ask("unreachable")):
+                return f"{self.name} {why}"
+        return ""
+
+    def gone(self) -> list[bool]:
+        """Where the engine has ended, its ranks have, too."""
+        return [self.code is not None and bool(beat) and beat.phase not in ENDED for beat in self.heartbeats()]
+
+    def out_of_memory(self) -> str:
+        return ""
+
+    def stopped(self) -> list[bool]:
+        return [False] * len(self.placement.ranks)
+
+    def places(self) -> list[dict | None]:
+        return [None] * len(self.placement.ranks)
+
+    def start(self, started: float, variables: dict[str, str]) -> None:
+        """Start its ranks. started: when the run began, by this machine's clock. variables: see ``OnMachine.start``."""
+        if self.folder and self.config.elastic and (self.run_dir / LATEST).exists():
+            packs = ["tar", "-C", str(self.run_dir), "-cf", "-", LATEST]
+            self.copy(packs, self.there("tar", "-C", self.folder, "-xf", "-"))
+        self.ask("start", since_s=steady.now() - started, variables=variables)
+
+    def end(self) -> None:
+        """End its ranks, and have here what they have left in a folder of their own."""
+        self.ends = True
+        with contextlib.suppress(RunFailed):
+            self.ask("end")
+            if self.folder:
+                stays = [f"--exclude=./{name}" for name in [*STAYS, *([LATEST] if self.placement.number else [])]]
+                packs = self.there("tar", "-C", self.folder, *stays, "-cf", "-", ".")
+                self.copy(packs, ["tar", "-C", str(self.run_dir), "-xf", "-"])
+
+    def copy(self, packs: list[str], unpacks: list[str]) -> None:
+        """Copy what one command packs and another unpacks. A machine of which that fails is lost; raises RunFailed."""
+        with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as said:
+            for argv, streams in ((packs, {"stdout": packed}), (unpacks, {"stdin": packed})):
+                packed.seek(0)
+                try:
+                    with Tree() as tree:
+                        tree.start(argv, stderr=said, **streams)
+                        code = tree.wait(self.config.timeout)
+                except OSError as error:
+                    code = str(error)
+                if code != 0:
+                    said.seek(0)
+                    self.note(said.read() or f"{argv[0]}: {code}".encode())
+                    self.why = "its files cannot be copied"
+                    raise self.fault(self.reason())
+
+
+def understood(line: bytes, number: int) -> dict | None:
+    """The answer to a question, from a line that may begin with something else, as some shells greet; None where it is
+    none.
+
+    >>> understood(b'Welcome! {"id": 3, "answer": 7}', 3), understood(b'{"id": 2, "answer": 7}', 3)
+    ({'id': 3, 'answer': 7}, None)
+    """
+    try:
+        said = json.loads(line[line.index(b'{"id"') :])
+        return said if said["id"] == number and ("answer" in said or "refused" in said) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def only_here(config: RunConfig) -> bool:
+    """Whether a run takes no other machine than this one."""
+    return len(config.machines) == 1 and machine.own_address(config.machines[0].name)
+
+
+def resources(config: RunConfig) -> tuple:
+    """What the machines of HOSTS give to a run: "cuda" or "cpu", cores in all, those of one machine once, and the
+    weakest GPU's compute capability and memory. Raises RunFailed, which names the machine and what to do."""
+    found = []
+    try:
+        told = look(config, found)
+        return told[0]["device"], machine.cores_of(told), *weakest_of([each["weakest"] for each in told])
+    finally:
+        for each in found:
+            each.close()
+
+
+def answering(config: RunConfig) -> list[Host]:
+    """The machines of HOSTS that answer now: all of them, also those that take no part yet."""
+    started, found = [], []
+    for host in parse(config.hosts):
+        with contextlib.suppress(RunFailed):
+            each = Machine(host.name, range(1), config, machine.own_address(host.name))
+            each.send("unreachable")
+            started.append((host, each))
+    for host, each in started:
+        with contextlib.suppress(RunFailed):
+            each.answer()
+            found.append(host)
+        each.close()
+    return found
+
+
+def run(found: list[Node], run_dir: Path, config: RunConfig, started: float, watch=None, survival=None) -> None:
+    """Run a config on the machines that take part. They are added to ``found``, and are the caller's to close. As
+    ``supervise.run``; raises RunFailed, too, where one cannot take part: which, and what to do."""
+    mark = secrets.token_hex(8)
+    (run_dir / SHARED).write_text(mark)
+    try:
+        look(config, found, run_dir)
+        place(config, found, str(run_dir.resolve()), mark)
+    except BaseException:
+        while found:
+            found.pop().close()
+        raise
+    ours = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+    supervise.run(found, lambda each: each.start(started, ours), run_dir, config.timeout, watch, survival)
+
+
+def look(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> list[dict]:
+    """Start the process on each machine that takes part, add it to ``found``, and return what it says of itself: it is
+    as this one, and has the devices. Raises RunFailed."""
+    rank, asked = 0, {"config": to_dict(config), "ours": machine.describe()}
+    for host in config.machines:
+        ranks = range(rank, rank + (1 if config.num_processes == 1 else host.slots))
+        found.append(Machine(host.name, ranks, config, not found and machine.own_address(host.name), run_dir))
+        rank = ranks.stop
+    for each, host in zip(found, config.machines, strict=True):
+        each.send("look", devices=host.slots, **asked)
+    told = [each.answer() for each in found]
+    for each, its in zip(found, told, strict=True):
+        if its["device"] != told[0]["device"]:
+            first = f"{found[0].name} {told[0]['device']}"
+            raise each.fault(f"would use {its['device']}, and {first}: leave one of them out, or use DEVICE=cpu")
+    return told
+
+
+def place(config: RunConfig, found: list[Machine], run_dir: str, mark: str) -> None:
+    """Say where each machine stands, and see that each reaches the others by the addresses by which they talk."""
+    first, *others = found
+    told = [{"iface": "", "address": "127.0.0.1", "port": 0, "listens": 0}]
+    if others:
+        told = [first.ask("address", iface=config.iface, towards=others[0].name, url=config.dist_url)]
+        for each in others:
+            each.send("address", iface=config.iface, towards=told[0]["address"], url=None)
+        told += [each.answer() for each in others]
+    main, peers = told[0], [[each.name, its["address"], its["listens"]] for each, its in zip(found, told, strict=True)]
+    for number, (each, its) in enumerate(zip(found, told, strict=True)):
+        ranks = each.placement.ranks
+        each.placement = Placement(ranks, number, len(found), main["address"], main["port"], each.name, its["address"],
+                                   its["iface"], joins=True)  # fmt: skip
+        each.send("place", placement={**vars(each.placement), "ranks": [ranks.start, ranks.stop]},
+                  others=[peer for peer in peers if peer[0] != each.name], config=to_dict(config), run_dir=run_dir,
+                  mark=mark)  # fmt: skip
+    for each in found:
+        each.folder = each.answer(machine.REACH_S * len(found))
