@@ -216,7 +216,7 @@ def link_down(run, out: Path) -> dict:
 def node_killed(run, out: Path) -> dict:
     """Everything on the second node is killed at once."""
     step_of(out, 1)
-    for process in [*started_on("node2"), *agents()]:
+    for process in [*started_on("node2"), *others()]:
         with contextlib.suppress(psutil.Error):
             process.kill()
     return {}
@@ -279,8 +279,8 @@ def started_on(node: str) -> list[psutil.Process]:
     return found
 
 
-def agents() -> list[psutil.Process]:
-    """The agent of the second node."""
+def others() -> list[psutil.Process]:
+    """What REMOTE has started on the second node."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -300,7 +300,7 @@ def main() -> None:
     said = run.communicate()[1].strip().splitlines()
     seconds = time.monotonic() - since
     deadline = time.monotonic() + 30
-    while (left := [*started_on("node1"), *started_on("node2"), *agents()]) and time.monotonic() < deadline:
+    while (left := [*started_on("node1"), *started_on("node2"), *others()]) and time.monotonic() < deadline:
         time.sleep(0.2)
     print(json.dumps(told | {"code": run.returncode, "said": said[-1] if said else "", "seconds": seconds,
                              "left": [str(each) for each in left]}))  # fmt: skip

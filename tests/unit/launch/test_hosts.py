@@ -152,7 +152,7 @@ def test_what_was_started_ends_when_nobody_asks_any_more(tmp_path, enter):
     (process,) = on_machines()
     (engine,) = process.children()
     assert engine.environ()["BENCH_NODE"] == "127.0.0.1" and engine.environ()["GLOO_SOCKET_IFNAME"] == "lo"
-    there.process.stdin.close()  # as when the first machine is gone
+    there.tree.process.stdin.close()  # as when the first machine is gone
     psutil.wait_procs([process, engine], 20)
     assert not process.is_running() and not engine.is_running() and not Path(folder).exists()
     there.close()
@@ -193,7 +193,7 @@ def test_a_machine_that_talks_and_does_not_answer_is_not_waited_for(script, says
     finally:
         other.close()
     assert says in str(failed.value) and len(str(failed.value)) < 1500
-    assert other.process.poll() is not None
+    assert other.tree.process.poll() is not None
 
 
 def test_a_command_that_is_none_is_refused_before():

@@ -3,6 +3,7 @@
 import time
 
 from bench.launch import supervise
+from bench.launch.placement import Placement
 from bench.process.heartbeat import Heartbeat
 
 LIMIT_S = 1.0
@@ -11,6 +12,8 @@ BEATS = [Heartbeat(1, "validating", 3, 9, 0.5, beats=7)]  # it goes on, and says
 
 class Quiet:
     """A node whose rank is in a long phase. away_s: for how long the supervising process is stopped meanwhile."""
+
+    placement = Placement(range(1))
 
     def __init__(self, away_s: float):
         self.away_s, self.asked = away_s, 0
