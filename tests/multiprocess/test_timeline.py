@@ -179,4 +179,4 @@ def test_one_device_says_when_it_needs_each_parameter_and_when_its_gradient_is_t
     assert first[0] < last[0] and last[1] < first[1]
     assert {row["block"] for row in found["parameters"]} > {"", "layer1.0", "layer2.0"}
     assert profiles.profile_of(record, "the run").nbytes == 4 * sizes  # a forecast can be made of it
-    assert profiled("ddp").samples[0].profile is None
+    assert not profiled("ddp").samples[0].profile
