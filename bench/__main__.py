@@ -70,6 +70,13 @@ def not_used(command: Command, names: list[str], by_make: bool) -> str:
     return f"bench: {', '.join(names)} {verb} not used: options are given as in `{how}`"
 
 
+GONE = {
+    "selfbench": "python -m tests.validation.overhead",
+    "forecast-check": "python -m tests.validation.forecast",
+    "renew": "python -m tests.validation.renew",
+}
+
+
 def command_of(words: list[str]) -> Command:
     """The command that the first word names, by its own name or by that of its target of make. Raises UserError."""
     if not words:
@@ -83,6 +90,8 @@ def command_of(words: list[str]) -> Command:
         raise UserError(
             f"{words[0]} comes from torch.distributed.launch: start `bench run` with torchrun, or give --use-env"
         )
+    if words[0] in GONE:
+        raise UserError(f"{words[0]} is no command any more: in a clone run `{GONE[words[0]]}`")
     near = " or ".join(nearest(words[0], known))
     raise UserError(f"unknown command {words[0]}: {f'did you mean {near}?' if near else '`bench help` lists them'}")
 

@@ -134,6 +134,7 @@ def test_help_is_the_help_of_the_command(fresh):
     ("arguments", "words"),
     [
         ("fly", ["unknown command fly", "bench help"]),
+        ("selfbench", ["no command any more", "tests.validation.overhead"]),
         ("compair --gpus=2", ["unknown command compair", "compare"]),
         ("run --image-sise=8", ["--image-sise", "IMAGE_SISE=", "--image-size", "IMAGE_SIZE="]),
         ("compare --gpu 2", ["--gpu", "GPU=", "--gpus", "GPUS="]),
