@@ -183,3 +183,8 @@ def blocks_of(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Modul
             yield path + name, child
         else:
             yield from blocks_of(child, f"{path}{name}.")
+
+
+def parameters_of(*optimizers) -> list[torch.Tensor]:
+    """All that optimizers hold, in the order in which a state dict numbers them."""
+    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from bench.config import synonyms
 from bench.config.command_line import add_arguments
-from bench.config.flags import is_on, whole  # noqa: F401, for commands that read a flag themselves
 from bench.errors import MOST_LETTERS, UserError, printable, shortened
 from bench.files import CLONE
 

@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 
 from bench.analysis import drawing, tables
-from bench.commands.base import needed, whole
+from bench.commands.base import needed
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
+from bench.config.flags import whole
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, RunConfig
 from bench.errors import UserError

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from bench.analysis.tables import print_grid, terminal
-from bench.commands.base import is_on
 from bench.config.command_line import from_arguments
 from bench.config.fields import variable_of
+from bench.config.flags import is_on
 from bench.config.options import FIELDS, UNSET, RunConfig
 from bench.errors import ExitCode, UserError
 from bench.launch.devices import usable_gpus

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from bench.observe.gradients import is_horovod
 from bench.observe.listening import skipped, uncompiled
-from bench.observe.probe import parameters_of
+from bench.structure import parameters_of
 
 
 def find(optimizers: list[Optimizer]) -> list[nn.Module]:

@@ -38,9 +38,10 @@ from bench.observe.counts import Counts
 from bench.observe.gradients import is_horovod
 from bench.observe.hang import Hang, failure_of_process
 from bench.observe.listening import uncompiled
-from bench.observe.probe import held_by, parameters_of
+from bench.observe.probe import held_by
 from bench.observe.ranks import Ranks, launched
 from bench.observe.view import Walked
+from bench.structure import parameters_of
 
 MOST_STEPS = 100_000  # timed; later ones are not
 timers: list["Timer"] = []  # of this process: one at the most

@@ -28,6 +28,7 @@ from torch.nn import Module
 
 from bench.errors import UserError
 from bench.modes import collectives, ddp
+from bench.structure import parameters_of
 
 
 class Mode(ddp.Mode):
@@ -85,8 +86,3 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         if self.mode.config.sync:
             with self.mode.span("communication", "weights", self.sent):
                 super()._sync_params()
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All of them, as every state dict numbers them."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -3,8 +3,9 @@
 import itertools
 from typing import ClassVar
 
-from bench.observe.probe import Probe, Unheard, parameters_of
+from bench.observe.probe import Probe, Unheard
 from bench.observe.weights import Weights
+from bench.structure import parameters_of
 
 GRADED_STEPS = 3  # of each optimizer, before which it is looked at who has a gradient
 

@@ -7,9 +7,8 @@ put together at the end (bench/observe/together.py).
 from collections.abc import Callable
 from typing import ClassVar
 
-import torch
-
 from bench.observe.listening import listen
+from bench.structure import parameters_of
 
 
 class Unheard(Exception):
@@ -88,11 +87,6 @@ class Probe:
     def part(self) -> dict:
         """This rank's part for each key of ``joins``; None or an ``Unheard`` for what was not seen."""
         return {}
-
-
-def parameters_of(*optimizers) -> list[torch.Tensor]:
-    """All that optimizers hold."""
-    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
 
 
 def held_by(optimizer) -> set[int]:

@@ -4,9 +4,10 @@ import sys
 from collections.abc import Callable
 from typing import ClassVar
 
-from bench.observe.probe import Probe, parameters_of
+from bench.observe.probe import Probe
 from bench.observe.together import columns
 from bench.observe.weights import Weights, checksums, hashes
+from bench.structure import parameters_of
 
 
 class Restored(Probe):
