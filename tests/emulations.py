@@ -1,7 +1,7 @@
 """Made-up records of emulations: valid by the schema, of a profile that tests know."""
 
-from bench.without_training.emulation.plan import Plan
-from bench.without_training.forecast.profile import Profile
+from bench.predict.emulation.plan import Plan
+from bench.predict.step.profile import Profile
 from tests import records
 from tests.networks import environment
 from tests.profiles import PROFILE

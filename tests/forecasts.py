@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from bench.config.options import RunConfig
+from bench.predict.emulation.record import EmulationRecord, checked
+from bench.predict.pictures.points import Asked
+from bench.predict.step import profile as profiles
+from bench.predict.step.engines import ENGINES
+from bench.predict.step.link import Link, said
+from bench.predict.step.profile import Profile
 from bench.record.view import Record
-from bench.without_training.emulation.record import EmulationRecord, checked
-from bench.without_training.forecast import profile as profiles
-from bench.without_training.forecast.engines import ENGINES
-from bench.without_training.forecast.link import Link, said
-from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast_pictures.points import Asked
 from tests import emulations, records
 from tests import profiles as made_up
 

@@ -37,8 +37,8 @@ from bench.course.start import preload
 from bench.course.warm import Call
 from bench.files import LINUX
 from bench.measure.nvml import visible_gpus
+from bench.predict.emulation.horovod_waits import leave_cores
 from bench.process.guard import alive
-from bench.without_training.emulation.horovod_waits import leave_cores
 from tests import forked_python
 from tests.meeting import Meeting
 from tests.runs import ROOT

@@ -10,8 +10,8 @@ from pathlib import Path
 from bench import formulas
 from bench.config.options import RunConfig, to_dict
 from bench.config.resolve import resolve
-from bench.without_training.network.plan import parse_sizes
-from bench.without_training.network.record import NetworkRecord, checked
+from bench.tasks.network.plan import parse_sizes
+from bench.tasks.network.record import NetworkRecord, checked
 from tests.records import CORES, environment
 
 ALPHA, BETA = 80e-6, 0.8e-9  # seconds; seconds per byte

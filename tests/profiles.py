@@ -4,7 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from bench.without_training.forecast.profile import Profile, Tensor
+from bench.predict.step.profile import Profile, Tensor
 from tests import records
 
 MB = 10**6

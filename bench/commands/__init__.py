@@ -13,7 +13,7 @@ from bench.studies.compare.study import COMPARE
 from bench.studies.programs import MODES_FLAG
 from bench.studies.registry import STUDIES
 from bench.studies.sequential import MAX_MINUTES
-from bench.without_training.network.plan import MOST_ROUNDS, SIZES
+from bench.tasks.network.plan import MOST_ROUNDS, SIZES
 
 HOROVOD, COURSE, CLONE, CLONE_OR_SETS = ("horovod",), ("course",), ("clone",), ("sets",)
 MOST_DILATE = 100_000

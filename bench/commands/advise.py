@@ -15,16 +15,16 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import RunFailed, UserError
 from bench.launch.launcher import launch
 from bench.launch.progress_bar import LiveProgress
+from bench.predict.advice.answers import advise, standing
+from bench.predict.advice.facts import ALONE, Facts
+from bench.predict.step import link as links
 from bench.record.read import find_records
 from bench.report.advice import facts_of
 from bench.studies.base import Flags
 from bench.studies.compare.study import COMPARE
 from bench.studies.prepare import prepare, refuse
 from bench.studies.programs import in_mode
-from bench.without_training.advice.answers import advise, standing
-from bench.without_training.advice.facts import ALONE, Facts
-from bench.without_training.forecast import link as links
-from bench.without_training.network.record import find as find_networks
+from bench.tasks.network.record import find as find_networks
 
 ROUNDS = 3
 NO_LATENCY = "0us"
@@ -130,7 +130,7 @@ def measured(console, asked: RunConfig, args) -> tuple[Path, dict]:
 
 def batches_of(programs: dict[str, RunConfig]) -> dict:
     """The largest batch of each program that trains, as fields of ``Facts``; why not where memory is not known."""
-    import bench.training.memory_plan  # noqa: F401 (torch, whose memory is measured below)
+    import bench.predict.memory.plan  # noqa: F401 (torch, whose memory is measured below)
 
     batches, said = {}, []
     for label, config in programs.items():

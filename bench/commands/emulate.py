@@ -22,12 +22,12 @@ from bench.launch.cluster.make import run as run_in
 from bench.launch.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_latency, read_nodes
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
-from bench.without_training.emulation import record as records
-from bench.without_training.emulation import result
-from bench.without_training.emulation.plan import MODES_EMULATED, Plan
-from bench.without_training.forecast import profile as profiles
-from bench.without_training.forecast.engines import CYCLE_MS
-from bench.without_training.forecast.link import rate_of
+from bench.predict.emulation import record as records
+from bench.predict.emulation import result
+from bench.predict.emulation.plan import MODES_EMULATED, Plan
+from bench.predict.step import profile as profiles
+from bench.predict.step.engines import CYCLE_MS
+from bench.predict.step.link import rate_of
 
 TAKES = ("mode", "warmup_steps", "timed_steps", "seed", "timeout", "out", "profile")
 LEAST_MBIT, MOST_MBIT = 0.1, 10_000  # of the links that carry, as `bench cluster` has them

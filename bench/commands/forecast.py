@@ -13,14 +13,14 @@ from bench.config.flags import whole
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, KNOBS, RunConfig
 from bench.errors import UserError
+from bench.predict.pictures import points as records
+from bench.predict.pictures.figures import figures
+from bench.predict.pictures.points import Asked, Points
+from bench.predict.step import link as links
+from bench.predict.step import profile as profiles
+from bench.predict.step import result
+from bench.predict.step.engines import ENGINES
 from bench.record.disturbance import disturbed
-from bench.without_training.forecast import link as links
-from bench.without_training.forecast import profile as profiles
-from bench.without_training.forecast import result
-from bench.without_training.forecast.engines import ENGINES
-from bench.without_training.forecast_pictures import points as records
-from bench.without_training.forecast_pictures.figures import figures
-from bench.without_training.forecast_pictures.points import Asked, Points
 
 DEVICES = "2,4,8"
 MOST_DEVICES = 100_000

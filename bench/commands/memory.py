@@ -37,7 +37,7 @@ PROGRAM = "Python, torch"
 
 def run(args) -> int:
     """Print the table, what was assumed, and whether BATCH fits. Returns FOUND where it does not."""
-    from bench.training.memory_plan import of_devices  # torch takes seconds
+    from bench.predict.memory.plan import of_devices  # torch takes seconds
 
     console, here = tables.terminal(), args.memory_gib is None
     typed = from_arguments(args)
@@ -171,7 +171,7 @@ def available() -> int:
 
 def largest(config: RunConfig, outputs: int, limit: int) -> int:
     """The largest batch per device whose tensors need at most ``limit`` bytes, and that the data have; 0 without."""
-    from bench.training.memory_plan import largest_batch
+    from bench.predict.memory.plan import largest_batch
 
     own = data_kind(config.data)[0] == OWN
     examples = own_data(config)[1] if own else info_of(config.data).train_examples

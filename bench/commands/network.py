@@ -15,11 +15,11 @@ from bench.launch.progress_bar import LiveProgress
 from bench.measure import node
 from bench.studies.prepare import unavailable
 from bench.studies.rounds import new_suite
-from bench.without_training.network import plan as plans
-from bench.without_training.network import result
-from bench.without_training.network.backends import BACKENDS, Backend
-from bench.without_training.network.plan import Plan
-from bench.without_training.network.record import NetworkRecord, load
+from bench.tasks.network import plan as plans
+from bench.tasks.network import result
+from bench.tasks.network.backends import BACKENDS, Backend
+from bench.tasks.network.plan import Plan
+from bench.tasks.network.record import NetworkRecord, load
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "dist_url", "hosts", "remote", "iface",
          "launcher", "out")  # fmt: skip
@@ -55,7 +55,7 @@ def run(args) -> int:
         raise failed
     show(console, records)
     from bench.analysis import drawing
-    from bench.without_training.network import figure
+    from bench.tasks.network import figure
 
     drawing.save_all(figure.figures(records), folder)
     print(f"records and pictures: {folder}", flush=True)

@@ -10,9 +10,9 @@ from bench.errors import UserError, printable
 from bench.record.read import find_records
 from bench.report import runs_figure
 from bench.studies.registry import study_of
-from bench.without_training.network import figure
-from bench.without_training.network.record import by_suite, place_of
-from bench.without_training.network.record import find as find_networks
+from bench.tasks.network import figure
+from bench.tasks.network.record import by_suite, place_of
+from bench.tasks.network.record import find as find_networks
 
 
 def run(args) -> int:

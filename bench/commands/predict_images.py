@@ -17,7 +17,7 @@ from bench.errors import UserError, printable
 from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
-from bench.without_training.prediction.plan import Plan
+from bench.tasks.inference.plan import Plan
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "launcher", "per_device_batch",
          "workers", "precision", "out", "model")  # fmt: skip
@@ -38,7 +38,7 @@ def run(args) -> int:
     args.resume = None  # RESUME of a run goes on with a training
     asked = from_arguments(args)
     refuse_others(asked, TAKES, "is of a training or the checkpoint's, and `bench predict-images` trains nothing")
-    from bench.without_training.prediction.files import images_below
+    from bench.tasks.inference.files import images_below
 
     images = len(images_below(folder))
     plan, known = plan_of(folder, named, args.classes, asked.model)

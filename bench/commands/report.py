@@ -12,9 +12,9 @@ from bench.foreign.record import find as find_foreign
 from bench.record.describe import machine_line
 from bench.record.read import find_records
 from bench.record.view import Record
-from bench.without_training.network import result
-from bench.without_training.network.record import by_suite as networks_by_suite
-from bench.without_training.network.record import find as find_networks
+from bench.tasks.network import result
+from bench.tasks.network.record import by_suite as networks_by_suite
+from bench.tasks.network.record import find as find_networks
 
 MOST_RUNS = 40
 

@@ -22,9 +22,9 @@ class Task:
 TRAIN = "train"  # without PROBE
 TASKS = {
     TRAIN: Task("bench.training.task", "record.json"),
-    "network": Task("bench.without_training.network.rank", "network.json"),
-    "predict": Task("bench.without_training.prediction.rank", "predictions.csv"),
-    "emulate": Task("bench.without_training.emulation.rank", "emulation.json"),
+    "network": Task("bench.tasks.network.rank", "network.json"),
+    "predict": Task("bench.tasks.inference.rank", "predictions.csv"),
+    "emulate": Task("bench.predict.emulation.rank", "emulation.json"),
 }
 
 

@@ -2,7 +2,7 @@
 
 Pure functions on plain figures. What comes in: the allocations of one step in their order, by torch's profiler on a CPU
 (`allocations.py`), by torch's memory snapshot on a GPU, or by a step that was only simulated
-(bench/training/memory_step.py); and what is known of some addresses. What goes out: bytes by kind. A GPU has more than
+(bench/predict/memory/step.py); and what is known of some addresses. What goes out: bytes by kind. A GPU has more than
 tensors: its other parts are differences of what torch and NVML count, and `of_gpu` puts them beside.
 """
 

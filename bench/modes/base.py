@@ -166,7 +166,7 @@ class Mode:
         return contextlib.nullcontext()
 
     def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:
-        """``wrap_model`` of a simulated step (bench/training/memory_step.py), with a model for each device of this
+        """``wrap_model`` of a simulated step (bench/predict/memory/step.py), with a model for each device of this
         process. All of them compute in the calling thread."""
         return models[0]
 

@@ -11,6 +11,9 @@ from bench.analysis.stats import FEWEST_ROUNDS
 from bench.analysis.suite import Program, Suite
 from bench.config.data_sets import info_of
 from bench.errors import UserError
+from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
+from bench.predict.step import link as links
+from bench.predict.step import profile as profiles
 from bench.record import describe
 from bench.record.disturbance import disturbances_of, in_words
 from bench.record.view import Record
@@ -19,10 +22,7 @@ from bench.studies.breakdown import result as breakdown
 from bench.studies.breakdown.study import BREAKDOWN
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import study_of
-from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST, Facts, Way
-from bench.without_training.forecast import link as links
-from bench.without_training.forecast import profile as profiles
-from bench.without_training.network.record import NetworkRecord
+from bench.tasks.network.record import NetworkRecord
 
 
 def facts_of(suites: list[Suite], runs: list[Record], networks: Iterable[NetworkRecord] = ()) -> Facts:

@@ -20,6 +20,7 @@ from bench.foreign import result as foreign_result
 from bench.foreign import scaling
 from bench.foreign.record import ForeignRecord
 from bench.mistakes import MISTAKES
+from bench.predict.advice.answers import of_measured, standing
 from bench.record import describe
 from bench.record.view import Record
 from bench.report import runs_figure
@@ -27,11 +28,10 @@ from bench.report.advice import facts_of
 from bench.report.pooling import machine_of
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import STUDIES, study_of
-from bench.without_training.advice.answers import of_measured, standing
-from bench.without_training.network import figure as network_figure
-from bench.without_training.network import result as network_result
-from bench.without_training.network.record import NetworkRecord
-from bench.without_training.network.record import by_suite as networks_by_suite
+from bench.tasks.network import figure as network_figure
+from bench.tasks.network import result as network_result
+from bench.tasks.network.record import NetworkRecord
+from bench.tasks.network.record import by_suite as networks_by_suite
 
 TEMPLATE = "page.html.j2"
 NAMES = {"n": "steps"}  # of columns, where a page says more than a terminal

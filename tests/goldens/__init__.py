@@ -10,12 +10,12 @@ from pathlib import Path
 
 from bench.analysis import drawing
 from bench.analysis.suite import Suite, suites_of
+from bench.predict.pictures import figures as forecast_figures
+from bench.predict.pictures.points import Points
+from bench.predict.step import result
 from bench.report import pool_figure, pooling, runs_figure
 from bench.studies.registry import study_of
-from bench.without_training.forecast import result
-from bench.without_training.forecast_pictures import figures as forecast_figures
-from bench.without_training.forecast_pictures.points import Points
-from bench.without_training.network import figure
+from bench.tasks.network import figure
 from tests import forecasts, networks, records
 
 FOLDER = Path(__file__).parent

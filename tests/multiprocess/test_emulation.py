@@ -2,8 +2,8 @@
 
 import pytest
 
+from bench.predict.emulation import record as records
 from bench.record.read import find_records
-from bench.without_training.emulation import record as records
 from tests import profiles, runs
 from tests.cluster import cluster  # noqa: F401, a fixture
 from tests.runs import needs_horovod

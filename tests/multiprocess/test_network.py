@@ -7,8 +7,8 @@ import psutil
 from bench.commands import report
 from bench.process.heartbeat import read_status
 from bench.record.read import find_records
-from bench.without_training.network import record as network_record
-from bench.without_training.network import result
+from bench.tasks.network import record as network_record
+from bench.tasks.network import result
 from tests import runs
 from tests.multiprocess import hangs
 from tests.multiprocess.broken import GONE_WITHIN

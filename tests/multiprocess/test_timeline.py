@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from bench.predict.step import profile as profiles
 from bench.record.view import Record
 from bench.studies.breakdown.timeline_figure import hidden_share, words
-from bench.without_training.forecast import profile as profiles
 from tests.runs import NARROW, needs_horovod
 
 RUNS = {

@@ -18,14 +18,14 @@ from bench.analysis.suite import Suite
 from bench.commands import COMMANDS, forecast
 from bench.course import chapters
 from bench.files import PROJECT
+from bench.predict.pictures.figures import figures
+from bench.predict.pictures.points import Asked
+from bench.predict.pictures.winner import Place, at_rate
 from bench.record.disturbance import undisturbed
 from bench.studies.registry import study_of
-from bench.without_training.forecast_pictures.figures import figures
-from bench.without_training.forecast_pictures.points import Asked
-from bench.without_training.forecast_pictures.winner import Place, at_rate
-from bench.without_training.network import figure as network_figure
-from bench.without_training.network.record import by_suite, place_of
-from bench.without_training.network.record import find as find_networks
+from bench.tasks.network import figure as network_figure
+from bench.tasks.network.record import by_suite, place_of
+from bench.tasks.network.record import find as find_networks
 from tests.validation.forecast import figure as forecast_check_figure
 from tests.validation.forecast import published
 from tests.validation.forecast import result as forecast_check

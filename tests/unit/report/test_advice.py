@@ -8,13 +8,13 @@ import pytest
 from bench.analysis.suite import suites_of
 from bench.commands import advise as command
 from bench.errors import UserError
+from bench.predict.advice import choice
+from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST
 from bench.record.read import find_records
 from bench.report.advice import facts_of
 from bench.studies.breakdown.result import step_ms
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import study_of
-from bench.without_training.advice import choice
-from bench.without_training.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST
 from tests import networks, profiles, records
 from tests.validation.pages import manual
 

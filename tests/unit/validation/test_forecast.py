@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bench.measure.environment import collect_environment
-from bench.without_training.emulation import record as records
+from bench.predict.emulation import record as records
 from tests import emulations, profiles
 from tests.profiles import PROFILE
 from tests.shown import text_of
@@ -85,7 +85,7 @@ def test_weights_and_whole_gradients_before_powersgd_begins_have_their_time():
 
 def test_a_step_is_predicted_with_what_its_slowest_rank_drew():
     """Two of the nodes' draws differ, and the emulation's ranks make the same ones."""
-    from bench.without_training.emulation.plan import drawn
+    from bench.predict.emulation.plan import drawn
 
     profile = MADE_UP["gpt"]
     draws = [drawn(profile.factors, 0, rank) for rank in range(4)]

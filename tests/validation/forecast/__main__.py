@@ -17,9 +17,9 @@ from pathlib import Path
 from bench.analysis import tables
 from bench.errors import BenchError, ExitCode, RunFailed, UserError
 from bench.measure.environment import collect_environment
+from bench.predict.emulation import record as records
+from bench.predict.step.profile import Profile
 from bench.process import tree
-from bench.without_training.emulation import record as records
-from bench.without_training.forecast.profile import Profile
 from tests.validation.forecast import advice, figure, measured, published, result, settings
 from tests.validation.forecast.settings import Setting
 

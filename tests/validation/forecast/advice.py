@@ -19,10 +19,10 @@ from bench.analysis import style
 from bench.analysis.tables import Grid
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.without_training.advice import cluster as advice
-from bench.without_training.advice.facts import ALONE, Facts
-from bench.without_training.forecast import link
-from bench.without_training.forecast.profile import Profile
+from bench.predict.advice import cluster as advice
+from bench.predict.advice.facts import ALONE, Facts
+from bench.predict.step import link
+from bench.predict.step.profile import Profile
 from tests.validation.forecast import result, settings
 from tests.validation.forecast.settings import Engine, Setting
 

@@ -16,14 +16,14 @@ from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of
+from bench.predict.step import link
+from bench.predict.step import profile as profiles
+from bench.predict.step.alike import other_engine, other_work
+from bench.predict.step.engines import ENGINES
+from bench.predict.step.profile import Profile
+from bench.predict.step.result import forecast
 from bench.record.read import find_runs
 from bench.record.view import Record
-from bench.without_training.forecast import link
-from bench.without_training.forecast import profile as profiles
-from bench.without_training.forecast.alike import other_engine, other_work
-from bench.without_training.forecast.engines import ENGINES
-from bench.without_training.forecast.profile import Profile
-from bench.without_training.forecast.result import forecast
 
 NAME = "measured"  # in forecast-check.json
 KEPT = ("model", "mode", "nodes", "rate_mbit", "computation", "measured_s", "rounds")

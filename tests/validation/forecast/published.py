@@ -22,10 +22,10 @@ from bench.analysis.tables import Grid
 from bench.config.fields import base_type
 from bench.config.options import FIELDS, RunConfig
 from bench.files import PROJECT
-from bench.without_training.forecast import engines
-from bench.without_training.forecast import link as links
-from bench.without_training.forecast.link import Link
-from bench.without_training.forecast.profile import Profile, Tensor
+from bench.predict.step import engines
+from bench.predict.step import link as links
+from bench.predict.step.link import Link
+from bench.predict.step.profile import Profile, Tensor
 
 FOLDER = PROJECT / "results" / "published"
 PICTURE = "published"

@@ -18,12 +18,12 @@ from bench import files
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.measure.environment import cores_in_words
+from bench.predict.emulation.plan import drawn as factors_of
+from bench.predict.emulation.record import EmulationRecord
+from bench.predict.step import engines, link
+from bench.predict.step import profile as profiles
+from bench.predict.step.profile import Profile
 from bench.record.view import Record
-from bench.without_training.emulation.plan import drawn as factors_of
-from bench.without_training.emulation.record import EmulationRecord
-from bench.without_training.forecast import engines, link
-from bench.without_training.forecast import profile as profiles
-from bench.without_training.forecast.profile import Profile
 from tests.validation.forecast import measured, settings
 from tests.validation.forecast.settings import Setting
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bench.without_training.forecast.profile import Profile
+from bench.predict.step.profile import Profile
 
 SEED = 20261123
 MODELS = ("resnet18", "resnet50", "vgg16", "gpt")

@@ -41,7 +41,7 @@ from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import Load, others_share
 from bench.record.disturbance import LABEL, above, in_words
 from bench.studies.rounds import order
-from bench.without_training.network.plan import in_bytes
+from bench.tasks.network.plan import in_bytes
 from tests.validation.overhead import processes as progs
 from tests.validation.overhead.input_pipeline import write_photographs
 

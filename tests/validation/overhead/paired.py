@@ -22,8 +22,8 @@ from bench.config.options import RunConfig, from_dict
 from bench.measure.memory import MemorySampler
 from bench.modes import load_mode
 from bench.proof.gpu_check.bare_loop import Harness, in_turns
-from bench.without_training.network.plan import ELEMENT
-from bench.without_training.network.rank import BLOCK_S, operations_of, seconds_of
+from bench.tasks.network.plan import ELEMENT
+from bench.tasks.network.rank import BLOCK_S, operations_of, seconds_of
 from bench.workload.sharding import global_batches
 
 

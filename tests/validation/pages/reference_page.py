@@ -19,8 +19,8 @@ from bench.record.view import Record
 from bench.report import markdown
 from bench.report.page import commands_of, newest_first, place_of, runs_grid, subject
 from bench.studies.registry import study_of
-from bench.without_training.network import record as network_record
-from bench.without_training.network import result as network_result
+from bench.tasks.network import record as network_record
+from bench.tasks.network import result as network_result
 
 NO_REFERENCE = "disturbed: not a reference"
 MADE = "Made from the records in this folder by `python -m tests.validation.renew`; do not edit it.\n"

@@ -1,0 +1,145 @@
+"""Devices that are not here: what the forecast says of them. Every line is predicted, and says so."""
+
+from collections.abc import Callable
+
+from bench.analysis import style
+from bench.config.modes import MODES
+from bench.config.options import RunConfig, to_dict, unchecked
+from bench.predict.advice import step
+from bench.predict.advice.facts import ALONE, SECONDS, Facts, Way
+from bench.predict.step import result
+from bench.predict.step.engines import ENGINES
+
+LOW = 0.8  # of as many devices that need nothing of each other
+MOST = 512
+TIE = 0.02  # steps that are nearer than this count as equal, as in a comparison
+
+
+def config_of(mode: str) -> RunConfig:
+    """What is forecast of a mode: its engine's defaults."""
+    return RunConfig(mode=mode, num_devices=2)
+
+
+def candidates(plain: list[RunConfig] | None = None) -> list[RunConfig]:
+    """What may be advised: each engine, or these, and, where each device keeps all, its gradients as float16. What
+    shards sends more: it is for memory."""
+    plain = plain or [config_of(mode) for mode in ENGINES]
+    halved = [config for config in plain if step.can_halve(way_of(config)) and not MODES[config.mode].shards]
+    return [*plain, *(unchecked(to_dict(config) | step.FP16) for config in halved)]
+
+
+def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
+    """Each candidate on so many devices, and one device without a link: the one that does most per second first."""
+    found = [result.forecast(facts.profile, config, ranks, facts.link) for config in candidates()]
+    found.append(result.alone(facts.profile, RunConfig(mode=ALONE), facts.link))
+    return sorted(found, key=lambda each: -each.throughput)
+
+
+def advised(found: list[result.Forecast]) -> result.Forecast:
+    """Of the fastest and those that do as much within TIE, the simplest. All rest on one profile and one link: at the
+    same end of their intervals they are compared."""
+    best = max(found, key=lambda each: each.throughput)
+    near = [each for each in found if near_at_an_end(best, each)]
+    return min(near, key=lambda each: way_of(each.config).rank)
+
+
+def near_at_an_end(best: result.Forecast, other: result.Forecast) -> bool:
+    """Whether two take as long for as much, within TIE, at the fast or at the slow end, or in the middle."""
+    steps = ((each.low_s, each.step_s, each.high_s) for each in (best, other))
+    more = best.ranks / other.ranks
+    return any(mine is not None and theirs * more <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
+
+
+def way_of(config: RunConfig) -> Way:
+    """A program that was not measured."""
+    rounded = config.compression != "none"
+    return Way(f"{config.mode} with COMPRESSION={config.compression}" if rounded else config.mode, config, [])
+
+
+def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST) -> int | None:
+    """The least number of devices, from 2 to ``most``, with an efficiency below ``low``; None where there is none.
+    Powers of two are tried, and then between the last two.
+
+    >>> below(lambda ranks: 1 - ranks / 100), below(lambda ranks: 0.5), below(lambda ranks: 0.9)
+    (21, 2, None)
+    """
+    good, bad = 1, 2
+    while efficiency(bad) >= low:
+        if bad == most:
+            return None
+        good, bad = bad, min(2 * bad, most)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if efficiency(middle) >= low else (good, middle)
+    return bad
+
+
+# --- in words -----------------------------------------------------------------------------------------------------
+
+
+def cluster_lines(facts: Facts) -> list[str]:
+    """The program to use on ``nodes`` devices, what each takes and what holds it back, what full precision costs."""
+    found = forecasts(facts, facts.nodes)
+    use, best = advised(found), found[0]
+    name, where = way_of(use.config).label, f"{facts.nodes} devices, {facts.link.words}"
+    lines = [f"predicted for {where}: use {name}: {MODES[use.mode].summary}"]
+    if use.ranks == 1:
+        why = "none is faster than one device" if use is best else "no gain over one device can be told"
+        lines.append(f"predicted: do not distribute: {why}")
+    elif use is not best:
+        lines.append(f"predicted: no difference from the fastest, {way_of(best.config).label}, can be told, and {name} "
+                     "is simpler")  # fmt: skip
+    lines += [f"predicted: {said(each)}" for each in found]
+    if use.config.compression != "none":
+        exact = advised([each for each in found if each.config.compression == "none"])
+        lines.append(f"predicted: float16 rounds gradients on their way; without it use {way_of(exact.config).label}, "
+                     f"which takes {use.throughput / exact.throughput:.2f} times as long for as many "
+                     f"{facts.profile.unit}")  # fmt: skip
+    return lines
+
+
+def said(each: result.Forecast) -> str:
+    """What a program takes, and what holds it back."""
+    takes = f"{way_of(each.config).label}: {result.step_cell(each)} ms per step"
+    if each.ranks == 1:
+        return f"{takes} on one device"
+    return (f"{takes}, × {each.ranks * each.efficiency:.2f} of one device, efficiency {100 * each.efficiency:.0f} %, "
+            f"exposed communication {100 * each.exposed_s / each.step_s:.1f} % of the step{waited(each)}")  # fmt: skip
+
+
+def waited(each: result.Forecast) -> str:
+    """What of a step is waiting for the slowest rank, where it is worth a word."""
+    share = each.terms[result.SLOWEST] / each.step_s
+    return f", {result.SLOWEST} {100 * share:.1f} %" if share >= step.LEAST else ""
+
+
+def efficiency_lines(facts: Facts) -> list[str]:
+    """From how many devices on each mode's efficiency is low, with the slow and the fast end of the link's interval."""
+    link, lines = facts.link, [f"predicted, {facts.link.words}: the efficiency falls below {100 * LOW:.0f} %"]
+    measured = None not in (*link.alpha_ends, *link.beta_ends)
+    for mode in ENGINES:
+        config = config_of(mode)
+        found, *ends = (
+            below(lambda ranks, config=config, link=each: result.efficiency(facts.profile, config, ranks, link))
+            for each in [link, *([link.at_end(1), link.at_end(0)] if measured else [])]
+        )
+        at = f"not up to {MOST} devices" if found is None else f"from {found} devices on"
+        lines.append(f"predicted: {mode}: {at}" + (f" [{' to '.join(map(number, ends))}]" if ends else ""))
+    return lines if measured else [*lines, "predicted: no interval of these, for the link is given, not measured"]
+
+
+def number(devices: int | None) -> str:
+    """A number of devices; what was not found is beyond the most."""
+    return f"over {MOST}" if devices is None else str(devices)
+
+
+def cost_line(facts: Facts) -> str:
+    """An epoch on ``nodes`` devices, each of which makes ``units`` per step."""
+    use = advised(forecasts(facts, facts.nodes))
+    cost, low, high = (
+        None if step_s is None else facts.price * facts.per_epoch * step_s / use.units / SECONDS
+        for step_s in (use.step_s, use.low_s, use.high_s)
+    )
+    interval = "" if low is None else f" [{style.number(low)} to {style.number(high)}]"
+    on = "one device" if use.ranks == 1 else f"{use.ranks} devices"
+    return f"predicted: {way_of(use.config).label} on {on}: {style.number(cost)}{interval}"

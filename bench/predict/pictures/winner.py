@@ -1,0 +1,248 @@
+"""A map: which mode wins over the rate of the links and the computation per byte of gradients.
+
+The profile's computation is scaled along one axis, the rate of the links along the other; the number of devices, the
+gradients and the latency stay as they are. Of programs that are as fast within 2 %, by the median step, the simplest
+counts, and one device alone is the simplest.
+"""
+
+import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+
+from bench import formulas
+from bench.analysis import style
+from bench.config.modes import MODES
+from bench.config.options import RunConfig
+from bench.launch.cluster.plan import rate_words
+from bench.predict.advice.cluster import TIE, candidates
+from bench.predict.advice.facts import Way
+from bench.predict.advice.step import FP16
+from bench.predict.pictures.points import Asked
+from bench.predict.step.engines import ENGINES
+from bench.predict.step.link import BYTE, Link
+from bench.predict.step.profile import Profile
+
+BODY = 4.6  # inches
+ALONE = "one device alone"
+RATES, COMPUTED = (1.0, 5.0), (-0.5, 2.5)  # powers of ten: Mbit/s of a link; ms of computation per MB of gradients
+CELLS = 36  # in each direction
+CELL = 0.1  # inches, roughly
+LEAST = 2  # cells around the middle of a region whose name stands in it
+SOLID, FAINT = 0.9, 0.35  # of a mode's colour, the rest white: plain, and with gradients as float16
+ALONG = -45  # degrees: regions go from the slow device with a slow link to the fast one with a fast link
+MARKS = "osD^vP"
+FOOT = (
+    "Computation per MB of gradients: a step of one device alone over the bytes of the model's gradients; more images "
+    "per device, or a slower device, is further up. Dashed: an all-reduce of all gradients takes as long as that step.",
+    f"Of steps as long within {100 * TIE:g} % the simplest mode's counts. fp16: gradients are sent as float16. "
+    "PowerSGD is left out, for what it computes is not in the forecast.",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A profile over links of a rate."""
+
+    name: str
+    profile: Profile
+    link: Link
+
+    @property
+    def at(self) -> tuple[float, float]:
+        """On the map: powers of ten."""
+        return math.log10(rate_of(self.link)), math.log10(per_mb(self.profile))
+
+
+def rate_of(link: Link) -> float:
+    """Mbit/s: what was said, or what a program was measured to have."""
+    return link.rate_mbit or BYTE / link.beta_s
+
+
+def per_mb(profile: Profile) -> float:
+    """Milliseconds of computation for each MB of gradients."""
+    return 1e3 * profile.step_s / (1e-6 * profile.nbytes)
+
+
+def at_rate(link: Link, mbit: float) -> Link:
+    """The same link, faster or slower."""
+    return dataclasses.replace(link, beta_s=link.beta_s * rate_of(link) / mbit, rate_mbit=mbit)
+
+
+def ways_of(configs: dict[str, RunConfig]) -> list[Way]:
+    """What may win, the simplest first: each mode, and, where each device keeps all, the same with gradients as
+    float16."""
+    return sorted(map(way_of, candidates(list(configs.values()))), key=lambda way: way.rank)
+
+
+def way_of(config: RunConfig) -> Way:
+    """A program that was not measured."""
+    return Way(config.mode + (f", {config.compression}" if config.compression != "none" else ""), config, [])
+
+
+def winner(place: Place, ways: list[Way], ranks: int) -> str:
+    """The label of the simplest of those whose median step is as short as the shortest, or ALONE."""
+    steps = [ENGINES[way.config.mode](place.profile, way.config, ranks, place.link).seconds for way in ways]
+    best = min(steps)
+    if ranks * place.profile.step_s <= best * (1 + TIE):
+        return ALONE
+    return next(way.label for way, seconds in zip(ways, steps, strict=True) if seconds <= best * (1 + TIE))
+
+
+def mapped(asked: Asked, ways: list[Way], ranks: int) -> list[list[str]]:
+    """Rows from the least computation up, cells from the slowest link on: who wins in the middle of each."""
+    rates, computed = middles(RATES), middles(COMPUTED)
+    own = per_mb(asked.profile)
+    links = [at_rate(asked.link, 10**rate) for rate in rates]
+    profiles = [asked.profile.slower(10**each / own) for each in computed]
+    return [[winner(Place("", profile, link), ways, ranks) for link in links] for profile in profiles]
+
+
+def middles(ends: tuple[float, float]) -> list[float]:
+    """Of the cells of an axis.
+
+    >>> middles((0.0, 2.0 * CELLS))[:2]
+    [1.0, 3.0]
+    """
+    size = (ends[1] - ends[0]) / CELLS
+    return [ends[0] + size * (cell + 0.5) for cell in range(CELLS)]
+
+
+@style.styled
+def draw(asked: Asked, ranks: int, others: list[Place] = ()):
+    """The regions with their names, and this forecast's own place among others of the same machine."""
+    own = Place(asked.record.config.model, asked.profile, asked.link)
+    places = list({(each.name, rate_of(each.link)): each for each in [*others, own]}.values())
+    ways = ways_of(asked.configs)
+    looks = looks_of(ways)
+    title = f"Which mode wins on {ranks} devices, predicted"
+    paper = style.canvas(None, title, BODY, None, tuple(foot(asked, places)))
+    (axes,) = style.axes_on(paper)
+    cells = mapped(asked, ways, ranks)
+    unnamed = draw_regions(axes, cells, looks, [cell_of(place) for place in places])
+    draw_equal(axes, asked, ranks)
+    draw_places(axes, places, {place: winner(place, ways, ranks) for place in places}, looks)
+    style.legend_above(axes, 4, handles_of(axes, unnamed, looks))
+    axes.set(xlim=RATES, ylim=COMPUTED, xlabel="rate of each device's link")
+    axes.set_ylabel("computation per MB of gradients, ms")
+    axes.set_xticks(range(1, 6), [rate_words(10**power) for power in range(1, 6)])
+    axes.set_yticks([0, 1, 2], ["1", "10", "100"])
+    return paper.figure
+
+
+def looks_of(ways: list[Way]) -> dict[str, dict]:
+    """How each region is filled: as its mode, with gradients as float16 paler and hatched."""
+    from matplotlib.colors import to_rgb
+
+    found = {ALONE: {"facecolor": style.WHITE}}
+    for way in ways:
+        colour, halved = MODES[way.config.mode].look.colour, way.config.compression == FP16["compression"]
+        share = FAINT if halved else SOLID
+        found[way.label] = {"facecolor": tuple(1 - share * (1 - part) for part in to_rgb(colour))}
+        found[way.label] |= {"hatch": "///"} if halved else {}
+    return found
+
+
+def draw_regions(axes, cells: list[list[str]], looks: dict[str, dict], marks: list[tuple[int, int]]) -> list[str]:
+    """Each row's cells of one winner as one bar; a region's name in its middle, beside the marks. Returns the names for
+    which there is no room."""
+    wide, high = (RATES[1] - RATES[0]) / CELLS, (COMPUTED[1] - COMPUTED[0]) / CELLS
+    for number, row in enumerate(cells):
+        left = RATES[0]
+        for label, same in itertools.groupby(row):
+            width = wide * len(list(same))
+            axes.barh(COMPUTED[0] + high * number, width, high, left, align="edge", edgecolor="#404040", linewidth=0,
+                      **looks[label])  # fmt: skip
+            left += width
+    rates, computed, unnamed = middles(RATES), middles(COMPUTED), []
+    for label in dict.fromkeys(itertools.chain.from_iterable(cells)):
+        row, column, size = middle_of(cells, label, marks, math.ceil(reach(label) / CELL))
+        if size < LEAST:
+            unnamed.append(label)
+            continue
+        box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
+        axes.text(rates[column], computed[row], label, ha="center", va="center", size=style.SMALL, rotation=ALONG,
+                  bbox=box)  # fmt: skip
+    return unnamed
+
+
+def reach(label: str) -> float:
+    """Inches from the middle of a name to its end, along either axis."""
+    return style.width_of(label, style.SMALL, "normal") / 2 * math.sin(math.radians(-ALONG))
+
+
+def cell_of(place: Place) -> tuple[int, int]:
+    """Row and column of a place; outside of the map as well."""
+    return tuple(math.floor((at - ends[0]) / (ends[1] - ends[0]) * CELLS)
+                 for at, ends in zip(reversed(place.at), (COMPUTED, RATES), strict=True))  # fmt: skip
+
+
+def handles_of(axes, unnamed: list[str], looks: dict[str, dict]) -> list:
+    """For the legend: the marks, and the regions that have no name."""
+    from matplotlib.patches import Patch
+
+    return [*axes.get_legend_handles_labels()[0],
+            *(Patch(edgecolor="#404040", linewidth=0.5, label=label, **looks[label]) for label in unnamed)]  # fmt: skip
+
+
+def middle_of(
+    cells: list[list[str]], label: str, marks: list[tuple[int, int]] = (), free: int = 0
+) -> tuple[int, int, int]:
+    """(row, column, cells around it that are of the same winner) of the cell that is furthest within its region, and
+    has ``free`` cells on every side, without a mark; of several the one nearest to the middle of the map. The last is 0
+    where there is none.
+
+    >>> cells = [["a"] * 3 + ["b"]] * 3
+    >>> middle_of(cells, "a"), middle_of(cells, "b"), middle_of(cells, "b", free=1)
+    ((1, 1, 2), (1, 3, 1), (0, 0, 0))
+    >>> middle_of(cells, "a", marks=[(1, 1)])
+    (1, 2, 1)
+    """
+    high, wide = len(cells), len(cells[0])
+    found = [(0, 0, 0)]
+    for row, column in itertools.product(range(free, high - free), range(free, wide - free)):
+        near = any(max(abs(row - y), abs(column - x)) <= free for y, x in marks)
+        if cells[row][column] == label and not near:
+            found.append((row, column, around(cells, row, column)))
+    return max(found, key=lambda each: (each[2], -abs(each[0] - high // 2) - abs(each[1] - wide // 2)))
+
+
+def around(cells: list[list[str]], row: int, column: int) -> int:
+    """The largest square of one winner around a cell: 1 is the cell alone, 2 with its neighbours."""
+    size = 1
+    while row >= size and column >= size and row + size < len(cells) and column + size < len(cells[0]) and all(
+        cells[y][x] == cells[row][column]
+        for y in range(row - size, row + size + 1) for x in range(column - size, column + size + 1)
+    ):  # fmt: skip
+        size += 1
+    return size
+
+
+def draw_equal(axes, asked: Asked, ranks: int) -> None:
+    """Where an all-reduce of all gradients takes as long as the step of one device; nowhere on one device."""
+    if ranks == 1:
+        return
+    ends = []
+    for rate in RATES:
+        beta_s = at_rate(asked.link, 10**rate).of_ring(ranks).beta_s
+        ends.append(math.log10(1e9 * formulas.ring_all_reduce_s(1.0, ranks, 0.0, beta_s)))
+    axes.plot(RATES, ends, color=style.BLACK, linewidth=1, linestyle=(0, (4, 3)))
+
+
+def draw_places(axes, places: list[Place], won: dict[Place, str], looks: dict[str, dict]) -> None:
+    """A mark for each, filled as the region of the mode that its own forecast has for the fastest."""
+    names = list(dict.fromkeys(place.name for place in places))
+    for place in places:
+        marker = MARKS[names.index(place.name) % len(MARKS)]
+        first = place is next(each for each in places if each.name == place.name)
+        axes.plot(*place.at, marker, markersize=7, markeredgecolor=style.BLACK, markeredgewidth=1.2, color=style.BLACK,
+                  markerfacecolor=looks[won[place]]["facecolor"], label=place.name if first else None)  # fmt: skip
+
+
+def foot(asked: Asked, places: list[Place]) -> list[str]:
+    """What it is made of."""
+    marks = "Mark: the profile, filled as the mode that wins."
+    if len(places) > 1:
+        marks = ("Marks: profiles of this machine over links at which they were emulated, each filled as the mode that "
+                 "wins by its own forecast.")  # fmt: skip
+    return [*FOOT, marks, *asked.standing()]

@@ -1,0 +1,446 @@
+"""What an engine does in one step, event by event: which messages leave when, and what has to wait for them.
+
+Every rank does the same at the same time, so one rank is simulated. Time is in seconds from the step's beginning.
+
+- ddp       forward; in backward a bucket leaves when its last gradient is there, behind the buckets before it;
+- horovod   a thread that wakes once a cycle, agrees with the others on what is ready, packs it and sends it;
+- zero1     ddp, then each rank steps its part of the parameters, and the owner of each sends it to all;
+- fsdp      the weights of a block are gathered before it computes, forward and backward; its gradients are scattered.
+
+``ENGINES`` has a function for each: (profile, config, ranks, link) -> Step. The times of messages are those of
+bench/formulas.py; what is not there is not in a forecast: sums and copies of bytes, PowerSGD's products of matrices,
+cores that communication takes from computation.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from bench import formulas
+from bench.config.options import RunConfig
+from bench.config.sections import Exchange, Fsdp
+from bench.predict.step.link import Link
+from bench.predict.step.profile import Profile, Tensor
+
+MIB = 2**20
+FIRST_BUCKET_MIB, BUCKET_MIB = 1, 25  # DDP's, where BUCKET_CAP_MB says nothing: a small one first, to begin early
+FUSION_MIB, CYCLE_MS = 128, 1.0  # Horovod 0.28.1's
+PIECE = MIB  # the largest of Gloo's all-reduce (gloo/allreduce.h)
+POWER_SGD_PARTS = 3  # all-reduces for a bucket: what is not compressed, and the two matrices
+
+# What the seconds of a step are for.
+REST, FORWARD, BACKWARD, OPTIMIZER = COMPUTED = ("rest of the step", "forward", "backward", "optimizer")
+BUFFERS, GRADIENTS = "buffers sent", "gradients exchanged, not hidden"
+WEIGHTS, GATHERED = "weights sent", "weights gathered, not hidden"
+SYNCHRONIZE = "synchronize"  # a phase between backward and optimizer, in which nothing is computed
+
+
+@dataclass
+class Step:
+    """One step of one rank. terms: seconds by what they are for; they add up to the step. sent: (name, begin, end,
+    bytes of the gradients or weights in it) of each message. computed: (what for, begin, end) of what the device does
+    itself. waits_in: the phase in which gradients are waited for."""
+
+    terms: dict[str, float] = field(default_factory=dict)
+    sent: list[tuple[str, float, float, int]] = field(default_factory=list)
+    computed: list[tuple[str, float, float]] = field(default_factory=list)
+    waits_in: str = BACKWARD
+
+    def add(self, name: str, seconds: float) -> None:
+        """So much more of the step was for this, after what was added before."""
+        begin = self.seconds
+        self.terms[name] = self.terms.get(name, 0.0) + seconds
+        if name in COMPUTED:
+            self.computed.append((name, begin, begin + seconds))
+
+    @property
+    def seconds(self) -> float:
+        """The step."""
+        return sum(self.terms.values())
+
+    @property
+    def exposed_s(self) -> float:
+        """Of the step, what is neither computation nor the rest of one device's step."""
+        return sum(seconds for name, seconds in self.terms.items() if name not in COMPUTED)
+
+
+@dataclass(frozen=True)
+class Message:
+    """It can leave at ready_s, and needs latency_s and then wire_s of a link that it has for itself."""
+
+    name: str
+    ready_s: float
+    latency_s: float
+    wire_s: float
+    nbytes: int
+
+
+@dataclass
+class Sending:
+    """A message on its way, and what is left of it."""
+
+    message: Message
+    begin_s: float
+    latency_s: float
+    wire_s: float
+
+    def next_s(self, sharing: int) -> float:
+        """Seconds until its latency is over, or until all of it is there, where so many share the link."""
+        return self.latency_s or self.wire_s * sharing
+
+    def passes(self, seconds: float, sharing: int) -> None:
+        """So much later. What is less than a rounding error is nothing."""
+        ends = self.next_s(sharing) <= seconds
+        if self.latency_s:
+            self.latency_s = 0.0 if ends else self.latency_s - seconds
+        else:
+            self.wire_s = 0.0 if ends else self.wire_s - seconds / sharing
+
+
+def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float, float, int]]:
+    """(name, begin, end, bytes) of messages that leave in their order, at most ``at_once`` at a time, which share the
+    link: what is being sent by two goes half as fast.
+
+    >>> two = [Message("a", 0.0, 0.0, 2.0, 1), Message("b", 1.0, 0.0, 2.0, 1)]
+    >>> carried(two, at_once=1)
+    [('a', 0.0, 2.0, 1), ('b', 2.0, 4.0, 1)]
+    >>> carried(two, at_once=2)  # from 1 on each has half: a needs 1 more, so 2 s
+    [('a', 0.0, 3.0, 1), ('b', 1.0, 4.0, 1)]
+    """
+    messages = list(messages)
+    waiting, active, ended, now = messages[::-1], [], {}, 0.0
+    while waiting or active:
+        while waiting and len(active) < at_once and waiting[-1].ready_s <= now:
+            message = waiting.pop()
+            active.append(Sending(message, now, message.latency_s, message.wire_s))
+        if not active:
+            now = waiting[-1].ready_s
+            continue
+        sharing = sum(not each.latency_s for each in active)
+        seconds = min(each.next_s(sharing) for each in active)
+        if waiting and len(active) < at_once:
+            seconds = min(seconds, waiting[-1].ready_s - now)
+        now += seconds
+        for each in active:
+            each.passes(seconds, sharing)
+        for each in [each for each in active if each.latency_s + each.wire_s <= 0]:
+            active.remove(each)
+            ended[id(each.message)] = (each.message.name, each.begin_s, now, each.message.nbytes)
+    return [ended[id(message)] for message in messages]
+
+
+# --- DDP ----------------------------------------------------------------------------------------------------------
+
+
+def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
+    """One step of DDP."""
+    step = Step()
+    step.add(REST, profile.other_s)
+    if config.broadcast_buffers and ranks > 1:  # one message for each type of numbers, before the forward pass
+        step.add(BUFFERS, sum(broadcast_s(nbytes, ranks, link) for _, nbytes in profile.buffers))
+    step.add(FORWARD, profile.forward_s)
+    step.add(BACKWARD, profile.backward_s)
+    begin = step.seconds - profile.backward_s
+    buckets = buckets_of(profile, config.bucket_cap_mb)
+    ready = [begin + max(tensor.ready_s for tensor in bucket) for bucket in buckets]
+    if not config.overlap:
+        ready = [step.seconds] * len(buckets)
+    messages = [of_bucket(number, bucket, at, config, ranks, link)
+                for number, (bucket, at) in enumerate(zip(buckets, ready, strict=True))]  # fmt: skip
+    if config.overlap and config.compression == "powersgd" and link.carrier == "gloo":
+        step.sent, late = in_turn(messages)  # its hook waits, and backward with it (bench/modes/ddp.py)
+        step.computed = [*step.computed[:-1], *between(step.sent, begin, step.seconds + late)]
+        step.add(GRADIENTS, late)
+    else:
+        step.sent = carried(messages, link.at_once if config.overlap else 1)
+        step.add(GRADIENTS, max(0.0, max(end for _, _, end, _ in step.sent) - step.seconds))
+    step.add(OPTIMIZER, profile.optimizer_s)
+    return step
+
+
+def buckets_of(profile: Profile, cap_mib: float | None) -> list[list[Tensor]]:
+    """The gradients by bucket, in the order in which they are ready: DDP fills a bucket until it holds the cap or more
+    (``compute_bucket_assignment_by_size`` of torch/csrc/distributed/c10d/reducer.cpp), and orders them so after the
+    first step."""
+    caps = [FIRST_BUCKET_MIB, BUCKET_MIB] if cap_mib is None else [cap_mib]
+    buckets, filled = [[]], 0
+    for tensor in in_ready_order(profile):
+        if filled >= caps[min(len(buckets), len(caps)) - 1] * MIB:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(tensor)
+        filled += tensor.nbytes
+    return buckets
+
+
+def in_ready_order(profile: Profile) -> list[Tensor]:
+    """The parameters in the order in which backward makes their gradients."""
+    return sorted(profile.tensors, key=lambda tensor: tensor.ready_s)
+
+
+def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchange, ranks: int, link: Link) -> Message:
+    """A bucket's all-reduce, compressed as the run does it."""
+    whole = sum(tensor.nbytes for tensor in bucket)
+    compressed = config.compression if config.overlap else "none"
+    parts = POWER_SGD_PARTS if compressed == "powersgd" else 1
+    nbytes = {
+        "fp16": whole / 2, "bf16": whole / 2,
+        "powersgd": sum(formulas.power_sgd_bytes(tensor.shape) for tensor in bucket),
+    }.get(compressed, whole)  # fmt: skip
+    latency_s = parts * all_reduce_s(0, ranks, link) + idle_s(nbytes, ranks, link)
+    wire_s = formulas.ring_all_reduce_s(nbytes, ranks, 0.0, link.of_ring(ranks).beta_s)
+    return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
+
+
+def in_turn(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]], float]:
+    """Messages for each of which everything waits, and by how much that makes all later."""
+    sent, late = [], 0.0
+    for message in messages:
+        begin = message.ready_s + late
+        late += message.latency_s + message.wire_s
+        sent.append((message.name, begin, message.ready_s + late, message.nbytes))
+    return sent, late
+
+
+def between(sent: list[tuple[str, float, float, int]], begin: float, end: float) -> list[tuple[str, float, float]]:
+    """What a backward pass computes between messages for each of which it waits.
+
+    >>> between([("bucket 0", 2.0, 3.0, 1), ("bucket 1", 4.0, 5.0, 1)], 1.0, 5.0)
+    [('backward', 1.0, 2.0), ('backward', 3.0, 4.0), ('backward', 5.0, 5.0)]
+    """
+    ends = [begin, *(moment for _, *moments, _ in sent for moment in moments), end]
+    return [(BACKWARD, ends[i], ends[i + 1]) for i in range(0, len(ends), 2)]
+
+
+def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of an all-reduce."""
+    ring = link.of_ring(ranks)
+    return formulas.ring_all_reduce_s(nbytes, ranks, ring.alpha_s, ring.beta_s) + idle_s(nbytes, ranks, link)
+
+
+def gather_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of an all-gather. Half of a measured all-reduce has half of what that idles, which a gather does not: in
+    its place a gather has its own, whose pieces are larger."""
+    ring = link.of_ring(ranks)
+    seconds = formulas.ring_gather_s(nbytes, ranks, ring.alpha_s, ring.beta_s)
+    if link.carrier != "gloo":
+        return seconds
+    measured = formulas.gloo_idle_s(nbytes, ranks, ring.beta_s, PIECE) / 2 if link.idle_in_beta else 0.0
+    return seconds - measured + formulas.gloo_idle_s(nbytes, ranks, ring.beta_s)
+
+
+def idle_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Of an all-reduce's seconds, those in which the link carries nothing, where they are not in beta already."""
+    if link.carrier != "gloo" or link.idle_in_beta:
+        return 0.0
+    return formulas.gloo_idle_s(nbytes, ranks, link.of_ring(ranks).beta_s, PIECE)
+
+
+def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
+    """Seconds of a broadcast: from node to node, and then inside each."""
+    seconds = formulas.tree_broadcast_s(nbytes, link.nodes(ranks), link.alpha_s, link.beta_s)
+    if link.inside:
+        inside = min(ranks, link.per_node)
+        seconds += formulas.tree_broadcast_s(nbytes, inside, link.inside.alpha_s, link.inside.beta_s)
+    return seconds
+
+
+# --- Horovod ------------------------------------------------------------------------------------------------------
+
+
+def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
+    """One step under Horovod. Between CPUs its thread waits for a reduction before its next cycle; NCCL's are only
+    issued, and the cycles go on."""
+    step = Step(waits_in=SYNCHRONIZE)
+    for name, seconds in ((REST, profile.other_s), (FORWARD, profile.forward_s), (BACKWARD, profile.backward_s)):
+        step.add(name, seconds)
+    end = step.seconds
+    begin, cycle_s = end - profile.backward_s, (config.cycle_time_ms or CYCLE_MS) / 1000
+    most = (config.fusion_mb or FUSION_MIB) * MIB
+    waiting = [(begin + tensor.ready_s if config.overlap else end, tensor) for tensor in in_ready_order(profile)]
+    agree_s = all_reduce_s(0, ranks, link)  # a bit for each tensor
+    woken, free = begin, begin  # when the last cycle began, and when the link is free
+    now = begin
+    each_s = max(cycle_s, agree_s)  # of a cycle that finds nothing
+    while waiting:
+        woken = max(now, woken + cycle_s)
+        now = woken = woken + each_s * max(0, math.ceil((waiting[0][0] - woken) / each_s))
+        there = [tensor for ready_s, tensor in waiting if ready_s <= woken]
+        waiting = [entry for entry in waiting if entry[0] > woken]
+        now += agree_s
+        for fused in fusions(there, most):
+            nbytes = sum(tensor.nbytes for tensor in fused)
+            sent = nbytes / 2 if config.compression == "fp16" and config.overlap else nbytes
+            start = max(now, free)
+            free = start + all_reduce_s(sent, ranks, link)
+            step.sent.append((f"fusion {len(step.sent)}", start, free, nbytes))
+            now = free if link.carrier == "gloo" else now
+    step.add(GRADIENTS, max(0.0, free - end))
+    step.add(OPTIMIZER, profile.optimizer_s)
+    return step
+
+
+def fusions(tensors: list[Tensor], most: float) -> list[list[Tensor]]:
+    """Tensors that leave together: as many as the fusion buffer holds, in their order."""
+    found, filled = [], most
+    for tensor in tensors:
+        if filled + tensor.nbytes > most:
+            found.append([])
+            filled = 0
+        found[-1].append(tensor)
+        filled += tensor.nbytes
+    return found
+
+
+# --- ZeRO-1 -------------------------------------------------------------------------------------------------------
+
+
+def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
+    """One step of DDP with ``ZeroRedundancyOptimizer``: the step of the rank that owns most, and then every parameter
+    from its owner to all."""
+    step = ddp(profile, config, ranks, link)
+    owned = owners(profile.tensors, ranks)
+    step.computed.pop()
+    seconds = step.terms.pop(OPTIMIZER)
+    step.add(OPTIMIZER, seconds * max(sum(tensor.nbytes for tensor in own) for own in owned) / profile.nbytes)
+    messages = [
+        Message(WEIGHTS, step.seconds, broadcast_s(0, ranks, link), broadcast_s(tensor.nbytes, ranks, link)
+                - broadcast_s(0, ranks, link), tensor.nbytes)
+        for own in owned for tensor in own
+    ]  # fmt: skip
+    sent = carried(messages, link.at_once)
+    step.add(WEIGHTS, max(end for _, _, end, _ in sent) - step.seconds)
+    step.sent += sent
+    return step
+
+
+def owners(tensors: Iterable[Tensor], ranks: int) -> list[list[Tensor]]:
+    """The parameters of each rank that has some: the largest first, each to the rank that has least
+    (``_partition_parameters`` of torch/distributed/optim/zero_redundancy_optimizer.py)."""
+    tensors = list(tensors)
+    ranks = min(ranks, len(tensors))
+    owned, sizes = [[] for _ in range(ranks)], [0] * ranks
+    for tensor in sorted(tensors, key=lambda tensor: tensor.nbytes, reverse=True):
+        least = sizes.index(min(sizes))
+        owned[least].append(tensor)
+        sizes[least] += tensor.nbytes
+    return owned
+
+
+# --- FSDP ---------------------------------------------------------------------------------------------------------
+
+
+def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
+    """One step of ``fully_shard``. What is in no block is gathered first, kept, and scattered last. On GPUs a
+    collective goes on while the next block computes, and the next is asked for meanwhile; over Gloo each is waited
+    for."""
+    step, line = Step(), Line(link, ranks, ahead=0 if link.carrier == "gloo" else config.prefetch or 1)
+    step.add(REST, profile.other_s)
+    line.now = line.free = profile.other_s
+    sizes = {}
+    for tensor in profile.tensors:
+        sizes[tensor.block] = sizes.get(tensor.block, 0) + tensor.nbytes
+    forward, backward = passes_of(profile)
+    rest = sizes.pop("", 0)
+    if rest:
+        line.gather("the rest", rest)
+        line.wait("the rest")
+    line.computes(FORWARD, forward, sizes, gathers=True)
+    if backward:
+        line.computes(BACKWARD, backward, sizes, gathers=config.reshard, scatters=True)
+    if rest:
+        line.scatter("the rest", rest)
+    line.now = max(line.now, line.free)
+    step.add(FORWARD, profile.forward_s)
+    step.add(BACKWARD, profile.backward_s)
+    step.add(GATHERED, line.waited)
+    step.add(GRADIENTS, line.now - step.seconds)
+    step.computed = [*step.computed[:1], *line.computed]
+    step.add(OPTIMIZER, profile.optimizer_s / ranks)
+    step.sent = line.sent
+    return step
+
+
+def passes_of(profile: Profile) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """(block, seconds) in the order in which they compute, forward and backward; what is in no block has the name "".
+
+    A forward pass computes from the first use of one to that of the next; in a backward pass a block's gradients end
+    its time.
+    """
+    forward, uses = [], sorted(profile.tensors, key=lambda tensor: tensor.needed_s)
+    ends = [tensor.needed_s for tensor in uses[1:]] + [profile.forward_s]
+    begin = 0.0
+    for tensor, end in zip(uses, ends, strict=True):
+        put(forward, tensor.block, end - begin)
+        begin = end
+    backward, begin = [], 0.0
+    for tensor in in_ready_order(profile):
+        put(backward, tensor.block, tensor.ready_s - begin)
+        begin = tensor.ready_s
+    put(backward, backward[-1][0], profile.backward_s - begin)
+    return forward, backward
+
+
+def put(passes: list[tuple[str, float]], block: str, seconds: float) -> None:
+    """So much more time of a block: it goes on, or begins."""
+    if passes and passes[-1][0] == block:
+        passes[-1] = (block, passes[-1][1] + seconds)
+    else:
+        passes.append((block, seconds))
+
+
+class Line:
+    """A rank under FSDP: what it computes, and what is on its link meanwhile. ahead: how many blocks before their turn
+    weights are asked for; 0: each collective is waited for at once."""
+
+    def __init__(self, link: Link, ranks: int, ahead: int):
+        self.link, self.ranks, self.ahead = link, ranks, ahead
+        self.now = self.free = self.waited = 0.0  # the rank's time, when the link is free, what was waited for weights
+        self.there = {}  # block -> when its weights are there
+        self.sent, self.computed = [], []
+
+    def collective(self, name: str, nbytes: int, seconds: float) -> float:
+        """Send behind what is being sent; when it ends."""
+        begin = max(self.now, self.free)
+        self.free = begin + seconds
+        self.sent.append((name, begin, self.free, nbytes))
+        return self.free
+
+    def gather(self, block: str, nbytes: int) -> None:
+        """Ask for a block's weights."""
+        self.there[block] = self.collective(f"gather {block}", nbytes, gather_s(nbytes, self.ranks, self.link))
+
+    def wait(self, block: str) -> None:
+        """Until a block's weights are there."""
+        self.waited += max(0.0, self.there[block] - self.now)
+        self.now = max(self.now, self.there[block])
+
+    def scatter(self, block: str, nbytes: int) -> None:
+        """Send a block's gradients. Gloo has no reduce-scatter of its own: torch makes it of an all-reduce
+        (``reduce_scatter_tensor_coalesced`` of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
+        seconds = all_reduce_s if self.link.carrier == "gloo" else gather_s
+        end = self.collective(f"scatter {block}", nbytes, seconds(nbytes, self.ranks, self.link))
+        if not self.ahead:
+            self.now = end
+
+    def computes(self, name: str, passes: list[tuple[str, float]], sizes: dict, gathers: bool,
+                 scatters: bool = False) -> None:  # fmt: skip
+        """A pass over the blocks, forward or backward. A block's gradients leave after the last of its time."""
+        turns = list(dict.fromkeys(block for block, _ in passes if block))
+        last = {block: place for place, (block, _) in enumerate(passes)}
+        if gathers:
+            self.there = {block: at for block, at in self.there.items() if block not in sizes}
+        for place, (block, seconds) in enumerate(passes):
+            if block:
+                turn = turns.index(block)
+                for each in turns[turn : turn + 1 + self.ahead]:
+                    if each not in self.there:
+                        self.gather(each, sizes[each])
+                self.wait(block)
+            self.computed.append((name, self.now, self.now + seconds))
+            self.now += seconds
+            if scatters and block and last[block] == place:
+                self.scatter(block, sizes[block])
+
+
+ENGINES = {engine.__name__: engine for engine in (ddp, horovod, zero1, fsdp)}

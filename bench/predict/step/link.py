@@ -1,0 +1,139 @@
+"""What carries messages between devices: a latency, seconds per byte, and how many messages share it."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import formulas
+from bench.errors import UserError
+from bench.launch.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
+from bench.tasks.network import record as network_record
+from bench.tasks.network.result import Series, series_of
+
+UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
+FASTEST = 10_000_000  # Mbit/s
+BYTE = 8e-6  # of a Mbit
+AT_ONCE = {"gloo": 2, "nccl": 1}  # collectives of one group that run at one time: Gloo's threads, NCCL's stream
+WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in us, ms or s"
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
+    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people.
+    rate_mbit: the rate that it was said to have, None where none was.
+    idle_in_beta: beta is of a measured all-reduce, and what that idles is in it. Where a node has per_node devices,
+    this is the link of the node, and inside the one between its devices."""
+
+    alpha_s: float
+    beta_s: float
+    words: str
+    carrier: str = "gloo"
+    alpha_ends: tuple[float | None, float | None] = (None, None)
+    beta_ends: tuple[float | None, float | None] = (None, None)
+    idle_in_beta: bool = False
+    rate_mbit: float | None = None
+    per_node: int = 1
+    inside: "Link | None" = None
+
+    @property
+    def at_once(self) -> int:
+        """How many collectives share it at a time."""
+        return AT_ONCE[self.carrier]
+
+    def at_end(self, end: int) -> "Link":
+        """The fast (0) or the slow (1) end of what is known of it; itself where nothing is."""
+        alpha, beta = self.alpha_ends[end], self.beta_ends[end]
+        alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
+        return dataclasses.replace(self, alpha_s=max(0.0, alpha), beta_s=max(0.0, beta), alpha_ends=(None, None),
+                                   beta_ends=(None, None))  # fmt: skip
+
+    def nodes(self, ranks: int) -> int:
+        """On which so many ranks are, each node filled before the next."""
+        return math.ceil(ranks / self.per_node)
+
+    def of_ring(self, ranks: int) -> "Link":
+        """A link for each device, over which a ring of so many takes as long as through the nodes."""
+        if not self.inside:
+            return self
+        inside, between = (self.inside.alpha_s, self.inside.beta_s), (self.alpha_s, self.beta_s)
+        alpha_s, beta_s = formulas.ring_over_nodes(ranks, self.per_node, inside, between)
+        return Link(alpha_s, beta_s, self.words, self.carrier, idle_in_beta=self.idle_in_beta)
+
+    def with_inside(self, per_node: int, inside: "Link") -> "Link":
+        """The link of a node that has so many devices, with what is between them."""
+        words = f"{self.words} for each node of {per_node} devices; inside {inside.words}"
+        return dataclasses.replace(self, per_node=per_node, inside=inside, words=words)
+
+
+def said(text: str, carrier: str) -> Link:
+    """LINK=RATE,LATENCY: of the rate, what TCP in Ethernet leaves to a program. Raises UserError.
+
+    >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
+    (0.001, 11.7)
+    """
+    rate, latency_s, words = parts_of("LINK", text)
+    beta_s = BYTE / (rate * formulas.tcp_payload_share())
+    return Link(latency_s, beta_s, f"{words}, TCP over Ethernet", carrier, rate_mbit=rate)
+
+
+def without_heads(name: str, text: str, carrier: str) -> Link:
+    """RATE,LATENCY of a variable of this name where a program has all of the rate, as between devices of one node.
+    Raises UserError.
+
+    >>> round(1e-9 / without_heads("LINK_INSIDE", "1200gbit,4us", "nccl").beta_s, 6)
+    150.0
+    """
+    rate, latency_s, words = parts_of(name, text)
+    return Link(latency_s, BYTE / rate, words, carrier)
+
+
+def parts_of(name: str, text: str) -> tuple[float, float, str]:
+    """RATE,LATENCY in Mbit/s and s, and both in words. Raises UserError, which names the variable."""
+    rate_text, _, latency_text = text.partition(",")
+    rate = rate_of(name, text, rate_text)
+    latency = quantity(latency_text, UNITS_OF_TIME)  # in ms
+    if latency is None:
+        raise UserError(f"{name}={text} is no link: {WANTED}")
+    return rate, latency / 1000, f"{rate_words(rate)} and {latency_text} one way"
+
+
+def rate_of(name: str, given: str, text: str) -> float:
+    """A rate in Mbit/s. Raises UserError, which names the variable and all that it was."""
+    rate = quantity(text, UNITS_OF_RATE)
+    if rate is None or not 0.001 <= rate <= FASTEST:
+        raise UserError(f"{name}={given} is no {'rate' if name == 'RATE' else 'link'}: {WANTED}")
+    return rate
+
+
+def measured(place: str, carrier: str) -> Link:
+    """The link that `bench network` has measured, by the line of its all-reduce; place: its folder, or one file.
+
+    The newest record of the carrier's own, "gloo" or "nccl": in the time of Horovod's is its cycle. Raises UserError.
+    """
+    path = Path(place).expanduser()
+    if not path.exists():
+        raise UserError(f"NETWORK={place} is not there: name what `make network` has left")
+    records = [network_record.load(path)] if path.is_file() else network_record.find(path)[0]
+    found = of_records(records, carrier)
+    if not found:
+        raise UserError(f"NETWORK={place} has no all-reduce by {carrier} with three sizes or more: measure one with "
+                        f"`make network BACKENDS={carrier}`")  # fmt: skip
+    return found
+
+
+def of_records(records: list[network_record.NetworkRecord], carrier: str) -> Link | None:
+    """The link by the newest of these records that has the line of an all-reduce by the carrier; None without one.
+    records: oldest first."""
+    found = [series for series in series_of([record for record in records if record.backend == carrier])
+             if series.reduces and series.fit and series.fit.beta[0] > 0]  # fmt: skip
+    return of_series(found[-1]) if found else None
+
+
+def of_series(series: Series) -> Link:
+    """What an all-reduce's line says of a link."""
+    (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
+    words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
+    return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),
+                idle_in_beta=True, rate_mbit=limit_of(series.record.network))  # fmt: skip

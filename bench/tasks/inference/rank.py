@@ -1,0 +1,105 @@
+"""One rank of `bench predict-images`: it joins as a rank of a training does, and classifies instead.
+
+Rank r takes batches r, r + N, r + 2N, … of a list that all have: each image is once in the result, and in the same
+batch whatever the number of ranks. Rank 0 leaves RUN_DIR/predictions.csv, in the list's order.
+"""
+
+import csv
+from pathlib import Path
+
+from bench import files
+from bench.config.data_sets import data_kind
+from bench.config.options import RunConfig
+from bench.errors import UserError
+from bench.process.heartbeat import StatusWriter
+from bench.tasks.inference.plan import DIGITS, MOST, NAME, Plan, head, read_plan
+
+
+def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
+    """Join, load the weights, classify this rank's batches, put together, write."""
+    status.phase("joining the group")
+    import torch
+
+    from bench.modes import load_mode
+    from bench.tasks.inference.files import Batches, images_below
+    from bench.workload.loader import loader
+
+    torch.set_num_threads(config.threads_per_process)
+    mode, plan = load_mode(config.mode)(config), read_plan(config.label.probe)
+    topology, folder = mode.topology, Path(plan.folder)
+    status.phase("preparing the data")
+    names = mode.gather(images_below(folder) if topology.rank == 0 else None)[0]
+    batches = Batches(folder, names, config.per_device_batch, config.image_size)
+    status.phase("building the model")
+    model, to_float = build(config, plan, topology.device)
+    mine = list(range(topology.rank, len(batches), topology.world_size))
+    status.total(len(mine))
+    found, unreadable = {}, {}
+    for step, (images, numbers, bad) in enumerate(loader(config, topology, batches, mine, keep=False)):
+        status.step(step)
+        unreadable |= dict(bad)
+        if numbers:
+            found |= zip(numbers, classify(config, model, to_float(images.to(topology.device))), strict=True)
+    status.phase("collecting results")
+    parts = mode.gather((found, unreadable))
+    if topology.rank == 0:
+        write(run_dir / NAME, names, plan, *({k: v for part in parts for k, v in part[i].items()} for i in (0, 1)))
+    status.phase("done")
+    mode.close()
+
+
+def build(config: RunConfig, plan: Plan, device) -> tuple:
+    """The model with the checkpoint's weights, which only predicts, and what makes numbers of bytes."""
+    from bench.training import checkpoint
+    from bench.workload import load_workload, weights
+
+    path, workload = Path(plan.checkpoint), load_workload(config, device)
+    workload.num_outputs = plan.num_classes
+    model = workload.model(config, 0, lambda note: None)
+    weights.load_weights(model, checkpoint.read(path)["model"], path)
+    return model.to(device).eval(), to_float(plan.data, device)
+
+
+def to_float(data: str, device):
+    """Bytes to numbers, as the data set of the training did. Raises UserError for one that has no bytes."""
+    from bench.workload.images import ToFloat
+    from bench.workload.images.photographs import ImageSet
+    from bench.workload.images.small_sets import CIFAR10, FASHION_MNIST
+
+    kind = data_kind(data)[0]
+    known = dict.fromkeys(("imagefolder", "tar", "url"), ImageSet)
+    known |= {"cifar10": CIFAR10, "fashionmnist": FASHION_MNIST}
+    if kind not in known:
+        raise UserError(f"the checkpoint was trained on DATA={data}, whose images are no files: {', '.join(known)} can "
+                        "be predicted from")  # fmt: skip
+    return ToFloat(known[kind], device)
+
+
+def classify(config: RunConfig, model, images) -> list[list[tuple[float, int]]]:
+    """images [b, 3, S, S] -> for each its likeliest classes, as (probability, class), the likeliest first."""
+    import torch
+
+    from bench.training.loop import set_precision
+
+    with torch.inference_mode(), set_precision(config):
+        shares = model(images).float().softmax(1).double().cpu().numpy().round(DIGITS)  # [b, classes]
+    order = (-shares).argsort(1, kind="stable")[:, :MOST]
+    return [[(float(row[c]), int(c)) for c in best] for row, best in zip(shares, order, strict=True)]
+
+
+def write(path: Path, names: list[str], plan: Plan, found: dict, unreadable: dict) -> None:
+    """The table, whole: a row for each image, in the list's order."""
+    columns = head(plan.num_classes)
+    with files.written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8",
+                                                                errors="surrogateescape") as file:  # fmt: skip
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(columns)
+        for number, name in enumerate(names):
+            cells = [cell for p, c in found.get(number, ()) for cell in (label(plan, c), f"{p:.{DIGITS}f}")]
+            blank = [""] * (len(columns) - 2 - len(cells))
+            table.writerow([name, *cells, *blank, unreadable.get(number, "")])
+
+
+def label(plan: Plan, number: int) -> str:
+    """The name of a class, or its number."""
+    return plan.classes[number] if plan.classes else str(number)

@@ -1,0 +1,226 @@
+"""A forecast's pictures: which records belong to it, and that what is drawn is what was computed.
+
+How they look is proven by the goldens.
+"""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from bench.__main__ import main
+from bench.errors import UserError
+from bench.predict.pictures import efficiency, figures, points, timeline, winner
+from bench.predict.pictures.points import Points
+from bench.predict.step import result
+from bench.predict.step.engines import ENGINES
+from bench.predict.step.link import Link, said
+from bench.record.schema import BadRecord
+from tests import forecasts, records
+from tests.shown import text_of
+
+ASKED = forecasts.asked()
+FOUR = "4 namespaces of one machine, links limited to 1 Gbit/s"
+
+
+def put(folder, record, name: str):
+    """A record in a run's folder of its own."""
+    (place := folder / record.run_id).mkdir(parents=True)
+    (place / name).write_text(json.dumps(record.data))
+    return place
+
+
+# --- what belongs -----------------------------------------------------------------------------------------------------
+
+
+def test_runs_and_emulations_of_the_same_work_over_the_same_link_belong(tmp_path):
+    put(tmp_path, forecasts.measured(), "record.json")
+    put(tmp_path, forecasts.emulated(ASKED.profile, "fsdp"), "emulation.json")
+    put(tmp_path, records.record("single", num_devices=1), "record.json")
+    found = points.find([str(tmp_path)], ASKED)
+    assert [record.config.mode for record in found.measured] == ["ddp"] and not found.left_out
+    assert [record.config.mode for record in found.emulated] == ["fsdp"]
+
+
+def test_a_run_belongs_by_whatever_name_it_is_stored_and_other_files_do_not(tmp_path):
+    folder = put(tmp_path, forecasts.measured(), "record.json")
+    put(tmp_path / "others", forecasts.measured("horovod"), "disturbed.json")
+    (folder / "copy.json").write_text((folder / "record.json").read_text())
+    (tmp_path / "notes.json").write_text("{}")
+    found = points.find([str(tmp_path)], ASKED)
+    assert sorted(record.config.mode for record in found.measured) == ["ddp", "horovod"]
+    (folder / "record.json").write_text("{")
+    with pytest.raises(BadRecord, match="not a readable record"):
+        points.find([str(tmp_path)], ASKED)
+
+
+OTHER = dataclasses.replace(ASKED.profile, source="another")
+
+
+@pytest.mark.parametrize(("record", "why"), [
+    (forecasts.measured(batch=64), "BATCH=64, and 32 in the profile"),
+    (forecasts.measured(model="resnet50"), "MODEL=resnet50, and resnet18"),
+    (forecasts.measured(precision="bf16"), "PRECISION=bf16"),
+    (records.record("ddp"), "without a link"),
+    (forecasts.measured(label="2 namespaces of one machine, links limited to 100 Mbit/s"), "links of 100 Mbit/s"),
+    (forecasts.measured(label="2 namespaces of one machine, links without a limit"), "links without a limit"),
+    (forecasts.measured(compression="fp16"), "ddp with COMPRESSION=fp16"),
+    (forecasts.measured(sync=False), "ddp with SYNC=False"),
+    (forecasts.measured("horovod", cycle_time_ms=5.0), "horovod with CYCLE_TIME_MS=5.0"),
+    (forecasts.measured(throughput=260.0), "which was slower: take one beside the runs"),
+    (forecasts.measured(num_devices=4, label=FOUR), "4 threads share 2 cores"),
+    (forecasts.emulated(OTHER), "emulated from another profile, another"),
+    (forecasts.emulated(ASKED.profile, rate_mbit=250.0), "links of 250 Mbit/s"),
+])  # fmt: skip
+def test_what_is_of_another_batch_machine_engine_or_link_is_left_out_and_why_is_said(record, why, tmp_path):
+    emulated = "plan" in record.data
+    put(tmp_path, record, "emulation.json" if emulated else "record.json")
+    with pytest.raises(UserError, match="nothing that belongs") as error:
+        points.find([str(tmp_path)], ASKED)
+    assert why in str(error.value) and "1 record" in str(error.value)
+
+
+def test_another_machine_does_not_belong():
+    record = forecasts.measured()
+    record.environment["machine"]["cpu_model"] = "Other(R) Processor"
+    assert "processor Other(R) Processor" in points.why_not(record, ASKED)
+
+
+def test_a_measured_link_takes_runs_of_its_own_network():
+    between = Link(1e-4, 1e-8, "measured", "gloo", idle_in_beta=True)
+    asked = dataclasses.replace(ASKED, link=between)
+    assert points.why_not(forecasts.measured(label=None), asked) == ""
+    assert points.why_not(forecasts.measured(), asked) == "links of 1 Gbit/s"
+
+
+def test_steps_beside_which_horovods_timeline_ran_count_only_where_there_are_no_others():
+    bare, slowed = (forecasts.emulated(ASKED.profile, "horovod", watched=on) for on in (False, True))
+    assert points.by_place([slowed, bare]) == {("horovod", 2): [bare]}
+    assert points.by_place([slowed]) == {("horovod", 2): [slowed]}
+
+
+# --- efficiency -------------------------------------------------------------------------------------------------------
+
+
+def test_measured_and_emulated_marks_stand_at_their_efficiency_and_say_which_they_are():
+    run, emulated = forecasts.measured(throughput=120.0), forecasts.emulated(ASKED.profile, ranks=8, step_s=0.6)
+    found = [result.forecast(ASKED.profile, config, 8, ASKED.link) for config in ASKED.configs.values()]
+    figure = efficiency.draw(ASKED, found, Points([run], [emulated]))
+    one = ASKED.profile.units / ASKED.profile.mean_step_s
+    marks = {line.get_marker(): line for line in figure.axes[0].get_lines() if line.get_marker() in ("o", "s")}
+    assert marks["o"].get_ydata()[0] == pytest.approx(100 * 120.0 / (2 * one))
+    assert marks["s"].get_ydata()[0] == pytest.approx(100 * (8 * 32 / 0.6) / (8 * one))
+    place = -1.5 * efficiency.DODGE  # ddp is the first of four modes
+    assert [marks[name].get_xdata()[0] for name in "os"] == pytest.approx([1 + place, 3 + place])
+    lines = [line for line in figure.axes[0].get_lines() if line.get_marker() == "None"]
+    assert {round(line.get_ydata()[-1], 6) for line in lines} == {round(100 * each.efficiency, 6) for each in found}
+    four = result.forecast(ASKED.profile, ASKED.configs["ddp"], 4, ASKED.link)  # nobody asked: on the way to 8
+    assert any(100 * four.efficiency == pytest.approx(line.get_ydata()[2]) for line in lines)
+    said_there = text_of(figure)
+    assert all(word in said_there for word in ("predicted", "measured", "emulated", "×4", "Test(R) Processor"))
+
+
+def test_the_band_of_a_longer_step_and_the_same_computation_is_lower():
+    profile = dataclasses.replace(ASKED.profile, factors=(0.9, 1.0, 1.1))
+    found = result.forecast(profile, ASKED.configs["ddp"], 8, ASKED.link)
+    low, high = found.efficiency_ends
+    assert low < found.efficiency < high
+    free = result.forecast(profile, ASKED.configs["ddp"], 1, Link(0.0, 0.0, ""))
+    assert free.efficiency_ends == pytest.approx((1.0, 1.0))  # a slower device alone is no less efficient
+
+
+# --- the timeline -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", list(ENGINES))
+def test_a_predicted_steps_phases_fill_it_and_hold_what_is_computed(mode):
+    step = ENGINES[mode](ASKED.profile, ASKED.configs[mode], 4, ASKED.link)
+    spans = timeline.spans_of(step)
+    phases = [span for span in spans if span["lane"] == "phase"]
+    ends = [0.0, *(span["end_s"] for span in phases)]
+    assert [span["start_s"] for span in phases] == ends[:-1] and ends[-1] == pytest.approx(step.seconds)
+    assert ("synchronize" in {span["name"] for span in phases}) == (mode == "horovod")
+    busy = sum(span["end_s"] - span["start_s"] for span in spans if span["lane"] == "compute")
+    assert busy == pytest.approx(step.seconds - step.exposed_s)
+
+
+def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_stands_for():
+    emulated = forecasts.emulated(ASKED.profile, ranks=8, watched=True)
+    figure = timeline.draw(ASKED, 64, Points(emulated=[emulated, forecasts.emulated(ASKED.profile, "fsdp")]))
+    said_there = text_of(figure)
+    assert "One step on 8 devices: predicted, emulated (rank 0)" in said_there and "520 ms emulated, ×4" in said_there
+    assert max(span["end_s"] for span in emulated.timeline) == pytest.approx(0.52)
+    assert "One step on 64 devices: predicted" in text_of(timeline.draw(ASKED, 64, Points()))
+
+
+# --- who wins ---------------------------------------------------------------------------------------------------------
+
+
+def won(rate: str, slower: float = 1.0, ranks: int = 8) -> str:
+    """Who wins over links of a rate, where computation takes so much longer."""
+    place = winner.Place("", ASKED.profile.slower(slower), said(f"{rate},50us", "gloo"))
+    return winner.winner(place, winner.ways_of(ASKED.configs), ranks)
+
+
+def test_over_a_slow_link_one_device_wins_and_over_a_fast_one_the_simplest_of_equals():
+    assert won("1mbit") == winner.ALONE and won("1gbit", ranks=1) == winner.ALONE
+    assert "fp16" in won("300mbit")
+    bare = dataclasses.replace(ASKED.profile, optimizer_s=0.0)
+    place = winner.Place("", bare, said("1000gbit,0us", "gloo"))
+    assert winner.winner(place, winner.ways_of(ASKED.configs), 8) == "ddp"  # all hide everything
+
+
+def test_the_map_scales_the_profile_and_the_link_and_has_its_own_place(tmp_path):
+    ways = winner.ways_of(ASKED.configs)
+    cells = winner.mapped(ASKED, ways, 8)
+    rate, computed = winner.Place("", ASKED.profile, ASKED.link).at
+    assert rate == pytest.approx(3.0) and 10**computed == pytest.approx(1e3 * ASKED.profile.step_s / 20)
+    assert cells[0][0] == winner.ALONE and cells[-1][-1] != winner.ALONE
+    (column,) = (at for at, middle in enumerate(winner.middles(winner.RATES)) if 0 <= middle - 3.0 < 4 / winner.CELLS)
+    (row,) = (at for at, middle in enumerate(winner.middles(winner.COMPUTED))
+              if abs(middle - math.log10(1e3 * ASKED.profile.step_s / 20)) <= 1.5 / winner.CELLS)  # fmt: skip
+    own = winner.Place("", ASKED.profile.slower(10 ** (winner.middles(winner.COMPUTED)[row] - computed)),
+                       winner.at_rate(ASKED.link, 10 ** winner.middles(winner.RATES)[column]))  # fmt: skip
+    assert cells[row][column] == winner.winner(own, ways, 8)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def profile_in(folder):
+    """A run's folder with the profile."""
+    return str(put(folder, ASKED.record, "record.json"))
+
+
+def test_out_has_every_picture_and_says_what_was_left_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(winner, "CELLS", 6)
+    put(tmp_path / "there", forecasts.measured(), "record.json")
+    put(tmp_path / "there", forecasts.measured(batch=64, seconds=60.0), "record.json")
+    words = ["--link=1gbit,50us", f"--out={tmp_path / 'out'}", f"--points={tmp_path / 'there'}"]
+    assert main(["forecast", profile_in(tmp_path / "profile"), "--devices=2", *words]) == 0
+    said_there = capsys.readouterr().out
+    assert "left out: 1 record: BATCH=64" in said_there
+    names = {path.name for path in (tmp_path / "out" / "pictures").iterdir()}
+    assert names == {f"forecast-{name}.{kind}" for name in ("efficiency", "timeline", "winner")
+                     for kind in ("svg", "png")}  # fmt: skip
+
+
+def test_one_device_can_be_drawn_as_well(monkeypatch):
+    monkeypatch.setattr(winner, "CELLS", 4)
+    found = [result.forecast(ASKED.profile, ASKED.configs["ddp"], 1, ASKED.link)]
+    for figure in figures.figures(ASKED, found, Points()).values():
+        figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    (["--points=."], "POINTS are drawn, and OUT says where to"),
+    (["--points=EMPTY", "--out=OUT"], "no run on several devices and no emulation of these modes is there"),
+    (["--points=/nowhere", "--out=OUT"], "/nowhere"),
+])  # fmt: skip
+def test_points_that_cannot_be_drawn_are_refused_in_one_line(words, why, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    words = [word.replace("EMPTY", str(tmp_path / "empty")).replace("OUT", str(tmp_path / "out")) for word in words]
+    assert main(["forecast", profile_in(tmp_path / "profile"), "--link=1gbit,50us", *words]) == 2
+    error = capsys.readouterr().err
+    assert why in error and error.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -1,0 +1,147 @@
+"""`bench forecast`: what it takes, what it refuses, and what it makes of the spread of the steps and of the link."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bench import formulas
+from bench.__main__ import main
+from bench.config.options import RunConfig
+from bench.predict.step import profile as profiles
+from bench.predict.step import result
+from bench.predict.step.link import Link
+from tests import networks, records
+from tests import profiles as made_up
+from tests.profiles import PROFILE
+
+LINK = "--link=100mbit,1ms"
+MEASURED = Link(1e-3, 1e-8, "", "gloo", (5e-4, 2e-3), (9e-9, 1.1e-8))
+
+
+def test_a_profile_is_read_from_a_record_and_scaled_to_its_timed_steps(tmp_path):
+    """The hooks' steps say where in backward a gradient is ready; the timed steps how long backward takes."""
+    made = records.record("single", num_devices=1)
+    steps = made.samples[0].step_time_s
+    profile = profiles.read(str(made_up.record(tmp_path / "run")))
+    middle = formulas.percentile(steps, 50)
+    assert profile.backward_s == pytest.approx(0.55 * middle) and profile.step_s == pytest.approx(middle)
+    assert [tensor.ready_s for tensor in profile.tensors] == pytest.approx([profile.backward_s, profile.backward_s / 2])
+    assert profile.tensors[1].needed_s == pytest.approx(profile.forward_s / 2) and profile.nbytes == 20_000_000
+    assert profile.factors == pytest.approx(sorted(step / middle for step in steps)) and profile.units == 32
+    assert profiles.from_dict(profile.to_dict()) == profile
+
+
+def test_the_step_on_one_device_is_the_profiles_mean():
+    factors = (0.9, 1.0, 1.4)
+    found = result.forecast(dataclasses.replace(PROFILE, factors=factors), RunConfig(mode="ddp"), 1, MEASURED)
+    assert found.step_s == pytest.approx(PROFILE.step_s * 1.1) and found.efficiency == pytest.approx(1.0)
+    assert found.terms[result.SLOWEST] == 0.0 and min(found.terms.values()) >= 0.0
+
+
+def test_many_ranks_wait_for_the_slowest_of_them():
+    """Without a link's cost the mean step grows from that of the steps to the longest of them."""
+    profile = dataclasses.replace(PROFILE, factors=(1.0, 2.0), optimizer_s=0.0)
+    free = Link(0.0, 0.0, "")
+    found = [result.forecast(profile, RunConfig(mode="ddp"), ranks, free) for ranks in (1, 2, 1000)]
+    assert [each.step_s / profile.step_s for each in found] == pytest.approx([1.5, 1.75, 2.0])
+    assert found[1].terms[result.SLOWEST] == pytest.approx(0.25 * profile.step_s)
+    assert found[1].exposed_s == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("mode", ["ddp", "horovod", "zero1", "fsdp"])
+def test_the_terms_add_up_and_the_interval_holds_the_step(mode):
+    profile = dataclasses.replace(PROFILE, factors=(0.95, 1.0, 1.02, 1.2))
+    found = result.forecast(profile, RunConfig(mode=mode, num_devices=2), 4, MEASURED)
+    assert sum(found.terms.values()) == pytest.approx(found.step_s)
+    assert found.low_s < found.step_s < found.high_s
+    alone = result.forecast(PROFILE, RunConfig(mode=mode, num_devices=2), 4, Link(1e-3, 1e-8, ""))
+    assert alone.low_s is None and "[" not in result.step_cell(alone)
+
+
+def test_what_is_printed_says_that_it_is_predicted_and_nothing_is_written(tmp_path, capsys):
+    run = made_up.record(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["forecast", str(run), "--devices=2,16", LINK, "--explain"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("predicted") >= 3 and "nothing was run" in said and "slowest" in said
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] and line.split()[0] in ("ddp", "fsdp")]
+    assert [row[:2] for row in rows[:4]] == [["ddp", "2"], ["ddp", "16"], ["fsdp", "2"], ["fsdp", "16"]]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nodes_of_several_devices_have_a_link_inside_and_share_the_other(tmp_path, capsys):
+    run = made_up.record(tmp_path / "run", device="cuda")
+    alone, shared = [], ["--per-node=8", "--link-inside=1200gbit,4us"]
+    rows = []
+    for words in (alone, shared):
+        assert main(["forecast", str(run), "--devices=8,16", LINK, "--modes=ddp", *words]) == 0
+        said = capsys.readouterr().out
+        rows.append([line.split()[2] for line in said.splitlines() if line.split()[:1] == ["ddp"]])
+    assert "each node of 8 devices; inside 1200 Gbit/s" in " ".join(said.split())
+    assert float(rows[1][0]) < float(rows[0][0]) and float(rows[1][1]) == pytest.approx(float(rows[0][1]), rel=0.05)
+
+
+def test_a_measured_link_is_taken_from_what_bench_network_left(tmp_path, capsys):
+    (folder := tmp_path / "network-1" / "gloo").mkdir(parents=True)
+    (folder / "network.json").write_text(json.dumps(networks.data(backend="gloo", ranks=4)))
+    run = made_up.record(tmp_path / "run")
+    assert main(["forecast", str(run), f"--network={tmp_path}", "--modes=ddp"]) == 0
+    assert f"alpha {1e6 * networks.ALPHA:.3g}" in capsys.readouterr().out
+    assert main(["forecast", str(made_up.record(tmp_path / "gpu", device="cuda")),
+                     f"--network={tmp_path}"]) == 2  # fmt: skip
+    assert "no all-reduce by nccl" in capsys.readouterr().err
+
+
+def partly(data: dict) -> None:
+    data["samples"][0]["facts"]["trained_parameters"] = 1
+
+
+def half(data: dict) -> None:
+    for row in data["samples"][0]["profile"]["parameters"]:
+        row["dtype"] = "bfloat16"
+
+
+def cut(data: dict) -> None:
+    data["samples"][0]["profile"]["parameters"][0]["ready_s"].pop()
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"profile": False}, "has no profile of one device"),
+    ({"mode": "ddp", "num_devices": 2, "profile": False}, "is of 2 devices, and the profile of one is needed"),
+    ({"failed": "killed", "profile": False}, "timed no step"),
+    ({"change": partly}, "trains a part of the parameters"),
+    ({"change": half}, "parameters in bfloat16"),
+    ({"change": cut}, "not that of one run"),
+])  # fmt: skip
+def test_a_record_without_the_profile_of_one_device_is_refused_in_one_line(options, said, tmp_path, capsys):
+    assert main(["forecast", str(made_up.record(tmp_path / "run", **options)), LINK]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ([], "one of LINK=RATE,LATENCY"),
+    ([LINK, "--network=."], "one of LINK=RATE,LATENCY"),
+    (["--link=100mbit"], "LINK=100mbit is no link"),
+    ([LINK, "--per-node=8"], "need both PER_NODE and LINK_INSIDE"),
+    ([LINK, "--link-inside=1gbit,1us"], "need both PER_NODE and LINK_INSIDE"),
+    ([LINK, "--per-node=8", "--link-inside=1gbit"], "LINK_INSIDE=1gbit is no link"),
+    (["--link=fast,1ms"], "LINK=fast,1ms is no link"),
+    (["--network=/nowhere"], "NETWORK=/nowhere is not there"),
+    ([LINK, "--devices=0"], "DEVICES=0: a whole number, at least 1"),
+    ([LINK, "--devices=2,many"], "DEVICES=many: a whole number"),
+    ([LINK, "--modes=dp"], "MODES=dp cannot be forecast: choose of ddp, horovod, zero1, fsdp"),
+    ([LINK, "--batch=64"], "BATCH changes nothing in a forecast"),
+    ([LINK, "--modes=ddp", "--cycle-time-ms=5"], "CYCLE_TIME_MS is no option of ddp"),
+    ([LINK, "--compression=powersgd"], "COMPRESSION=powersgd"),
+])  # fmt: skip
+def test_what_makes_no_sense_is_refused_in_one_line(words, said, tmp_path, capsys):
+    assert main(["forecast", str(made_up.record(tmp_path / "run")), *words]) != 0
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_record_that_is_not_there_is_said(capsys):
+    assert main(["forecast", "/nowhere", LINK]) == 2
+    assert "/nowhere is no record" in capsys.readouterr().err

@@ -1,0 +1,19 @@
+"""What the ranks of `bench predict-images` are told, and the columns of their table."""
+
+from bench.config.options import RunConfig
+from bench.tasks.inference.plan import Plan, head, read_plan
+from bench.tasks.network.plan import Plan as Messages
+
+
+def test_a_plan_is_read_again_and_tells_the_errand():
+    plan = Plan("folder", "latest.pt", "cifar10", 3, ("a", "b", "c"))
+    assert read_plan(plan.text()) == plan
+    config = RunConfig().labelled(probe=plan.text())
+    assert config.task == "predict" and config.leaves == "predictions.csv"
+    assert RunConfig().task == "train"
+    assert RunConfig().labelled(probe=Messages((4096,), 3, 1.0).text()).task == "network"
+
+
+def test_the_columns_are_as_many_as_there_are_classes_and_five_at_the_most():
+    assert head(1) == ["name", "class", "probability", "error"]
+    assert len(head(1000)) == 2 + 2 * 5 and head(1000)[-3:] == ["class_5", "probability_5", "error"]
