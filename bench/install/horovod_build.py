@@ -1,8 +1,8 @@
 """Compile Horovod from its untouched source distribution for the torch that is installed (2-4 minutes).
 
-Horovod's last release predates torch 2.1. Three things changed since, and none of them needs a change in
-Horovod's files: torch's headers want a newer C++ standard, CUDA comes in wheels instead of a toolkit, and
-CMake 4 refuses old project files. The folder `overlay/` holds what CMake is told instead.
+Horovod's last release predates torch 2.1. Since then torch's headers need a newer C++ standard, CUDA comes in wheels
+instead of a toolkit, CMake 4 refuses old project files, and GCC 13 and 14 refuse code that older ones took. The files in
+`overlay/` tell CMake what to do instead.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def gpu_environment(facts: dict, label: str, work: Path, log: Path, deadline: fl
         "HOROVOD_CUDA_HOME": str(home),
         "CUDA_HOME": str(home),
         "HOROVOD_NCCL_LINK": "SHARED",
+        "NVCC_APPEND_FLAGS": "-std=c++17",  # Horovod asks for C++11, which GCC 14's headers and CUDA 13 do not take
         "HOROVOD_BUILD_CUDA_CC_LIST": cuda.arch_list(
             archs_of(label) or cuda.archs_of_torch(facts["archs"]), home / "bin" / "nvcc"
         ),

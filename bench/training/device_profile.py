@@ -24,8 +24,8 @@ STEPS = 5  # that are watched
 
 def profiled_steps(config: RunConfig, mode: Mode) -> int:
     """How many steps will be watched: none but with PROFILE=1 on one device. A compiled model has no modules to watch,
-    and with ACCUMULATE a step has several passes."""
-    one = config.profile and mode.topology.num_devices == 1
+    with ACCUMULATE a step has several passes, and a sharded model has other parameters in forward than between steps."""
+    one = config.profile and mode.topology.num_devices == 1 and mode.replicated
     return STEPS if one and not config.compile and config.accumulate == 1 else 0
 
 

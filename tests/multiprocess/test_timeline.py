@@ -20,6 +20,7 @@ RUNS = {
     "horovod": {"mode": "horovod", "gpus": 2},
     "zero1": {"mode": "zero1", "gpus": 2},
     "fsdp": {"mode": "fsdp", "gpus": 2},
+    "fsdp, one device": {"mode": "fsdp", "gpus": 1},
     "local": {"mode": "local", "gpus": 2, "local_steps": 3},
 }
 PHASES = ["data wait", "forward", "backward", "synchronize", "optimizer"]
@@ -57,7 +58,7 @@ def row(name: str):
 @pytest.mark.parametrize("name", [row(name) for name in RUNS])
 def test_every_rank_shows_phases_and_computation(profiled, name):
     record = profiled(name)
-    assert len(timelines(record)) == (1 if RUNS[name]["mode"] in ("single", "dp") else 2)
+    assert len(timelines(record)) == (1 if RUNS[name]["mode"] == "dp" else RUNS[name]["gpus"])
     for timeline in timelines(record):
         assert [span["name"] for span in lane(timeline, "phase")] == PHASES
         busy = sum(span["end_s"] - span["start_s"] for span in lane(timeline, "compute"))
@@ -180,3 +181,9 @@ def test_one_device_says_when_it_needs_each_parameter_and_when_its_gradient_is_t
     assert {row["block"] for row in found["parameters"]} > {"", "layer1.0", "layer2.0"}
     assert profiles.profile_of(record, "the run").nbytes == 4 * sizes  # a forecast can be made of it
     assert not profiled("ddp").samples[0].profile
+
+
+def test_a_sharded_model_on_one_device_has_a_timeline_and_no_profile(profiled):
+    """Its parameters in forward are not those between steps, so no parameter has a moment of its own."""
+    (sample,) = profiled("fsdp, one device").samples
+    assert lane(sample.timeline, "compute") and not sample.profile
