@@ -1,7 +1,7 @@
-"""What records hold: the one definition, against which every file is checked before it is written and when it is read.
+"""What records contain: the definition against which every file is checked, before it is written and when it is read.
 
 Units are suffixes of the names; GiB is 2^30 bytes. ``python -m bench.record.definition`` prints the JSON schemas that
-follow from it. A part that is only a ``dict`` is free beyond what ``__post_init__`` asks of it.
+follow from it. A TypedDict allows further names, which are not checked.
 """
 
 import json
@@ -17,24 +17,32 @@ from bench.record import SCHEMA_VERSION
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Devices = Annotated[int, Meta(ge=1, le=1_000_000)]  # or ranks, threads, cores
+FewOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 Several = Annotated[int, Meta(ge=2, le=1_000_000)]
 Number = int | float
 Amount = Annotated[float, Meta(ge=0)]
 Large = Annotated[float, Meta(ge=0, le=1e9)]
-Seconds = Annotated[float, Meta(ge=1e-9, le=1e9, description="of something that was measured: at least a nanosecond")]
+Seconds = Annotated[float, Meta(ge=1e-9, le=1e9, description="measured: at least a nanosecond")]
 AboveZero = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Short = Annotated[str, Meta(min_length=1, max_length=300)]
 Name = Annotated[str, Meta(max_length=1000)]
+Dtype = Annotated[str, Meta(max_length=50)]
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{3}(\d{3})?)?(\+00:00)?$")]
 Dim = Annotated[int, Meta(ge=1, le=10**12)]
+Bytes = Annotated[int, Meta(ge=4)]
+StepSeconds = Annotated[list[Large], Meta(min_length=1, max_length=100)]
 Columns = dict[str, list[Number | None]]
 Scalar = str | int | float | bool | None
 
 
+class Strict(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part that allows no further names."""
+
+
 def require(value: dict, form, where: str) -> None:
-    """Raise ValueError where a free part lacks what is asked of it."""
+    """Raise ValueError if a part that is kept as it is does not have this form."""
     try:
         msgspec.convert(value, form)
     except msgspec.ValidationError as error:
@@ -60,7 +68,7 @@ class Gpu(TypedDict):
 
 
 class Environment(TypedDict, total=False):
-    """What tables and pictures read of a machine."""
+    """What tables and pictures read."""
 
     machine: Machine
     versions: dict[str, str | None]
@@ -72,29 +80,17 @@ class Environment(TypedDict, total=False):
     variables: dict[str, str] | None
 
 
-class WholeEnvironment(TypedDict):
-    """What a run that ended well knows."""
-
-    machine: Annotated[dict, Meta(min_length=1)]
-    versions: dict
-    git: Git | None
-
-
-class Node(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One machine of a run. Of a run on one machine there are only the ranks."""
+class Node(Strict, frozen=True, kw_only=True):
+    """One machine of a run. A run on one machine gives only the ranks."""
 
     ranks: list[Count]
-    environment: dict | UnsetType = UNSET  # absent for the first machine: it is the record's
-    name: Short | UnsetType = UNSET  # as in HOSTS, or its own
+    environment: Environment | UnsetType = UNSET  # absent for the first machine: it is the record's
+    name: Short | UnsetType = UNSET  # as in HOSTS, or the host name
     devices: Positive | UnsetType = UNSET
     interface: str | None = None  # by which it reaches the others
     link_speed_mbit: Amount | None = None  # of the interface, or the limit of a cluster of namespaces
-    clock_offset_s: float | None = None  # its clock less that of rank 0's machine; no figure rests on it
-    clock_uncertainty_s: Amount | None = None  # half the round trip in which the offset was found
-
-    def __post_init__(self):
-        if self.environment:
-            require(self.environment, Environment, "environment")
+    clock_offset_s: float | None = None  # its clock minus that of rank 0's machine; no metric depends on it
+    clock_uncertainty_s: Amount | None = None  # half the round trip in which the offset was measured
 
 
 class Load(TypedDict):
@@ -111,31 +107,30 @@ class Load(TypedDict):
     involuntary_switches: NotRequired[int]
     page_faults: NotRequired[int]
     cpu_mhz: NotRequired[float | None]
-    machine: NotRequired[Count]  # ranks of one number share the processor, whatever their node is called
+    machine: NotRequired[Count]  # ranks with the same number share the processor, whatever their node is called
 
 
-class Network(TypedDict):
-    label: Short  # shown wherever figures of the run are shown
+Network = dict[Literal["label"], Short]  # shown wherever metrics of the run are shown
 
 
 # --- what one rank measured -----------------------------------------------------------------------------------------
 
 
-class MemoryParts(Struct, frozen=True, forbid_unknown_fields=True):
+class MemoryParts(TypedDict):
     """With MEMORY=1: what filled a device's memory at the peak of one more step, by purpose."""
 
     source: str
     notes: list[str]
-    gib: dict[str, Large] | UnsetType = UNSET
+    gib: NotRequired[dict[str, Large]]
 
 
 class Device(TypedDict):
-    """Memory over time and its peaks. processes: those that NVML saw on the GPU while it was sampled."""
+    """Memory over time and its peaks. processes: those that NVML listed on the GPU while it was sampled."""
 
     device: str
     timeline: Columns
     peak_memory_gib: dict[str, Large | None]
-    memory_parts: NotRequired[dict]
+    memory_parts: NotRequired[MemoryParts]
     name: NotRequired[str | None]
     uuid: NotRequired[str | None]
     marks: NotRequired[dict[str, float]]
@@ -149,21 +144,18 @@ class Device(TypedDict):
 
 class Tensor(TypedDict):
     """needed_s: from the beginning of forward to the call of the module that has it. ready_s: from the beginning of
-    backward to the moment when its gradient had been added up. block: what fsdp shards as one, or empty."""
+    backward to the moment when its gradient was accumulated. block: what fsdp shards as one, or empty."""
 
     name: Name
     shape: list[Dim]
-    dtype: Annotated[str, Meta(max_length=50)]
+    dtype: Dtype
     block: Name
-    needed_s: "StepSeconds"
-    ready_s: "StepSeconds"
-
-
-StepSeconds = Annotated[list[Large], Meta(min_length=1, max_length=100)]
+    needed_s: StepSeconds
+    ready_s: StepSeconds
 
 
 class Buffers(TypedDict):
-    dtype: Annotated[str, Meta(max_length=50)]
+    dtype: Dtype
     bytes: Count
 
 
@@ -194,7 +186,7 @@ class Timeline(TypedDict):
 
 
 class Replicas(TypedDict):
-    """Of rank 0: how far apart the replicas were after some steps. The accuracy of each is under ranks_METRIC."""
+    """On rank 0: how far apart the replicas were after some steps. The accuracy of each is under ranks_METRIC."""
 
     steps: list[Count]
     lr: list[float | None]
@@ -206,17 +198,13 @@ class Replicas(TypedDict):
 
 
 class Facts(TypedDict):
-    """What every run says of its live objects; a record has more."""
+    """The facts that every run has; a record has more."""
 
     norm: str
     lr: float
     item_sync: bool
     step_barrier: bool
     memory_format: NotRequired[str]
-
-
-class Lab(TypedDict, total=False):
-    files: dict[str, Count]
 
 
 class Timed(Struct, frozen=True, kw_only=True):
@@ -235,7 +223,7 @@ class Sample(Timed, frozen=True, kw_only=True):
     """What one rank of a run measured. What an older record lacks is UNSET, which is false."""
 
     pid: Count
-    loader_workers: Annotated[int, Meta(ge=0, le=1_000_000)]
+    loader_workers: FewOrNone
     moments: dict[str, AboveZero]  # seconds since 1970, steady: see MOMENTS
     first_indices: Annotated[list[Count], Meta(min_length=1)]  # the examples of the first step
     # One number a step for its examples; the ranks' numbers add up, modulo 2^48, to the global batch's.
@@ -248,11 +236,11 @@ class Sample(Timed, frozen=True, kw_only=True):
     timeline: Timeline | UnsetType = UNSET
     replicas: dict | UnsetType = UNSET
     averages_sha256: dict[str, Hash] | UnsetType = UNSET  # with EMA or SWA: the average's parameters at the end
-    lab: Lab = {}  # what a mistake noted
+    lab: dict[Literal["files"], dict[str, Count]] = {}  # what a mistake noted
     notes: list[str] = []
     skipped_steps: Count = 0
     skipped_images: list[str] = []  # could not be read (SKIP_BAD=1)
-    node: Count = 0  # of several machines, the place of this rank's in ``nodes``
+    node: Count = 0  # with several machines: the index of this rank's in ``nodes``
 
     def __post_init__(self):
         if missing := [name for name in MOMENTS if name not in self.moments]:
@@ -278,11 +266,9 @@ def check_device(device: Device) -> None:
     if any(type(bits) is float for bits in device["timeline"].get("throttle_reasons", ())):
         raise ValueError("devices: timeline: throttle_reasons are bits")
     if {"rank", "device", "node"} & device["peak_memory_gib"].keys():
-        raise ValueError("devices: peak_memory_gib: rank, device and node are no sources")
+        raise ValueError("devices: peak_memory_gib: rank, device and node are not sources")
     if "marks" in device and not {"timed", "end"} <= device["marks"].keys():
         raise ValueError("devices: marks: timed or end is missing")
-    if "memory_parts" in device:
-        require(device["memory_parts"], MemoryParts, "devices: memory_parts")
 
 
 # --- the run --------------------------------------------------------------------------------------------------------
@@ -293,45 +279,22 @@ class Topology(TypedDict):
     num_devices: Devices
     devices_per_process: Devices
     device: Literal["cpu", "cuda"]
-    threads_total: Annotated[int, Meta(ge=0, le=1_000_000)]
-    threads_allowed: Annotated[int, Meta(ge=0, le=1_000_000)]
-    loader_workers_total: Annotated[int, Meta(ge=0, le=1_000_000)]
+    threads_total: FewOrNone
+    threads_allowed: FewOrNone
+    loader_workers_total: FewOrNone
     global_batch: Positive
     notes: list[str]
 
 
-class StepTime(TypedDict):
-    n: Positive
-    median: AboveZero
-    p5: AboveZero
-    p95: AboveZero
-    mean: NotRequired[AboveZero]
-
-
-class DataWait(TypedDict):
-    median: Amount
-    p95: Amount
-
-
-class Peak(TypedDict):
-    rank: Count
-    device: str
-
-
 class Summary(TypedDict):
+    """All of it follows from the samples, and the reader checks that it does."""
+
     throughput_per_s: AboveZero
-    step_time_s: StepTime
-    data_wait_s: DataWait
-    peak_memory_gib: Annotated[list[Peak], Meta(min_length=1)]
+    step_time_s: dict[Literal["n", "mean", "median", "p5", "p95"], AboveZero]
+    data_wait_s: dict[Literal["median", "p95"], Amount]
+    peak_memory_gib: Annotated[list[dict[str, str | float | None]], Meta(min_length=1)]  # by source; rank, device
     command_to_first_timed_step_s: float
     median_throughput_per_s: NotRequired[AboveZero]
-
-
-class Provenance(TypedDict):
-    step_time_s: str
-    throughput_per_s: str
-    peak_memory_gib: str
-    data_wait_s: str
 
 
 class Epoch(TypedDict):
@@ -356,10 +319,10 @@ class Accuracy(TypedDict):
     epochs: Annotated[list[Epoch], Meta(min_length=1)]
     best_top1: NotRequired[Share]
     target: NotRequired[float]
-    time_to_accuracy_s: NotRequired[float | None]  # training and validation until the first epoch that is good enough
+    time_to_accuracy_s: NotRequired[float | None]  # training and validation until the first epoch that reaches target
 
 
-class Interruption(Struct, frozen=True, forbid_unknown_fields=True):
+class Interruption(Strict, frozen=True):
     when_s: float  # after the command began
     rank: Count | None  # of the process that was lost, as it was started
     host: str | None  # its machine, as in HOSTS
@@ -370,7 +333,7 @@ class Interruption(Struct, frozen=True, forbid_unknown_fields=True):
     devices_after: Positive
 
 
-class EpochImages(Struct, frozen=True, forbid_unknown_fields=True):
+class EpochImages(Strict, frozen=True):
     """How many examples of an epoch count in the weights once, more than once, and never."""
 
     epoch: Positive
@@ -379,9 +342,9 @@ class EpochImages(Struct, frozen=True, forbid_unknown_fields=True):
     never: Count
 
 
-class Elastic(Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a run with ELASTIC: what it has survived. rule: what becomes of global batch and learning rate when the number
-    of devices changes."""
+class Elastic(Strict, frozen=True):
+    """With ELASTIC: what the run survived. rule: what happens to global batch and learning rate when the number of
+    devices changes."""
 
     least_devices: Positive
     rule: Name
@@ -389,7 +352,7 @@ class Elastic(Struct, frozen=True, forbid_unknown_fields=True):
     epochs: list[EpochImages]
 
 
-class Place(Struct, frozen=True, forbid_unknown_fields=True):
+class Place(Strict, frozen=True):
     """The line of a rank's main thread in a run that hung. collective: null in a backward pass."""
 
     file: str
@@ -399,7 +362,7 @@ class Place(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Failure(TypedDict):
-    rank: Annotated[int, Meta(ge=0, le=1_000_000)] | None
+    rank: FewOrNone | None
     kind: Literal["raised", "killed", "hung", "interrupted", "launcher"]
     message: str
     traceback: str
@@ -407,78 +370,15 @@ class Failure(TypedDict):
     after_s: NotRequired[Large]
 
 
-def check_workload(workload: WorkloadInfo) -> None:
-    """Raise ValueError for one of which no figure can be made."""
-    if not workload.metrics or not 1 <= workload.per_example <= 10**9:
-        raise ValueError("workload: no metrics, or per_example is out of range")
-    if any(metric.better not in ("up", "down") or not metric.margin > 0 for metric in workload.metrics):
-        raise ValueError("workload: metrics: better is up or down, margin is above 0")
+# --- the input of the detectors, described in bench/record/observed.py ------------------------------------------------
 
 
-class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
-    """What the record of every run has."""
-
-    schema_version: Literal[SCHEMA_VERSION]
-    run_id: Short
-    started_at: Time
-    command: str
-    config: dict  # the options (bench/config/options.py), each checked when the record is read
-    workload: WorkloadInfo  # what throughput counts, and the metrics: the first is the one that studies compare
-    topology: dict
-    environment: dict
-    samples: Annotated[list[Sample], Meta(max_length=0)]
-    summary: Annotated[dict, Meta(max_length=0)]
-    provenance: dict
-    nodes: list[Node] | UnsetType = UNSET
-    accuracy: dict | UnsetType = UNSET
-    observed: "Observed | UnsetType" = UNSET
-    elastic: Elastic | UnsetType = UNSET
-    network: Network | UnsetType = UNSET
-    failure: dict | UnsetType = UNSET
-
-    def __post_init__(self):
-        require(self.environment, Environment, "environment")
-        check_workload(self.workload)
-        if self.accuracy is not UNSET:
-            require(self.accuracy, Accuracy, "accuracy")
-
-
-class Completed(Frame, frozen=True, kw_only=True, tag="ok"):
-    nodes: list[Node]
-    samples: Annotated[list[Sample], Meta(min_length=1)]
-    summary: dict
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name, form in (("topology", Topology), ("summary", Summary), ("environment", WholeEnvironment),
-                           ("provenance", Provenance)):  # fmt: skip
-            require(getattr(self, name), form, name)
-
-
-class Evaluated(Frame, frozen=True, kw_only=True, tag="evaluated"):
-    accuracy: dict
-
-
-class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
-    failure: dict
-
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.failure, Failure, "failure")
-
-
-Run = Completed | Evaluated | Failed
-
-
-# --- what the detectors look at: described in bench/record/observed.py ------------------------------------------------
-
-
-class Hashes(Struct, frozen=True, forbid_unknown_fields=True):
+class Hashes(Strict, frozen=True):
     parameters: list[str]
     buffers: list[str] | UnsetType = UNSET
 
 
-class EpochDraws(Struct, frozen=True, forbid_unknown_fields=True):
+class EpochDraws(Strict, frozen=True):
     draws: Count
     never: Count
     repeated: Count
@@ -486,7 +386,7 @@ class EpochDraws(Struct, frozen=True, forbid_unknown_fields=True):
     by_one_rank: Count | UnsetType = UNSET
 
 
-class Data(Struct, frozen=True, forbid_unknown_fields=True):
+class Data(Strict, frozen=True):
     num_images: Positive | UnsetType = UNSET
     global_batch: Count | UnsetType = UNSET
     epochs: list[EpochDraws] | UnsetType = UNSET
@@ -501,18 +401,14 @@ class Data(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("same_neighbours without num_images")
 
 
-class LearningRate(Struct, frozen=True, forbid_unknown_fields=True):
+class LearningRate(Strict, frozen=True):
     used: float
     meant: AboveZero
     global_batch: Count
     for_batch: Count
 
 
-class Streams(Struct, frozen=True, forbid_unknown_fields=True):
-    streams: list[str] | UnsetType = UNSET
-
-
-class Gradient(Struct, frozen=True, forbid_unknown_fields=True):
+class Gradient(Strict, frozen=True):
     over_mean: float
     same_on_all_ranks: bool
     kind: str
@@ -521,7 +417,7 @@ class Gradient(Struct, frozen=True, forbid_unknown_fields=True):
     passes: Count | UnsetType = UNSET
 
 
-class Loaded(Struct, frozen=True, forbid_unknown_fields=True):
+class Loaded(Strict, frozen=True):
     file: str | None
     keys: Count
     missing: Count
@@ -531,36 +427,29 @@ class Loaded(Struct, frozen=True, forbid_unknown_fields=True):
     picked: bool | UnsetType = UNSET
 
 
-class Norm(Struct, frozen=True, forbid_unknown_fields=True):
+class Norm(Strict, frozen=True):
     kind: str
     images: Count
     synchronised: bool
     disagreement: float | UnsetType | None = UNSET
 
 
-class HostSync(Struct, frozen=True, forbid_unknown_fields=True):
+class HostSync(Strict, frozen=True):
     where: str
     per_step: float
 
 
-class Loader(Struct, frozen=True, forbid_unknown_fields=True):
+class Loader(Strict, frozen=True):
     wait_share: list[float]
     workers: Count
 
 
-class HungAt(Struct, frozen=True, forbid_unknown_fields=True):
-    file: str
-    line: Count
-    function: str
-    collective: bool | None
-
-
-class Hang(Struct, frozen=True, forbid_unknown_fields=True):
+class Hang(Strict, frozen=True):
     limit_s: float
-    where: list[HungAt | None]
+    where: list[Place | None]
 
 
-class Observed(Struct, frozen=True, forbid_unknown_fields=True):
+class Observed(Strict, frozen=True):
     """A part that was not observed is absent."""
 
     world_size: Positive | UnsetType = UNSET
@@ -573,7 +462,7 @@ class Observed(Struct, frozen=True, forbid_unknown_fields=True):
     reported: dict | UnsetType = UNSET
     writers: dict[str, list[Count]] | UnsetType = UNSET
     learning_rate: LearningRate | UnsetType = UNSET
-    augmentation: Streams | UnsetType = UNSET
+    augmentation: dict[Literal["streams"], list[str]] | UnsetType = UNSET
     gradient: Gradient | UnsetType = UNSET
     loads: list[list[Loaded]] | UnsetType = UNSET
     norm: Norm | UnsetType = UNSET
@@ -588,6 +477,59 @@ class Observed(Struct, frozen=True, forbid_unknown_fields=True):
             require(rows, dict[str, list[list[float | None]]], "reported")
 
 
+class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
+    """What the record of every run has."""
+
+    schema_version: Literal[SCHEMA_VERSION]
+    run_id: Short
+    started_at: Time
+    command: str
+    config: dict  # the options (bench/config/options.py), each checked when the record is read
+    workload: WorkloadInfo  # what throughput counts, and the metrics: the first is the one that studies compare
+    topology: dict
+    environment: Environment
+    samples: Annotated[list[Sample], Meta(max_length=0)]
+    summary: Annotated[dict, Meta(max_length=0)]
+    provenance: dict[str, str]
+    nodes: list[Node] | UnsetType = UNSET
+    accuracy: Accuracy | UnsetType = UNSET
+    observed: Observed | UnsetType = UNSET
+    elastic: Elastic | UnsetType = UNSET
+    network: Network | UnsetType = UNSET
+    failure: Failure | UnsetType = UNSET
+
+    def __post_init__(self):
+        if not self.workload.metrics or not 1 <= self.workload.per_example <= 10**9:
+            raise ValueError("workload: no metrics, or per_example is out of range")
+        if any(metric.better not in ("up", "down") or not metric.margin > 0 for metric in self.workload.metrics):
+            raise ValueError("workload: metrics: better is up or down, margin is above 0")
+
+
+class Completed(Frame, frozen=True, kw_only=True, tag="ok"):
+    nodes: list[Node]
+    topology: Topology
+    samples: Annotated[list[Sample], Meta(min_length=1)]
+    summary: Summary
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.environment.get("machine") or not {"versions", "git"} <= self.environment.keys():
+            raise ValueError("environment: machine, versions or git is missing")
+        if missing := {"step_time_s", "throughput_per_s", "peak_memory_gib", "data_wait_s"} - self.provenance.keys():
+            raise ValueError(f"provenance: {min(missing)} is missing")
+
+
+class Evaluated(Frame, frozen=True, kw_only=True, tag="evaluated"):
+    accuracy: Accuracy
+
+
+class Failed(Frame, frozen=True, kw_only=True, tag="failed"):
+    failure: Failure
+
+
+Run = Completed | Evaluated | Failed
+
+
 # --- records of other kinds -----------------------------------------------------------------------------------------
 
 
@@ -596,17 +538,14 @@ class Other(Struct, frozen=True, kw_only=True):
 
     run_id: Short
     started_at: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
-    environment: dict
+    environment: Environment
     provenance: dict[str, str]
     network: Network | UnsetType = UNSET
     nodes: list[Node] | UnsetType = UNSET
 
-    def __post_init__(self):
-        require(self.environment, Environment, "environment")
-
 
 class Asked(TypedDict):
-    """batch: examples per device per step."""
+    """batch: per-device batch size."""
 
     warmup: Positive
     steps: Positive | None
@@ -624,8 +563,8 @@ class ScriptTopology(TypedDict):
 
 
 class ScriptSample(Timed, frozen=True, kw_only=True):
-    """What one rank of a script measured. Intervals in which a DataLoader was started, or the model evaluated, are no
-    steps, but between_s. other_steps: of optimizers whose steps are not timed."""
+    """What one rank of a script measured. between_s: intervals in which a DataLoader was started or the model
+    evaluated; they are not steps. other_steps: of optimizers whose steps are not timed."""
 
     load: Load
     pid: Positive
@@ -639,8 +578,8 @@ class ScriptSample(Timed, frozen=True, kw_only=True):
 
 
 class Script(Other, frozen=True, kw_only=True):
-    """A training script that is not this project's, timed as it is by `bench time`. observed: null where nothing was
-    watched. unheard: mistake -> why it was not looked for."""
+    """An external training script, timed by `bench time`. observed: null without a Watch. unheard: mistake -> why it
+    was not checked."""
 
     foreign_version: Literal[1]
     kind: Literal["foreign script"]
@@ -655,33 +594,6 @@ class Script(Other, frozen=True, kw_only=True):
     unheard: dict[str, str]
 
 
-class NetworkPlan(TypedDict):
-    sizes: Annotated[list[Annotated[int, Meta(ge=4)]], Meta(min_length=1, max_length=100)]
-    rounds: Positive
-    budget_s: AboveZero
-
-
-class MeasuredSize(TypedDict):
-    """seconds: of one operation, of a ping_pong there and back; one list per rank that took part, one value per
-    round."""
-
-    bytes: Annotated[int, Meta(ge=4)]
-    in_a_row: Positive
-    seconds: Annotated[list[Annotated[list[Seconds], Meta(min_length=1)]], Meta(min_length=1)]
-
-
-class SkippedSize(TypedDict):
-    bytes: Annotated[int, Meta(ge=4)]
-    expected_s: Amount
-
-
-class Operation(TypedDict):
-    name: Literal["ping_pong", "all_reduce"]
-    ranks: Annotated[list[Count], Meta(min_length=2)]
-    sizes: Annotated[list[MeasuredSize], Meta(min_length=1)]
-    left_out: list[SkippedSize]
-
-
 class PairTopology(TypedDict):
     world_size: Several
     num_devices: Several
@@ -694,27 +606,57 @@ class PairConfig(TypedDict):
     num_devices: Several
 
 
-class NetworkRun(Other, frozen=True, kw_only=True):
-    """What messages between ranks took: one backend. load: by rank, from before the first message to after the last."""
+class Exchange(Other, frozen=True, kw_only=True):
+    """Ranks that exchange messages and do not train."""
 
-    network_version: Literal[1]
     status: Literal["ok"]
     config: dict[str, Scalar]
+    topology: PairTopology
+    nodes: Annotated[list[Node], Meta(min_length=1)]
+
+    def __post_init__(self):
+        require(self.config, PairConfig, "config")
+
+
+class NetworkPlan(TypedDict):
+    sizes: Annotated[list[Bytes], Meta(min_length=1, max_length=100)]
+    rounds: Positive
+    budget_s: AboveZero
+
+
+class MeasuredSize(TypedDict):
+    """seconds: of one operation, of a ping_pong there and back; one list per rank that took part, one value per
+    round."""
+
+    bytes: Bytes
+    in_a_row: Positive
+    seconds: Annotated[list[Annotated[list[Seconds], Meta(min_length=1)]], Meta(min_length=1)]
+
+
+class SkippedSize(TypedDict):
+    bytes: Bytes
+    expected_s: Amount
+
+
+class Operation(TypedDict):
+    name: Literal["ping_pong", "all_reduce"]
+    ranks: Annotated[list[Count], Meta(min_length=2)]
+    sizes: Annotated[list[MeasuredSize], Meta(min_length=1)]
+    left_out: list[SkippedSize]
+
+
+class NetworkRun(Exchange, frozen=True, kw_only=True):
+    """Times of messages with one backend. load: by rank, from before the first message to after the last."""
+
+    network_version: Literal[1]
     backend: Literal["gloo", "nccl", "horovod"]
     carrier: Literal["gloo", "nccl"]  # what carries the messages of backend
     plan: NetworkPlan
-    topology: dict
-    nodes: Annotated[list[Node], Meta(min_length=1)]
     operations: Annotated[list[Operation], Meta(min_length=1)]
     load: Annotated[list[Load], Meta(min_length=2)]
 
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.config, PairConfig, "config")
-        require(self.topology, PairTopology, "topology")
 
-
-class PlannedTensor(Struct, frozen=True, forbid_unknown_fields=True):
+class PlannedTensor(Strict, frozen=True):
     name: Name
     block: Name
     shape: list[Dim]
@@ -722,8 +664,8 @@ class PlannedTensor(Struct, frozen=True, forbid_unknown_fields=True):
     ready_s: Large
 
 
-class StepProfile(Struct, frozen=True, forbid_unknown_fields=True):
-    """One device's median step. factors: each timed step over it."""
+class StepProfile(Strict, frozen=True):
+    """One device's median step. factors: each timed step divided by it."""
 
     source: Name
     what: Name
@@ -740,7 +682,7 @@ class StepProfile(Struct, frozen=True, forbid_unknown_fields=True):
     buffers: list[tuple[Name, Count]]
 
 
-class EmulationPlan(Struct, frozen=True, forbid_unknown_fields=True):
+class EmulationPlan(Strict, frozen=True):
     dilate: Annotated[float, Meta(ge=1, le=1e6)]
     rate_mbit: AboveZero | None
     latency_ms: Amount
@@ -755,22 +697,14 @@ class EmulatedSample(Struct, frozen=True):
     timeline: Timeline | UnsetType = UNSET
 
 
-class EmulatedRun(Other, frozen=True, kw_only=True):
-    """A run whose computation was waited for, with the communication of its mode; seconds are of this machine."""
+class EmulatedRun(Exchange, frozen=True, kw_only=True):
+    """Ranks that wait in place of computing, with the real communication of the mode; seconds are of this machine."""
 
     emulation_version: Literal[1]
     kind: Annotated[str, Meta(pattern="^emulated")]
-    status: Literal["ok"]
-    config: dict[str, Scalar]
     plan: EmulationPlan
-    topology: PairTopology
-    nodes: Annotated[list[Node], Meta(min_length=1)]
     facts: dict[str, str]
     samples: Annotated[list[EmulatedSample], Meta(min_length=2)]
-
-    def __post_init__(self):
-        super().__post_init__()
-        require(self.config, PairConfig, "config")
 
 
 if __name__ == "__main__":
