@@ -17,14 +17,12 @@ from bench.record.view import Record
 MEMORY_ORDER = ("nvml_process", "nvml_device", "torch_reserved", "torch_allocated", "pss", "uss", "rss")
 COMPUTE = ("python", "torch", "horovod", "numpy", "cuda", "cudnn", "nccl")  # what computes, and talks
 CLOCKS = 1.1  # highest over lowest clock of the runs that are compared
-# As torch, NCCL and cuDNN say it of a device.
-NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")
+NO_MEMORY = re.compile("out of memory|OutOfMemoryError|ALLOC_FAILED|can't allocate memory")  # torch, NCCL, cuDNN
 UNEVEN = 1.1  # mean step over median step: 95 % of the committed records lie below
 
 
 def machine_line(record: Record) -> str:
-    """Machine, devices and versions of a record in one line, for the head of a table or a picture; of several machines
-    their names, and what is said of the network."""
+    """Machine, devices, versions and network of a record in one line, for the head of a table or a picture."""
     on = " and ".join(f"{count}× {name}" for name, count in Counter(used_gpus(record)).items()) or "CPU only"
     parts = [f"{on}: {record.machine['cpu_model']}, {cores_in_words(record.machine['usable_cores'])}"]
     versions = record.versions
@@ -33,28 +31,28 @@ def machine_line(record: Record) -> str:
 
 
 def wait_policies(record: Record) -> list[str]:
-    """How long the OpenMP threads of a run's ranks spin while they wait, each policy once. Records from before this was
-    set do not contain it: what the user had set applied, or else the runtime's default."""
+    """How long the OpenMP threads of the ranks spin, each policy once. Records older than this setting do not
+    contain it: then what the user had set applied, or the default of the runtime."""
     given = record.environment.get("variables") or {}
     before = " ".join(f"{name}={given[name]}" for name in sorted(waiting.SETTINGS & set(given))) or waiting.DEFAULT
     return sorted({(part.facts or {}).get("waiting_threads", before) for part in record.samples})
 
 
 def other_policy(record: Record) -> str:
-    """The policy of a run on CPUs whose waiting threads do not spin for the bounded time that is set today; else ""."""
+    """The policy of a CPU run whose waiting threads do not spin for the bounded time that is set today; else ""."""
     found = [] if record.on_gpu else wait_policies(record)
     other = [policy for policy in found if not waiting.bounded(policy)]
     return f"waiting threads: {' and '.join(other)}" if other else ""
 
 
 def where(record: Record) -> str:
-    """On which machines a run was, and what is said of the network; "" on one machine of which nothing is."""
+    """The machines of a run on several, and its network; else ""."""
     names = f"{record.layout} ({', '.join(node.name for node in record.nodes)})" if record.several_machines else ""
     return ", ".join(filter(None, [names, record.network]))
 
 
 def differing_nodes(record: Record) -> list[str]:
-    """In what the machines of a run differ from its first: a sentence each; none where they are alike."""
+    """How the machines of a run differ from its first: a sentence each."""
     found = []
     for node in record.nodes[1:]:
         first, other = (of_environment(each) for each in (record.environment, node.environment))
@@ -64,7 +62,7 @@ def differing_nodes(record: Record) -> list[str]:
 
 
 def of_environment(environment: dict) -> dict:
-    """What machines that compute together should have the same: code, hardware, versions."""
+    """What machines that compute together should share: code, hardware, versions."""
     machine, source = environment.get("machine") or {}, environment.get("source_sha256")
     gpus = Counter(gpu["name"] for gpu in environment.get("devices") or [])
     return {
@@ -78,7 +76,7 @@ def of_environment(environment: dict) -> dict:
 
 
 def used_gpus(record: Record) -> list[str]:
-    """The names of the GPUs that a run used, of all that its machine has; of a run without samples the first ones."""
+    """The names of the GPUs that a run used; without samples, of the first ones of the machine."""
     if not record.on_gpu:
         return []
     used = {(device.get("uuid") or "").removeprefix("GPU-") for part in record.samples for device in part.devices}
@@ -87,7 +85,7 @@ def used_gpus(record: Record) -> list[str]:
 
 
 def stand_in(record: Record) -> str:
-    """What a device is in this record: a GPU by its name, or a CPU worker in place of one."""
+    """What a device is in this record: a GPU by its name, or an emulated one."""
     most = record.config.num_devices
     if record.on_gpu:
         used = used_gpus(record)
@@ -98,28 +96,25 @@ def stand_in(record: Record) -> str:
 
 
 def workload(record: Record) -> str:
-    """Model, data and precision, in a few words."""
     return f"{model_and_data(record.config)}, {record.config.precision or 'precision not recorded'}"
 
 
 def model_and_data(config: RunConfig) -> str:
-    """Model and data with their sizes: ``resnet18, digits 16 px``; ``gpt 2×64, stdlib 64 bytes``."""
+    """As in ``resnet18, digits 16 px`` or ``gpt 2×64, stdlib 64 bytes``."""
     return f"{model_of(config)}, {data_of(config)}"
 
 
 def model_of(config: Model) -> str:
-    """The model with its sizes."""
     return f"{config.model} {config.layers}×{config.width}" if config.layers else config.model
 
 
 def data_of(config: Data) -> str:
-    """The data with the size of an example."""
     size = f" {config.image_size} px" if config.image_size else ""
     return f"{config.data}{f' {config.context} bytes' if config.context else size}"
 
 
 def memory_cell(devices: list[dict]) -> str:
-    """The peak of each device by the best source it has, device by device: never summed, never averaged."""
+    """The peak of each device from the best source it has: never summed, never averaged."""
     source = next((s for s in MEMORY_ORDER if all(d.get(s) is not None for d in devices)), None)
     if source is None:
         return "not known"
@@ -132,8 +127,8 @@ def device_label(record: Record, rank: int, device: dict) -> str:
 
 
 def memory_sentences(record: Record) -> list[str]:
-    """What must be known of the memory by what it is for: how it was taken, what is not known of it, and under
-    DataParallel by what its device 0 is fuller than device 1."""
+    """Notes on memory by purpose: its source, what is unknown, and under DataParallel how much more device 0
+    holds."""
     found = [device["memory_parts"] for part in record.samples for device in part.devices if "memory_parts" in device]
     if not found:
         return []
@@ -145,7 +140,7 @@ def memory_sentences(record: Record) -> list[str]:
 
 
 def fuller(mode: str, first: dict[str, float], second: dict[str, float]) -> str:
-    """By what one device is fuller than the next one: GiB by kind of each.
+    """How much more one device holds than another. first, second: GiB by purpose.
 
     >>> fuller("dp", {"weights": 1.0, "activations": 4.0}, {"activations": 4.0, "replicas": 0.5})
     'dp: device 0 holds 0.500 GiB more than device 1: weights +1.000, replicas -0.500'
@@ -156,8 +151,7 @@ def fuller(mode: str, first: dict[str, float], second: dict[str, float]) -> str:
 
 
 def row(record: Record) -> list[str]:
-    """The cells of one run: mode, devices, processes × threads, global batch, throughput, step ms, steps, memory. A
-    failed one says so."""
+    """The cells of one run: mode, devices, processes × threads, global batch, throughput, step ms, steps, memory."""
     config = record.config
     name = config.mode + (" tuned" if config.tuned else "") + (" plain" if config.plain else "")
     name += f" MISTAKE={config.mistake}" if config.mistake != "none" else ""
@@ -182,26 +176,23 @@ def row(record: Record) -> list[str]:
 
 
 def epoch_line(row: dict, workload) -> str:
-    """An epoch, or a validation alone, in one line. row: as in the record. workload: with ``metrics``, ``batched``."""
+    """An epoch, or a validation alone, in one line. row: as in the record."""
     labels = {"train_loss": "training loss"} | {f"train_{m.key}": f"training {m.label}" for m in workload.metrics}
     labels |= {"loss": "loss"} | {m.key: m.label for m in workload.metrics}
     labels |= {f"{name}_{m.key}": f"{name.upper()} {m.label}" for name in AVERAGES for m in workload.metrics}
     values = [(label, row[key]) for key, label in labels.items() if key in row]
     parts = [f"{label} {'not finite' if value is None else format(value, '.4f')}" for label, value in values]
     parts += [f"{row['skipped_steps']} steps skipped"] if row.get("skipped_steps") else []
-    parts += [f"{row['elapsed_s']:.1f} s"] if row["epoch"] else [validated(row, workload)]
-    head = f"epoch {row['epoch']}" if row["epoch"] else "validation"
-    return f"{head}: {', '.join(parts)}"
-
-
-def validated(row: dict, workload) -> str:
-    """How many examples a validation alone took, and how fast; older records do not say how long it took."""
-    seconds, images = row["elapsed_s"], f"{row['images']} {workload.batched}"
-    return f"{images} in {seconds:.1f} s ({row['images'] / seconds:.0f} {workload.batched}/s)" if seconds else images
+    seconds = row["elapsed_s"]
+    if row["epoch"]:
+        return f"epoch {row['epoch']}: {', '.join([*parts, f'{seconds:.1f} s'])}"
+    examples = f"{row['images']} {workload.batched}"  # older records do not contain the seconds of a validation
+    speed = f" in {seconds:.1f} s ({row['images'] / seconds:.0f} {workload.batched}/s)" if seconds else ""
+    return f"validation: {', '.join([*parts, examples + speed])}"
 
 
 def staging_sentence(record: Record) -> str:
-    """How long the ranks waited for data that came from a URL; "" of other data, and of older records."""
+    """How long the ranks waited for data from a URL; "" for other data and older records."""
     known = [part.moments for part in record.samples if "data_ready" in part.moments]
     if "://" not in record.config.data or not known:
         return ""
@@ -210,7 +201,7 @@ def staging_sentence(record: Record) -> str:
 
 
 def interrupted(record: Record) -> str:
-    """What a run with ELASTIC has survived, in a sentence; "" of one that was not interrupted."""
+    """What a run with ELASTIC survived; "" for one that was not interrupted."""
     rows = record.interruptions
     if not rows:
         return ""
@@ -222,8 +213,7 @@ def interrupted(record: Record) -> str:
 
 
 def flops_sentence(record: Record) -> str:
-    """The operations per second that the model needed of a device, and MFU where the device's peak is known; empty of a
-    model whose operations are not counted."""
+    """Model FLOP/s per device, and MFU if the device's peak is known; "" for a model whose FLOPs are not counted."""
     config, facts = record.config, record.samples[0].facts if record.samples else None
     per_token = (facts or {}).get("flops_per_token")
     if not per_token or not record.throughput:
@@ -234,12 +224,10 @@ def flops_sentence(record: Record) -> str:
         f"model FLOPs: {per_token:,} per token (6 N + 12 layers × width × context; Chowdhery et al. 2022, appendix B), "
         f"{found / 1e12:.4g} TFLOP/s per device"
     )
-    names = dict.fromkeys(used_gpus(record))
-    peaks = {name: peak_of(name, config.precision) for name in names}
-    peak, source = (config.peak_tflops, "PEAK_TFLOPS") if config.peak_tflops else (
-        (min(peaks.values()), f"{' and '.join(names)}, {config.precision}, data sheet") if peaks and all(peaks.values())
-        else (None, "")
-    )  # fmt: skip
+    peaks = {name: peak_of(name, config.precision) for name in used_gpus(record)}
+    peak, source = config.peak_tflops, "PEAK_TFLOPS"
+    if not peak and all(peaks.values()):
+        peak, source = min(peaks.values(), default=None), f"{' and '.join(peaks)}, {config.precision}, data sheet"
     if not peak:
         return f"{said}; MFU is not known here: PEAK_TFLOPS says what one device can compute"
     mfu = formulas.model_flops_utilization(found, peak * 1e12)
@@ -256,8 +244,7 @@ def did_not_fit(failure: dict) -> bool:
 
 
 def misfits(failed: list[Record], good: list[Record]) -> list[str]:
-    """A sentence for each program whose failed runs did not fit into a device's memory: it is in no figure, or its good
-    runs took a step in passes."""
+    """A sentence for each arm that did not fit into the memory of a device, at all or in one pass."""
     found = []
     for name in dict.fromkeys(record.program for record in failed if record.failure and did_not_fit(record.failure)):
         config = next((record.config for record in good if record.program == name), None)
@@ -275,20 +262,19 @@ def misfits(failed: list[Record], good: list[Record]) -> list[str]:
 
 
 def ratios(record: Record, base: Record) -> tuple[float, float]:
-    """A run's throughput over another's: over all timed steps, and were every step the median one."""
+    """A run's throughput over another's: over all timed steps, and by the median steps."""
     return record.throughput / base.throughput, record.median_throughput / base.median_throughput
 
 
 def ratio(record: Record, base: Record) -> str:
-    """Throughput as a multiple of the base's, by the median steps: one long step cannot move it. With a question mark
-    where the means say that the other one is faster."""
+    """The speedup by the median steps, with a question mark where the means contradict it."""
     if not (record.ok and base.ok):
         return ""
     return f"{ratios(record, base)[1]:.2f}" + (" ?" if contradiction(record, base) else "")
 
 
 def contradiction(record: Record, base: Record) -> str:
-    """A sentence where means and medians disagree about which of two runs is faster; empty where they agree."""
+    """A sentence where means and medians disagree about which of two runs is faster; else ""."""
     by_all, by_median = ratios(record, base)
     if (by_all - 1) * (by_median - 1) >= 0:
         return ""
@@ -300,7 +286,7 @@ def contradiction(record: Record, base: Record) -> str:
 
 
 def clocks_apart(records: list[Record]) -> list[str]:
-    """A sentence where the machine's clock was not the same in all runs, as far as it could be read."""
+    """A sentence if the clock was not the same in all runs, as far as it could be read."""
     found = [mhz for record in records if record.ok and (mhz := clock_mhz(record))]
     if not found or max(found) <= CLOCKS * min(found):
         return []
@@ -309,8 +295,7 @@ def clocks_apart(records: list[Record]) -> list[str]:
 
 
 def clock_mhz(record: Record) -> float | None:
-    """The clock of a run: of its GPUs the median over all samples; of a CPU the fastest core's at the end of the timed
-    steps; None where it was not read."""
+    """Of GPUs the median over all samples; of a CPU the fastest core at the end of the timed steps; None if unknown."""
     if record.on_gpu:
         columns = [device["timeline"].get("sm_clock_mhz", []) for part in record.samples for device in part.devices]
         return statistics.median(mhz) if (mhz := [x for column in columns for x in column if x]) else None
@@ -318,14 +303,12 @@ def clock_mhz(record: Record) -> float | None:
 
 
 def cautions(records: list[Record]) -> list[str]:
-    """What must be known before the throughputs of runs are compared: which programs were disturbed, and clocks that
-    differ between the runs."""
+    """What to know before throughputs are compared: disturbed arms, clocks that differ."""
     return disturbed(records) + clocks_apart(records)
 
 
 def cautions_of_single_runs(record: Record, others: list[Record]) -> list[str]:
-    """The same of single runs, with machines that differ, steps of very different length, and an order that means and
-    medians do not agree about."""
+    """The same for single runs; also machines that differ, uneven steps, and contradictions."""
     found = cautions([record, *others]) + differing_nodes(record)
     for each in filter(lambda each: each.ok, [record, *others]):
         mean_over_median = each.median_throughput / each.throughput

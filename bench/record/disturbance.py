@@ -1,8 +1,8 @@
-"""What "disturbed" means: the one definition that every verdict, table, picture and page goes by.
+"""What "disturbed" means, for every verdict, table, picture and page.
 
-A run is disturbed where a metric of its summary is above its threshold. The thresholds that were in force are in the
-record (``summary.disturbed_above``), so that a later change of them turns no verdict of an old record round. A suite
-with a disturbed run keeps its ratios and intervals, and has no verdict and gives no advice.
+A run is disturbed if a metric of its summary is above its threshold. A record contains the thresholds that applied
+(``summary.disturbed_above``), so later changes do not alter the verdict on old records. A suite with a disturbed run
+keeps its ratios and intervals, but gets no verdict and no advice.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from bench.record.view import Record
 
 @dataclass(frozen=True)
 class Threshold:
-    """above: a run is disturbed where its metric is larger. words: what happened, with the metric's value."""
+    """words: what happened, with the value of the metric."""
 
     above: float
     words: str
@@ -29,25 +29,22 @@ LABEL = "disturbed"
 
 
 def thresholds() -> dict[str, float]:
-    """Metric -> threshold, as every record gets them."""
+    """Metric -> threshold, for a record."""
     return {name: each.above for name, each in THRESHOLDS.items()}
 
 
 def disturbances_of(record: Record) -> dict[str, float]:
-    """``above`` of a record's summary."""
     return above(record["summary"])
 
 
 def above(summary: dict) -> dict[str, float]:
-    """Metric -> value of those above their threshold, by the summary's own thresholds; a metric that was not measured
-    disturbs nothing."""
+    """Metric -> value of those above their threshold, by the summary's own thresholds."""
     limits = thresholds() | (summary.get("disturbed_above") or {})
     return {name: value for name in THRESHOLDS if (value := summary.get(name) or 0.0) > limits[name]}
 
 
 def observed_of(record: Record) -> dict:
-    """What was observed of a run, for the detectors, and in "disturbed" what else used the machine: no time of such a
-    run is evidence of a mistake."""
+    """The input of the detectors, with "disturbed": times of a disturbed run are not evidence of a mistake."""
     return record.observed | {"disturbed": in_words(above(record.data.get("summary") or {}))}
 
 
@@ -60,7 +57,7 @@ def in_words(found: dict[str, float]) -> str:
 
 
 def worst(records: Iterable[Record]) -> dict[str, float]:
-    """Metric -> its largest value above a threshold in any of these records; empty where none is disturbed."""
+    """Metric -> its largest value above a threshold in any of these records."""
     found = {}
     for record in records:
         for name, value in disturbances_of(record).items():
@@ -69,19 +66,16 @@ def worst(records: Iterable[Record]) -> dict[str, float]:
 
 
 def disturbed(records: Iterable[Record]) -> list[str]:
-    """A sentence for each program that was disturbed, with the largest values over its records."""
+    """A sentence for each arm that was disturbed, with the largest values over its records."""
     programs = {}
     for record in records:
         programs.setdefault(record.program, []).append(record)
-    found = {name: worst(same) for name, same in programs.items()}
-    return [
-        f"{name} was disturbed: {in_words(values)} during its timed steps" for name, values in found.items() if values
-    ]
+    found = {name: in_words(worst(same)) for name, same in programs.items()}
+    return [f"{name} was disturbed: {words} during its timed steps" for name, words in found.items() if words]
 
 
 def undisturbed(records: list[Record]) -> tuple[bool, str]:
-    """Whether records may be shown as a reference, and a sentence: how many were disturbed and at most how much, and
-    for how many it was not measured."""
+    """Whether records may be shown as a reference; and a sentence with the number of disturbed runs."""
     known = sum("others_cpu_share" in record["summary"] for record in records)
     if not known:
         return True, "Whether other processes disturbed these runs was not measured."

@@ -89,8 +89,7 @@ from bench.formulas import scaled_lr
 
 
 def observed_of(record: dict) -> dict:
-    """What is known of a run: what was observed, besides what its samples and its facts say anyhow. record: as in its
-    file, of this schema version."""
+    """The input of the detectors: what was observed, and what samples and facts say. record: of this schema version."""
     config = unchecked(record["config"])
     if record["status"] == "failed":
         hang = {"limit_s": config.timeout, "where": record["failure"].get("where") or []}
@@ -105,10 +104,7 @@ def observed_of(record: dict) -> dict:
 
 
 def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
-    """``observed`` as far as a record's samples say it; the oldest have no facts.
-
-    parts: one dict per rank, as in the record. A part that is not known is absent.
-    """
+    """``observed`` as far as a record's samples say it; the oldest have no facts. parts: one dict per rank."""
     facts = parts[0].get("facts")
     hashes = {when: [part[f"{key}_weights_sha256"] for part in parts if f"{key}_weights_sha256" in part]
               for when, key in (("start", "initial"), ("end", "final"))}  # fmt: skip
@@ -129,7 +125,7 @@ def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
 
 
 def from_facts(config: RunConfig, global_batch: int, facts: dict) -> dict:
-    """What the facts of a run say of its normalising layers, its learning rate and its waits."""
+    """What the facts say about normalising layers, learning rate and host syncs."""
     frozen = config.freeze or config.train_only  # frozen layers do not normalise with their batch
     waits = {"loss.item() (ITEM_SYNC=1)": facts["item_sync"], "a barrier (STEP_BARRIER=1)": facts["step_barrier"]}
     return {
@@ -140,17 +136,16 @@ def from_facts(config: RunConfig, global_batch: int, facts: dict) -> dict:
 
 
 def median_share(waits: list[float], steps: list[float]) -> float:
-    """The share of its time that the median step waits for data."""
     return statistics.median(wait / step for wait, step in zip(waits, steps, strict=False))
 
 
 def norm_of(kind: str, images: int) -> dict:
-    """kind: the classes of the normalising layers, as facts have them. images: that one layer sees at once."""
+    """kind: the classes of the layers, as in the facts. images: that one layer sees together."""
     return {"kind": kind, "images": images, "synchronised": "Sync" in kind or "ReducedBatchNorm" in kind}
 
 
 def rate_of(used: float, lr: float, global_batch: int, for_batch: int | None) -> dict | None:
-    """The learning rate relative to the recipe's; None where the recipe does not say which global batch it is for."""
+    """The learning rate compared with the recipe's; None if the recipe names no global batch."""
     if for_batch is None:
         return None
     meant = scaled_lr(lr, global_batch, for_batch)

@@ -1,4 +1,4 @@
-"""What a record says of a machine and its owner: paths are shortened until they name neither."""
+"""Removes from a record what names the machine or its owner."""
 
 import dataclasses
 import re
@@ -12,8 +12,7 @@ from bench.storage.urls import without_credentials
 
 
 def short_path(file: str) -> str:
-    """A file's name for people, which says nothing of this machine: from the project's root, from the folder of
-    installed packages, or its last two parts.
+    """A path from the project, from the installed packages, or its last two parts.
 
     >>> short_path(f"{PROJECT}/bench/worker.py"), short_path("/home/jane/thesis/train.py")
     ('bench/worker.py', 'thesis/train.py')
@@ -40,8 +39,7 @@ def without_paths(text: str) -> str:
 
 
 def without_names(config: RunConfig) -> RunConfig:
-    """A config that says nothing of this machine's owner: paths below the working folder as they are, of others the
-    last name of each; not how other machines are reached."""
+    """A config with paths below the working folder as they are, only the last name of others, and without REMOTE."""
     kind, place = data_kind(config.data)
     paths = [name for name, f in FIELDS.items() if f.metadata["path"]]
     changes = {name: nameless(getattr(config, name)) for name in paths if getattr(config, name)}
@@ -54,8 +52,7 @@ def without_names(config: RunConfig) -> RunConfig:
 
 
 def nameless(path: str) -> str:
-    """A folder or file below the working folder: its path from there. Elsewhere: its name; ~ stays. Of a URL that is no
-    folder of this machine: all but user, password and query.
+    """A path below the working folder, as it is from there; of others the last name; a URL without credentials.
 
     >>> nameless("/somewhere/else/flowers"), nameless("~/.cache/data")
     ('flowers', '~/.cache/data')

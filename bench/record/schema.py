@@ -6,7 +6,8 @@ import sys
 
 from bench.errors import BenchError, UserError, printable, shortened
 
-MOST_LETTERS, MOST_ITEMS, MOST_KEYS, LARGEST = 20_000, 1_000_000, 10_000, 1e100
+MOST = {str: 20_000, list: 1_000_000, dict: 10_000}
+LONGEST_NAME, LARGEST = 1000, 1e100
 
 
 class BadRecord(BenchError):
@@ -17,7 +18,7 @@ class BadRecord(BenchError):
 
 
 def require_validator() -> None:
-    """Raise UserError without the package that checks records: a run would end well and then lose its record."""
+    """Raise UserError without msgspec: a run would end well and then lose its record."""
     if importlib.util.find_spec("msgspec") is None:
         raise UserError(
             f"the package msgspec, which checks records, is not installed for {sys.executable}: `pip install msgspec`, "
@@ -43,30 +44,26 @@ def check(record, where, form: str = "Run"):
 
 
 def check_bounds(record) -> None:
-    """Raise ValueError for a value at any depth that no table, picture or sum can take."""
+    """Raise ValueError for a value at any depth that is too large for tables, pictures or sums."""
     left = [record]
     while left:
         value = left.pop()
-        if isinstance(value, dict):
-            if len(value) > MOST_KEYS or any(len(name) > 1000 for name in value):
-                raise ValueError(f"more than {MOST_KEYS} names, or a name of more than 1000 letters")
+        if isinstance(value, int | float):
+            if abs(value) > LARGEST:
+                raise ValueError(f"a number beyond {LARGEST:g}")
+        elif value is not None and len(value) > MOST[type(value)]:
+            raise ValueError(f"a {type(value).__name__} of more than {MOST[type(value)]} entries or letters")
+        elif isinstance(value, dict):
+            if any(len(name) > LONGEST_NAME for name in value):
+                raise ValueError(f"a name of more than {LONGEST_NAME} letters")
             left += value.values()
         elif isinstance(value, list):
-            if len(value) > MOST_ITEMS:
-                raise ValueError(f"a list of more than {MOST_ITEMS} values")
             left += value
-        elif isinstance(value, str):
-            if len(value) > MOST_LETTERS:
-                raise ValueError(f"a text of more than {MOST_LETTERS} letters")
-        elif isinstance(value, int | float) and abs(value) > LARGEST:
-            raise ValueError(f"a number beyond {LARGEST:g}")
 
 
 def check_kind(record, where, form: str, key: str, version: int, named: str):
-    """The typed record of another kind than a run. Raises BadRecord where its version is another, or it does not fit.
-
-    key: under which the version stands. named: how the message names a version, with {} for it.
-    """
+    """The typed record of another kind than a run. key: of its version. named: the version in words, with {} for it.
+    Raises BadRecord."""
     if isinstance(record, dict) and record.get(key) != version:
         raise BadRecord(f"{where}: {named.format(str(record.get(key))[:50])}, this program reads {version}")
     return check(record, where, form)

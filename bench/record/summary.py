@@ -1,4 +1,4 @@
-"""The figures of a record that follow from its samples. They can be computed again from them at any time."""
+"""The metrics of a record that follow from its samples; they can be computed again at any time."""
 
 import statistics
 
@@ -10,12 +10,14 @@ from bench.record.disturbance import thresholds
 
 
 def summarise(mode: str, units: int, parts: list[dict], started: float | None = None) -> dict:
-    """The figures that tables show. units: those of throughput in a step over all devices. parts: one dict per rank, as
-    in the record's ``samples``. started: when the command began; without it that of rank 0's process."""
+    """The metrics that tables show. units: of throughput in a step over all devices. parts: one dict per rank, as in
+    the record's ``samples``. started: when the command began; by default when rank 0's process did."""
     times = [part["step_time_s"] for part in parts]
     started = parts[0]["moments"]["worker_started"] if started is None else started
     steps = formulas.slowest_rank(times)
     waits = [wait for part in parts for wait in part["data_wait_s"]]
+    # on rank 0's machine: another one has another clock
+    first = [part["moments"]["first_timed_step"] for part in on_one_machine(parts)[0]]
     middle = formulas.median_steps(times, MODES[mode].baseline)
     return {
         "throughput_per_s": throughput_of(mode)(times, units),
@@ -29,25 +31,20 @@ def summarise(mode: str, units: int, parts: list[dict], started: float | None = 
         },
         "data_wait_s": {"median": formulas.percentile(waits, 50), "p95": formulas.percentile(waits, 95)},
         "peak_memory_gib": [
-            {"rank": part["rank"], "device": device["device"], **of_node(part), **device["peak_memory_gib"]}
+            {"rank": part["rank"], "device": device["device"]}
+            | ({"node": part["node"]} if "node" in part else {})
+            | device["peak_memory_gib"]
             for part in parts
             for device in part["devices"]
         ],
         **disturbance(parts),
-        # of rank 0's machine: another one has another clock
-        "command_to_first_timed_step_s": max(p["moments"]["first_timed_step"] for p in on_one_machine(parts)[0])
-        - started,
-    }
+        "command_to_first_timed_step_s": max(first) - started,
+    }  # fmt: skip
 
 
 def disturbance(parts: list[dict]) -> dict:
-    """How much other things than the run had of its machines during the timed steps, as far as it was measured.
-
-    others_cpu_share: of the CPU, other processes on the machine where that is largest. steal_share: of the CPU, what
-    the host of a virtual machine gave to others. foreign_gpu_processes: seen on one GPU, and no rank of the run.
-    gpu_slowed_share: of the samples of one GPU, those in which its clock was held down; gpu_power_capped_share: those
-    in which it was at its power limit, which disturbs nothing. disturbed_above: the thresholds for these.
-    """
+    """What else used the machines during the timed steps, as far as it was measured: PROVENANCE in write.py defines
+    each metric. disturbed_above: the thresholds."""
     loads = [part["load"] for part in parts if "load" in part]
     steal = [load["steal_s"] / (load["cores"] * load["wall_s"]) for load in loads if load.get("steal_s") is not None]
     return {
@@ -59,7 +56,6 @@ def disturbance(parts: list[dict]) -> dict:
 
 
 def gpu_disturbance(parts: list[dict]) -> dict:
-    """The same of the GPUs, by what NVML said of them."""
     devices = [device for part in parts for device in part["devices"]]
     foreign = []  # process numbers are those of one machine
     for machine in on_one_machine(parts):
@@ -75,8 +71,7 @@ def gpu_disturbance(parts: list[dict]) -> dict:
 
 
 def share_with(bits: int, device: dict) -> float | None:
-    """Of a GPU's samples from its mark "timed" to the one taken at "end", those in which one of these reasons held its
-    clock down; None without samples."""
+    """Of the samples of a GPU from its mark "timed" to the one taken at "end": the share with one of these reasons."""
     times, marks = device["timeline"].get("time_s", []), device.get("marks") or {}
     first, end = marks.get("timed", 0.0), marks.get("end", float("inf"))
     last = next((at for at in times if at >= end), end)  # it is taken just after its mark
@@ -86,14 +81,12 @@ def share_with(bits: int, device: dict) -> float | None:
 
 
 def others_cpu_share(parts: list[dict]) -> float:
-    """The share of the CPU that other processes took during the timed steps, on the machine where it is largest. Of
-    nodes that are namespaces of one machine the links are its kernel's work, which belongs to no process: there the
-    time for interrupts is the run's own."""
+    """The share of the CPU that other processes took during the timed steps, on the machine where it is largest."""
     return max(map(others_on_machine, on_one_machine(parts)))
 
 
 def others_on_machine(parts: list[dict]) -> float:
-    """The same of one machine, by the parts of its ranks.
+    """Of one machine. Between namespaces of one machine the kernel's interrupts are the run's own links.
 
     >>> load = {"own_cpu_s": 4.0, "machine_cpu_s": 10.0, "interrupts_s": 2.0, "cores": 2, "wall_s": 5.0}
     >>> [others_on_machine([{"load": load, "node": number} for number in nodes]) for nodes in ((0, 0), (0, 1))]
@@ -106,21 +99,16 @@ def others_on_machine(parts: list[dict]) -> float:
 
 
 def on_one_machine(parts: list[dict]) -> list[list[dict]]:
-    """The parts of each machine, rank 0's first: what shares a processor, its clock and its process numbers."""
+    """The parts of each machine, rank 0's first: they share a processor, its clock and its process ids."""
     machines = {}
     for part in parts:
         machines.setdefault(part.get("load", {}).get("machine", 0), []).append(part)
     return list(machines.values())
 
 
-def of_node(part: dict) -> dict:
-    """The number of a rank's node, in a run on several."""
-    return {"node": part["node"]} if "node" in part else {}
-
-
 def summarise_accuracy(metrics: tuple[Metric, ...], target: float | None, rows: list[dict]) -> dict:
-    """What a table shows of the epochs. metrics: the workload's, the one that is compared first. rows: one per epoch;
-    without a validation set they have no metric."""
+    """metrics: the workload's, the one that is compared first. rows: one per epoch, without metrics if nothing was
+    validated."""
     first = metrics[0]
     found = {"epochs": rows, **{metric.key: rows[-1][metric.key] for metric in metrics if metric.key in rows[-1]}}
     if first.key in rows[-1]:
@@ -132,5 +120,5 @@ def summarise_accuracy(metrics: tuple[Metric, ...], target: float | None, rows: 
 
 
 def throughput_of(mode: str):
-    """The formula of a mode's throughput: processes that never wait for each other add up."""
+    """The formula for a mode: the throughputs of processes that never wait for each other are added."""
     return formulas.independent_throughput_per_s if MODES[mode].baseline else formulas.throughput_per_s

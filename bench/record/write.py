@@ -1,7 +1,6 @@
-"""What a run leaves behind, as JSON: written whole or not at all, checked against its definition.
+"""Writes a run's record as JSON: whole or not at all, checked against its definition.
 
-Raw samples are kept: every figure of ``summary`` can be computed again from ``samples`` by the functions of
-``bench/formulas.py``.
+Raw samples are kept: every metric of ``summary`` can be computed again from ``samples`` (bench/formulas.py).
 """
 
 import datetime
@@ -21,7 +20,7 @@ from bench.record.privacy import without_names, without_paths
 from bench.record.schema import check
 from bench.record.summary import summarise, summarise_accuracy
 
-PROVENANCE = {
+PROVENANCE = {  # a text, or one by device
     "step_time_s": {
         "cpu": "monotonic clock between the ends of two steps, per rank; summary: the slowest rank of each step",
         "cuda": "CUDA events between steps, read once at the end, per rank; summary: the slowest rank of each step",
@@ -31,43 +30,47 @@ PROVENANCE = {
         "cuda": "CUDA events at the phases' ends on the current stream, read once at the end, per rank",
     },
     "data_wait_s": "monotonic clock on the host around the loader's next(), per rank",
-    "throughput_per_s": "units (workload/units) of all timed steps over the slowest rank's time for them",
-    "median_throughput_per_s": "throughput_per_s, were every timed step the median one: one long step does not move it",
-    "independent_throughput_per_s": "sum over processes of own units (workload/units) over own time: none waits",
-    "others_cpu_share": "CPU time of all processes of a machine during the timed steps, less that of the ranks and "
-    "their loader workers, over cores times wall time; the operating system's counters, read before and after",
-    "steal_share": "CPU time that the machine's host gave to others during the timed steps, over cores times wall "
-    "time; the operating system's counter",
-    "foreign_gpu_processes": "processes that NVML listed on a device during the timed steps, less the run's ranks; not "
-    "known where NVML has other process numbers than the run",
-    "gpu_slowed_share": "share of the samples during the timed steps in which NVML said that heat or power supply held "
-    "the clock down, on the device where it is largest",
-    "gpu_power_capped_share": "share of the samples during the timed steps in which NVML said that the board was at "
-    "its power limit, on the device where it is largest; a fact, and no disturbance",
+    "throughput_per_s": "units (workload/units) of all timed steps divided by the slowest rank's time for them",
+    "median_throughput_per_s": "throughput_per_s if every timed step were the median one: a long step has no influence",
+    "others_cpu_share": "CPU time of all processes of a machine during the timed steps, minus that of the ranks and "
+    "their loader workers, divided by cores times wall time; the operating system's counters, read before and after",
+    "steal_share": "CPU time that the machine's host gave to others during the timed steps, divided by cores times "
+    "wall time; the operating system's counter",
     "disturbed_above": "the thresholds of bench/record/disturbance.py when this run was recorded",
-    "metric": "over the validation set, each example once, by the plain model with rank 0's batch-norm statistics",
-    "replicas": "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of "
-    "ranks, after the steps named, sums in float64; theory: the distance over that before the first step, by "
+    "peak_memory_gib": {
+        "cpu": "sampled PSS (USS or RSS where the system has none: see the key) of each process and its loader "
+        "workers; rss_hwm: the kernel's peak, which includes shared pages",
+        "cuda": "NVML device and process memory sampled over the whole run; torch's allocated and reserved: the "
+        "allocator's exact peaks over the timed steps, reset at their start; reserved may include what earlier steps "
+        "took, as for cuDNN's trials",
+    },
+}
+PROVENANCE_OF_GPUS = {
+    "foreign_gpu_processes": "processes that NVML listed on a device during the timed steps, minus the run's ranks; "
+    "unknown where NVML has other process ids than the run",
+    "gpu_slowed_share": "share of the samples during the timed steps in which NVML reported that heat or power supply "
+    "held the clock down, on the device where it is largest",
+    "gpu_power_capped_share": "share of the samples during the timed steps in which NVML reported that the board was "
+    "at its power limit, on the device where it is largest; not a disturbance",
+}
+INDEPENDENT_THROUGHPUT = "sum over processes of own units (workload/units) divided by own time: none waits"
+METRIC = "over the validation set, each example once, by the plain model with rank 0's batch-norm statistics"
+REPLICAS = (
+    "distance: between all parameters of two ranks (by_layer: of a layer), root mean square over pairs of ranks, after "
+    "the steps named, sums in float64; theory: that distance divided by the one before the first step, by "
     "formulas.replica_distance_factors; ranks: each rank alone on the whole validation set, with its own weights and "
     "buffers; average: the mean of the ranks' weights, with the mean of their buffers or with batch norm's statistics "
-    "re-estimated on an epoch of training images, as torch.optim.swa_utils.update_bn does",
-    "peak_memory_gib": {
-        "cpu": "sampled PSS (USS or RSS where the system has none: the key says which) of each process and its loader "
-        "workers; rss_hwm: the kernel's peak, shared pages counted",
-        "cuda": "NVML device and process figures sampled, over the whole run; torch's allocated and reserved: the "
-        "allocator's exact peaks over the timed steps, reset at their start; what it had reserved by then, as for "
-        "cuDNN's trials, it may hold still",
-    },
-    "gpu_defaults": "options that were left open, set by the GPUs' generation and memory before a study set its own "
-    "(bench/config/gpu_defaults.py); PLAIN=1 leaves them as PyTorch has them",
-}
-OF_GPUS = ("foreign_gpu_processes", "gpu_slowed_share", "gpu_power_capped_share")
-
+    "re-estimated on an epoch of training images, as torch.optim.swa_utils.update_bn does"
+)
+GPU_DEFAULTS = (
+    "options that were left open, set by the GPUs' generation and memory before a study set its own "
+    "(bench/config/gpu_defaults.py); PLAIN=1 leaves them as PyTorch has them"
+)
 
 WORDS = {"killed": "was killed", "raised": "raised", "machine lost": "was lost with its machine",
          "launcher": "was lost"}  # fmt: skip
-NODE_KEYS = ("key", "machine")  # of a part's node: what only tells it from the others
-MOST_MESSAGE, MOST_TRACE = 2_000, 15_000  # letters of a failure, which may quote anything
+MOST_LETTERS = {"message": 2_000, "traceback": 15_000}  # of a failure, which may quote anything
+MOST_NAMES = 5  # of unreadable images in a note
 
 
 def write_record(
@@ -76,10 +79,9 @@ def write_record(
 ):  # fmt: skip
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
-    topology: this rank's ``Topology``. environment: of this machine. parts: one dict per rank, in rank order, as
-    gathered, each with its ``node`` (training/results.py), in whose place its number remains. accuracy: one row per
-    epoch. observed: what the detectors of bench/mistakes look at. Raises BadRecord when the result does not fit the
-    schema, OSError when it cannot be written.
+    topology: this rank's ``Topology``. parts: one dict per rank, in rank order, each with its ``node``
+    (training/results.py), which is replaced by its number. accuracy: one row per epoch. observed: the input of the
+    detectors. Raises BadRecord, OSError.
     """
     nodes, units = nodes_of(parts), config.global_batch * workload_of(config).per_example
     record = {
@@ -98,8 +100,8 @@ def write_record(
 
 
 def nodes_of(parts: list[dict]) -> list[dict]:
-    """The machines of a run, in the order of their first rank. Takes each part's ``node`` away; where there are several
-    it has their number instead, and its load says which ranks share a processor.
+    """The machines of a run, in the order of their first rank. Takes each part's ``node`` away; with several machines
+    it becomes their number, and its load says which ranks share a processor.
 
     >>> nodes_of([{"node": {"key": "a", "machine": "m"}}, {"node": {"key": "a", "machine": "m"}}])
     [{'ranks': [0, 1]}]
@@ -119,7 +121,9 @@ def nodes_of(parts: list[dict]) -> list[dict]:
             parts[rank]["load"]["machine"] = machines.index(places[rank]["machine"])
         devices = sum(len(parts[rank]["devices"]) for rank in ranks)
         known = {name: value for rank in reversed(ranks) for name, value in places[rank].items()}  # the first rank's
-        nodes.append({"ranks": ranks, "devices": devices} | {k: v for k, v in known.items() if k not in NODE_KEYS})
+        for name in ("key", "machine"):
+            del known[name]
+        nodes.append({"ranks": ranks, "devices": devices} | known)
     nodes[0].pop("environment", None)  # it is the record's
     return nodes
 
@@ -127,20 +131,18 @@ def nodes_of(parts: list[dict]) -> list[dict]:
 def write_evaluation(
     run_dir, config: RunConfig, topology, environment: dict, result: dict, seconds: float, notes: list[str]
 ) -> None:
-    """Rank 0 of a run that only validated (EVALUATE=1): there are no steps, so there is only the accuracy and the
-    seconds that it took."""
+    """Rank 0 of a run that only validated (EVALUATE=1): the accuracy and the seconds that it took."""
     record = frame(run_dir, config, "evaluated") | {"environment": environment, "samples": [], "summary": {}}
     record["topology"] = {"world_size": topology.world_size, "num_devices": topology.num_devices, "notes": notes}
     metrics = {metric.key: result[metric.key] for metric in workload_of(config).metrics}
-    record["accuracy"] = metrics | {
-        "epochs": [{"epoch": 0, "steps": 0, "elapsed_s": seconds, "validate_s": seconds, **result}]
-    }
-    save(run_dir, record | {"provenance": {workload_of(config).metrics[0].key: PROVENANCE["metric"]}})
+    row = {"epoch": 0, "steps": 0, "elapsed_s": seconds, "validate_s": seconds, **result}
+    record["accuracy"] = metrics | {"epochs": [row]}
+    save(run_dir, record | {"provenance": {workload_of(config).metrics[0].key: METRIC}})
 
 
 def add_survival(run_dir: Path, config: RunConfig, told: Callable[[int], dict]) -> None:
-    """The launcher, after a run with ELASTIC: what was survived becomes a part of the record, and its command is what
-    was asked for. told: images seen at the end -> the record's ``elastic``."""
+    """The launcher, after a run with ELASTIC: add what the run survived, and the command that the user gave.
+    told: images seen at the end -> the record's ``elastic``."""
     record = json.loads((Path(run_dir) / "record.json").read_text())
     record["elastic"] = told(record["accuracy"]["epochs"][-1]["images_seen"])
     record["command"] = make_command(without_names(config))
@@ -149,7 +151,7 @@ def add_survival(run_dir: Path, config: RunConfig, told: Callable[[int], dict]) 
 
 
 def notes_of(survived: dict) -> list[str]:
-    """What must be known of a run that was interrupted, a sentence each."""
+    """Notes on a run that was interrupted."""
     rows = survived["interruptions"]
     notes = []
     for row in rows:
@@ -162,10 +164,9 @@ def notes_of(survived: dict) -> list[str]:
             f"{row['steps_repeated']} steps repeated"
         )
     if rows:
-        once = all(row["more"] == row["never"] == 0 for row in survived["epochs"])
         wrong = "; ".join(f"epoch {row['epoch']}: {row['more']} more than once, {row['never']} never"
                           for row in survived["epochs"] if row["more"] or row["never"])  # fmt: skip
-        notes.append("every example of an epoch counts in the weights exactly once" if once else f"examples: {wrong}")
+        notes.append(f"examples: {wrong}" if wrong else "every example of an epoch counts in the weights exactly once")
         notes.append("times and memory are of the steps after the last interruption, and the seconds of training are "
                      "without what was lost: no measurement to compare")  # fmt: skip
         if any(row["devices_before"] != row["devices_after"] for row in rows):
@@ -176,30 +177,27 @@ def notes_of(survived: dict) -> list[str]:
 def write_failure(
     run_dir: Path, config: RunConfig, started: float, environment: dict, failure: dict, survived: dict | None = None
 ) -> None:
-    """The launcher, after a run that did not end well. started: when its command began. failure: rank, kind, message
-    and traceback. survived: with ELASTIC, what the run had survived before."""
+    """The launcher, after a run that failed. started: when its command began. failure: rank, kind, message and
+    traceback. survived: with ELASTIC, what the run survived before."""
     record = frame(run_dir, config, "failed", started) | {"topology": {}, "environment": environment, "samples": []}
     record |= {"elastic": survived} if survived else {}
-    limits = {"message": MOST_MESSAGE, "traceback": MOST_TRACE}
-    failure = failure | {name: shortened(as_unicode(str(failure[name])), most) for name, most in limits.items()
+    failure = failure | {name: shortened(as_unicode(str(failure[name])), most) for name, most in MOST_LETTERS.items()
                          if failure[name] is not None}  # fmt: skip
     check(record := record | {"summary": {}, "provenance": {}, "failure": failure}, run_dir)
-    public = {name: without_paths(failure[name]) for name in ("message", "traceback")}
+    public = {name: without_paths(failure[name]) for name in MOST_LETTERS}
     save(run_dir, record | {"failure": failure | public})
 
 
 def frame(run_dir, config: RunConfig, status: str, started: float | None = None) -> dict:
-    """The head that every record has. started: when its command began; a rank has that from its launcher."""
+    """The head that every record has. started: when its command began; a rank gets that from its launcher."""
     label = node.network()
     public = without_names(config)
-    started = started or steady.command_began() or steady.now()
+    began = datetime.datetime.fromtimestamp(started or steady.command_began() or steady.now(), datetime.timezone.utc)
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": Path(run_dir).name,
         "status": status,
-        "started_at": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(
-            timespec="milliseconds"
-        ),
+        "started_at": began.isoformat(timespec="milliseconds"),
         "command": make_command(public),
         "config": to_dict(public),
         "workload": workload_of(config).to_dict(),
@@ -208,11 +206,10 @@ def frame(run_dir, config: RunConfig, status: str, started: float | None = None)
 
 
 def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]) -> dict:
-    """Where the processes sat, what stood for a device, and what could not be made equal."""
+    """Processes, devices and threads, with notes on what emulates a device and what could not be equal."""
     threads = sum(part["threads"] for part in parts)
     notes = [mistakes.MISTAKES[config.mistake].warning] if config.mistake != "none" else []
-    notes += [label] if label else []
-    notes += parts[0].get("notes", [])
+    notes += ([label] if label else []) + parts[0].get("notes", [])
     if config.device == "cpu" and config.num_devices > 1:
         notes.append(f"no GPU is used: {config.num_devices} CPU workers stand for {config.num_devices} devices")
     if threads > config.threads:
@@ -222,16 +219,12 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
         )
     if skipped := max((part.get("skipped_steps", 0) for part in parts), default=0):
         notes.append(f"{skipped} steps were skipped by all ranks: their loss or gradients would have done harm")
-    unreadable = sorted({name for part in parts for name in part.get("skipped_images", [])})
-    if unreadable:
-        notes.append(
-            f"{len(unreadable)} {workload_of(config).batched} could not be read and were left out (SKIP_BAD=1): "
-            f"{names_of(unreadable)}"
-        )
+    if unreadable := sorted({name for part in parts for name in part.get("skipped_images", [])}):
+        names = ", ".join(unreadable[:MOST_NAMES]) + ", …" * (len(unreadable) > MOST_NAMES)
+        examples = workload_of(config).batched
+        notes.append(f"{len(unreadable)} {examples} could not be read and were left out (SKIP_BAD=1): {names}")
     return {
-        "world_size": topology.world_size,
-        "num_devices": topology.num_devices,
-        "devices_per_process": topology.devices_per_process,
+        **{name: getattr(topology, name) for name in ("world_size", "num_devices", "devices_per_process")},
         "device": config.device,
         "threads_total": threads,
         "threads_allowed": config.threads,
@@ -241,39 +234,24 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
     }
 
 
-def names_of(names: list[str], most: int = 5) -> str:
-    """The first few names of a list.
-
-    >>> names_of(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def provenance_of(config: RunConfig) -> dict:
-    """How each figure of this record was taken."""
-    kind = config.device
-    independent = "independent_" if MODES[config.mode].baseline else ""
-    return {
-        "step_time_s": PROVENANCE["step_time_s"][kind],
-        "phase_time_s": PROVENANCE["phase_time_s"][kind],
-        "data_wait_s": PROVENANCE["data_wait_s"],
-        "others_cpu_share": PROVENANCE["others_cpu_share"],
-        "steal_share": PROVENANCE["steal_share"],
-        "disturbed_above": PROVENANCE["disturbed_above"],
-        **({name: PROVENANCE[name] for name in OF_GPUS} if kind == "cuda" else {}),
-        "throughput_per_s": PROVENANCE[f"{independent}throughput_per_s"],
-        "median_throughput_per_s": PROVENANCE["median_throughput_per_s"],
-        "peak_memory_gib": PROVENANCE["peak_memory_gib"][kind],
-        **({"gpu_defaults": PROVENANCE["gpu_defaults"]} if config.label.gpu_defaults else {}),
-        **({workload_of(config).metrics[0].key: PROVENANCE["metric"]} if config.epochs else {}),
-        **({"replicas": PROVENANCE["replicas"]} if config.replicas else {}),
-    }
+    """How each metric of this record was measured."""
+    found = {name: text if isinstance(text, str) else text[config.device] for name, text in PROVENANCE.items()}
+    if config.device == "cuda":
+        found |= PROVENANCE_OF_GPUS
+    if MODES[config.mode].baseline:
+        found["throughput_per_s"] = INDEPENDENT_THROUGHPUT
+    if config.label.gpu_defaults:
+        found["gpu_defaults"] = GPU_DEFAULTS
+    if config.epochs:
+        found[workload_of(config).metrics[0].key] = METRIC
+    if config.replicas:
+        found["replicas"] = REPLICAS
+    return found
 
 
 def save(run_dir: Path, record: dict, name: str = "record.json", form: str = "Run") -> Path:
-    """Check a record and write it whole: to a temporary name on the same disk, then renamed. form: its definition."""
+    """Check a record and write it whole: to a temporary name on the same disk, then renamed."""
     check(record, run_dir, form)
     path = Path(run_dir) / name
     with files.written_whole(path, path.with_suffix(".json.tmp")) as temporary, temporary.open("w") as file:

@@ -45,7 +45,7 @@ def good() -> dict:
 def test_a_figure_that_is_no_number(path, number):
     content = json.dumps(good()).replace('"threads_total": ', f'"x": {number}, "threads_total": ')
     path.write_text(content)
-    with pytest.raises(BadRecord, match="no number"):
+    with pytest.raises(BadRecord, match="not a number"):
         load(path)
 
 
@@ -54,7 +54,7 @@ def test_what_is_no_plain_file(path, tmp_path):
     endless = tmp_path / "endless.json"
     endless.symlink_to("/dev/zero")
     for each in (path, endless):
-        with pytest.raises(BadRecord, match="no plain file"):
+        with pytest.raises(BadRecord, match="not a regular file"):
             load(each)
 
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from bench import __main__ as cli
 from bench.config.options import unchecked
 from bench.config.workloads import workload_of
-from bench.record.migrate import migrate
-from bench.record.read import load
+from bench.record.read import load, migrate
 from bench.record.schema import BadRecord
 from bench.record.summary import summarise, summarise_accuracy
 from tests import records as made_up
