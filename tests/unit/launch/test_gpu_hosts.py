@@ -106,7 +106,7 @@ HOSTS = {
         ({"visible": "-1"}, CPU, r"hides all 4 GPUs"),
     ],
     "`CUDA_VISIBLE_DEVICES` names what is not there": [
-        ({"visible": "9"}, REFUSED, r"CUDA_VISIBLE_DEVICES=9: 9 is none of this machine's 4 GPUs.*DEVICE=cpu"),
+        ({"visible": "9"}, REFUSED, r"CUDA_VISIBLE_DEVICES=9: 9 does not match one of the 4 GPUs.*DEVICE=cpu"),
         ({"visible": "GPU-ff"}, REFUSED, r"GPU-ff is none"),
         ({"visible": "1,1"}, REFUSED, r"names a GPU twice"),
         ({"given": {"gpu_ids": "0,7"}}, REFUSED, r"GPUS=0,7: 7 is not here"),
@@ -118,7 +118,7 @@ HOSTS = {
         ({"mig": [0, 1], "slices": 2, "given": ONE | {"gpu_ids": "1,"}}, GPU, r"'MIG-000000e0-\S*1'}$"),
         ({"mig": 1, "slices": 2, "visible": SLICE, "given": ONE}, GPU, rf"'{SLICE}'}}$"),
         ({"mig": 1, "slices": 2, "visible": SLICE}, REFUSED, r"GPUS=2, but 1 visible here"),
-        ({"visible": "MIG-1"}, REFUSED, r"CUDA_VISIBLE_DEVICES=MIG-1: MIG-1 is no MIG slice of this machine"),
+        ({"visible": "MIG-1"}, REFUSED, r"CUDA_VISIBLE_DEVICES=MIG-1: MIG-1 is not a MIG slice of this machine"),
         ({"mig": [0, 1, 0], "given": {"gpu_ids": "0,2"}}, GPU, r"GPU-a0000000\S*,GPU-c2222222"),
     ],
     "torch without CUDA": [

@@ -54,7 +54,7 @@ def test_cuda_visible_devices(nvml_stub, visible, expected):
         ({"init_error": 15}, "NVML failed: GPU is lost."),
         ({"count": 0}, "lists no GPU"),
         ({"visible": ""}, "hides all 4 GPUs"),
-        ({"visible": "MIG-1"}, "is no MIG slice of this machine, which has no slices"),
+        ({"visible": "MIG-1"}, "is not a MIG slice of this machine, which has no slices"),
     ],
 )
 def test_why_no_gpu_is_one_sentence(nvml_stub, environ, words):
