@@ -1,7 +1,5 @@
-"""Every allocation of one step: by torch's profiler on a CPU, by its allocator's history on a GPU.
-
-Comes in: a step, taken once after the timed ones, and what is known of some tensors. Goes out: for each device what its
-memory was filled with at the peak, as `memory_parts.py` divides it. What is timed is not touched.
+"""Every allocation of one step, run once after the timed ones: by torch's profiler on a CPU, by the history of torch's
+allocator on a GPU. `memory_parts.py` divides them by purpose.
 """
 
 import math
@@ -10,17 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch
 
-from bench.measure.memory_parts import (
-    WORKSPACE,
-    Event,
-    Note,
-    at_peak,
-    in_places,
-    of_gpu,
-    of_snapshot,
-    with_sizes,
-)
-from bench.measure.memory_sources import CudaProbe
+from bench.measure import memory_parts
+from bench.measure.memory import CudaProbe
+from bench.measure.memory_parts import WORKSPACE, Event, Note, at_peak, in_places, with_sizes
 from bench.measure.nvml import GIB
 
 MOST_EVENTS = 1_000_000  # of a step on a GPU; a resnet152 has some ten thousand
@@ -37,12 +27,11 @@ def record_step(
     step: Callable[[], None], devices: list[torch.device], kept: Callable[[], Iterable], noted: list[Note],
     buckets: Callable[[], list[int]],
 ) -> list[dict]:  # fmt: skip
-    """Take a step and return, for each device, what filled its memory at the peak.
+    """Run a step and return, for each device, what filled its memory at the peak: ``gib`` ({kind: GiB}),
+    ``source`` and ``notes``; no ``gib`` where recording failed.
 
     kept: called afterwards; (kind, tensor) of all that is known and stays. noted: what the step itself puts there.
-    buckets: called afterwards; the bytes of each buffer of the engine. Each dict has ``gib`` ({kind:
-    GiB}), ``source`` and ``notes``; no ``gib`` where recording failed, which ends in a note. What the step raises is
-    raised.
+    buckets: called afterwards; the bytes of each buffer of the backend.
     """
     recording = HistoryOfGpus(devices) if devices[0].type == "cuda" else ProfileOfHost()
     recording.start()
@@ -64,7 +53,7 @@ def address_of(tensor: torch.Tensor) -> int:
 
 
 class ProfileOfHost:
-    """The CPU's allocations. Blocks that were there before are seen where they are known, and no others."""
+    """The CPU's allocations. Blocks from before are seen only where they are known."""
 
     source, devices = HOST, [torch.device("cpu")]
 
@@ -88,10 +77,11 @@ class ProfileOfHost:
         return {"gib": in_gib(tensors), "source": self.source, "notes": []}
 
     def events(self, staying: Collection[int] = ()) -> list[Event]:
-        """In their order. Gloo's threads, whose operations are seen, free memory unseen: that a collective takes for
-        itself, and, where such a thread is the last to let go, what was gathered or sent. The first counts as gone
-        when the collective ends, the second after the last operation on it. staying: addresses of what is known to be
-        there after the step."""
+        """In their order. staying: addresses of what is known to be there after the step.
+
+        The profiler does not see that Gloo's threads free memory. What a collective takes for itself counts as freed
+        when it ends; what was gathered or sent, after the last operation on it.
+        """
         from torch._C._profiler import _EventType
 
         found, used = [], defaultdict(list)
@@ -126,7 +116,7 @@ class ProfileOfHost:
 
 
 def storages(inputs: Iterable) -> Iterator[int]:
-    """Where the memory begins of each tensor among an operation's inputs, as torch's profiler notes them."""
+    """Where the memory begins of each tensor among an operation's inputs."""
     for each in inputs:
         if isinstance(each, list):
             yield from storages(each)
@@ -135,13 +125,13 @@ def storages(inputs: Iterable) -> Iterator[int]:
 
 
 def end_after_collective(operations: list) -> int:
-    """When the last of the operations on some memory ended, where a collective is among them; else 0."""
+    """When the last of these operations ended if a collective is among them; else 0."""
     used = any(node.name.startswith(COLLECTIVES) for node in operations)
     return max(node.end_time_ns for node in operations) if used else 0
 
 
 def end_of(node, names: tuple[str, ...]) -> int:
-    """When the outermost such operation around an event of the profiler ended; 0 where there is none."""
+    """When the outermost such operation around an event ended; 0 where there is none."""
     end = 0
     while node := node.parent:
         if node.name.startswith(names):
@@ -176,13 +166,13 @@ class HistoryOfGpus:
     def parts(self, device: torch.device, known: dict, noted: list[Note], buckets: list[int]) -> dict:
         if self.why:
             return {"source": self.source, "notes": [self.why]}
-        events, after = of_snapshot(self.snapshot, device.index)
+        events, after = memory_parts.of_snapshot(self.snapshot, device.index)
         kinds = {address: kind for address, (kind, tensor) in known.items() if tensor.device == device}
         trace = in_places(events, after, kinds, noted)
         tensors, _ = at_peak(with_sizes(trace, "buckets", buckets, complete=True))
         row = CudaProbe(device).read()
         figures = [row[name] for name in ("torch_reserved_gib", "nvml_process_gib", "nvml_device_gib")]
-        parts, notes = of_gpu(tensors, *(None if x is None else round(x * GIB) for x in figures))
+        parts, notes = memory_parts.of_gpu(tensors, *(None if x is None else round(x * GIB) for x in figures))
         full = ["the step made more allocations than are kept"] if len(events) >= MOST_EVENTS else []
         return {"gib": in_gib(parts), "source": self.source, "notes": [*notes, *full]}
 

@@ -1,8 +1,8 @@
-"""What the control groups of this process allow: the limits that a container, a batch system or a person has set.
+"""Limits of the control groups of this process, set by a container, a batch system or a person.
 
 A group is limited by each of its parents too. In a container the path in /proc/self/cgroup may be the host's: then only
-the last step up, the root of what is mounted here, is there to be read. Version 1 and 2 of the kernel's interface
-(Documentation/admin-guide/cgroup-v1, cgroup-v2.rst) are read; nothing is written.
+the root of what is mounted is readable. Versions 1 and 2 of the kernel's interface are read
+(Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
 """
 
 import re
@@ -16,7 +16,7 @@ NO_LIMIT = 2**60  # bytes: version 1 says "none" by the largest number of pages
 
 
 def groups(controller: str, proc: Path = PROC, root: Path = CGROUP) -> Iterator[Path]:
-    """The folders of the groups that this process is in, and of their parents, as far as they are there."""
+    """The folders of the groups of this process and of their parents, as far as they exist."""
     for line in text_of(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)  # '0::/a/b' (version 2) or '3:cpu,cpuacct:/a/b' (version 1)
         if not controllers:
@@ -31,7 +31,7 @@ def groups(controller: str, proc: Path = PROC, root: Path = CGROUP) -> Iterator[
 
 
 def memory_limit(proc: Path = PROC, root: Path = CGROUP) -> int | None:
-    """Bytes that the processes of this one's group may have together; None where there is no limit."""
+    """Bytes for all processes of this group together; None without a limit."""
     limits = []
     for group in groups("memory", proc, root):
         text = (text_of(group / "memory.max") or text_of(group / "memory.limit_in_bytes")).strip()
@@ -40,7 +40,7 @@ def memory_limit(proc: Path = PROC, root: Path = CGROUP) -> int | None:
 
 
 def oom_kills(proc: Path = PROC, root: Path = CGROUP) -> int:
-    """How many processes of this one's group the kernel has killed for want of memory, whoever's limit it was."""
+    """How many processes of this group the kernel has killed because memory ran out."""
     for group in groups("memory", proc, root):
         text = text_of(group / "memory.events") or text_of(group / "memory.oom_control")
         if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
@@ -49,7 +49,6 @@ def oom_kills(proc: Path = PROC, root: Path = CGROUP) -> int:
 
 
 def text_of(path: Path) -> str:
-    """Empty where the file cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""The step clock: how long each step and each phase of it takes, without stopping the device.
+"""The step clock: the time of each step and each of its phases, without stopping the device.
 
-On a GPU an event is recorded at every boundary and all are read once, at the end. On a CPU a phase's end is the moment
-its last call returns, so a monotonic clock is exact.
+On a GPU an event is recorded at every boundary, and events are read later. On a CPU a phase ends when its last call
+returns, so a monotonic clock is exact.
 """
 
 import collections
@@ -18,7 +18,7 @@ MOST_PENDING = 256  # steps whose events are kept before they are read: more tha
 
 
 def moment(device: torch.device):
-    """Now: seconds of a monotonic clock, or on a GPU an event on the device's current stream, to be read later."""
+    """Now: seconds of a monotonic clock, or on a GPU an event on the device's current stream."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -29,8 +29,8 @@ def moment(device: torch.device):
 class StepClock:
     """Times of the timed steps of one rank.
 
-    On a GPU a step leaves seven events, which take memory of the driver. A benchmark keeps them all and reads them when
-    it is over. A training has more steps than that: from time to time, those that have passed become seconds.
+    On a GPU a step leaves seven events, which take memory of the driver. A training has many steps, so those that have
+    passed are read when MOST_PENDING are kept.
     """
 
     def __init__(self, device: torch.device, passes: int = 1, names: tuple[str, ...] = ()):
@@ -43,36 +43,34 @@ class StepClock:
         self.forget()
 
     def forget(self) -> None:
-        """No step has been timed."""
         self.pending = collections.deque()  # steps not read yet: [begin, end of each phase, end]
         self.step_s, self.phase_s = [], {phase: [] for phase in self.names[1:]}  # of those that are
         self.data_wait_s = []
 
     def wait(self) -> None:
-        """Return when the device has done all that was issued."""
+        """Wait until the device has done all that was issued."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
     def start(self) -> None:
-        """The first timed step begins now. On a GPU everything before it has been waited for, once."""
+        """The first timed step begins now."""
         self.wait()
         self.forget()
         self.last, self.points = self.now(), []
 
     def now(self):
-        """A point between two steps or phases."""
         return moment(self.device)
 
     def phase_done(self, phase: str) -> None:
-        """A phase of the current step has been issued. Raises ValueError unless it is the next of the clock's names:
-        after a missing call every phase would get the time of the one before it."""
+        """A phase of the current step was issued. Raises ValueError unless it is the next one: after a missing call
+        every phase would get the time of the one before it."""
         due = self.names[len(self.points)] if len(self.points) < len(self.names) else None
         if phase != due:
             raise ValueError(f"phase {phase} ends, but the next phase of this clock is {due}")
         self.points.append(self.now())
 
     def step_done(self, data_wait_s: float) -> None:
-        """One step has been issued, after the host waited ``data_wait_s`` seconds for its batch."""
+        """A step was issued, after the host waited ``data_wait_s`` seconds for its batch."""
         end = self.now()
         if self.last is not None:
             self.pending.append([self.last, *self.points, end])
@@ -88,7 +86,7 @@ class StepClock:
         self.last = self.now()
 
     def read(self) -> None:
-        """Turn the steps that have passed into seconds, without waiting for one."""
+        """Turn the steps that have passed into seconds, without waiting."""
         while self.pending and (not self.on_gpu or self.pending[0][-1].query()):
             begin, *points, end = self.pending.popleft()
             self.step_s.append(self.seconds(begin, end))
@@ -96,25 +94,23 @@ class StepClock:
                 self.phase_s[phase].append(self.seconds(*pair))
 
     def step_time_s(self) -> list[float]:
-        """The steps' times in seconds. On a GPU this waits for the last step."""
+        """On a GPU this waits for the last step."""
         self.wait()
         self.read()
         return list(self.step_s)
 
     def phase_time_s(self) -> dict[str, list[float]]:
-        """Seconds of each phase in each step; what is left of a step is data and the loop itself. On a GPU this waits
-        for the last step."""
+        """Seconds of each phase in each step. On a GPU this waits for the last step."""
         self.wait()
         self.read()
         return {phase: list(seconds) for phase, seconds in self.phase_s.items()}
 
     def seconds(self, start, end) -> float:
-        """From one point to another that has passed."""
         return start.elapsed_time(end) / 1000 if self.on_gpu else end - start
 
 
 class LossPeek:
-    """The newest loss that can be known without waiting for the device, for the progress bar.
+    """The newest loss that is known without waiting for the device, for the progress bar.
 
     On a GPU the loss is copied to pinned host memory behind the step's work, and read when its event has passed.
     """
@@ -127,7 +123,7 @@ class LossPeek:
         self.event = None
 
     def offer(self, loss: torch.Tensor) -> float | None:
-        """Give it every step's loss; it returns a number now and then, never waiting for one."""
+        """Takes every step's loss; returns a number from time to time."""
         if self.event is not None and self.event.query():
             self.event = None
             return float(self.host)

@@ -1,8 +1,6 @@
-"""Where a run was measured: machine, GPUs, versions, revision, threads, variables. It goes into every record.
+"""The machine of a run, for its record: processor, GPUs, versions, revision, threads, variables.
 
-`collect_machine` needs no torch, so the doctor can ask it on a bare machine; `collect_environment` adds what only
-torch knows. `usable_cores` is what the launcher shares out among the processes. Nothing here raises because
-something is absent: the value is None, or the list is empty.
+`collect_machine` needs no torch. Nothing here raises because something is absent: the value is None, or empty.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ NOISE = re.compile(r"HOROVOD_(GLOO_RENDEZVOUS_|HOSTNAME|TIMELINE$|(LOCAL_|CROSS_
 
 
 def cores_in_words(count: int | None, kind: str = "") -> str:
-    """A number of cores; None where it is not known.
+    """None where the number is unknown.
 
     >>> cores_in_words(1), cores_in_words(2, "usable"), cores_in_words(None)
     ('1 core', '2 usable cores', 'unknown cores')
@@ -53,7 +51,7 @@ def cores_in_words(count: int | None, kind: str = "") -> str:
 
 
 def collect_environment() -> dict[str, Any]:
-    """Everything that bears on a figure, JSON-able: `collect_machine()`, the code's hash, and what torch adds."""
+    """JSON-able: `collect_machine()`, the hash of the code, and what torch adds."""
     import torch
 
     found = collect_machine()
@@ -65,8 +63,8 @@ def collect_environment() -> dict[str, Any]:
 
 
 def collect_machine() -> dict[str, Any]:
-    """The part that needs no torch, JSON-able. driver_note: a sentence on why there is no driver of NVIDIA's. devices:
-    in the order of `nvml.visible_gpus`. gpu_topology and gpu_links: the same by `nvidia-smi` and by NVML."""
+    """What needs no torch, JSON-able. driver_note: why there is no NVIDIA driver. devices: in the order of
+    `nvml.visible_gpus`. gpu_topology, gpu_links: from `nvidia-smi` and from NVML."""
     driver_version, driver_note = nvml.nvml_state()
     return {
         "machine": describe_machine(),
@@ -75,17 +73,17 @@ def collect_machine() -> dict[str, Any]:
         "devices": [asdict(gpu) for gpu in nvml.visible_gpus()],
         "gpu_topology": gpu_topology(),
         "gpu_links": nvml.topology(),
-        "versions": package_versions(*PACKAGES, *(name for name in OF_MODELS if name in sys.modules)),
+        "versions": package_versions(),
         "git": git_state(REPOSITORY),
         "variables": relevant_variables(dict(os.environ)),
     }
 
 
 def source_hash(*more: str, text: bool = True) -> str:
-    """sha256 over the Python files that a rank or its launcher can import, by name: which code ran, committed or not.
+    """sha256 over the Python files that a rank or its launcher can import, by name, committed or not.
 
-    more: of NO_RANKS, what counts as well. text: whether comments and docstrings count. Without them it takes a second
-    or two, too much for every run, and another version of Python gives another one.
+    more: of NO_RANKS, what counts as well. text: whether comments and docstrings count; without them it takes a second
+    or two, and depends on the version of Python.
     """
     digest = hashlib.sha256()
     package = REPOSITORY / "bench"
@@ -96,7 +94,6 @@ def source_hash(*more: str, text: bool = True) -> str:
 
 
 def _without_text(source: bytes) -> bytes:
-    """What a Python file does: its syntax tree, without docstrings."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
@@ -106,7 +103,7 @@ def _without_text(source: bytes) -> bytes:
 
 
 def source_files(*more: str) -> list[Path]:
-    """The files of ``source_hash``. In bench/commands are those processes that another launcher starts as ranks."""
+    """The files of ``source_hash``. In bench/commands are those that another launcher starts as ranks."""
     package = REPOSITORY / "bench"
     others = [package / name for name in NO_RANKS if name not in more]
     return [
@@ -115,11 +112,8 @@ def source_files(*more: str) -> list[Path]:
     ]  # fmt: skip
 
 
-# --- the machine ------------------------------------------------------------------------------------------------
-
-
 def describe_machine() -> dict[str, Any]:
-    """Platform, processor, cores and memory. Holds nothing that names the machine or its owner."""
+    """Contains nothing that names the machine or its owner."""
     import psutil
 
     return {
@@ -155,7 +149,7 @@ def _macos_cpu() -> str | None:
 
 @functools.cache
 def _first_cpu() -> dict[str, str]:
-    """Of /proc/cpuinfo, and no more than that: the file has a block a core, and the kernel works to write each."""
+    """The first block of /proc/cpuinfo only: the kernel works to write the block of each core."""
     found = {}
     try:
         with open(PROC / "cpuinfo", encoding="utf-8", errors="replace") as lines:
@@ -169,33 +163,26 @@ def _first_cpu() -> dict[str, str]:
     return found | {"flags": found.get("flags") or found.get("Features", "")}  # x86 or ARM
 
 
-# --- cores ------------------------------------------------------------------------------------------------------
-
-
 def usable_cores() -> int:
-    """How many cores this process may keep busy: its CPU affinity and its container's quota, at least 1."""
+    """The cores that this process may keep busy, by its CPU affinity and its container's quota; at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
 def cpu_quota(proc: Path = PROC, cgroup: Path = CGROUP) -> float | None:
-    """The smallest CPU quota, in cores, of the control groups this process is in; None where there is no limit."""
+    """The smallest CPU quota, in cores, of the control groups of this process; None without a limit."""
     quotas = [_quota_of(group) for group in groups("cpu", proc, cgroup)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota_of(group: Path) -> float | None:
-    """One control group's quota in cores: cpu.max (version 2) or cpu.cfs_quota_us (version 1)."""
     files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
     text = text_of(group / "cpu.max") or " ".join(text_of(group / name) for name in files)
     numbers = text.split()  # '150000 100000' is 1.5 cores; 'max' and '-1' are no limit
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or int(numbers[1]) == 0:
         return None
     return int(numbers[0]) / int(numbers[1])
-
-
-# --- GPUs and versions ------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -208,32 +195,28 @@ def gpu_topology() -> str | None:
 
 
 def cuda_identity(index: int) -> dict[str, str | None]:
-    """What tells CUDA's GPU `index` from the others: {uuid, pci_bus_id}, as `nvml.open_device` takes them."""
+    """UUID and PCI bus of CUDA's GPU `index`, as `nvml.open_device` takes them."""
     import torch
 
     properties = torch.cuda.get_device_properties(index)
-    uuid = getattr(properties, "uuid", None)
-    bus = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    uuid, *bus = (getattr(properties, name, None) for name in ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id"))
     return {
         "uuid": None if uuid is None else str(uuid),
         "pci_bus_id": None if None in bus else "{:08X}:{:02X}:{:02X}.0".format(*bus),
     }
 
 
-def package_versions(*packages: str) -> dict[str, str | None]:
-    """Python's version and those of packages; None for one that is not installed."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def package_versions() -> dict[str, str | None]:
+    found = {"python": platform.python_version()}
+    for name in (*PACKAGES, *(name for name in OF_MODELS if name in sys.modules)):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
 
 
 def _torch_versions() -> dict[str, str | None]:
-    """The libraries under torch only where a GPU can be used."""
     import torch
 
     has_gpu = torch.cuda.is_available()
@@ -245,15 +228,9 @@ def _torch_versions() -> dict[str, str | None]:
     }
 
 
-# --- revision and variables -------------------------------------------------------------------------------------
-
-
 def git_state(repository: Path) -> dict[str, Any] | None:
-    """{revision: 40 digits or None before the first commit, dirty: whether bench/ differs from it}.
-
-    None outside git. The repository must be the one that holds `bench` itself: an installed copy may lie in a folder
-    of another one.
-    """
+    """{revision: None before the first commit, dirty: whether bench/ differs from it}; None outside git. The repository
+    must be the one that holds `bench`: an installed copy may lie in a folder of another one."""
     if not (repository / ".git").exists():
         return None
     question = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--", "bench"]
@@ -268,8 +245,7 @@ def git_state(repository: Path) -> dict[str, Any] | None:
 
 
 def relevant_variables(environ: dict[str, str]) -> dict[str, str]:
-    """The variables that change how a run behaves, in order of name, without secrets and addresses; of a path its last
-    name, which says which library and not whose.
+    """The variables that change how a run behaves, without secrets and addresses; of a path only its last name.
 
     >>> relevant_variables({"NCCL_COMM_ID": "10.0.0.1:29", "TORCH_HOME": "/home/jane/t", "OMP_PLACES": "{0:4}"})
     {'OMP_PLACES': '{0:4}', 'TORCH_HOME': 't'}
@@ -285,7 +261,6 @@ def relevant_variables(environ: dict[str, str]) -> dict[str, str]:
 
 
 def _output(command: list[str], timeout_s: float) -> str | None:
-    """None where the command is absent, fails, or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired):

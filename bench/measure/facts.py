@@ -1,7 +1,7 @@
-"""What a run really did: the parity certificate's source.
+"""What a run really did, read from its live objects: the source of the parity certificate.
 
-Read from the live objects wherever one can say it: model, optimizer, autocast, the mode's wrapper. Only what no object
-holds (a barrier every step, a simulated storage, reductions after backward) is the option on which the code acted.
+Only what no object holds (a barrier every step, a simulated storage, reductions after backward) is read from the
+options.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from bench.measure import waiting
 
 
 def collect_facts(config, mode, trainer) -> dict:
-    """One flat, JSON-able dict, of what the loop uses. ``lr`` is the schedule's highest."""
+    """A flat, JSON-able dict. ``lr`` is the schedule's highest."""
     plain, optimizer, autocast = mode.unwrap(trainer.model), trainer.optimizer, trainer.autocast
     group = optimizer.param_groups[0]
     return {

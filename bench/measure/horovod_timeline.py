@@ -1,11 +1,9 @@
-"""Horovod's timeline: the file that its background thread writes, which torch's profiler cannot see, read into spans.
-
-What comes in: the text of HOROVOD_TIMELINE. What goes out: one span per fused reduction, on this process's clock.
-"""
+"""Horovod's timeline: the file of its background thread, which torch's profiler cannot see, read into spans."""
 
 import contextlib
 import itertools
 import json
+import math
 
 BEGIN, END = "bench.timeline.begin", "bench.timeline.end"  # our own reductions in Horovod's file
 
@@ -15,12 +13,11 @@ def is_mark(tensor: dict) -> bool:
 
 
 def read_engine(text: str) -> tuple[list[dict], float]:
-    """The finished operations in Horovod's timeline, and the moment of its zero in seconds since 1970.
+    """The finished operations in the text of HOROVOD_TIMELINE, and the time of its zero in seconds since 1970.
 
     Each operation: name, start_s, inner_s (when the first activity inside began; None without one), end_s, shape and
     dtype. A tensor is a process in the file; its spans are nested B and E events, and the E of an operation, unlike
-    that of a negotiation, carries dtype and shape. A file that was cut off is read as far as it goes. Raises
-    ValueError when it has no header.
+    that of a negotiation, carries dtype and shape. A truncated file is read as far as it goes. Raises ValueError.
     """
     epoch_s, names, open_spans, done = None, {}, {}, []
     for event in parse_events(text):
@@ -46,7 +43,7 @@ def read_engine(text: str) -> tuple[list[dict], float]:
 
 
 def parse_events(text: str) -> list[dict]:
-    """The events of a file that should be a JSON list, and may have been cut off in the middle of a line."""
+    """The events of a file that should be a JSON list, but may be truncated in the middle of a line."""
     with contextlib.suppress(json.JSONDecodeError):
         return json.loads(text)
     decoder, events, at = json.JSONDecoder(), [], text.find("{")
@@ -61,10 +58,10 @@ def parse_events(text: str) -> list[dict]:
 
 
 def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float], end: tuple[float, float]) -> float:
-    """Seconds to add to the file's clock to get perf_counter's: the guess, held to what the two markers allow.
+    """Seconds from the file's clock to perf_counter: the guess, limited to what the two markers allow.
 
-    begin, end: perf_counter before and after each marker. Its reduction is between them. Raises ValueError when the
-    markers are not in the file, or allow nothing.
+    begin, end: perf_counter before and after each marker, whose reduction is between them. Raises ValueError if the
+    markers are not in the file or contradict each other.
     """
     lows, highs = [], []
     for name, (before, after) in ((BEGIN, begin), (END, end)):
@@ -82,7 +79,7 @@ def engine_offset(tensors: list[dict], guess: float, begin: tuple[float, float],
 def fusions(tensors: list[dict]) -> list[dict]:
     """Fused reductions: tensors that had all begun before anything was done with one of them.
 
-    tensors: of ``read_engine``. Returns start_s, end_s and the summed bytes of each, the first one first.
+    tensors: of ``read_engine``. Returns start_s, end_s and the total bytes of each, in their order.
     """
     groups = []
     for tensor in sorted(tensors, key=lambda t: t["start_s"]):
@@ -99,23 +96,21 @@ def fusions(tensors: list[dict]) -> list[dict]:
 
 
 def nbytes_of(dtype: str, shape: str) -> int:
-    """Bytes of a tensor as Horovod writes it down.
+    """Bytes of a tensor as Horovod describes it.
 
     >>> nbytes_of("float32", "[64, 3, 3, 3]"), nbytes_of("float16", "[10]"), nbytes_of("float32", "[]")
     (6912, 20, 4)
     """
     bits = int("".join(c for c in dtype if c.isdigit()) or 8)
-    count = 1
-    for size in shape.strip("[]").split(","):
-        count *= int(size) if size.strip() else 1
-    return count * bits // 8
+    return math.prod(json.loads(shape)) * bits // 8
 
 
 def share_communication(parts: list[dict]) -> None:
-    """On rank 0, with all ranks' samples: give the other ranks the spans that only rank 0 could see, and drop clocks.
+    """On rank 0, with all ranks' samples: copy the spans that only rank 0 could see to the other ranks, and drop
+    clocks.
 
-    A reduction takes place on all ranks at once. Ranks of one machine share a clock; those of others are fitted to it
-    by the end of a reduction of our own.
+    A reduction takes place on all ranks at the same time. Ranks of one machine share a clock; those of other machines
+    are aligned by the end of a reduction of our own.
     """
     timelines = [part["timeline"] for part in parts if part.get("timeline")]
     clocks = [timeline.pop("clock", None) for timeline in timelines]

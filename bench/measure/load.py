@@ -1,7 +1,7 @@
-"""How busy this machine was with other things while steps were timed: CPU of others, steal, switches, page faults.
+"""CPU time of other processes, steal, context switches and page faults while steps were timed.
 
-A rank knows its own CPU time, with that of its loader's workers; the machine knows all that was spent. The difference
-is what others took. Nothing here is sampled while steps are timed: counters are read before and after.
+A rank knows its own CPU time and that of its loader's workers; the machine knows the total. Counters are read before
+and after; nothing is sampled meanwhile.
 """
 
 import contextlib
@@ -23,11 +23,10 @@ class Load:
         self.began, self.before = time.perf_counter(), counters()
 
     def stop(self) -> dict:
-        """What they grew by. own_cpu_s: of this process and all that it started, also of those that have ended.
-        machine_cpu_s: of all processes on this machine, with interrupts_s: what the kernel took for interrupts, as of
-        packets. steal_s: what its host gave to others. pressure_s: how long some process waited for a core (PSI); None
-        where the kernel does not count it. cpu_mhz: the clock of the fastest core at the end; None where it cannot be
-        read. Seconds of one core, but for wall_s."""
+        """The increases. own_cpu_s: of this process and all that it started. machine_cpu_s: of all processes, with
+        interrupts_s: of the kernel for interrupts, as of packets. steal_s: what its host gave to others. pressure_s:
+        how long some process waited for a core (PSI). cpu_mhz: the clock of the fastest core now. None where the system
+        has no counter."""
         grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
         own = max(0.0, grown["own_cpu_s"])  # a worker that nobody waited for takes its own with it
         wall_s = time.perf_counter() - self.began
@@ -51,7 +50,6 @@ def counters() -> dict[str, float | None]:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Of its ended children, too; 0 when the process has ended itself."""
     with contextlib.suppress(psutil.Error):
         times = process.cpu_times()
         return times.user + times.system + times.children_user + times.children_system
@@ -59,26 +57,24 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def pressure_s() -> float | None:
-    """Seconds since the start of this machine in which some process waited for a core."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
     return None
 
 
 def cpu_mhz() -> float | None:
-    """The clock of the fastest core now, in MHz."""
     with contextlib.suppress(Exception):  # what psutil raises where there is none differs by system
         return max(core.current for core in psutil.cpu_freq(percpu=True)) or None
     return None
 
 
 def others_now(seconds: float = 1.0) -> float:
-    """The share of this machine's CPU that other processes take, watched for so long from a process that sleeps."""
+    """The share of the CPU that other processes take, watched for some seconds from a process that sleeps."""
     load = Load()
     time.sleep(seconds)
     return others_share(load.stop())
 
 
 def others_share(load: dict) -> float:
-    """The share of the CPU that other processes took meanwhile. load: as ``Load.stop`` returns it."""
+    """load: as ``Load.stop`` returns it."""
     return others_cpu_share(load["machine_cpu_s"], [load["own_cpu_s"]], load["cores"], load["wall_s"])

@@ -1,53 +1,62 @@
-"""The memory that one process needs, device by device, sampled in the background while it trains.
+"""The memory of one process, device by device, sampled in the background while it trains.
 
-Comes in: the devices that this process drives. Goes out: one dict per device, with the timeline, the peaks and, for
-each figure that is missing, the reason. Memory is never summed over devices. GiB is 2**30 bytes.
-
-What the figures count, on a GPU:
-    nvml_device      everybody's memory on the GPU, as the driver sees it; its peak is the highest sample
-    nvml_process     this process's share of that: CUDA context, libraries' buffers and all of torch_reserved; likewise
+One dict per device comes out, with the timeline, the peaks and the reason for each metric that is missing. Memory is
+never summed over devices. GiB is 2**30 bytes. On a GPU:
+    nvml_device      memory of all processes on the GPU, as the driver sees it; its peak is the highest sample
+    nvml_process     this process's share: CUDA context, libraries' buffers and all of torch_reserved; likewise
     torch_reserved   what torch's allocator took from the driver; its peak is exact, not sampled
     torch_allocated  the part of that which tensors fill; its peak is exact
-                     (both of the timed steps alone: what cuDNN tries in the steps before is more than a step needs)
-and on a CPU, where memory is the host's:
-    pss              this process and its loader workers, a page shared by n processes counting 1/n to each, so
-                     processes can be compared; its peak is the highest sample. Where the system has no PSS: uss
-                     (only pages that nobody shares), else rss (shared pages count in full, in every process)
+                     (both of the timed steps only: what cuDNN tries in the steps before is more than a step needs)
+On a CPU, where memory is the host's:
+    pss              this process and its loader workers, a page shared by n processes counting 1/n to each; its peak is
+                     the highest sample. Where the system has no PSS: uss (only pages that nobody shares), else rss
+                     (shared pages count in full, in every process)
     rss_hwm          the most pages that this process, without its loader workers, ever had in memory since it
                      started: exact, but shared pages count in full
 
-Sampling must not be felt by what is measured. No call waits for a GPU. A sample is followed by a pause of at least
-500 times the CPU time it took, which keeps sampling under 0.2 % of one core. A PSS of a GiB takes the kernel several
-milliseconds to add up, so a short run on a CPU may see no sample but those at its marks, taken between steps: what
-lives within a step alone is then in rss_hwm, and not in pss.
+No call waits for a GPU. After a sample the thread pauses for at least 500 times the CPU time that it took, so that
+sampling takes less than 0.2 % of one core. The PSS of a GiB takes the kernel several milliseconds, so a short run on a
+CPU may have no samples except those at its marks, between steps: the peak within a step is then only in rss_hwm.
 """
 
 from __future__ import annotations
 
+import multiprocessing.process
+import os
+import resource
 import statistics
+import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bench.measure.memory_sources import CudaProbe, HostProbe
+import psutil
+
+from bench.files import PROC
+from bench.measure import nvml
+from bench.measure.environment import cpu_model, cuda_identity
 
 if TYPE_CHECKING:
     import torch
 
+Row = dict[str, float | None]  # one sample: {column: value}
+
 MIN_INTERVAL_S = 0.25
 PAUSE_PER_COST = 500  # 1 / 0.2 %
-SAMPLES_PER_DOUBLING = 2000  # the shortest interval doubles each time so many lie in a timeline: 8 h end at 8 s
+SAMPLES_PER_DOUBLING = 2000  # the shortest interval doubles each time a timeline has this many more: 8 h end at 8 s
 STOP_LIMIT_S = 2.0
 
 
 class MemorySampler:
-    """Samples one process's devices from a background thread. Its own errors end in a note, never in the training."""
+    """Samples one process's devices from a background thread. Its own errors become notes; training continues."""
 
     def __init__(self, devices: list[torch.device], cpu_replicas: bool = False) -> None:
-        """devices: that this process drives. CPU devices share one memory and give one entry. cpu_replicas: several
-        replicas of the model share this process's memory, which the notes then say."""
-        self._devices, self._cpu_replicas = devices, cpu_replicas
+        """devices: of this process. CPU devices share one memory and give one entry. cpu_replicas: several replicas of
+        the model share this process's memory, which the notes then say."""
+        gpus = [device for device in devices if device.type == "cuda"]
+        self._devices = gpus if len(gpus) == len(devices) else [*gpus, None]  # None: the host, once
+        self._cpu_replicas = cpu_replicas
         self._traces: list[_Trace] = []
         self._marks: dict[str, float] = {}
         self._costs: list[float] = []  # CPU seconds of each sample
@@ -59,7 +68,7 @@ class MemorySampler:
     def start(self) -> None:
         """Reset the allocator's peaks, take the first samples, start the thread. Call it once torch has its device."""
         self._began = time.monotonic()
-        self._traces = [_open(device, self._cpu_replicas) for device in _distinct(self._devices)]
+        self._traces = [_Trace(device, self._cpu_replicas) for device in self._devices]
         self._sample()  # the first finds everything cold: what it cost says nothing about the next
         self._sample()
         self._read_energy("(start)")
@@ -71,13 +80,13 @@ class MemorySampler:
     def mark(self, name: str) -> None:
         """Label this moment ('timed', 'end', …) and sample it in the calling thread, so call it outside timed steps.
 
-        A name used twice keeps its last moment. Energy is taken from 'timed' to 'end' where both are there; at 'timed'
-        the allocator's peaks begin anew.
+        A name used twice keeps its last moment. At 'timed' the allocator's peaks are reset; energy is from 'timed' to
+        'end'.
         """
         self._marks[name] = round(time.monotonic() - self._began, 4)
         if name == "timed":
             for trace in self._traces:
-                trace.reset_peaks()
+                trace.ask("reset_peaks", None)
         self._sample()
         self._read_energy(name)
 
@@ -86,12 +95,16 @@ class MemorySampler:
 
         Each has: device ('cuda:0', 'cpu'), name, uuid (None for a CPU), timeline {time_s: [...], <column>: [...]}
         with time since start and one value or None a sample, marks {name: time}, peak_memory_gib {source: GiB or
-        None}, energy_j (or None; of the whole board, whoever uses it), power_limit_w (of a GPU that tells it),
-        processes (those seen on a GPU from 'timed' to 'end'), sample_interval_s (the pause after the last sample),
-        sample_cost_s (median CPU time of one), notes.
+        None}, energy_j (of the whole board, or None), power_limit_w (of a GPU that tells it), processes (those seen on
+        a GPU from 'timed' to 'end'), sample_interval_s (the pause after the last sample), sample_cost_s (median CPU
+        time of one), notes.
         """
         if self._report is None:
-            self._end_thread()
+            self._ended.set()
+            if self._thread.is_alive():
+                self._thread.join(STOP_LIMIT_S)
+            if self._thread.is_alive():
+                self._note(f"The sampling thread did not end within {STOP_LIMIT_S} s.")
             self._sample()
             self._read_energy("(stop)")
             rate = {
@@ -102,9 +115,8 @@ class MemorySampler:
         return self._report
 
     def _run(self) -> None:
-        """A mark is a sample, too, and begins the pause anew."""
         while not self._ended.wait(self._pause_left()):
-            if self._pause_left() == 0:
+            if self._pause_left() == 0:  # a mark is a sample, too, and the pause begins again after it
                 self._sample()
 
     def _pause_left(self) -> float:
@@ -130,57 +142,60 @@ class MemorySampler:
 
     def _read_energy(self, moment: str) -> None:
         for trace in self._traces:
-            trace.read_energy(moment)
-
-    def _end_thread(self) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_LIMIT_S)
-        if self._thread.is_alive():
-            self._note(f"The sampling thread did not end within {STOP_LIMIT_S} s.")
+            trace.energy[moment] = trace.ask("energy_j", None)
 
     def _note(self, sentence: str) -> None:
         for trace in self._traces:
             trace.note(sentence)
 
 
-# --- one device's timeline --------------------------------------------------------------------------------------
-
-
-@dataclass
 class _Trace:
-    """What was seen of one device. `probe` reads it, and is None where it could not be opened."""
+    """The samples of one device. `probe` reads it, and is None where it could not be opened."""
 
-    device: str
-    probe: HostProbe | CudaProbe | None
-    times: list[float] = field(default_factory=list)
-    columns: dict[str, list[float | None]] = field(default_factory=dict)
-    energy: dict[str, float | None] = field(default_factory=dict)
-    processes: list[tuple[float, list[int]]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    def __init__(self, device: torch.device | None, cpu_replicas: bool) -> None:
+        self.device = "cpu" if device is None else str(device)
+        self.times: list[float] = []
+        self.columns: dict[str, list[float | None]] = {}
+        self.energy: dict[str, float | None] = {}
+        self.processes: list[tuple[float, list[int]]] = []
+        self.notes: list[str] = []
+        self.probe = None
+        try:
+            self.probe = HostProbe(cpu_replicas) if device is None else CudaProbe(device)
+        except Exception as error:
+            self.note(f"The memory of this device cannot be read: {type(error).__name__}: {error}")
+
+    def ask(self, method: str, otherwise: Any, *arguments: Any) -> Any:
+        """What the probe's method returns; `otherwise`, and a note, where it fails or there is no probe."""
+        if self.probe is None:
+            return otherwise
+        try:
+            return getattr(self.probe, method)(*arguments)
+        except Exception as error:  # whatever it is, training continues
+            self.note(f"The sampler failed to {method}: {type(error).__name__}: {error}")
+            return otherwise
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
     def sample(self, began: float) -> None:
         """Add one row to the timeline; a row that cannot be read is left out of all columns."""
-        at = time.monotonic() - began
-        row = self._guard("read", {})
-        if row:
-            self.times.append(round(at, 4))
+        at = round(time.monotonic() - began, 4)
+        if row := self.ask("read", {}):
+            self.times.append(at)
             for column, value in row.items():
                 self.columns.setdefault(column, []).append(value)
-        if seen := self._guard("processes", []):
-            self.processes.append((round(at, 4), seen))
-
-    def reset_peaks(self) -> None:
-        self._guard("reset_peaks", None)
-
-    def read_energy(self, moment: str) -> None:
-        self.energy[moment] = self._guard("energy_j", None)
+        if seen := self.ask("processes", []):
+            self.processes.append((at, seen))
 
     def report(self, marks: dict[str, float], rate: dict[str, float]) -> dict[str, Any]:
-        labels = self._guard("labels", {})
-        peaks = self._guard("peaks", {}, self.columns)
-        for sentence in self._guard("notes", [], self.columns):
+        highest = {name: max((value for value in values if value is not None), default=None)
+                   for name, values in self.columns.items()}  # fmt: skip
+        labels, peaks = self.ask("labels", {}), self.ask("peaks", {}, highest)
+        for sentence in self.ask("notes", [], highest):
             self.note(sentence)
+        seen = self._seen_between(marks)
         return {
             "device": self.device,
             "name": None,
@@ -190,7 +205,7 @@ class _Trace:
             "marks": dict(marks),
             "peak_memory_gib": peaks,
             "energy_j": self._energy_between(),
-            **({"processes": seen} if (seen := self._seen_between(marks)) else {}),
+            **({"processes": seen} if seen else {}),
             **rate,
             "notes": self.notes,
         }
@@ -201,38 +216,195 @@ class _Trace:
         last = next((at for at, _ in self.processes if at >= end), end)
         return sorted({pid for at, seen in self.processes if first <= at <= last for pid in seen})
 
-    def note(self, sentence: str) -> None:
-        if sentence not in self.notes:
-            self.notes.append(sentence)
-
     def _energy_between(self) -> float | None:
-        """Joules from 'timed' to 'end' where both were marked, else over the whole of the sampling."""
-        marked = "timed" in self.energy and "end" in self.energy
-        first, last = ("timed", "end") if marked else ("(start)", "(stop)")
-        begun, ended = self.energy.get(first), self.energy.get(last)
+        """Joules from 'timed' to 'end' if both were marked, else over all samples."""
+        marked = {"timed", "end"} <= self.energy.keys()
+        begun, ended = (self.energy.get(moment) for moment in (("timed", "end") if marked else ("(start)", "(stop)")))
         return None if begun is None or ended is None else round(ended - begun, 3)
 
-    def _guard(self, method: str, otherwise: Any, *arguments: Any) -> Any:
-        """What the probe's method returns; `otherwise`, and a note, where it fails or there is no probe."""
-        if self.probe is None:
-            return otherwise
+
+# --- probes: what reads a device. A method may raise: _Trace turns that into a note. ------------------------------
+
+
+GPU_COLUMNS = {  # column of a sample, and method of NvmlDevice: its key in NvmlDevice.reasons
+    "utilization_percent": "utilization",
+    "power_w": "power",
+    "sm_clock_mhz": "clock",
+    "throttle_reasons": "throttle",
+}
+
+
+class CudaProbe:
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        self._cuda, self._pid = torch.cuda, os.getpid()
+        self._index = torch.cuda.current_device() if device.index is None else device.index
+        identity = cuda_identity(self._index)
+        self._nvml, self._remark = nvml.open_device(**identity, position=self._index)
+        self._labels = {
+            "name": torch.cuda.get_device_properties(self._index).name,
+            "uuid": self._nvml.uuid if self._nvml else identity["uuid"],
+        }
+        self._is_another = False  # whether NVML's process with our number is somebody else's
+        self.reset_peaks()
+
+    def reset_peaks(self) -> None:
+        self._cuda.reset_peak_memory_stats(self._index)
+
+    def labels(self) -> dict[str, Any]:
+        limit = self._nvml.power_limit_w() if self._nvml else None
+        return self._labels | ({"power_limit_w": limit} if limit else {})
+
+    def read(self) -> Row:
+        stats = self._cuda.memory_stats(self._index)
+        device = self._nvml
+        return {
+            "nvml_device_gib": _gib(device.used_bytes()) if device else None,
+            "nvml_process_gib": _gib(self._process_bytes(stats)) if device else None,
+            "torch_allocated_gib": _gib(stats.get("allocated_bytes.all.current")),
+            "torch_reserved_gib": _gib(stats.get("reserved_bytes.all.current")),
+            **{name: getattr(device, name)() if device else None for name in GPU_COLUMNS},
+        }
+
+    def _process_bytes(self, stats: dict) -> int | None:
+        """NVML's value for this process; None if it is less than torch has reserved. Then NVML has the host's process
+        numbers, and a process of the host has the number that this one has in its container."""
+        used = self._nvml.process_bytes(self._pid)
+        self._is_another = used is not None and used < stats.get("reserved_bytes.all.current", 0)
+        if self._is_another:
+            self._nvml.reasons["process"] = (
+                "NVML lists a process of this number with less memory than torch has reserved: in a container it is "
+                "another one of the host's."
+            )
+            return None
+        return used
+
+    def processes(self) -> list[int]:
+        """The processes that are on the GPU now; none where their numbers are not those that this process knows."""
+        return (not self._is_another and self._nvml and self._nvml.processes()) or []
+
+    def peaks(self, highest: Row) -> Row:
+        stats = self._cuda.memory_stats(self._index)
+        return {
+            "nvml_device": highest.get("nvml_device_gib"),
+            "nvml_process": highest.get("nvml_process_gib"),
+            "torch_allocated": _gib(stats.get("allocated_bytes.all.peak")),
+            "torch_reserved": _gib(stats.get("reserved_bytes.all.peak")),
+        }
+
+    def energy_j(self) -> float | None:
+        return self._nvml.energy_j() if self._nvml else None
+
+    def notes(self, highest: Row) -> list[str]:
+        """A sentence for each metric that was never there, and for each that means something else than usual."""
+        if self._nvml is None:
+            return [f"nvml_device, nvml_process, utilization_percent, power_w, clocks, energy_j: {self._remark}"]
+        keys = {"nvml_device_gib": "used", "nvml_process_gib": "process", **GPU_COLUMNS, "energy_j": "energy"}
+        found = [
+            f"{column.removesuffix('_gib')}: {self._nvml.reasons[key]}"
+            for column, key in keys.items()
+            if key in self._nvml.reasons and highest.get(column) is None
+        ]
+        if self._nvml.used_includes_reserved and highest.get("nvml_device_gib") is not None:
+            found.append("nvml_device: includes what the driver keeps for itself, which this old driver adds to it.")
+        return found + ([self._remark] if self._remark else [])
+
+
+class HostProbe:
+    def __init__(self, cpu_replicas: bool = False) -> None:
+        self._source, self._read_process = _best_reader()
+        self._cpu_replicas, self._unreadable = cpu_replicas, False
+
+    def labels(self) -> dict[str, str | None]:
+        return {"name": cpu_model(), "uuid": None}
+
+    def reset_peaks(self) -> None:
+        """The kernel keeps one peak for the life of a process."""
+
+    def processes(self) -> list[int]:
+        return []  # too many to list
+
+    def read(self) -> Row:
+        total = self._read_process(os.getpid()) + sum(self._read_worker(pid) for pid in worker_pids())
+        return {f"{self._source}_gib": _gib(total)}
+
+    def _read_worker(self, pid: int) -> int:
         try:
-            return getattr(self.probe, method)(*arguments)
-        except Exception as error:  # whatever it is, training goes on
-            self.note(f"The sampler failed to {method}: {type(error).__name__}: {error}")
-            return otherwise
+            return self._read_process(pid)
+        except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):  # it has just ended
+            return 0
+        except (PermissionError, psutil.AccessDenied):  # macOS
+            self._unreadable = True
+            return 0
+
+    def peaks(self, highest: Row) -> Row:
+        return {self._source: highest.get(f"{self._source}_gib"), "rss_hwm": _gib(peak_rss_bytes())}
+
+    def energy_j(self) -> None:
+        return None
+
+    def notes(self, highest: Row) -> list[str]:
+        found = ["energy_j: no energy counter of a CPU is read."]
+        if self._source != "pss":
+            found.append(f"pss: this system has none; {self._source} is used in its place.")
+        if self._unreadable:
+            found.append("The system does not let this process read its loader workers' memory: not counted.")
+        if self._cpu_replicas:
+            found.append("The CPU replicas share one process: the memory is that of all of them together.")
+        return found
 
 
-def _distinct(devices: list[torch.device]) -> list[torch.device | None]:
-    """The GPUs as they are, and None once for the host, however many other devices there are."""
-    gpus = [device for device in devices if device.type == "cuda"]
-    return gpus if len(gpus) == len(devices) else [*gpus, None]
+def _best_reader() -> tuple[str, Callable[[int], int]]:
+    """(source, function from a process id to bytes): the best one that answers for this process."""
+    for source, reader in (("pss", read_pss), ("uss", read_uss), ("rss", read_rss)):
+        try:
+            reader(os.getpid())
+        except Exception:
+            continue
+        return source, reader
+    raise RuntimeError("this system tells no process's memory")
 
 
-def _open(device: torch.device | None, cpu_replicas: bool) -> _Trace:
-    trace = _Trace("cpu" if device is None else str(device), None)
+def read_pss(pid: int) -> int:
+    """Proportional set size in bytes; 0 for a process that has ended but was not yet waited for. Raises OSError."""
+    return _kibibytes(PROC / f"{pid}/smaps_rollup", b"Pss:") or 0
+
+
+def read_uss(pid: int) -> int:
+    return psutil.Process(pid).memory_full_info().uss
+
+
+def read_rss(pid: int) -> int:
+    return psutil.Process(pid).memory_info().rss
+
+
+def _kibibytes(path, key: bytes) -> int | None:
+    """Bytes from a line like 'Pss:    459 kB' of a file of /proc."""
+    with open(path, "rb") as file:
+        for line in file:
+            if line.startswith(key):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def worker_pids() -> list[int]:
+    """The processes that this one started through multiprocessing: in a run, its loader workers.
+
+    Read from multiprocessing's own register. `active_children()` also waits for those that have died, and then the
+    loader, which watches for that, does not see it.
+    """
+    return [child.pid for child in list(multiprocessing.process._children) if child.pid is not None]
+
+
+def peak_rss_bytes() -> int | None:
+    """The most memory that this process ever had resident, shared pages in full. `ru_maxrss` on Linux is inherited from
+    the process that started this one, so VmHWM is read there."""
     try:
-        trace.probe = HostProbe(cpu_replicas) if device is None else CudaProbe(device)
-    except Exception as error:
-        trace.note(f"The memory of this device cannot be read: {type(error).__name__}: {error}")
-    return trace
+        return _kibibytes(PROC / "self/status", b"VmHWM:")
+    except FileNotFoundError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _gib(number_of_bytes: int | None) -> float | None:
+    return None if number_of_bytes is None else round(number_of_bytes / nvml.GIB, 6)

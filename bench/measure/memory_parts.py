@@ -1,9 +1,8 @@
 """What the tensors in a device's memory are for, at the moment of a step when there are most of them.
 
-Pure functions on plain figures. What comes in: the allocations of one step in their order, by torch's profiler on a CPU
-(`allocations.py`), by torch's memory snapshot on a GPU, or by a step that was only simulated
-(bench/predict/memory/step.py); and what is known of some addresses. What goes out: bytes by kind. A GPU has more than
-tensors: its other parts are differences of what torch and NVML count, and `of_gpu` puts them beside.
+Pure functions: from the allocations of one step in their order (by torch's profiler on a CPU, by torch's memory
+snapshot on a GPU, or of a simulated step, bench/predict/memory/step.py) and what is known of some addresses, to bytes
+by kind. The other parts of a GPU's memory are differences of what torch and NVML count: `of_gpu`.
 """
 
 from bisect import bisect_right
@@ -44,8 +43,8 @@ SOON_NS = 50_000  # within which two clocks may be apart, and no memory comes, g
 
 
 class Event(NamedTuple):
-    """Memory that comes, or goes with bytes below 0. moment: in nanoseconds since 1970. workspace: it comes and goes
-    within one operation."""
+    """Memory that is allocated, or freed with bytes below 0. moment: in nanoseconds since 1970. workspace: allocated
+    and freed within one operation."""
 
     address: int
     size: int
@@ -60,10 +59,10 @@ class Note(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The allocations of a step on one device, each at a place: its address, and which of those there it is.
+    """The allocations of a step on one device, each at a place: its address, and how many came there before it.
 
-    events: (place, bytes) in their order; bytes below 0: freed. after: place -> bytes of what is there after the
-    last of them. kinds: place -> kind of what is known among that. noted: the same of what was there for a time.
+    events: (place, bytes) in their order; bytes below 0: freed. after: place -> bytes of what is there at the end.
+    kinds: place -> kind, as far as known. noted: the same for what was there for a time.
     """
 
     events: list[tuple[Hashable, int]]
@@ -110,8 +109,7 @@ def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
     """Bytes by kind at the moment when there are most of them, and how many events have happened by then.
 
     What was there before the step is what is there after it, with the events undone from the last to the first. What is
-    freed before the step ends, and was not noted, is an activation or a temporary; what stays and is not known is
-    "kept".
+    freed before the step ends, and was not noted, is an activation or a temporary; what stays and is unknown is "kept".
 
     Weights of 8 bytes at place 1 stay; 6 bytes of activations come at 2, and go while 8 of gradients come at 3:
 
@@ -152,12 +150,11 @@ def at_peak(trace: Trace) -> tuple[dict[str, int], int]:
 
 
 def of_snapshot(snapshot: dict, device: int) -> tuple[list[Event], dict[int, int]]:
-    """(events, what is there afterwards) of one GPU, from what `torch.cuda.memory._snapshot()` gives.
+    """(events, what is there afterwards) of one GPU, from `torch.cuda.memory._snapshot()`, documented in
+    https://docs.pytorch.org/docs/stable/torch_cuda_memory.html.
 
-    Its form is in torch's manual (https://docs.pytorch.org/docs/stable/torch_cuda_memory.html): ``device_traces`` has a
-    list of actions for each device, ``segments`` what the allocator holds, in blocks. Sizes are those asked for: that
-    blocks are larger by up to 511 bytes is the cache's. Memory counts as free from the moment its tensor is gone,
-    though a stream may still use it.
+    Sizes are those asked for; blocks are larger by up to 511 bytes. Memory counts as free from the moment its tensor is
+    gone, though a stream may still use it.
 
     >>> actions = ("segment_alloc", 2097152), ("alloc", 100), ("free_requested", 100), ("free_completed", 100)
     >>> trace = [{"action": action, "addr": 0, "size": size, "time_us": 7} for action, size in actions]
@@ -188,10 +185,10 @@ def of_snapshot(snapshot: dict, device: int) -> tuple[list[Event], dict[int, int
 
 
 def with_sizes(trace: Trace, kind: str, sizes: Iterable[int], complete: bool) -> Trace:
-    """The trace with memory of this kind of which only the sizes are known, as an engine tells them of its buckets.
+    """The trace with memory of a kind of which only the sizes are known, such as a backend's buckets.
 
-    Each is what stays, is not known and has this size. complete: the trace has everything that stays; where it has not
-    (the profiler of a CPU tells of no block that was there before), what is not found is added.
+    complete: the trace has everything that stays. The profiler of a CPU does not show blocks that were there before;
+    then what is not found is added.
 
     >>> trace = Trace([], {1: 8, 2: 8}, {1: "weights"}, {})
     >>> [at_peak(with_sizes(trace, "buckets", [8, 5], complete))[0] for complete in (True, False)]
@@ -213,11 +210,11 @@ def with_sizes(trace: Trace, kind: str, sizes: Iterable[int], complete: bool) ->
 def of_gpu(
     tensors: dict[str, int], reserved: int | None, process: int | None, device: int | None
 ) -> tuple[dict[str, int], list[str]]:
-    """All parts of a GPU's memory in bytes, which add up to what NVML counts on the device; and notes.
+    """All parts of a GPU's memory in bytes, which add up to NVML's value for the device; and notes.
 
-    tensors: bytes by kind. reserved: what torch's allocator holds. process: NVML's figure of this process. device:
-    NVML's of everybody. Where one of the last two is None its part is left out, and a note says so. A figure that is
-    smaller than what it contains gives a part of 0 and a note: the figures were not taken at one moment.
+    tensors: bytes by kind. reserved: by torch's allocator. process, device: NVML's values, or None: then that part is
+    left out with a note. A value that is smaller than what it contains gives a part of 0 and a note: the values are not
+    of one moment.
 
     >>> of_gpu({"weights": 5, "activations": 3}, reserved=10, process=14, device=15)[0]
     {'weights': 5, 'activations': 3, 'cache': 2, 'context, libraries': 4, 'other processes': 1}
@@ -239,7 +236,7 @@ def of_gpu(
 
 
 def surplus(first: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    """By how much one device's parts are larger than another's, the largest difference first; equal ones are left out.
+    """How much larger one device's parts are than another's, the largest difference first; equal ones are left out.
 
     >>> surplus({"weights": 4, "images": 6, "activations": 9}, {"replicas": 4, "images": 3, "activations": 9})
     {'weights': 4, 'replicas': -4, 'images': 3}

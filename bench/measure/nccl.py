@@ -1,10 +1,8 @@
 """The NCCL that the installed torch loads, and whether it lets several ranks share one GPU. Imports no torch.
 
 NCCL refuses two ranks on one GPU ("Duplicate GPU detected") unless it is 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1
-is in the environment of every rank. Horovod uses the same library, so one answer is right for both.
-
-The version is that of the library that is loaded. ``torch.cuda.nccl.version()`` is the one that torch was compiled
-with: another package of NCCL, or LD_LIBRARY_PATH, can bring a newer or an older one.
+is in the environment of every rank. ``torch.cuda.nccl.version()`` is the version that torch was compiled with; another
+package of NCCL, or LD_LIBRARY_PATH, can load another one.
 """
 
 import ctypes
@@ -28,10 +26,9 @@ LIBRARY = re.compile(r"\s(/.*/libnccl\.so[.\d]*)$", re.MULTILINE)  # in the list
 
 @functools.cache
 def version() -> tuple[int, ...] | None:
-    """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process, once per process."""
+    """As in (2, 30, 7); None for a torch without NCCL. Asked in a fresh process."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-W", "ignore", "-c", ASK]
-    environment = os.environ | {"PYTHONPATH": path}
+    command, environment = [sys.executable, "-W", "ignore", "-c", ASK], os.environ | {"PYTHONPATH": path}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         return tuple(json.loads(done.stdout))
@@ -40,8 +37,7 @@ def version() -> tuple[int, ...] | None:
 
 
 def loaded_version() -> tuple[int, ...] | None:
-    """The version of the NCCL that this process has loaded with torch; of one that is a part of torch's own library,
-    the version that torch was compiled with. None for a torch without NCCL."""
+    """Of the NCCL that this process has loaded with torch, or of one that is a part of torch's own library."""
     import torch
 
     try:
@@ -57,7 +53,7 @@ def loaded_version() -> tuple[int, ...] | None:
 
 
 def parts_of(number: int) -> tuple[int, int, int]:
-    """What ncclGetVersion gives, in parts; it counted otherwise before 2.9.
+    """The number of ncclGetVersion, which counted otherwise before 2.9.
 
     >>> parts_of(23007), parts_of(2804)
     ((2, 30, 7), (2, 8, 4))
@@ -67,8 +63,8 @@ def parts_of(number: int) -> tuple[int, int, int]:
 
 
 def shared_variables() -> dict[str, str]:
-    """The variables with which ranks talk NCCL on one GPU; empty where they cannot: it is too old, or the user's own
-    NCCL_MULTI_RANK_GPU_ENABLE=0 says not to. What the user has set otherwise stays."""
+    """The variables with which ranks share a GPU under NCCL; empty where they cannot: NCCL is too old, or the user
+    set NCCL_MULTI_RANK_GPU_ENABLE=0. Other settings of the user are kept."""
     if os.environ.get(SHARING, "1") != "1" or (version() or (0,)) < SHARED_FROM:
         return {}
     return {name: os.environ.get(name, value) for name, value in OF_SHARED.items()}

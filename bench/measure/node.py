@@ -1,4 +1,4 @@
-"""This machine as one of several: its name, the interface by which it talks to the others, how fast that link is."""
+"""This machine as one of several: its name, its network interface and that link's speed."""
 
 import os
 import socket
@@ -20,25 +20,22 @@ TOLD = ("BENCH_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO
 
 
 def name() -> str:
-    """This machine's name, as it was given in a list of hosts; else its own."""
+    """As given in a list of hosts, or the host name."""
     return os.environ.get(NAME) or socket.gethostname()
 
 
 def key() -> str:
-    """Ranks that say the same are on one node."""
+    """Ranks with the same key are on one node."""
     return f"{os.environ.get(NUMBER, '')} {name()}"
 
 
 def machine_key() -> str:
-    """The same of the machine: two nodes that are namespaces of one machine share its processor."""
+    """The same for machines: two nodes that are namespaces of one machine share its processor."""
     return steady.this_boot() or name()
 
 
 def machine_of(mode) -> dict:
-    """This rank's machine, for the record; of a run on several all that tells them apart. Every rank calls it.
-
-    mode: open, with its ``gather``, ``barrier`` and ``topology``.
-    """
+    """This rank's machine, for the record; with several machines all that distinguishes them. Every rank calls it."""
     found = {"key": key(), "machine": machine_key()}
     if len(set(mode.gather(found["key"]))) == 1:
         return found
@@ -48,14 +45,14 @@ def machine_of(mode) -> dict:
 
 
 def network() -> str | None:
-    """What the network is, in words; None where nobody says so."""
+    """What the network is, in words; None for an ordinary one."""
     return printable(os.environ.get(NETWORK, ""))[:LONGEST] or None
 
 
 def link() -> dict[str, str | float | None]:
-    """interface: the name of the one by which the others are reached; link_speed_mbit: what it says of itself (a limit
-    that is set on the way is not in it), or the limit of a cluster of namespaces, whose interfaces say 10 Gbit/s
-    whatever it is. None where it cannot be found out, and where nothing limits such a cluster's links."""
+    """interface: by which the others are reached. link_speed_mbit: as the interface gives it (without limits on the
+    way), or the limit of a cluster of namespaces, whose interfaces always say 10 Gbit/s. None where it is unknown or
+    unlimited."""
     found = interface()
     if LINK in os.environ:
         return {"interface": found, "link_speed_mbit": float(os.environ[LINK]) if os.environ[LINK] else None}
@@ -64,7 +61,7 @@ def link() -> dict[str, str | float | None]:
 
 
 def interface() -> str | None:
-    """What an engine was told to use; else the one of the route to where the ranks meet."""
+    """What a backend was told to use; else the one of the route to where the ranks meet."""
     if told := next(filter(None, map(os.environ.get, TOLD)), None):
         return told
     place = next(filter(None, map(os.environ.get, MEETING)), None)
@@ -80,12 +77,11 @@ def interface() -> str | None:
 
 
 def clock_offset(mode) -> tuple[float, float]:
-    """How far this machine's clock is from rank 0's, in seconds, and by how much that may be wrong.
+    """How far this machine's clock is from rank 0's, in seconds, and the uncertainty of that.
 
-    mode: open; every rank calls it. In each of ROUNDS rounds rank 0 reads its clock, all meet in a barrier, each reads
-    its clock, and rank 0 reads its own again when it has heard from all: what the others have read was between the two.
-    The offset is to the middle, the uncertainty half of the time between them; of several rounds the best counts. No
-    figure rests on it.
+    mode: open; every rank calls it. In each of ROUNDS rounds rank 0 reads its clock before a barrier, each rank reads
+    its clock after it, and rank 0 reads its own again after a gather: the others read theirs between the two. The
+    offset is to the middle, the uncertainty half of the time between them; the best round counts.
     """
     rounds = []
     for _ in range(ROUNDS):
@@ -102,7 +98,7 @@ def clock_offset(mode) -> tuple[float, float]:
 
 
 def within(moment: float, span: tuple[float, float]) -> tuple[float, float]:
-    """A moment that was between two of another clock: the difference of the clocks, and what it may be wrong by.
+    """The difference of two clocks and its uncertainty, for a moment that was between two of the other clock.
 
     >>> within(103.5, (100.0, 101.0))
     (3.0, 0.5)

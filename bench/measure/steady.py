@@ -1,8 +1,7 @@
-"""The time of day that nobody can set: the wall clock as it was when a command began, and the monotonic clock since.
+"""The time of day without jumps: the wall clock when a command began, plus the monotonic clock since then.
 
-A moment that is subtracted from another, or compared with it, is taken here: the wall clock may be set back or forward
-while a run goes on. All processes that a command starts on its machine have its anchor, so that moments of several
-ranks can be compared. It imports no torch.
+Times that are subtracted or compared are taken here, because the wall clock may be set during a run. All processes that
+a command starts on its machine get its anchor, so that times of several ranks can be compared. Imports no torch.
 """
 
 import functools
@@ -21,24 +20,24 @@ def now() -> float:
 
 @functools.cache
 def offset() -> float:
-    """What is added to the monotonic clock: as the process that began the command has it, or as it is now."""
+    """What is added to the monotonic clock: from the process that began the command, or as it is now."""
     boot, _, given = os.environ.get(ANCHOR, "").partition(" ")
     return float(given) if given and boot == this_boot() else time.time() - time.monotonic()
 
 
 def command_began() -> float | None:
-    """As its launcher has put it into the environment; None without a launcher."""
+    """From the launcher; None without one."""
     return float(os.environ[STARTED_AT]) if STARTED_AT in os.environ else None
 
 
 def variables() -> dict[str, str]:
-    """What a process must find in its environment to have the same clock as this one."""
+    """The environment with which a process has the same clock as this one."""
     return {ANCHOR: f"{this_boot()} {offset()!r}"}
 
 
 @functools.cache
 def this_boot() -> str:
-    """A name for what the monotonic clock counts from; empty where the system tells none."""
+    """Identifies what the monotonic clock counts from; empty where the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

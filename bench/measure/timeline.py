@@ -1,19 +1,14 @@
-"""The timeline of one step on one rank: what computes when, and what is being sent meanwhile.
-
-Comes in: one step, run once more after the timed ones, under torch.profiler. Goes out: spans in four lanes:
+"""The timeline of one step on one rank, run once more after the timed ones under torch.profiler. Its lanes of spans:
 
 - phase          what the training loop says it is doing;
 - compute        when the process's own threads (CPU) or the streams that the model runs on (CUDA) are busy;
 - communication  one span per bucket (DDP), a fused reduction (Horovod) or another exchange, with its bytes;
 - dp             the parts of DataParallel's forward.
 
-Nothing is told by the name of an operator, and one thing alone by that of a kernel. A lane is a thread or a stream, and
-which ones compute is known from ranges and a small addition of our own that run there. But a collective that is waited
-for at once (OVERLAP=0, NORM=sync) runs on the model's own stream, and there NCCL's kernels are known by name. When
-a bucket is launched and done is noted by a hook around DDP's own; Horovod's background thread, which torch cannot see,
-is read from the file that Horovod writes.
-
-Whatever fails here is a note in the result. What fails in the step itself, or in a collective, is raised as ever.
+A lane is a thread or a stream; those that compute are found by ranges and a small addition of our own that run there.
+NCCL's kernels are recognised by name, because a collective without overlap (OVERLAP=0, NORM=sync) runs on the model's
+own stream. A hook around DDP's own notes when buckets are launched and done. Horovod's background thread is read from
+the file that Horovod writes. An error here becomes a note; errors of the step and of collectives are raised.
 """
 
 import contextlib
@@ -40,9 +35,9 @@ PROFILED_STEPS = 2  # that `record` takes: one to get used to the profiler, one 
 
 
 class StepTimeline:
-    """Watches one step. Until then, and after it, every hook only asks whether it is on.
+    """Watches one step; before and after it, every hook only checks whether it is on.
 
-    device: of this process; devices: all that it drives. On CUDA, times are those of the device's current stream.
+    device: of this process; devices: all that it uses. On CUDA, times are those of the device's current stream.
     """
 
     def __init__(self, device: torch.device, devices: list[torch.device] | None = None):
@@ -60,10 +55,7 @@ class StepTimeline:
         self.marks = []  # (before, after) of each MARK, in perf_counter's seconds
         self.origin = self.origin_s = self.end = None
 
-    # --- hooks: what the loop and the modes call ---------------------------------------------------------------------
-
     def phase(self, name: str | None) -> None:
-        """The loop begins a phase, and with it ends the one before."""
         if not self.on:
             return
         name = PHASES.get(name, name)
@@ -74,7 +66,6 @@ class StepTimeline:
 
     @contextlib.contextmanager
     def span(self, lane: str, name: str, nbytes: int | None = None):
-        """A span round a block of code."""
         if not self.on:
             yield
             return
@@ -115,8 +106,6 @@ class StepTimeline:
         return watched
 
     def wrapped(self, function, lane: str, name: str, nbytes: int | None):
-        """``function`` with a span round each call."""
-
         @functools.wraps(function)
         def call(*arguments, **options):
             with self.span(lane, name, nbytes):
@@ -126,19 +115,15 @@ class StepTimeline:
 
     def watch_engine(self, marker, stop, writes: bool) -> None:
         """Horovod. marker(name): a small reduction on all ranks; stop(): close the file that HOROVOD_TIMELINE names.
-
-        writes: whether this is the rank that writes the file: rank 0.
-        """
+        writes: whether this rank writes the file (rank 0)."""
         path = os.environ.get("HOROVOD_TIMELINE") if writes else None
         self.engine = {"marker": marker, "stop": stop, "writes": writes, "path": path}
 
-    # --- the step ----------------------------------------------------------------------------------------------------
-
     def record(self, run_step, barrier, profiled: bool = True) -> None:
-        """Take PROFILED_STEPS steps by calling ``run_step``, and watch the last. ``barrier``: ranks begin it together.
-        profiled: whether the profiler is to see what computes; without it the caller says so (``add_busy``).
+        """Run PROFILED_STEPS steps with ``run_step`` and watch the last. ``barrier``: all ranks begin it together.
+        profiled: False where the caller reports computation itself (``add_busy``).
 
-        Raises what ``run_step``, ``barrier`` or a marker raises, and nothing else.
+        Raises only what ``run_step``, ``barrier`` or a marker raises.
         """
         profiler = self.attempt("torch.profiler did not start", self.start_profiler) if profiled else None
         for _ in range(PROFILED_STEPS - 1):
@@ -157,17 +142,12 @@ class StepTimeline:
         self.on = False
         self.mark_engine(END)
         if profiler is not None:
-            events = self.attempt("torch.profiler did not end well", lambda: self.stop_profiler(profiler))
-            if events is not None:
-                self.attempt("the profiler's events could not be read", lambda: self.add_compute(events))
+            self.attempt("the profiler's events could not be read", lambda: self.add_profile(profiler))
         if self.engine and self.engine["writes"]:
             self.attempt("Horovod's timeline could not be read", self.add_engine)
 
     def result(self, step: int) -> dict:
-        """The record's ``samples[r].timeline``, and the clock by which ``share_communication`` fits ranks together.
-
-        step: the number of the step that was watched.
-        """
+        """The record's ``samples[r].timeline``, and the clock by which ``share_communication`` aligns ranks."""
         rows = self.attempt("the spans' times could not be read", self.rows) or []
         clock = {"host": host(), "origin_s": self.origin_s, "engine": None}
         if self.engine:
@@ -176,7 +156,6 @@ class StepTimeline:
         return {"step": step, "step_s": step_s, "spans": rows, "notes": list(dict.fromkeys(self.notes)), "clock": clock}
 
     def rows(self) -> list[dict]:
-        """The spans as the record has them, by lane and start."""
         rows = [
             {"lane": lane, "name": name, "start_s": self.since(start), "end_s": self.since(end), "bytes": nbytes}
             for lane, name, start, end, nbytes in self.spans
@@ -184,43 +163,35 @@ class StepTimeline:
         return sorted(rows, key=lambda row: (row["lane"], row["start_s"]))
 
     def attempt(self, what: str, action):
-        """What ``action`` returns; None and a note when it fails."""
         try:
             return action()
         except Exception as error:
             self.notes.append(f"{what}: {type(error).__name__}: {error}".splitlines()[0][:300])
             return None
 
-    # --- time --------------------------------------------------------------------------------------------------------
-
     def now(self):
-        """A moment: seconds of perf_counter, or an event on the device's current stream."""
         return moment(self.device)
 
     def since(self, moment) -> float:
-        """Seconds from the start of the step to a moment of ``now``, or to seconds of perf_counter."""
+        """Seconds from the start of the step."""
         if isinstance(moment, float):
             return round(moment - self.origin_s, 7)
         return round(self.origin.elapsed_time(moment) / 1000, 7)
 
     def synchronize(self) -> None:
-        """Nothing is left to do on any of the devices."""
         if self.on_gpu:
             for device in self.devices:
                 torch.cuda.synchronize(device)
 
     def wait_for_buckets(self) -> None:
-        """A bucket's last callback may come a moment after the gradients are there."""
+        """The last callback of a bucket may come a moment after the gradients are there."""
         deadline = time.monotonic() + PATIENCE_S
         while self.done < self.launched and time.monotonic() < deadline:
             time.sleep(0.001)
         if self.done < self.launched:
             self.notes.append(f"{self.launched - self.done} of {self.launched} buckets were not seen to end")
 
-    # --- torch.profiler ----------------------------------------------------------------------------------------------
-
     def start_profiler(self):
-        """A running profiler, which sees the replicas' threads where there are some."""
         from torch.profiler import ProfilerActivity, profile
 
         options = {}
@@ -230,19 +201,14 @@ class StepTimeline:
             try:
                 options["experimental_config"] = _ExperimentalConfig(profile_all_threads=True)
             except TypeError:
-                self.notes.append("this torch profiles the main thread alone: replicas' computation is not shown")
+                self.notes.append("this torch profiles only the main thread: replicas' computation is not shown")
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.on_gpu else [])]
         profiler = profile(activities=activities, **options)
         profiler.start()
         return profiler
 
-    def stop_profiler(self, profiler) -> list:
-        """The events of a profiler, which is stopped."""
-        profiler.stop()
-        return list(profiler.events())
-
     def mark_clock(self) -> None:
-        """Ranges of our own, timed by both clocks; on CUDA they hold a small addition on each device."""
+        """Ranges that both clocks time; on CUDA with a small addition on each device."""
         from torch.profiler import record_function
 
         self.synchronize()
@@ -254,8 +220,12 @@ class StepTimeline:
                 self.synchronize()
             self.marks.append((before, time.perf_counter()))
 
+    def add_profile(self, profiler) -> None:
+        profiler.stop()
+        self.add_compute(list(profiler.events()))
+
     def add_compute(self, events: list) -> None:
-        """The compute lane, from the profiler's events; raises ValueError when our own ranges are not among them."""
+        """The compute lane, from the profiler's events. Raises ValueError if our own ranges are not among them."""
         marks = sorted((e for e in events if e.name == MARK and not is_device(e)), key=lambda e: e.time_range.start)
         if not marks or len(marks) != len(self.marks):
             raise ValueError("our own ranges are not in the trace")
@@ -267,14 +237,14 @@ class StepTimeline:
             self.add_busy(name, [(max(start, step[0]), min(end, step[1])) for start, end in busy], len(lanes))
 
     def add_busy(self, name: str, busy: list[tuple[float, float]], lanes: int = 1) -> None:
-        """The compute lane of a thread or device, one of so many, from when it was busy, in perf_counter's seconds."""
+        """The compute lane of one of so many threads or devices; busy: in seconds of perf_counter."""
         busy = compact(busy, GAP_S, MOST_SPANS // lanes)
         if not self.on_gpu:  # an operator of backward may hold a hook, and that a wait: a wait is no computation
             busy = without(busy, self.waits)
         self.spans += [("compute", name, start, end, None) for start, end in busy]
 
     def thread_lanes(self, events: list, main: int) -> dict[str, list]:
-        """Operators, and those of backward, by thread. A thread that is not ours serves communication."""
+        """Operators, also of backward, by thread. Without all_threads only the main one: others serve communication."""
         lanes = {}
         for event in events:
             operator = event.scope != USER_SCOPE and not event.is_async and not is_device(event)
@@ -285,7 +255,7 @@ class StepTimeline:
         return {names[thread]: lane for thread, lane in sorted(lanes.items(), key=lambda item: names[item[0]])}
 
     def device_lanes(self, events: list, marks: list) -> dict[str, list]:
-        """What ran on the streams on which our additions ran, by device; but for what NCCL sends there."""
+        """By device what ran on the streams of our additions, without NCCL's kernels."""
         window = marks[0].time_range.start, marks[-1].time_range.end
         on_device = [e for e in events if is_device(e) and not getattr(e, "is_user_annotation", False)]
         ours = {stream(e) for e in on_device if window[0] <= e.time_range.start <= window[1]}
@@ -297,17 +267,14 @@ class StepTimeline:
             raise ValueError("no work of ours was seen on a device")
         return lanes
 
-    # --- Horovod -----------------------------------------------------------------------------------------------------
-
     def mark_engine(self, name: str) -> None:
-        """A reduction of our own, timed by our clock and by Horovod's."""
         if self.engine:
             before = time.perf_counter()
             self.engine["marker"](name)
             self.engine[name] = (before, time.perf_counter())
 
     def add_engine(self) -> None:
-        """The communication lane, from Horovod's file, which is removed."""
+        """The communication lane, from Horovod's file, which is then deleted."""
         if not self.engine["path"]:
             raise ValueError("HOROVOD_TIMELINE names no file")
         epoch_offset = time.time() - time.perf_counter()
@@ -333,17 +300,15 @@ USER_SCOPE = 7  # at::RecordScope: a named range, such as ours; not an operator
 
 
 def is_device(event) -> bool:
-    """Whether an event of the profiler ran on a device, and not on a CPU thread."""
     return event.device_type != torch.autograd.DeviceType.CPU
 
 
 def stream(event) -> tuple:
-    """Device and stream of a device's event."""
     return event.device_index, getattr(event, "device_resource_id", event.thread)
 
 
 def clock_offset(seen: list[tuple], timed: list[tuple]) -> float:
-    """Seconds to add to the first clock to get the second's, from ranges that both have timed: from the shortest.
+    """Seconds from the first clock to the second, by the shortest of the ranges that both have timed.
 
     >>> clock_offset([(10.0, 10.2), (11.02, 11.04)], [(20.0, 20.9), (21.01, 21.05)])
     10.0
@@ -353,7 +318,7 @@ def clock_offset(seen: list[tuple], timed: list[tuple]) -> float:
 
 
 def compact(intervals: list[tuple[float, float]], gap: float, most: int) -> list[tuple[float, float]]:
-    """The union of intervals, gaps of up to ``gap`` closed; of wider ones too when more than ``most`` are left.
+    """The union of intervals, with gaps of up to ``gap`` closed, and wider ones while more than ``most`` are left.
 
     >>> compact([(5, 6), (0, 2), (1, 3), (3.5, 4)], 0.5, 10)
     [(0, 4), (5, 6)]
@@ -397,7 +362,7 @@ def within(limit_s: float, action) -> None:
 
 
 def host() -> str:
-    """This machine since it was started: processes with the same answer share one perf_counter."""
+    """Identifies this machine since its start: processes with the same answer share one perf_counter."""
     with contextlib.suppress(OSError):
         return (PROC / "sys/kernel/random/boot_id").read_text().strip()
     return ""

@@ -1,10 +1,9 @@
 """How long OpenMP threads that wait for each other spin before they give up their core.
 
-An operation of torch's is shared among the threads of a process, and between two operations they wait. By default they
-spin for milliseconds (libgomp) or 200 ms (Intel's and LLVM's OpenMP). On a machine that also does something else, a
-spinning thread keeps the core from the thread that it waits for: one process with several threads then loses a multiple
-of what processes with one thread lose, and a comparison of the two is false. So every process of every mode spins for a
-bounded time. `python -m tests.validation.wait_policy` measures what that costs and gains.
+By default threads spin for milliseconds (libgomp) or 200 ms (Intel's and LLVM's OpenMP) between two operations. On a
+machine that is not idle, a spinning thread keeps the core from the thread that it waits for. One process with several
+threads then loses much more than processes with one thread, and a comparison of the two is wrong. So every process of
+every mode spins for a bounded time. `python -m tests.validation.wait_policy` measures the effect.
 """
 
 import os
@@ -26,12 +25,12 @@ DEFAULT = "default of the OpenMP runtime"
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What to add to the environment of a process that imports torch; nothing where the user has set a policy."""
+    """What to add to the environment of a process that imports torch; empty if the user has set a policy."""
     return {} if SETTINGS & set(environment) else dict(BOUNDED)
 
 
 def policy(environment: Mapping[str, str], runtimes: Iterable[str]) -> str:
-    """How long threads wait in a process that has these OpenMP runtimes loaded.
+    """How long threads wait in a process with these OpenMP runtimes.
 
     >>> policy(BOUNDED, ["libgomp"]), policy({"OMP_WAIT_POLICY": "active"}, ["libgomp"]), policy({}, ["libiomp"])
     ('libgomp GOMP_SPINCOUNT=30000', 'libgomp OMP_WAIT_POLICY=active', 'libiomp default of the OpenMP runtime')

@@ -370,113 +370,6 @@ class Failure(TypedDict):
     after_s: NotRequired[Large]
 
 
-# --- the input of the detectors, described in bench/record/observed.py ------------------------------------------------
-
-
-class Hashes(Strict, frozen=True):
-    parameters: list[str]
-    buffers: list[str] | UnsetType = UNSET
-
-
-class EpochDraws(Strict, frozen=True):
-    draws: Count
-    never: Count
-    repeated: Count
-    most: Count
-    by_one_rank: Count | UnsetType = UNSET
-
-
-class Data(Strict, frozen=True):
-    num_images: Positive | UnsetType = UNSET
-    global_batch: Count | UnsetType = UNSET
-    epochs: list[EpochDraws] | UnsetType = UNSET
-    never_seen: Count | UnsetType = UNSET
-    same_neighbours: float | UnsetType = UNSET
-    shared_in_a_step: float | UnsetType = UNSET
-
-    def __post_init__(self):
-        if self.epochs is not UNSET and UNSET in (self.num_images, self.global_batch, self.never_seen):
-            raise ValueError("epochs without num_images, global_batch or never_seen")
-        if self.same_neighbours is not UNSET and self.num_images is UNSET:
-            raise ValueError("same_neighbours without num_images")
-
-
-class LearningRate(Strict, frozen=True):
-    used: float
-    meant: AboveZero
-    global_batch: Count
-    for_batch: Count
-
-
-class Gradient(Strict, frozen=True):
-    over_mean: float
-    same_on_all_ranks: bool
-    kind: str
-    exchanged: bool | UnsetType = UNSET
-    steady: bool | UnsetType = UNSET
-    passes: Count | UnsetType = UNSET
-
-
-class Loaded(Strict, frozen=True):
-    file: str | None
-    keys: Count
-    missing: Count
-    unexpected: Count
-    strict: bool
-    prefix: str | None
-    picked: bool | UnsetType = UNSET
-
-
-class Norm(Strict, frozen=True):
-    kind: str
-    images: Count
-    synchronised: bool
-    disagreement: float | UnsetType | None = UNSET
-
-
-class HostSync(Strict, frozen=True):
-    where: str
-    per_step: float
-
-
-class Loader(Strict, frozen=True):
-    wait_share: list[float]
-    workers: Count
-
-
-class Hang(Strict, frozen=True):
-    limit_s: float
-    where: list[Place | None]
-
-
-class Observed(Strict, frozen=True):
-    """A part that was not observed is absent."""
-
-    world_size: Positive | UnsetType = UNSET
-    num_devices: Positive | UnsetType = UNSET
-    exchanges: bool | UnsetType = UNSET
-    trains: bool | UnsetType = UNSET
-    start: Hashes | UnsetType = UNSET
-    end: Hashes | UnsetType = UNSET
-    data: Data | UnsetType = UNSET
-    reported: dict | UnsetType = UNSET
-    writers: dict[str, list[Count]] | UnsetType = UNSET
-    learning_rate: LearningRate | UnsetType = UNSET
-    augmentation: dict[Literal["streams"], list[str]] | UnsetType = UNSET
-    gradient: Gradient | UnsetType = UNSET
-    loads: list[list[Loaded]] | UnsetType = UNSET
-    norm: Norm | UnsetType = UNSET
-    host_syncs: list[HostSync] | UnsetType = UNSET
-    loader: Loader | UnsetType = UNSET
-    hang: Hang | UnsetType = UNSET
-
-    def __post_init__(self):
-        if self.reported is not UNSET:
-            require({"val_images": self.reported.get("val_images")}, dict[str, Count | None], "reported")
-            rows = {name: value for name, value in self.reported.items() if name != "val_images"}
-            require(rows, dict[str, list[list[float | None]]], "reported")
-
-
 class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
     """What the record of every run has."""
 
@@ -493,7 +386,7 @@ class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     provenance: dict[str, str]
     nodes: list[Node] | UnsetType = UNSET
     accuracy: Accuracy | UnsetType = UNSET
-    observed: Observed | UnsetType = UNSET
+    observed: dict | UnsetType = UNSET  # bench/record/observed.py; checked by applying the detectors
     elastic: Elastic | UnsetType = UNSET
     network: Network | UnsetType = UNSET
     failure: Failure | UnsetType = UNSET

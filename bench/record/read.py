@@ -6,12 +6,14 @@ import re
 import stat
 from pathlib import Path
 
+from bench import mistakes
 from bench.config.fields import LARGEST_WHOLE, fits, in_range
 from bench.config.modes import MODES
 from bench.config.options import FIELDS, LABELS, UNSET, unchecked
 from bench.config.workloads import WORKLOADS, WorkloadInfo
 from bench.errors import UserError
 from bench.record import SCHEMA_VERSION
+from bench.record.observed import observed_of
 from bench.record.schema import BadRecord, check
 from bench.record.summary import summarise, summarise_accuracy
 from bench.record.view import Record
@@ -38,7 +40,7 @@ def load(path: Path) -> Record:
             check_ranks(form.samples, form.topology, path)
             check_samples(form)
             check_nodes(form)
-            check_coverage(form)
+            check_observed(data)
             follows = summary_of(data, form.workload, path)
             data["summary"], added = completed(data["summary"], follows)
             check_summary(data, form.workload, follows, path)
@@ -224,11 +226,18 @@ def check_nodes(run) -> None:
         raise ValueError("nodes: not every rank once, or not as in samples/node")
 
 
-def check_coverage(run) -> None:
-    """No more images were never seen than an epoch left out, or than there are."""
-    seen = run.observed and run.observed.data
-    counts = [epoch.never for epoch in seen.epochs or ()] if seen else []
-    if counts and not seen.never_seen <= min(counts) <= max(counts) <= seen.num_images:
+def check_observed(record: dict) -> None:
+    """The detectors can read what was observed, and no more images were never seen than an epoch left out."""
+    observed = observed_of(record)
+    try:
+        mistakes.find(observed)
+        mistakes.unobserved(observed)
+        seen = observed.get("data") or {}
+        counts = [epoch["never"] for epoch in seen.get("epochs", ())]
+        agrees = not counts or seen["never_seen"] <= min(counts) <= max(counts) <= seen["num_images"]
+    except Exception as error:
+        raise ValueError(f"observed: {type(error).__name__}: {error}") from None
+    if not agrees:
         raise ValueError("observed/data: epochs/never, never_seen and num_images disagree")
 
 

@@ -31,7 +31,7 @@ from bench.launch import launcher
 from bench.launch.command import common_variables, thread_variables
 from bench.launch.launcher import local_node
 from bench.launch.node import Node, Placement
-from bench.measure import memory_sources, steady
+from bench.measure import memory, steady
 from bench.process import tree
 from bench.process.guard import LAUNCHER_PID, Guard, error_path
 from bench.process.heartbeat import StatusWriter
@@ -184,7 +184,7 @@ def main() -> None:
     with (
         Guard(place, rank),
         mock.patch.object(gc, "freeze"),  # what a run freezes would stay when it is over
-        mock.patch.object(memory_sources, "read_pss", memory_sources.read_rss),
+        mock.patch.object(memory, "read_pss", memory.read_rss),
     ):
         for number in itertools.count(first):
             path = place / f"{number}.json"

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from bench.measure import memory
-from bench.measure import memory_sources as probes
 from tests.runs import wait_for
 
 pytestmark = pytest.mark.slow
@@ -69,7 +68,7 @@ def test_shared_pages_count_once_in_pss_and_every_time_in_rss():
     code = """
 import json, multiprocessing, os
 from types import SimpleNamespace
-from bench.measure import memory, memory_sources as probes
+from bench.measure import memory
 def hold(ready, leave):
     ready.release(); leave.wait()
 block = b"\\x01" * (200 << 20)
@@ -79,7 +78,7 @@ children = [fork.Process(target=hold, args=(ready, leave)) for _ in range(4)]
 for child in children: child.start()
 for child in children: ready.acquire()
 pids = [os.getpid(), *(child.pid for child in children)]
-pss, rss = [[reader(pid) / 2**20 for pid in pids] for reader in (probes.read_pss, probes.read_rss)]
+pss, rss = [[reader(pid) / 2**20 for pid in pids] for reader in (memory.read_pss, memory.read_rss)]
 sampler = memory.MemorySampler([SimpleNamespace(type="cpu", index=None)])
 sampler.start()
 seen = sampler.stop()[0]["peak_memory_gib"]["pss"] * 1024
@@ -101,14 +100,14 @@ import json, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork of a process with threads
 import torch
 from torch.utils.data import DataLoader
-from bench.measure import memory, memory_sources as probes
+from bench.measure import memory
 stream = iter(DataLoader(range(64), num_workers=2, batch_size=4))
 next(stream)
 sampler = memory.MemorySampler([torch.device("cpu")]); sampler.start()
-pids, own = probes.worker_pids(), sorted(worker.pid for worker in stream._workers)
+pids, own = memory.worker_pids(), sorted(worker.pid for worker in stream._workers)
 sampler.mark("with"); del stream; sampler.mark("without")
 device = sampler.stop()[0]
-print(json.dumps([sorted(pids), own, probes.worker_pids(), device["timeline"]["pss_gib"], device["notes"]]))
+print(json.dumps([sorted(pids), own, memory.worker_pids(), device["timeline"]["pss_gib"], device["notes"]]))
 """
     pids, own, later, pss, notes = run_python(code)
     assert pids == own and len(own) == 2 and later == []
@@ -120,7 +119,7 @@ print(json.dumps([sorted(pids), own, probes.worker_pids(), device["timeline"]["p
 def test_a_worker_that_has_ended_counts_nothing():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
-    assert probes.HostProbe()._read_worker(child.pid) == 0
+    assert memory.HostProbe()._read_worker(child.pid) == 0
 
 
 @linux
@@ -144,7 +143,7 @@ def test_interval_follows_the_cost_and_the_length_of_the_timeline():
     sampler._costs.extend([0.001, 0.003])
     assert sampler._interval() == pytest.approx(1.5)
     sampler._costs.append(0.0)
-    sampler._traces = [memory._Trace("cpu", None, times=[0.0] * 4000)]
+    sampler._traces = [SimpleNamespace(times=[0.0] * 4000)]
     assert sampler._interval() == 1.0
 
 
@@ -189,8 +188,8 @@ def test_without_pss_the_next_best_figure_stands_for_it(monkeypatch):
     def missing(pid):
         raise FileNotFoundError
 
-    monkeypatch.setattr(probes, "read_pss", missing)
-    monkeypatch.setattr(probes, "read_uss", missing)
+    monkeypatch.setattr(memory, "read_pss", missing)
+    monkeypatch.setattr(memory, "read_uss", missing)
     sampler = memory.MemorySampler([CPU])
     sampler.start()
     (device,) = sampler.stop()
@@ -205,7 +204,7 @@ def test_an_error_while_sampling_ends_in_a_note(monkeypatch):
     def broken(self):
         raise ValueError("unreadable")
 
-    monkeypatch.setattr(probes.HostProbe, "read", broken)
+    monkeypatch.setattr(memory.HostProbe, "read", broken)
     sampler = memory.MemorySampler([CPU])
     sampler.start()
     sampler.mark("timed")
@@ -237,7 +236,7 @@ def test_stop_waits_for_a_hanging_sample_no_longer_than_its_limit(monkeypatch):
     monkeypatch.setattr(memory, "STOP_LIMIT_S", 0.1)
     sampler = memory.MemorySampler([CPU])
     sampler.start()
-    monkeypatch.setattr(probes.HostProbe, "read", hang)
+    monkeypatch.setattr(memory.HostProbe, "read", hang)
     while not sampler._lock.locked():
         time.sleep(0.01)
     before = time.monotonic()
