@@ -3,6 +3,7 @@
 Units are suffixes of the names; GiB is 2^30 bytes. ``python -m bench.record.definition`` prints the JSON schemas that
 follow from it. A TypedDict allows further names, which are not checked.
 """
+# ruff: noqa: UP013  (a TypedDict of a few names is one line)
 
 import json
 from typing import Annotated, Literal, NotRequired, TypedDict
@@ -35,6 +36,11 @@ Bytes = Annotated[int, Meta(ge=4)]
 StepSeconds = Annotated[list[Large], Meta(min_length=1, max_length=100)]
 Columns = dict[str, list[Number | None]]
 Scalar = str | int | float | bool | None
+Git = TypedDict("Git", {"revision": str | None, "dirty": bool | None})
+Gpu = TypedDict("Gpu", {"name": str})
+Buffers = TypedDict("Buffers", {"dtype": Dtype, "bytes": Count})
+SkippedSize = TypedDict("SkippedSize", {"bytes": Bytes, "expected_s": Amount})
+MemoryParts = TypedDict("MemoryParts", {"source": str, "notes": list[str], "gib": NotRequired[dict[str, Large]]})
 
 
 class Strict(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,15 +62,6 @@ class Machine(TypedDict, total=False):
     cpu_model: str
     usable_cores: Devices
     ram_gib: float | None
-
-
-class Git(TypedDict):
-    revision: str | None
-    dirty: bool | None
-
-
-class Gpu(TypedDict):
-    name: str
 
 
 class Environment(TypedDict, total=False):
@@ -116,21 +113,13 @@ Network = dict[Literal["label"], Short]  # shown wherever metrics of the run are
 # --- what one rank measured -----------------------------------------------------------------------------------------
 
 
-class MemoryParts(TypedDict):
-    """With MEMORY=1: what filled a device's memory at the peak of one more step, by purpose."""
-
-    source: str
-    notes: list[str]
-    gib: NotRequired[dict[str, Large]]
-
-
 class Device(TypedDict):
     """Memory over time and its peaks. processes: those that NVML listed on the GPU while it was sampled."""
 
     device: str
     timeline: Columns
     peak_memory_gib: dict[str, Large | None]
-    memory_parts: NotRequired[MemoryParts]
+    memory_parts: NotRequired[MemoryParts]  # with MEMORY=1: what filled it at the peak of one more step, by purpose
     name: NotRequired[str | None]
     uuid: NotRequired[str | None]
     marks: NotRequired[dict[str, float]]
@@ -154,11 +143,6 @@ class Tensor(TypedDict):
     ready_s: StepSeconds
 
 
-class Buffers(TypedDict):
-    dtype: Dtype
-    bytes: Count
-
-
 class Profile(TypedDict):
     """With PROFILE=1 on one device: a value for each of a few steps after the timed ones."""
 
@@ -176,13 +160,7 @@ class Span(TypedDict):
     bytes: int | None
 
 
-class Timeline(TypedDict):
-    """One profiled step."""
-
-    step: Count
-    step_s: Seconds
-    spans: list[Span]
-    notes: list[str]
+Timeline = TypedDict("Timeline", {"step": Count, "step_s": Seconds, "spans": list[Span], "notes": list[str]})
 
 
 class Replicas(TypedDict):
@@ -333,15 +311,6 @@ class Interruption(Strict, frozen=True):
     devices_after: Positive
 
 
-class EpochImages(Strict, frozen=True):
-    """How many examples of an epoch count in the weights once, more than once, and never."""
-
-    epoch: Positive
-    once: Count
-    more: Count
-    never: Count
-
-
 class Elastic(Strict, frozen=True):
     """With ELASTIC: what the run survived. rule: what happens to global batch and learning rate when the number of
     devices changes."""
@@ -349,7 +318,7 @@ class Elastic(Strict, frozen=True):
     least_devices: Positive
     rule: Name
     interruptions: list[Interruption]
-    epochs: list[EpochImages]
+    epochs: list[dict[Literal["epoch", "once", "more", "never"], Count]]  # examples that count in the weights
 
 
 class Place(Strict, frozen=True):
@@ -524,11 +493,6 @@ class MeasuredSize(TypedDict):
     bytes: Bytes
     in_a_row: Positive
     seconds: Annotated[list[Annotated[list[Seconds], Meta(min_length=1)]], Meta(min_length=1)]
-
-
-class SkippedSize(TypedDict):
-    bytes: Bytes
-    expected_s: Amount
 
 
 class Operation(TypedDict):
