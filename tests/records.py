@@ -213,7 +213,6 @@ def environment(device: str, num_devices: int) -> dict:
         "driver_version": "550.1" if gpus else None,
         "driver_note": None if gpus else "There is no NVIDIA driver.",
         "devices": gpus,
-        "gpu_topology": None,
         "versions": {"python": "3.12.1", "torch": "2.9.0+test", "horovod": "0.28.1", "cuda": "13.0" if gpus else None},
         "git": {"revision": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
         "variables": {"OMP_NUM_THREADS": "1"},

@@ -48,7 +48,6 @@ def record_step(
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Where the memory begins that a tensor shares with its views."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -157,7 +156,6 @@ class HistoryOfGpus:
         self.call(None)
 
     def call(self, enabled: str | None, **options) -> None:
-        """Without stacks, which cost time and memory."""
         try:
             torch.cuda.memory._record_memory_history(enabled=enabled, context=None, **options)
         except Exception as error:

@@ -18,7 +18,6 @@ MOST_PENDING = 256  # steps whose events are kept before they are read: more tha
 
 
 def moment(device: torch.device):
-    """Now: seconds of a monotonic clock, or on a GPU an event on the device's current stream."""
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -48,12 +47,10 @@ class StepClock:
         self.data_wait_s = []
 
     def wait(self) -> None:
-        """Wait until the device has done all that was issued."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
 
     def start(self) -> None:
-        """The first timed step begins now."""
         self.wait()
         self.forget()
         self.last, self.points = self.now(), []
@@ -70,7 +67,6 @@ class StepClock:
         self.points.append(self.now())
 
     def step_done(self, data_wait_s: float) -> None:
-        """A step was issued, after the host waited ``data_wait_s`` seconds for its batch."""
         end = self.now()
         if self.last is not None:
             self.pending.append([self.last, *self.points, end])
@@ -86,7 +82,6 @@ class StepClock:
         self.last = self.now()
 
     def read(self) -> None:
-        """Turn the steps that have passed into seconds, without waiting."""
         while self.pending and (not self.on_gpu or self.pending[0][-1].query()):
             begin, *points, end = self.pending.popleft()
             self.step_s.append(self.seconds(begin, end))
@@ -94,7 +89,6 @@ class StepClock:
                 self.phase_s[phase].append(self.seconds(*pair))
 
     def step_time_s(self) -> list[float]:
-        """On a GPU this waits for the last step."""
         self.wait()
         self.read()
         return list(self.step_s)

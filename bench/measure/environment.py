@@ -64,14 +64,13 @@ def collect_environment() -> dict[str, Any]:
 
 def collect_machine() -> dict[str, Any]:
     """What needs no torch, JSON-able. driver_note: why there is no NVIDIA driver. devices: in the order of
-    `nvml.visible_gpus`. gpu_topology, gpu_links: from `nvidia-smi` and from NVML."""
+    `nvml.visible_gpus`."""
     driver_version, driver_note = nvml.nvml_state()
     return {
         "machine": describe_machine(),
         "driver_version": driver_version,
         "driver_note": driver_note,
         "devices": [asdict(gpu) for gpu in nvml.visible_gpus()],
-        "gpu_topology": gpu_topology(),
         "gpu_links": nvml.topology(),
         "versions": package_versions(),
         "git": git_state(REPOSITORY),
@@ -113,7 +112,6 @@ def source_files(*more: str) -> list[Path]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Contains nothing that names the machine or its owner."""
     import psutil
 
     return {
@@ -135,16 +133,13 @@ def cpu_flags() -> list[str]:
     return [flag for flag in CPU_FLAGS if flag in _first_cpu().get("flags", "").split()]
 
 
+@functools.cache
 def cpu_model() -> str:
     """The processor's name, or its architecture where it has none (many ARM machines)."""
-    return _first_cpu().get("model name") or _macos_cpu() or platform.processor() or platform.machine()
-
-
-@functools.cache
-def _macos_cpu() -> str | None:
-    if shutil.which("sysctl") is None:
-        return None
-    return (_output(["sysctl", "-n", "machdep.cpu.brand_string"], timeout_s=5) or "").strip() or None
+    name = _first_cpu().get("model name")
+    if not name and shutil.which("sysctl"):  # macOS
+        name = (_output(["sysctl", "-n", "machdep.cpu.brand_string"], timeout_s=5) or "").strip()
+    return name or platform.processor() or platform.machine()
 
 
 @functools.cache
@@ -171,27 +166,17 @@ def usable_cores() -> int:
 
 
 def cpu_quota(proc: Path = PROC, cgroup: Path = CGROUP) -> float | None:
-    """The smallest CPU quota, in cores, of the control groups of this process; None without a limit."""
-    quotas = [_quota_of(group) for group in groups("cpu", proc, cgroup)]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    """The smallest CPU quota, in cores, of the control groups of this process; None without a limit.
 
-
-def _quota_of(group: Path) -> float | None:
-    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    text = text_of(group / "cpu.max") or " ".join(text_of(group / name) for name in files)
-    numbers = text.split()  # '150000 100000' is 1.5 cores; 'max' and '-1' are no limit
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers) or int(numbers[1]) == 0:
-        return None
-    return int(numbers[0]) / int(numbers[1])
-
-
-@functools.cache
-def gpu_topology() -> str | None:
-    """`nvidia-smi topo -m`; None without nvidia-smi."""
-    if shutil.which("nvidia-smi") is None:
-        return None
-    text = _output(["nvidia-smi", "topo", "-m"], timeout_s=5)
-    return None if text is None else re.sub(r"\x1b\[[0-9;]*m", "", text).strip()  # it underlines its header
+    A group has it in cpu.max (version 2) or cpu.cfs_quota_us (version 1).
+    """
+    quotas = []
+    for group in groups("cpu", proc, cgroup):
+        old = " ".join(text_of(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        numbers = (text_of(group / "cpu.max") or old).split()  # '150000 100000' is 1.5 cores; 'max', '-1' are no limit
+        if len(numbers) == 2 and all(number.isdecimal() for number in numbers) and int(numbers[1]):
+            quotas.append(int(numbers[0]) / int(numbers[1]))
+    return min(quotas, default=None)
 
 
 def cuda_identity(index: int) -> dict[str, str | None]:

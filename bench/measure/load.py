@@ -17,8 +17,6 @@ PRESSURE = PROC / "pressure" / "cpu"
 
 
 class Load:
-    """Counters from its construction until ``stop``."""
-
     def __init__(self):
         self.began, self.before = time.perf_counter(), counters()
 
@@ -29,43 +27,33 @@ class Load:
         has no counter."""
         grown = {name: value - self.before[name] if value is not None else None for name, value in counters().items()}
         own = max(0.0, grown["own_cpu_s"])  # a worker that nobody waited for takes its own with it
-        wall_s = time.perf_counter() - self.began
-        return grown | {"own_cpu_s": own, "wall_s": wall_s, "cores": psutil.cpu_count(), "cpu_mhz": cpu_mhz()}
+        wall_s, mhz = time.perf_counter() - self.began, None
+        with contextlib.suppress(Exception):  # what psutil raises where there is no clock differs by system
+            mhz = max(core.current for core in psutil.cpu_freq(percpu=True)) or None
+        return grown | {"own_cpu_s": own, "wall_s": wall_s, "cores": psutil.cpu_count(), "cpu_mhz": mhz}
 
 
 def counters() -> dict[str, float | None]:
     used, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own_cpu_s = sum(each.ru_utime + each.ru_stime for each in (used, ended))
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            times = child.cpu_times()
+            own_cpu_s += times.user + times.system + times.children_user + times.children_system
+    pressure_s = None
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pressure_s = int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
     machine = psutil.cpu_times()
     interrupts = getattr(machine, "irq", 0.0) + getattr(machine, "softirq", 0.0)
     return {
-        "own_cpu_s": sum(each.ru_utime + each.ru_stime for each in (used, ended))
-        + sum(map(cpu_s, psutil.Process().children(recursive=True))),
+        "own_cpu_s": own_cpu_s,
         "involuntary_switches": used.ru_nivcsw,
         "page_faults": used.ru_majflt,
         "machine_cpu_s": machine.user + machine.system + getattr(machine, "nice", 0.0) + interrupts,
         "interrupts_s": interrupts,
         "steal_s": getattr(machine, "steal", None),
-        "pressure_s": pressure_s(),
+        "pressure_s": pressure_s,
     }
-
-
-def cpu_s(process: psutil.Process) -> float:
-    with contextlib.suppress(psutil.Error):
-        times = process.cpu_times()
-        return times.user + times.system + times.children_user + times.children_system
-    return 0.0
-
-
-def pressure_s() -> float | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
-    return None
-
-
-def cpu_mhz() -> float | None:
-    with contextlib.suppress(Exception):  # what psutil raises where there is none differs by system
-        return max(core.current for core in psutil.cpu_freq(percpu=True)) or None
-    return None
 
 
 def others_now(seconds: float = 1.0) -> float:
@@ -76,5 +64,4 @@ def others_now(seconds: float = 1.0) -> float:
 
 
 def others_share(load: dict) -> float:
-    """load: as ``Load.stop`` returns it."""
     return others_cpu_share(load["machine_cpu_s"], [load["own_cpu_s"]], load["cores"], load["wall_s"])

@@ -128,7 +128,6 @@ class MemorySampler:
         return max(MIN_INTERVAL_S * 2 ** (taken // SAMPLES_PER_DOUBLING), PAUSE_PER_COST * cost)
 
     def _sample(self) -> None:
-        """From the thread or from a mark: one at a time."""
         if not self._lock.acquire(timeout=STOP_LIMIT_S):
             return self._note(f"A sample hung for more than {STOP_LIMIT_S} s.")
         try:
@@ -217,7 +216,6 @@ class _Trace:
         return sorted({pid for at, seen in self.processes if first <= at <= last for pid in seen})
 
     def _energy_between(self) -> float | None:
-        """Joules from 'timed' to 'end' if both were marked, else over all samples."""
         marked = {"timed", "end"} <= self.energy.keys()
         begun, ended = (self.energy.get(moment) for moment in (("timed", "end") if marked else ("(start)", "(stop)")))
         return None if begun is None or ended is None else round(ended - begun, 3)
@@ -281,7 +279,6 @@ class CudaProbe:
         return used
 
     def processes(self) -> list[int]:
-        """The processes that are on the GPU now; none where their numbers are not those that this process knows."""
         return (not self._is_another and self._nvml and self._nvml.processes()) or []
 
     def peaks(self, highest: Row) -> Row:
@@ -297,7 +294,6 @@ class CudaProbe:
         return self._nvml.energy_j() if self._nvml else None
 
     def notes(self, highest: Row) -> list[str]:
-        """A sentence for each metric that was never there, and for each that means something else than usual."""
         if self._nvml is None:
             return [f"nvml_device, nvml_process, utilization_percent, power_w, clocks, energy_j: {self._remark}"]
         keys = {"nvml_device_gib": "used", "nvml_process_gib": "process", **GPU_COLUMNS, "energy_j": "energy"}
@@ -356,7 +352,6 @@ class HostProbe:
 
 
 def _best_reader() -> tuple[str, Callable[[int], int]]:
-    """(source, function from a process id to bytes): the best one that answers for this process."""
     for source, reader in (("pss", read_pss), ("uss", read_uss), ("rss", read_rss)):
         try:
             reader(os.getpid())
@@ -380,7 +375,6 @@ def read_rss(pid: int) -> int:
 
 
 def _kibibytes(path, key: bytes) -> int | None:
-    """Bytes from a line like 'Pss:    459 kB' of a file of /proc."""
     with open(path, "rb") as file:
         for line in file:
             if line.startswith(key):

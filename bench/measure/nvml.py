@@ -85,7 +85,6 @@ def nvml_state() -> tuple[str | None, str | None]:
 
 
 def is_absent() -> bool:
-    """Whether this machine has no NVIDIA driver at all, as most laptops."""
     lib, reason = _connect()
     return lib is None and "libnvidia-ml.so.1 was not found" in reason
 
@@ -192,12 +191,10 @@ def _select(every: list[Gpu], wanted: str) -> list[Gpu]:
 
 
 def _names_gpus(entry: str) -> bool:
-    """Whether an entry of `CUDA_VISIBLE_DEVICES` has the form of a GPU's name, unlike what hides all GPUs."""
     return entry[:1].isdecimal() or entry.startswith(("GPU-", "MIG-"))
 
 
 def why_no_gpu() -> str | None:
-    """One sentence on why `visible_gpus()` is empty, or None where it is not."""
     if visible_gpus():
         return None
     _, reason = nvml_state()
@@ -286,7 +283,6 @@ class NvmlDevice:
         self._process_list = self._newest_process_list()
 
     def _newest_process_list(self) -> str:
-        """The second form where the driver is older, or garbles the third."""
         newest, older = (f"nvmlDeviceGetComputeRunningProcesses_v{form}" for form in (3, 2))
         numbers = re.match(r"(\d+)\.(\d+)", nvml_state()[0] or "")
         if numbers and BAD_LISTS[0] <= tuple(map(int, numbers.groups())) <= BAD_LISTS[1]:
@@ -317,7 +313,6 @@ class NvmlDevice:
         return self._memory_version is None
 
     def used_bytes(self) -> int | None:
-        """Used by all processes."""
         memory = self._read("used", "nvmlDeviceGetMemoryInfo", version=self._memory_version)
         return memory and memory.used
 
@@ -326,7 +321,6 @@ class NvmlDevice:
         return memory and memory.free
 
     def process_bytes(self, pid: int) -> int | None:
-        """Including its CUDA context."""
         rows = self._rows()
         if rows is None:
             return None
@@ -345,7 +339,6 @@ class NvmlDevice:
         return sum(used)  # one row per process, but one per slice where the GPU is partitioned
 
     def processes(self) -> list[int] | None:
-        """In a container they may be the host's numbers."""
         rows = self._rows()
         return None if rows is None else sorted({row.pid for row in rows})
 
@@ -367,7 +360,6 @@ class NvmlDevice:
         return _thousandth(self._read("power", "nvmlDeviceGetPowerUsage"))
 
     def power_limit_w(self) -> float | None:
-        """A GPU with a lower limit than another is slower."""
         return _thousandth(self._read("power limit", "nvmlDeviceGetEnforcedPowerLimit"))
 
     def sm_clock_mhz(self) -> int | None:
@@ -378,7 +370,6 @@ class NvmlDevice:
         return self._read("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
     def energy_j(self) -> float | None:
-        """Since the driver was loaded (from Volta on)."""
         return _thousandth(self._read("energy", "nvmlDeviceGetTotalEnergyConsumption"))
 
 

@@ -14,19 +14,16 @@ STARTED_AT = "BENCH_STARTED_AT"  # in the environment of a rank: when its comman
 
 
 def now() -> float:
-    """Seconds since 1970 (UTC), which never jump."""
     return time.monotonic() + offset()
 
 
 @functools.cache
 def offset() -> float:
-    """What is added to the monotonic clock: from the process that began the command, or as it is now."""
     boot, _, given = os.environ.get(ANCHOR, "").partition(" ")
     return float(given) if given and boot == this_boot() else time.time() - time.monotonic()
 
 
 def command_began() -> float | None:
-    """From the launcher; None without one."""
     return float(os.environ[STARTED_AT]) if STARTED_AT in os.environ else None
 
 

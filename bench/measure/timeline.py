@@ -19,9 +19,11 @@ import time
 from pathlib import Path
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.files import PROC
 from bench.formulas import union
+from bench.measure import steady
 from bench.measure.clock import moment
 from bench.measure.horovod_timeline import BEGIN, END, engine_offset, fusions, is_mark, read_engine
 
@@ -88,9 +90,9 @@ class StepTimeline:
         def watched(state, bucket):
             if not self.on:
                 return hook(state, bucket)
-            name, nbytes, launched = f"bucket {bucket.index()}", bucket.buffer().nbytes, self.now()
+            name, nbytes = f"bucket {bucket.index()}", bucket.buffer().nbytes
+            launched = self.sending = self.now()
             self.launched += 1
-            self.sending = launched
             future = hook(state, bucket)
             self.waits.append((launched, self.now()))
 
@@ -142,16 +144,16 @@ class StepTimeline:
         self.on = False
         self.mark_engine(END)
         if profiler is not None:
-            self.attempt("the profiler's events could not be read", lambda: self.add_profile(profiler))
+            self.attempt("torch.profiler did not end well", profiler.stop)
+            self.attempt("the profiler's events could not be read", lambda: self.add_compute(list(profiler.events())))
         if self.engine and self.engine["writes"]:
             self.attempt("Horovod's timeline could not be read", self.add_engine)
 
     def result(self, step: int) -> dict:
         """The record's ``samples[r].timeline``, and the clock by which ``share_communication`` aligns ranks."""
         rows = self.attempt("the spans' times could not be read", self.rows) or []
-        clock = {"host": host(), "origin_s": self.origin_s, "engine": None}
-        if self.engine:
-            clock["engine"] = self.engine.get(BEGIN, (0, 0))[1]
+        engine_s = self.engine.get(BEGIN, (0, 0))[1] if self.engine else None
+        clock = {"host": steady.this_boot(), "origin_s": self.origin_s, "engine": engine_s}
         step_s = self.attempt("the step's time could not be read", lambda: self.since(self.end)) or 1e-9
         return {"step": step, "step_s": step_s, "spans": rows, "notes": list(dict.fromkeys(self.notes)), "clock": clock}
 
@@ -173,7 +175,6 @@ class StepTimeline:
         return moment(self.device)
 
     def since(self, moment) -> float:
-        """Seconds from the start of the step."""
         if isinstance(moment, float):
             return round(moment - self.origin_s, 7)
         return round(self.origin.elapsed_time(moment) / 1000, 7)
@@ -192,25 +193,13 @@ class StepTimeline:
             self.notes.append(f"{self.launched - self.done} of {self.launched} buckets were not seen to end")
 
     def start_profiler(self):
-        from torch.profiler import ProfilerActivity, profile
-
-        options = {}
-        if self.all_threads and not self.on_gpu:
-            from torch._C._profiler import _ExperimentalConfig
-
-            try:
-                options["experimental_config"] = _ExperimentalConfig(profile_all_threads=True)
-            except TypeError:
-                self.notes.append("this torch profiles only the main thread: replicas' computation is not shown")
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.on_gpu else [])]
-        profiler = profile(activities=activities, **options)
+        every_thread = _ExperimentalConfig(profile_all_threads=self.all_threads and not self.on_gpu)
+        profiler = profile(activities=activities, experimental_config=every_thread)
         profiler.start()
         return profiler
 
     def mark_clock(self) -> None:
-        """Ranges that both clocks time; on CUDA with a small addition on each device."""
-        from torch.profiler import record_function
-
         self.synchronize()
         for _ in range(3):
             before = time.perf_counter()
@@ -220,12 +209,7 @@ class StepTimeline:
                 self.synchronize()
             self.marks.append((before, time.perf_counter()))
 
-    def add_profile(self, profiler) -> None:
-        profiler.stop()
-        self.add_compute(list(profiler.events()))
-
     def add_compute(self, events: list) -> None:
-        """The compute lane, from the profiler's events. Raises ValueError if our own ranges are not among them."""
         marks = sorted((e for e in events if e.name == MARK and not is_device(e)), key=lambda e: e.time_range.start)
         if not marks or len(marks) != len(self.marks):
             raise ValueError("our own ranges are not in the trace")
@@ -274,14 +258,13 @@ class StepTimeline:
             self.engine[name] = (before, time.perf_counter())
 
     def add_engine(self) -> None:
-        """The communication lane, from Horovod's file, which is then deleted."""
         if not self.engine["path"]:
             raise ValueError("HOROVOD_TIMELINE names no file")
         epoch_offset = time.time() - time.perf_counter()
         within(PATIENCE_S, self.engine["stop"])
         path = Path(self.engine["path"])
         text = path.read_text()
-        path.unlink()
+        path.unlink()  # before it is read: it may be broken
         tensors, epoch_s = read_engine(text)
         offset = engine_offset(tensors, epoch_s - epoch_offset, self.engine[BEGIN], self.engine[END])
         last = self.origin_s + self.since(self.end)
@@ -359,10 +342,3 @@ def within(limit_s: float, action) -> None:
         raise TimeoutError(f"no answer within {limit_s:g} s")
     if errors:
         raise errors[0]
-
-
-def host() -> str:
-    """Identifies this machine since its start: processes with the same answer share one perf_counter."""
-    with contextlib.suppress(OSError):
-        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
-    return ""

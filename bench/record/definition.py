@@ -65,8 +65,6 @@ class Machine(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """What tables and pictures read."""
-
     machine: Machine
     versions: dict[str, str | None]
     driver_version: str | None
@@ -86,8 +84,8 @@ class Node(Strict, frozen=True, kw_only=True):
     devices: Positive | UnsetType = UNSET
     interface: str | None = None  # by which it reaches the others
     link_speed_mbit: Amount | None = None  # of the interface, or the limit of a cluster of namespaces
-    clock_offset_s: float | None = None  # its clock minus that of rank 0's machine; no metric depends on it
-    clock_uncertainty_s: Amount | None = None  # half the round trip in which the offset was measured
+    clock_offset_s: float | None = None  # in older records: its clock minus that of rank 0's machine
+    clock_uncertainty_s: Amount | None = None
 
 
 class Load(TypedDict):
@@ -176,8 +174,6 @@ class Replicas(TypedDict):
 
 
 class Facts(TypedDict):
-    """The facts that every run has; a record has more."""
-
     norm: str
     lr: float
     item_sync: bool
@@ -340,8 +336,6 @@ class Failure(TypedDict):
 
 
 class Frame(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="status"):
-    """What the record of every run has."""
-
     schema_version: Literal[SCHEMA_VERSION]
     run_id: Short
     started_at: Time
@@ -396,8 +390,6 @@ Run = Completed | Evaluated | Failed
 
 
 class Other(Struct, frozen=True, kw_only=True):
-    """What the records of all other kinds have."""
-
     run_id: Short
     started_at: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
     environment: Environment
@@ -407,8 +399,6 @@ class Other(Struct, frozen=True, kw_only=True):
 
 
 class Asked(TypedDict):
-    """batch: per-device batch size."""
-
     warmup: Positive
     steps: Positive | None
     watch: bool
@@ -469,8 +459,6 @@ class PairConfig(TypedDict):
 
 
 class Exchange(Other, frozen=True, kw_only=True):
-    """Ranks that exchange messages and do not train."""
-
     status: Literal["ok"]
     config: dict[str, Scalar]
     topology: PairTopology

@@ -46,7 +46,6 @@ def other_policy(record: Record) -> str:
 
 
 def where(record: Record) -> str:
-    """The machines of a run on several, and its network; else ""."""
     names = f"{record.layout} ({', '.join(node.name for node in record.nodes)})" if record.several_machines else ""
     return ", ".join(filter(None, [names, record.network]))
 
@@ -62,7 +61,6 @@ def differing_nodes(record: Record) -> list[str]:
 
 
 def of_environment(environment: dict) -> dict:
-    """What machines that compute together should share: code, hardware, versions."""
     machine, source = environment.get("machine") or {}, environment.get("source_sha256")
     gpus = Counter(gpu["name"] for gpu in environment.get("devices") or [])
     return {
@@ -85,7 +83,6 @@ def used_gpus(record: Record) -> list[str]:
 
 
 def stand_in(record: Record) -> str:
-    """What a device is in this record: a GPU by its name, or an emulated one."""
     most = record.config.num_devices
     if record.on_gpu:
         used = used_gpus(record)
@@ -122,7 +119,6 @@ def memory_cell(devices: list[dict]) -> str:
 
 
 def device_label(record: Record, rank: int, device: dict) -> str:
-    """A device of a record, as a table of devices names it."""
     return f"process {rank}" if device["device"] == "cpu" else f"rank {rank}, {device['device']}"
 
 
@@ -201,7 +197,6 @@ def staging_sentence(record: Record) -> str:
 
 
 def interrupted(record: Record) -> str:
-    """What a run with ELASTIC survived; "" for one that was not interrupted."""
     rows = record.interruptions
     if not rows:
         return ""
@@ -262,7 +257,6 @@ def misfits(failed: list[Record], good: list[Record]) -> list[str]:
 
 
 def ratios(record: Record, base: Record) -> tuple[float, float]:
-    """A run's throughput over another's: over all timed steps, and by the median steps."""
     return record.throughput / base.throughput, record.median_throughput / base.median_throughput
 
 
@@ -286,7 +280,6 @@ def contradiction(record: Record, base: Record) -> str:
 
 
 def clocks_apart(records: list[Record]) -> list[str]:
-    """A sentence if the clock was not the same in all runs, as far as it could be read."""
     found = [mhz for record in records if record.ok and (mhz := clock_mhz(record))]
     if not found or max(found) <= CLOCKS * min(found):
         return []

@@ -13,8 +13,6 @@ from bench.record.view import Record
 
 @dataclass(frozen=True)
 class Threshold:
-    """words: what happened, with the value of the metric."""
-
     above: float
     words: str
 
@@ -29,7 +27,6 @@ LABEL = "disturbed"
 
 
 def thresholds() -> dict[str, float]:
-    """Metric -> threshold, for a record."""
     return {name: each.above for name, each in THRESHOLDS.items()}
 
 
@@ -66,7 +63,6 @@ def worst(records: Iterable[Record]) -> dict[str, float]:
 
 
 def disturbed(records: Iterable[Record]) -> list[str]:
-    """A sentence for each arm that was disturbed, with the largest values over its records."""
     programs = {}
     for record in records:
         programs.setdefault(record.program, []).append(record)

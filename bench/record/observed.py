@@ -44,7 +44,6 @@ def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
 
 
 def from_facts(config: RunConfig, global_batch: int, facts: dict) -> dict:
-    """What the facts say about normalising layers, learning rate and host syncs."""
     frozen = config.freeze or config.train_only  # frozen layers do not normalise with their batch
     waits = {"loss.item() (ITEM_SYNC=1)": facts["item_sync"], "a barrier (STEP_BARRIER=1)": facts["step_barrier"]}
     return {
@@ -59,7 +58,6 @@ def median_share(waits: list[float], steps: list[float]) -> float:
 
 
 def norm_of(kind: str, images: int) -> dict:
-    """kind: the classes of the layers, as in the facts. images: that one layer sees together."""
     return {"kind": kind, "images": images, "synchronised": "Sync" in kind or "ReducedBatchNorm" in kind}
 
 

@@ -178,7 +178,6 @@ def check_config(config: dict) -> None:
 
 
 def check_samples(run) -> None:
-    """Ranks and columns that belong together have one length."""
     for name in ("step_time_s", "batch_fingerprints"):
         if len({len(getattr(part, name)) for part in run.samples}) > 1:
             raise ValueError(f"samples/{name}: the ranks differ in length")
@@ -208,7 +207,6 @@ def check_replicas(found: dict, metric: str) -> None:
 
 
 def check_ranks(samples: list, topology: dict, where) -> None:
-    """Raise BadRecord where a rank is missing, twice, or not in its place."""
     if [part.rank for part in samples] != list(range(topology["world_size"])):
         raise BadRecord(f"{where}: not a valid record: samples: not one of each rank of topology/world_size, in order")
 
@@ -218,7 +216,6 @@ def is_number(value) -> bool:
 
 
 def check_nodes(run) -> None:
-    """Each rank is on one machine, the one that its sample names."""
     place = {rank: number for number, node in enumerate(run.nodes) for rank in node.ranks}
     listed = sorted(rank for node in run.nodes for rank in node.ranks)
     ranks = list(range(len(run.samples)))
@@ -260,7 +257,6 @@ def completed(summary: dict, follows: dict) -> tuple[dict, frozenset[str]]:
 
 
 def check_summary(record: dict, workload: WorkloadInfo, follows: dict, where) -> None:
-    """Summary and accuracy follow from samples and epochs."""
     summary = record["summary"]
     for name, value in follows.items():
         if name not in ("command_to_first_timed_step_s", "disturbed_above") and not agree(value, summary.get(name)):

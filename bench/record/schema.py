@@ -11,8 +11,6 @@ LONGEST_NAME, LARGEST = 1000, 1e100
 
 
 class BadRecord(BenchError):
-    """A record that cannot be used; the message, one line, names the file and the reason."""
-
     def __init__(self, message: str):
         super().__init__(printable(message))  # it may quote what the file holds
 

@@ -81,7 +81,6 @@ def share_with(bits: int, device: dict) -> float | None:
 
 
 def others_cpu_share(parts: list[dict]) -> float:
-    """The share of the CPU that other processes took during the timed steps, on the machine where it is largest."""
     return max(map(others_on_machine, on_one_machine(parts)))
 
 
@@ -120,5 +119,4 @@ def summarise_accuracy(metrics: tuple[Metric, ...], target: float | None, rows: 
 
 
 def throughput_of(mode: str):
-    """The formula for a mode: the throughputs of processes that never wait for each other are added."""
     return formulas.independent_throughput_per_s if MODES[mode].baseline else formulas.throughput_per_s

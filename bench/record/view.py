@@ -54,7 +54,6 @@ class Record(Mapping):
 
     @cached_property
     def form(self) -> Run:
-        """The record by its definition."""
         return self.checked or check(self.data, self.folder or "record", self.FORM)
 
     def __getitem__(self, key: str):
@@ -87,7 +86,6 @@ class Record(Mapping):
 
     @property
     def label(self) -> Label:
-        """Its place in its suite."""
         return self.config.label
 
     @property
@@ -106,7 +104,6 @@ class Record(Mapping):
 
     @property
     def workload(self) -> WorkloadInfo:
-        """The unit of its throughput, and its metrics."""
         return self.form.workload
 
     # --- where it ran ---------------------------------------------------------------------------------------------
@@ -122,17 +119,14 @@ class Record(Mapping):
 
     @property
     def machine(self) -> dict:
-        """Processor and memory."""
         return self.environment.get("machine") or {}
 
     @property
     def versions(self) -> dict:
-        """Package -> version."""
         return self.environment.get("versions") or {}
 
     @property
     def gpus(self) -> list[dict]:
-        """The GPUs of all its machines."""
         environments = [node.environment for node in self.nodes] or [self.environment]
         return [gpu for environment in environments for gpu in environment.get("devices") or []]
 
@@ -186,7 +180,6 @@ class Record(Mapping):
 
     @cached_property
     def observed(self) -> dict:
-        """The input of the detectors: bench/record/observed.py."""
         return observed_of(self.data)
 
     @property

@@ -151,7 +151,6 @@ def add_survival(run_dir: Path, config: RunConfig, told: Callable[[int], dict]) 
 
 
 def notes_of(survived: dict) -> list[str]:
-    """Notes on a run that was interrupted."""
     rows = survived["interruptions"]
     notes = []
     for row in rows:
@@ -206,7 +205,6 @@ def frame(run_dir, config: RunConfig, status: str, started: float | None = None)
 
 
 def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]) -> dict:
-    """Processes, devices and threads, with notes on what emulates a device and what could not be equal."""
     threads = sum(part["threads"] for part in parts)
     notes = [mistakes.MISTAKES[config.mistake].warning] if config.mistake != "none" else []
     notes += ([label] if label else []) + parts[0].get("notes", [])
@@ -235,7 +233,6 @@ def describe_topology(config: RunConfig, topology, label: str, parts: list[dict]
 
 
 def provenance_of(config: RunConfig) -> dict:
-    """How each metric of this record was measured."""
     found = {name: text if isinstance(text, str) else text[config.device] for name, text in PROVENANCE.items()}
     if config.device == "cuda":
         found |= PROVENANCE_OF_GPUS

@@ -96,8 +96,6 @@ def test_two_machines_without_a_shared_file_system(tmp_path, bucket, copied_pyth
     one, other = record.nodes
     assert one.environment["source_sha256"] == other.environment["source_sha256"]
     assert (one.interface, other.interface) == ("lo", "lo") and other.link_speed_mbit is None
-    assert abs(other.clock_offset_s) <= other.clock_uncertainty_s + 0.05 < 5  # it is one clock
-    assert abs(one.clock_offset_s) <= one.clock_uncertainty_s
     assert [part.node for part in record.samples] == [0, 1]
     assert [part.load["machine"] for part in record.samples] == [0, 0]  # one processor, whatever the nodes are called
     assert [device["node"] for device in record.peak_memory] == [0, 1]

@@ -213,19 +213,6 @@ def test_the_hash_of_the_code_is_of_what_can_change_a_run(file, runs_there, chec
         assert (environment.source_hash(*more) != before) == counts
 
 
-def test_topology_is_text_without_terminal_codes(tmp_path, monkeypatch):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\nprintf "\\033[4m\\tGPU0\\tGPU1\\033[0m\\nGPU0\\t X \\tNV18\\n"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    environment.gpu_topology.cache_clear()
-    assert environment.gpu_topology() == "GPU0\tGPU1\nGPU0\t X \tNV18"
-    tool.write_text("#!/bin/sh\nexit 9\n")
-    environment.gpu_topology.cache_clear()
-    assert environment.gpu_topology() is None
-    environment.gpu_topology.cache_clear()
-
-
 def test_a_command_that_takes_too_long_gives_nothing():
     assert environment._output(["sleep", "5"], timeout_s=0.1) is None
     assert environment._output(["no-such-command-here"], timeout_s=1) is None

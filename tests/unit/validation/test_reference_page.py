@@ -5,7 +5,7 @@ import pytest
 from bench.analysis.suite import suites_of
 from bench.course import records as course_records
 from bench.errors import UserError
-from bench.measure.load import Load, cpu_mhz
+from bench.measure.load import Load
 from bench.record.describe import clocks_apart
 from bench.record.disturbance import disturbed, undisturbed
 from bench.record.read import load
@@ -142,7 +142,7 @@ def test_the_clock_of_a_cpu_is_read_where_there_is_one(monkeypatch):
     load = Load().stop()
     assert load["cpu_mhz"] is None or load["cpu_mhz"] > 0
     monkeypatch.setattr("psutil.cpu_freq", lambda percpu: None)
-    assert cpu_mhz() is None
+    assert Load().stop()["cpu_mhz"] is None
     quick, slow = (records.loaded(suite_records(n, 0.0)[:5], 0.0) for n in (1, 2))
     for record in quick + slow:
         record.data["samples"][0]["load"]["cpu_mhz"] = 3000.0 if record in quick else 2500.0
