@@ -105,8 +105,8 @@ class ProfileOfHost:
                 until = math.inf if later is None else events[later].moment
                 stays = later is None and event.address in staying
                 on_it = [each for each in used[event.address] if event.moment <= each.start_time_ns < until]
-                end = end_of(node, COLLECTIVES) or (0 if stays else end_after_collective(on_it))
-                if end:
+                sent = not stays and any(each.name.startswith(COLLECTIVES) for each in on_it)
+                if end := end_of(node, COLLECTIVES) or (max(each.end_time_ns for each in on_it) if sent else 0):
                     events.append(Event(event.address, -event.size, min(end, until)))
             next_at[event.address] = len(events)
             events.append(event)
@@ -121,12 +121,6 @@ def storages(inputs: Iterable) -> Iterator[int]:
             yield from storages(each)
         elif address := getattr(each, "storage_data_ptr", None):
             yield address
-
-
-def end_after_collective(operations: list) -> int:
-    """When the last of these operations ended if a collective is among them; else 0."""
-    used = any(node.name.startswith(COLLECTIVES) for node in operations)
-    return max(node.end_time_ns for node in operations) if used else 0
 
 
 def end_of(node, names: tuple[str, ...]) -> int:

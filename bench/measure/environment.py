@@ -54,12 +54,15 @@ def collect_environment() -> dict[str, Any]:
     """JSON-able: `collect_machine()`, the hash of the code, and what torch adds."""
     import torch
 
-    found = collect_machine()
-    return found | {
-        "source_sha256": source_hash(),
-        "versions": found["versions"] | _torch_versions(),
-        "threads": {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()},
+    found, has_gpu = collect_machine(), torch.cuda.is_available()
+    found["versions"] |= {
+        "torch": str(torch.__version__),  # with its build: 2.6.0+cpu
+        "cuda": torch.version.cuda,
+        "cudnn": str(torch.backends.cudnn.version()) if has_gpu else None,
+        "nccl": ".".join(map(str, nccl.loaded_version() or ())) or None if has_gpu else None,
     }
+    threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads()}
+    return found | {"source_sha256": source_hash(), "threads": threads}
 
 
 def collect_machine() -> dict[str, Any]:
@@ -199,18 +202,6 @@ def package_versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _torch_versions() -> dict[str, str | None]:
-    import torch
-
-    has_gpu = torch.cuda.is_available()
-    return {
-        "torch": str(torch.__version__),  # with its build: 2.6.0+cpu
-        "cuda": torch.version.cuda,
-        "cudnn": str(torch.backends.cudnn.version()) if has_gpu else None,
-        "nccl": ".".join(map(str, nccl.loaded_version() or ())) or None if has_gpu else None,
-    }
 
 
 def git_state(repository: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -268,6 +269,16 @@ def open_device(
     return None, "NVML knows no GPU with this UUID, PCI bus or position."
 
 
+def _metric(name: str, function: str, convert: Callable | None = None, *arguments: Any) -> Callable:
+    """A method of NvmlDevice that reads a metric, or returns None."""
+
+    def read(self: NvmlDevice) -> float | None:
+        value = self._read(name, function, *arguments)
+        return value if value is None or convert is None else convert(value)
+
+    return read
+
+
 class NvmlDevice:
     """One GPU's live metrics. What the driver cannot give is None, and `reasons` says why."""
 
@@ -351,30 +362,14 @@ class NvmlDevice:
             return None
         return rows
 
-    def utilization_percent(self) -> int | None:
-        """Share of the last 1/6 s to 1 s in which any kernel ran: not how well the GPU was filled."""
-        rates = self._read("utilization", "nvmlDeviceGetUtilizationRates")
-        return rates and rates.gpu
-
-    def power_w(self) -> float | None:
-        return _thousandth(self._read("power", "nvmlDeviceGetPowerUsage"))
-
-    def power_limit_w(self) -> float | None:
-        return _thousandth(self._read("power limit", "nvmlDeviceGetEnforcedPowerLimit"))
-
-    def sm_clock_mhz(self) -> int | None:
-        return self._read("clock", "nvmlDeviceGetClockInfo", self._lib.NVML_CLOCK_SM)
-
-    def throttle_reasons(self) -> int | None:
-        """Bits of nvml.h; ``SLOWED`` are those that disturb."""
-        return self._read("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons")
-
-    def energy_j(self) -> float | None:
-        return _thousandth(self._read("energy", "nvmlDeviceGetTotalEnergyConsumption"))
-
-
-def _thousandth(value: int | None) -> float | None:
-    return None if value is None else value / 1e3
+    # share of the last 1/6 s to 1 s in which any kernel ran: not how well the GPU was filled
+    utilization_percent = _metric("utilization", "nvmlDeviceGetUtilizationRates", lambda rates: rates.gpu)
+    power_w = _metric("power", "nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1e3)
+    power_limit_w = _metric("power limit", "nvmlDeviceGetEnforcedPowerLimit", lambda milliwatts: milliwatts / 1e3)
+    sm_clock_mhz = _metric("clock", "nvmlDeviceGetClockInfo", None, 1)  # NVML_CLOCK_SM
+    throttle_reasons = _metric("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons")  # bits: SLOWED, POWER_CAPPED
+    # since the driver was loaded (from Volta on)
+    energy_j = _metric("energy", "nvmlDeviceGetTotalEnergyConsumption", lambda millijoules: millijoules / 1e3)
 
 
 # --- how GPUs are attached --------------------------------------------------------------------------------------

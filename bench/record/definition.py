@@ -227,22 +227,18 @@ class Sample(Timed, frozen=True, kw_only=True):
             if any(column[:1] == [None] for column in columns):  # later ones may be infinite
                 raise ValueError("replicas: no distance before the first step")
         for device in self.devices:
-            check_device(device)
+            columns, peaks = device["timeline"], device["peak_memory_gib"]
+            if None in columns.get("time_s", [None]):
+                raise ValueError("devices: timeline: no time_s")
+            if any(type(bits) is float for bits in columns.get("throttle_reasons", ())):
+                raise ValueError("devices: timeline: throttle_reasons are bits")
+            if {"rank", "device", "node"} & peaks.keys():  # tables have columns of these names
+                raise ValueError("devices: peak_memory_gib: rank, device and node are not sources")
+            if "marks" in device and not {"timed", "end"} <= device["marks"].keys():
+                raise ValueError("devices: marks: timed or end is missing")
 
 
 MOMENTS = ("worker_started", "joined", "first_timed_step", "last_timed_step")
-
-
-def check_device(device: Device) -> None:
-    """Raise ValueError where a device's columns or peaks have names that tables use for something else."""
-    if "time_s" not in device["timeline"] or None in device["timeline"]["time_s"]:
-        raise ValueError("devices: timeline: no time_s")
-    if any(type(bits) is float for bits in device["timeline"].get("throttle_reasons", ())):
-        raise ValueError("devices: timeline: throttle_reasons are bits")
-    if {"rank", "device", "node"} & device["peak_memory_gib"].keys():
-        raise ValueError("devices: peak_memory_gib: rank, device and node are not sources")
-    if "marks" in device and not {"timed", "end"} <= device["marks"].keys():
-        raise ValueError("devices: marks: timed or end is missing")
 
 
 # --- the run --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import statistics
 from collections import Counter
 
 from bench import formulas
-from bench.config.options import RunConfig
 from bench.config.peak_flops import peak_of
 from bench.config.sections import AVERAGES, Data, Model
 from bench.measure import waiting
@@ -27,7 +26,11 @@ def machine_line(record: Record) -> str:
     parts = [f"{on}: {record.machine['cpu_model']}, {cores_in_words(record.machine['usable_cores'])}"]
     versions = record.versions
     parts += [f"{name} {versions[name].split('+')[0]}" for name in ("python", "torch", "horovod") if versions.get(name)]
-    return "; ".join([*parts, *filter(None, [where(record), other_policy(record)])])
+    parts += filter(None, [where(record)])
+    other = [policy for policy in wait_policies(record) if not waiting.bounded(policy)]
+    if other and not record.on_gpu:
+        parts.append(f"waiting threads: {' and '.join(other)}")
+    return "; ".join(parts)
 
 
 def wait_policies(record: Record) -> list[str]:
@@ -36,13 +39,6 @@ def wait_policies(record: Record) -> list[str]:
     given = record.environment.get("variables") or {}
     before = " ".join(f"{name}={given[name]}" for name in sorted(waiting.SETTINGS & set(given))) or waiting.DEFAULT
     return sorted({(part.facts or {}).get("waiting_threads", before) for part in record.samples})
-
-
-def other_policy(record: Record) -> str:
-    """The policy of a CPU run whose waiting threads do not spin for the bounded time that is set today; else ""."""
-    found = [] if record.on_gpu else wait_policies(record)
-    other = [policy for policy in found if not waiting.bounded(policy)]
-    return f"waiting threads: {' and '.join(other)}" if other else ""
 
 
 def where(record: Record) -> str:
@@ -93,12 +89,9 @@ def stand_in(record: Record) -> str:
 
 
 def workload(record: Record) -> str:
-    return f"{model_and_data(record.config)}, {record.config.precision or 'precision not recorded'}"
-
-
-def model_and_data(config: RunConfig) -> str:
-    """As in ``resnet18, digits 16 px`` or ``gpt 2×64, stdlib 64 bytes``."""
-    return f"{model_of(config)}, {data_of(config)}"
+    """As in ``resnet18, digits 16 px, fp32`` or ``gpt 2×64, stdlib 64 bytes, bf16``."""
+    config = record.config
+    return f"{model_of(config)}, {data_of(config)}, {config.precision or 'precision not recorded'}"
 
 
 def model_of(config: Model) -> str:
@@ -251,9 +244,6 @@ def misfits(failed: list[Record], good: list[Record]) -> list[str]:
                 f"passes of {config.per_device_batch}"
             )
     return found
-
-
-# --- single runs compared ---------------------------------------------------------------------------------
 
 
 def ratios(record: Record, base: Record) -> tuple[float, float]:

@@ -27,6 +27,8 @@ def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
     facts = parts[0].get("facts")
     hashes = {when: [part[f"{key}_weights_sha256"] for part in parts if f"{key}_weights_sha256" in part]
               for when, key in (("start", "initial"), ("end", "final"))}  # fmt: skip
+    steps = [zip(part["data_wait_s"], part["step_time_s"], strict=False) for part in parts]
+    shares = [statistics.median(wait / step for wait, step in each) for each in steps]
     first = [index for part in parts for index in part["first_indices"]]
     known = {
         "world_size": len(parts),
@@ -36,8 +38,7 @@ def from_samples(config: RunConfig, topology: dict, parts: list[dict]) -> dict:
         "start": {"parameters": hashes["start"]} if hashes["start"] else None,
         "end": {"parameters": hashes["end"]} if hashes["end"] else None,
         "data": None if config.resume else {"shared_in_a_step": 1 - len(set(first)) / len(first)},
-        "loader": {"wait_share": [median_share(part["data_wait_s"], part["step_time_s"]) for part in parts],
-                   "workers": topology["loader_workers_total"]},
+        "loader": {"wait_share": shares, "workers": topology["loader_workers_total"]},
         **(from_facts(config, topology["global_batch"], facts) if facts else {}),
     }  # fmt: skip
     return {name: value for name, value in known.items() if value is not None}
@@ -51,10 +52,6 @@ def from_facts(config: RunConfig, global_batch: int, facts: dict) -> dict:
         "learning_rate": rate_of(facts["lr"], config.lr, global_batch, config.lr_batch),
         "host_syncs": [{"where": name, "per_step": 1} for name, on in waits.items() if on],
     }
-
-
-def median_share(waits: list[float], steps: list[float]) -> float:
-    return statistics.median(wait / step for wait, step in zip(waits, steps, strict=False))
 
 
 def norm_of(kind: str, images: int) -> dict:

@@ -65,8 +65,6 @@ class Record(Mapping):
     def __len__(self) -> int:
         return len(self.data)
 
-    # --- which run it is ------------------------------------------------------------------------------------------
-
     run_id = part("run_id")
     status = part("status")  # "ok", "evaluated" (it only validated) or "failed"
     started_at = part("started_at")  # UTC, as in ISO 8601
@@ -105,8 +103,6 @@ class Record(Mapping):
     @property
     def workload(self) -> WorkloadInfo:
         return self.form.workload
-
-    # --- where it ran ---------------------------------------------------------------------------------------------
 
     environment = part("environment")  # of the machine, or of the first of several
     network = part("network", "label", default=None)  # shown wherever its metrics are; None for an ordinary network
@@ -156,8 +152,6 @@ class Record(Mapping):
     @property
     def on_gpu(self) -> bool:
         return self.config.device == "cuda"
-
-    # --- what was measured ----------------------------------------------------------------------------------------
 
     throughput = part("summary", "throughput_per_s", default=None)  # in the workload's units, over all devices
     median_throughput = part("summary", "median_throughput_per_s")  # if every timed step were the median one
