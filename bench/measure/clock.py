@@ -12,8 +12,6 @@ import torch
 
 PHASES = ("start", "forward", "backward", "synchronize", "optimizer")  # "start": the batch is there
 ACCUMULATED = ("start", "passes before", "forward", *PHASES[2:])  # all passes but the last one of a step
-
-
 MOST_PENDING = 256  # steps whose events are kept before they are read: more than a benchmark has by default
 
 

@@ -37,8 +37,6 @@ BESIDES = {
     CONTEXT: "the process besides torch's allocator: CUDA context, kernels, NCCL, cuDNN",
     OTHERS: "the device besides this process",
 }
-
-
 SOON_NS = 50_000  # within which two clocks may be apart, and no memory comes, goes and comes again
 
 
