@@ -434,7 +434,7 @@ def on_nodes(record: Record, *names: str, network: str | None = None, of_last: d
         each = len(data["samples"]) // len(names)
         data["nodes"] = [
             {"ranks": list(range(n * each, (n + 1) * each)), "name": name, "devices": each, "interface": "eth0",
-             "link_speed_mbit": 1000, "clock_offset_s": 0.001 * n, "clock_uncertainty_s": 0.0002,
+             "link_speed_mbit": 1000,
              **({"environment": copy.deepcopy(data["environment"])} if n else {})}
             for n, name in enumerate(names)
         ]  # fmt: skip

@@ -75,8 +75,8 @@ class Environment(TypedDict, total=False):
     variables: dict[str, str] | None
 
 
-class Node(Strict, frozen=True, kw_only=True):
-    """One machine of a run. A run on one machine gives only the ranks."""
+class Node(Struct, frozen=True, kw_only=True):
+    """One machine of a run; on a single machine only the ranks. Older records have the offset of its clock."""
 
     ranks: list[Count]
     environment: Environment | UnsetType = UNSET  # absent for the first machine: it is the record's
@@ -84,8 +84,6 @@ class Node(Strict, frozen=True, kw_only=True):
     devices: Positive | UnsetType = UNSET
     interface: str | None = None  # by which it reaches the others
     link_speed_mbit: Amount | None = None  # of the interface, or the limit of a cluster of namespaces
-    clock_offset_s: float | None = None  # in older records: its clock minus that of rank 0's machine
-    clock_uncertainty_s: Amount | None = None
 
 
 class Load(TypedDict):
