@@ -49,8 +49,8 @@ def check_bounds(record) -> None:
         if isinstance(value, int | float):
             if abs(value) > LARGEST:
                 raise ValueError(f"a number beyond {LARGEST:g}")
-        elif value is not None and len(value) > MOST[type(value)]:
-            raise ValueError(f"a {type(value).__name__} of more than {MOST[type(value)]} entries or letters")
+        elif (most := MOST.get(type(value))) and len(value) > most:
+            raise ValueError(f"a {type(value).__name__} of more than {most} entries or letters")
         elif isinstance(value, dict):
             if any(len(name) > LONGEST_NAME for name in value):
                 raise ValueError(f"a name of more than {LONGEST_NAME} letters")
