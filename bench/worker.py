@@ -34,7 +34,7 @@ def main() -> None:
 
 def hosts_rank(run_dir: Path) -> Guard:
     """Over HOSTS the ranks watch themselves: no launcher sees the processes of all of them."""
-    from bench.launch.rank import of_hosts
+    from bench.launch.joining import of_hosts
 
     return of_hosts(run_dir)
 

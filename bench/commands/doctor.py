@@ -12,9 +12,8 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.errors import ExitCode, UserError
 from bench.install.horovod_status import Status, installed_with, mpi_built, status
-from bench.launch.devices import order_remark
+from bench.launch.devices import order_remark, require_fit, require_no_amd, require_torch
 from bench.launch.engines import mpirun
-from bench.launch.gpu_fit import require_fit, require_no_amd, require_torch
 from bench.measure.environment import collect_machine, cores_in_words
 from bench.measure.load import others_now
 from bench.measure.nvml import lost_gpus, visible_gpus, why_no_gpu, why_not_meant

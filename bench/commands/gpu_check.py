@@ -11,8 +11,7 @@ from bench.config.fields import variable_of
 from bench.config.flags import is_on
 from bench.config.options import FIELDS, UNSET, RunConfig
 from bench.errors import ExitCode, UserError
-from bench.launch.devices import usable_gpus
-from bench.launch.gpu_fit import require_fit
+from bench.launch.devices import require_fit, usable_gpus
 from bench.process.ending import signals_as_interrupt
 from bench.proof.gpu_check import runner
 from bench.proof.gpu_check.base import FAILED, PARTS

@@ -26,7 +26,7 @@ from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, machine
 from bench.launch.command import hang_variables
 from bench.launch.engines import horovodrun
-from bench.launch.rank import LOOK_S
+from bench.launch.joining import LOOK_S
 from bench.launch.seat import LAUNCHERS, Seat
 from bench.measure import node, steady
 from bench.process.guard import LAUNCHER_PID
@@ -76,7 +76,7 @@ def place_of(seat: Seat) -> dict[str, str]:
 def asked_of(args, seat: Seat) -> RunConfig:
     """What this process was asked for, on as many devices as there are processes. Raises UserError where an option
     contradicts who has started them."""
-    by = f"{seat.launcher} has started {seat.world_size} processes ({seat.size_variable})"
+    by = f"{seat.launcher} has started {seat.world_size} processes ({LAUNCHERS[seat.launcher].size})"
     for name in ("hosts", "remote", "dist_url", "launcher", "elastic"):
         if getattr(args, name, None) not in (None, "auto"):
             raise UserError(f"{by}: leave {variable_of(FIELDS[name])}={getattr(args, name)} out, for it starts others")

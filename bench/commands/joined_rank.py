@@ -10,8 +10,8 @@ from bench.commands.run_output import finish
 from bench.config.workloads import workload_of
 from bench.errors import BenchError, UserError, printable
 from bench.launch import joining, launcher
+from bench.launch.joining import LOG_BYTES, LOOK_S, QUIET_S, Rank, tail
 from bench.launch.progress_bar import LiveProgress
-from bench.launch.rank import LOG_BYTES, LOOK_S, QUIET_S, Rank, tail
 from bench.measure import node
 from bench.process.tree import GRACE_S
 from bench.record.describe import epoch_line

@@ -17,8 +17,7 @@ from bench.config.rules import GPT
 from bench.config.workloads import work, workload_of
 from bench.errors import ExitCode, UserError
 from bench.files import PROJECT
-from bench.launch.devices import usable_gpus
-from bench.launch.gpu_fit import LEAST_FREE_GIB
+from bench.launch.devices import LEAST_FREE_GIB, usable_gpus
 from bench.launch.launcher import resolve_here
 from bench.measure import cgroup
 from bench.measure.environment import usable_cores

@@ -1,5 +1,2 @@
-"""Getting what a run needs onto this machine: the environment, and a Horovod that fits the installed torch.
-
-`packages.py` is what `make` calls first, on a bare Python. `horovod_install.py` is `bench install-horovod`.
-Nothing here imports torch.
-"""
+"""Install what a run needs: the environment (packages.py, which `make` runs on a bare Python) and a Horovod that fits
+the installed torch (horovod_install.py). Nothing here imports torch."""

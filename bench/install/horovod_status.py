@@ -1,11 +1,9 @@
-"""Horovod's state for this interpreter, read in milliseconds and without importing torch.
-
-A wheel's own name says what it was built for, so names are all that is compared:
-`horovod-0.28.1+torch2.14.1.cu130.gloo.mpi.avx-cp311-cp311-linux_x86_64.whl`.
-"""
+"""Horovod's state for this interpreter, in milliseconds and without torch, by the wheel's name:
+`horovod-0.28.1+torch2.14.1.cu130.gloo.mpi.avx-cp311-cp311-linux_x86_64.whl`."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -17,24 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.install import cuda, toolchain
+from bench.install import toolchain
+from bench.measure.nvml import visible_gpus
 from bench.process.tree import capture
 
 VERSION = "0.28.1"
 WORDS = {"nccl": "NCCL", "mpi": "MPI", "gloo": "Gloo"}  # what a Horovod can talk over
 IMPORT_S = 300.0  # for a fresh process to import torch, or Horovod, on a busy machine
+FOR_CPU_ONLY = "for Horovod on CPUs only run `bench install-horovod --gpu none`"
 ASK = f"import horovod.torch as hvd; print(*(name for name in {tuple(WORDS)} if getattr(hvd, name + '_built')()))"
 
 
 @dataclass(frozen=True)
 class Status:
-    """Horovod's state for this interpreter.
-
-    state: "ready"; "missing"; "no torch"; "other torch" (built for another version); "no nccl" (built for
-    CPUs, and there is a GPU); "no mpi" (built without, and it is asked for); "other cpu" (uses instructions this CPU
-    lacks); "other gpu" (built for the GPUs of another machine alone); "unknown build" (not built by `bench
-    install-horovod`: only an import can tell).
-    """
+    """state: "ready"; "missing"; "no torch"; "other torch" (built for another version); "no nccl" (built for CPUs, and
+    there is a GPU); "no mpi"; "other cpu" (uses instructions this CPU lacks); "other gpu"; "unknown build" (not ours:
+    only an import can tell)."""
 
     state: str
     horovod: str | None  # installed version, as in "0.28.1+torch2.14.1.cu130.gloo.avx"
@@ -48,23 +44,48 @@ class Status:
 
 
 def status(gpu: str = "auto", mpi: bool = False) -> Status:
-    """What is installed and cached; `gpu` and `mpi` as in --gpu and --mpi. Raises UserError for nccl on a torch without
-    CUDA, and for here where no GPU is visible."""
+    """`gpu` and `mpi` as in --gpu and --mpi. Raises UserError if the machine does not have what --gpu needs."""
     installed, torch = installed_version(), torch_version()
     if torch is None:
         return Status("no torch", installed, None, None, None)
     version, torch_cuda = torch
-    kind = cuda.wanted_kind(gpu, torch_cuda)
+    kind = wanted_kind(gpu, torch_cuda)
     simd = bool(toolchain.simd_flags())
-    archs = cuda.archs_here()
+    found = {one.compute_capability.replace(".", "") for one in visible_gpus() if one.compute_capability}
+    archs = tuple(sorted(found, key=int))  # as in ("80", "90")
     if gpu == "here" and not archs:
         raise UserError("--gpu here builds for the GPUs that are visible here, and none is: use --gpu nccl or none")
     label = version_label(version, kind, simd, archs if gpu == "here" else (), mpi)
     return Status(judge(installed, version, kind, simd, archs, mpi), installed, version, label, cached_wheel(label))
 
 
+def wanted_kind(choice: str, torch_cuda: str | None) -> str:
+    """Backend for --gpu: "gloo" (CPUs) or "nccl" (GPUs and CPUs). Raises UserError for nccl on a torch without CUDA."""
+    if choice in ("nccl", "here") and not torch_cuda:
+        remedy = f"install one with CUDA (`make setup TORCH=cuda`), or {FOR_CPU_ONLY}"
+        raise UserError(f"the installed torch was built without CUDA, which NCCL needs: {remedy}")
+    if choice == "auto":
+        return "nccl" if torch_cuda and gpu_present() else "gloo"
+    return "gloo" if choice == "none" else "nccl"
+
+
+def gpu_present() -> bool:
+    """Whether NVML finds a GPU; without pynvml, whether the driver shows one."""
+    try:
+        import pynvml
+    except ImportError:
+        return os.path.exists("/dev/nvidia0")
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            return pynvml.nvmlDeviceGetCount() > 0
+        finally:
+            pynvml.nvmlShutdown()
+    return False
+
+
 def torch_version() -> tuple[str, str | None] | None:
-    """(version, CUDA version or None) of the installed torch, from its version.py; None without torch."""
+    """(version, CUDA version or None) from torch's version.py; None without torch."""
     text = _torch_version_file()
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     with_cuda = re.search(r"^cuda.*= '([^']+)'", text, re.MULTILINE)
@@ -72,52 +93,28 @@ def torch_version() -> tuple[str, str | None] | None:
 
 
 def torch_rocm() -> str | None:
-    """None for a torch that is not built for AMD's GPUs."""
     found = re.search(r"^(?:hip|rocm)\b.*= '([^']+)'", _torch_version_file(), re.MULTILINE)
     return found.group(1) if found else None
 
 
 def _torch_version_file() -> str:
-    """ "" without torch."""
     spec = importlib.util.find_spec("torch")
     path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     return path.read_text() if path and path.is_file() else ""
 
 
 def version_label(torch: str, kind: str, simd: bool, archs: tuple[str, ...] = (), mpi: bool = False) -> str:
-    """The local version of a wheel: torch's version, what it communicates by, whether it needs AVX, and the GPUs it is
-    for, where it is not for all that torch is for.
-
-    >>> version_label("2.14.1+cpu", "gloo", True, mpi=True)
-    'torch2.14.1.cpu.gloo.mpi.avx'
-
-    >>> version_label("2.14.1+cu130", "gloo", True)
-    'torch2.14.1.cu130.gloo.avx'
-    >>> version_label("2.14.1+cu130", "nccl", False, ("90",))
-    'torch2.14.1.cu130.nccl.sm90'
-    """
+    """A wheel's local version: torch's version, backends, AVX, and the GPUs if it is for specific ones."""
     parts = re.split(r"[^a-z0-9]+", torch.lower()) + [kind] + ["mpi"] * mpi + ["avx"] * simd + [f"sm{a}" for a in archs]
     return "torch" + ".".join(str(int(part)) if part.isdigit() else part for part in parts)
 
 
 def archs_of(version: str) -> list[str]:
-    """As in ["90"]; empty for a wheel that is for all that torch is for."""
     return re.findall(r"\.sm(\d+)\b", version)
 
 
-def judge(
-    installed: str | None, torch: str, kind: str, simd: bool, archs: tuple[str, ...] = (), mpi: bool = False
-) -> str:
-    """The state (see Status) of an installed version against what is wanted. NCCL wheels serve CPUs too, and those with
-    MPI whoever asks for none. archs: of the GPUs here.
-
-    >>> judge("0.28.1+torch2.6.0.gloo", "2.6.0", "gloo", simd=True)
-    'ready'
-    >>> judge("0.28.1+torch2.6.0.gloo", "2.7.0", "gloo", simd=True)
-    'other torch'
-    >>> judge("0.28.1", "2.7.0", "gloo", simd=True)
-    'unknown build'
-    """
+def judge(installed: str | None, torch: str, kind: str, simd: bool, archs: tuple = (), mpi: bool = False) -> str:
+    """The state (see Status) of an installed version. NCCL wheels also work on CPUs. archs: of the GPUs here."""
     if installed is None:
         return "missing"
     found = re.fullmatch(r"[^+]+\+(torch[a-z0-9.]+?)\.(gloo|nccl)(\.mpi)?(\.avx)?(?:\.sm\d+)*", installed)
@@ -136,40 +133,33 @@ def judge(
 
 
 def nccl_built() -> bool:
-    """Whether the installed Horovod talks NCCL: without it, it takes no tensors of a GPU."""
+    """Without NCCL, Horovod takes no GPU tensors."""
     return "NCCL" in installed_with()
 
 
 def mpi_built() -> bool:
-    """Whether the installed Horovod talks MPI, under mpirun: without it, it has no Adasum."""
+    """Without MPI, Horovod has no Adasum."""
     return "MPI" in installed_with()
 
 
 def installed_with() -> list[str]:
-    """What the installed Horovod can talk over, as in ["MPI", "Gloo"]: by the name of its wheel; a build that is not
-    ours is asked in a fresh process, and has nothing where it does not import."""
+    """The backends of the installed Horovod, as in ["MPI", "Gloo"]. A foreign build is imported to find out."""
     return built_with((installed_version() or "").partition("+")[2]) or _says()
 
 
 def built_with(label: str) -> list[str]:
-    """The same of the label of a wheel of ours, which always has Gloo; empty for another label.
-
-    >>> built_with("torch2.14.1.cpu.gloo.mpi.avx"), built_with("torch2.14.1.cu130.nccl"), built_with("local")
-    (['MPI', 'Gloo'], ['NCCL', 'Gloo'], [])
-    """
+    """The backends by a wheel's label, as in ["MPI", "Gloo"]; empty for another label."""
     found = re.match(r"torch[a-z0-9.]+?\.(gloo|nccl)(?:\.(mpi))?\b", label)
     return [word for name, word in WORDS.items() if name in (*found.groups(), "gloo")] if found else []
 
 
 @functools.cache
 def _says() -> list[str]:
-    """What a build that is not ours says of itself; asked once per process."""
     command = [sys.executable, "-W", "ignore", "-c", ASK]
     return [WORDS[name] for name in capture(command, IMPORT_S).out.strip().rpartition("\n")[2].split() if name in WORDS]
 
 
 def cache_dir() -> Path:
-    """Where wheels, the downloaded source and build logs are kept: under $XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "data-parallel-bench"
 
@@ -181,8 +171,7 @@ def cached_wheel(label: str) -> Path | None:
     return found[0] if found else None
 
 
-def installed_version() -> str | None:
-    try:
-        return importlib.metadata.version("horovod")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def installed_version(package: str = "horovod") -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None

@@ -1,12 +1,6 @@
-"""What `make` runs before anything else: bring this project's packages to a Python, once.
-
-`--venv .venv` makes an environment of its own with exactly the versions of requirements.lock. `--venv none`
-takes the Python that runs this as it is (Colab, Kaggle, a cluster's module) and adds only what is missing:
-every version that is installed stays. Either way Horovod follows, and a machine that cannot build it still
-gets everything else. At the end an empty file, the stamp, tells make that all is done.
-
-Standard library only, and no syntax newer than Python 3.8: an old Python must get as far as being told so.
-"""
+"""What `make` runs first, on a bare Python. `--venv .venv` makes an environment with the versions of requirements.lock;
+`--venv none` adds what is missing to this Python (Colab, a cluster's module). Then Horovod; a machine that cannot build
+it still gets the rest. Standard library only, in the syntax of Python 3.8."""
 
 from __future__ import annotations
 
@@ -30,32 +24,28 @@ from bench.process import tree
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = Path(__file__).with_name("requirements.lock")
 NOTEBOOKS_LOCK = Path(__file__).with_name("requirements-notebooks.lock")
-NOTEBOOKS_EXTRAS = ["notebooks", "grading", "site"]  # what that lock holds
-STATE = Path(".setup")  # the log, the lock, and the stamps of Pythons that are not ours
+NOTEBOOKS_EXTRAS = ["notebooks", "grading", "site"]  # in that lock
+STATE = Path(".setup")  # the log, the lock, and the stamps of other Pythons
 LOG = STATE / "setup.log"
-LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # what the versions in the lock exist for
-OWN_PYTHONS = ((3, 10), *LOCKED_PYTHONS)  # what the code runs on
-PLAN = "Setting up {}, once: about 2 minutes for the packages ({}), then 2-4 minutes for Horovod"
+LOCKED_PYTHONS = ((3, 11), (3, 12), (3, 13))  # of the lock
+OWN_PYTHONS = ((3, 10), *LOCKED_PYTHONS)  # of the code
 TRIAL_S = 60.0  # for a Python to start
-ENDING_S = 30.0  # for the building of Horovod to end its compilers and remove its work folder
-CUDA_SIZE, CPU_SIZE = "3 GB", "under 1 GB"  # to download
+ENDING_S = 30.0  # for Horovod's build to end its compilers and remove its work folder
 
 
 class SetupError(Exception):
-    """One line for the reader."""
+    pass
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Set up, or with --stamp-name print where the stamp of this Python belongs. Returns the exit code."""
+    """Set up, or with --stamp-name print where this Python's stamp is. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.install.packages")
     parser.add_argument("--venv", default=".venv", help="a folder, or none for the Python that runs this")
     parser.add_argument("--stamp", type=Path, help="the file to touch when all is done")
     parser.add_argument("--stamp-name", action="store_true", help="print the stamp's place for --venv none")
     parser.add_argument("--check", action="store_true", help="only say whether this Python is too old or too new")
     parser.add_argument("--extra", action="append", default=[], help="with none: an extra of pyproject.toml")
-    parser.add_argument(
-        "--torch", default="auto", help="PyTorch's build: cpu, cuda (PyPI's), cu126, …; auto: by the driver"
-    )
+    parser.add_argument("--torch", default="auto", help="build: cpu, cuda (PyPI's), cu126, …; auto: by the driver")
     parser.add_argument("--notebooks", action="store_true", help="only add what the course needs")
     args = parser.parse_args(argv)
     if args.stamp_name:
@@ -65,16 +55,16 @@ def main(argv: list[str] | None = None) -> int:
         if args.torch not in torch_build.CHOICES:
             raise SetupError(f"TORCH={args.torch}: choose one of {', '.join(torch_build.CHOICES)}")
         if args.torch != "auto" and args.venv == "none":
-            raise SetupError("TORCH is of the environment that is made, and VENV=none uses the torch that is there")
+            raise SetupError("TORCH does not apply to VENV=none, which uses the installed torch")
         if args.check:
             check_python(OWN_PYTHONS if args.venv == "none" else LOCKED_PYTHONS)
         elif args.venv == "none":
             complete_this_python(args.extra + NOTEBOOKS_EXTRAS * args.notebooks)
         elif args.notebooks:
             add_notebooks(Path(args.venv))
+        elif args.torch != "auto" and is_ready(Path(args.venv), args.torch, args.stamp):
+            return 0
         else:
-            if args.torch != "auto" and is_ready(Path(args.venv), args.torch, args.stamp):
-                return 0
             make_venv(Path(args.venv), args.torch)
         if args.stamp:
             args.stamp.touch()
@@ -85,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"setup: {error.filename or 'writing'}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("setup: stopped; the next make goes on from here", file=sys.stderr)
+        print("setup: stopped; the next make continues", file=sys.stderr)
         return 130
     return 0
 
@@ -94,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def is_ready(folder: Path, torch: str, stamp: Path | None) -> bool:
-    """Whether an environment has this build of torch, and is up to date: with TORCH= make asks for it every time."""
+    """Whether an environment has this torch build and is up to date."""
     lock = LOCK.read_text()
     found, wanted = (torch_build.named(build, lock) for build in (torch_build.installed(folder), torch))
     if stamp is None or not stamp.exists() or found != wanted:
@@ -103,7 +93,7 @@ def is_ready(folder: Path, torch: str, stamp: Path | None) -> bool:
 
 
 def make_venv(folder: Path, torch: str = "auto") -> None:
-    """Goes on where it was interrupted. torch: which build; an environment with another one is made anew."""
+    """torch: which build; an environment with another one is made again. Continues where it was interrupted."""
     check_python(LOCKED_PYTHONS)
     check_owner(folder)
     python = folder / "bin" / "python"
@@ -113,10 +103,11 @@ def make_venv(folder: Path, torch: str = "auto") -> None:
         if why:
             print(why, flush=True)
         found = torch_build.named(torch_build.installed(folder), lock)
-        usable = _is_usable(python) and found in (None, build)
-        size = CPU_SIZE if build == "cpu" else CUDA_SIZE
-        print(f"Bringing {folder} up to date" if usable else PLAN.format(folder, size), flush=True)
-        if not usable:
+        if _is_usable(python) and found in (None, build):
+            print(f"Bringing {folder} up to date", flush=True)
+        else:
+            size = "under 1 GB" if build == "cpu" else "3 GB"
+            print(f"Setting up {folder}: 2 minutes for packages ({size}), 2-4 minutes for Horovod", flush=True)
             step([sys.executable, "-m", "venv", "--clear", str(folder)], f"creating {folder}")
         if build == "cuda":
             install_lock(python, LOCK, "installing the locked packages")
@@ -127,48 +118,39 @@ def make_venv(folder: Path, torch: str = "auto") -> None:
 
 
 def check_owner(folder: Path) -> None:
-    """Raise SetupError for what is there and is no environment, or is that of another clone of this project, which
-    would import this one from then on."""
+    """Raise SetupError for a folder that is not an environment, or belongs to another clone of this project."""
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not is_empty and not (folder / "pyvenv.cfg").exists():
-        raise SetupError(f"{folder} is no virtual environment: move it away, or name another folder in VENV=")
+        raise SetupError(f"{folder} is not a virtual environment: move it, or name another folder in VENV=")
     for path in folder.glob("lib/python3*/site-packages/data_parallel_bench-*.dist-info/direct_url.json"):
         try:
             url = urllib.parse.urlsplit(json.loads(path.read_text())["url"])
             clone = Path(urllib.parse.unquote(url.path))
-        except (ValueError, KeyError, TypeError, AttributeError):  # an editor's, or cut short: it is installed again
+        except (ValueError, KeyError, TypeError, AttributeError):  # damaged: it is installed again
             continue
         if url.scheme == "file" and (clone / "bench" / "install").is_dir() and not clone.samefile(ROOT):
-            raise SetupError(
-                f"{folder} is the environment of {clone}: name another folder in VENV=, or remove it first"
-            )
+            raise SetupError(f"{folder} belongs to {clone}: name another folder in VENV=, or remove it first")
 
 
 def install_project(python: Path) -> None:
-    """This clone, so that its files are what is imported."""
     step([*pip_install(python), "--no-deps", "--no-build-isolation", "-e", str(ROOT)], "installing this project")
 
 
 def install_other_build(python: Path, build: str, or_else: bool) -> None:
-    """The lock with another build of PyTorch in place of its own. With CUDA it brings libraries that the lock has not.
-    or_else: take the lock's own where this fails."""
+    """The lock with another torch build. or_else: use the lock's own if this fails."""
     install_lock(python, lock_without_cuda(LOCK), "installing the locked packages but PyTorch")
     index, title = torch_build.index(build), f"installing PyTorch's build {build}"
     wanted = [*(["--no-deps"] if build == "cpu" else []), *torch_build.requirements(LOCK.read_text(), build)]
-    with_pip = [*pip_install(python), "--index-url", index, *wanted]
-    with_uv = [*uv_install(python), "--default-index", index, *wanted]
-    if python.with_name("uv").exists() and run_logged(with_uv, LOG, title, env=uv_environment(python)) == 0:
-        return
-    if run_logged(with_pip, LOG, f"{title} with pip") != 0:
+    try:
+        install(python, wanted, title, index)
+    except SetupError:
         if not or_else:
-            sys.stderr.write(tail(LOG))
-            raise SetupError(f"{title} from {index} failed; the whole log: {LOG}; or use TORCH=cuda, or cpu")
-        print("PyTorch's build for CPUs could not be installed: taking the ordinary build (3 GB)", flush=True)
+            raise SetupError(f"{title} from {index} failed: see {LOG}, or use TORCH=cuda, or cpu") from None
+        print("PyTorch's CPU build could not be installed: taking the CUDA build (3 GB)", flush=True)
         install_lock(python, LOCK, "installing the locked packages")
 
 
 def lock_without_cuda(lock: Path) -> Path:
-    """A lock without torch and what its build with CUDA needs, in a file of its own."""
     path = STATE / f"without-torch-{lock.name}"
     path.write_text(torch_build.without_cuda(lock.read_text()))
     return path
@@ -183,20 +165,25 @@ def add_notebooks(folder: Path) -> None:
 
 
 def install_lock(python: Path, lock: Path, title: str) -> None:
-    """Install exactly what a lock names: with uv, which is several times as fast, or with pip where uv cannot be had or
-    fails. Either checks the checksums."""
-    uv, wanted = python.with_name("uv"), STATE / "requirements-uv.txt"
-    wanted.write_text(re.search(r"^uv==.*?(?=^\S|\Z)", LOCK.read_text(), re.MULTILINE | re.DOTALL)[0])
-    verified = ["--require-hashes", "-r"]
-    with_pip = [*pip_install(python), *verified]
-    with_uv = [*uv_install(python), *verified]
-    fetched = uv.exists() or run_logged([*with_pip, str(wanted), "--retries", "1"], LOG, "fetching uv") == 0
-    if not fetched or run_logged([*with_uv, str(lock)], LOG, title, env=uv_environment(python)) != 0:
-        step([*with_pip, str(lock)], f"{title} with pip")
+    """Install exactly a lock, with checksums."""
+    if not python.with_name("uv").exists():
+        wanted = STATE / "requirements-uv.txt"
+        wanted.write_text(re.search(r"^uv==.*?(?=^\S|\Z)", LOCK.read_text(), re.MULTILINE | re.DOTALL)[0])
+        run_logged([*pip_install(python), "--require-hashes", "-r", str(wanted), "--retries", "1"], LOG, "fetching uv")
+    install(python, ["--require-hashes", "-r", str(lock)], title)
+
+
+def install(python: Path, wanted: list[str], title: str, index: str = "") -> None:
+    """Install with uv, which is several times as fast, or with pip if there is no uv, or it fails."""
+    uv = python.with_name("uv")
+    with_uv = [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
+    with_uv += [*(["--default-index", index] if index else []), *wanted]
+    if not uv.exists() or run_logged(with_uv, LOG, title, env=uv_environment(python)) != 0:
+        step([*pip_install(python), *(["--index-url", index] if index else []), *wanted], f"{title} with pip")
 
 
 def uv_environment(python: Path) -> dict[str, str]:
-    """The environment for uv, which reads no settings of pip: the package indexes that pip is told of."""
+    """uv does not read pip's settings: pass its package indexes on."""
     said = tree.capture([str(python), "-m", "pip", "config", "list"], TRIAL_S).out
     names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
     told = {}
@@ -206,59 +193,42 @@ def uv_environment(python: Path) -> dict[str, str]:
     return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_HTTP_TIMEOUT": "120", **told, **os.environ}
 
 
-def uv_install(python: Path) -> list[str]:
-    uv = python.with_name("uv")
-    return [str(uv), "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
-
-
 def pip_install(python: Path) -> list[str]:
     return [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
 
 
 def check_python(wanted: tuple) -> None:
-    if sys.version_info[:2] not in wanted:
-        raise SetupError(wrong_python(wanted))
-
-
-def wrong_python(wanted: tuple) -> str:
-    """The line for a Python outside the supported range; it names a right one where PATH has it."""
+    """Raise SetupError for an unsupported Python; it names a right one on PATH."""
+    if sys.version_info[:2] in wanted:
+        return
     names = [f"{major}.{minor}" for major, minor in wanted]
-    here = [f"python{name}" for name in reversed(names) if _starts(f"python{name}")]
-    remedy = f"run `make PYTHON={here[0]} ...`" if here else f"install Python {names[-1]}, name it in PYTHON="
+    paths = {name: shutil.which(f"python{name}") for name in reversed(names)}
+    here = [name for name, path in paths.items() if path and _runs(path, "")]  # version managers leave broken ones
+    remedy = f"run `make PYTHON=python{here[0]} ...`" if here else f"install Python {names[-1]}, name it in PYTHON="
     this_one = f"{sys.executable} is {sys.version_info[0]}.{sys.version_info[1]}"
-    return f"Python {names[0]} to {names[-1]} is needed, and {this_one}: {remedy}"
+    raise SetupError(f"Python {names[0]} to {names[-1]} is needed, and {this_one}: {remedy}")
 
 
-def _starts(command: str) -> bool:
-    """Whether this Python is there and starts: version managers leave commands on PATH that do not."""
-    path = shutil.which(command)
-    return bool(path) and tree.capture([path, "-c", ""], TRIAL_S).code == 0
+def _runs(python: str, code: str) -> bool:
+    return tree.capture([python, "-c", code], TRIAL_S).code == 0
 
 
 def _is_usable(python: Path) -> bool:
-    """Whether an environment is there and whole: one whose making was interrupted has no pip."""
-    if not python.exists():
-        return False
+    """Whether an environment is complete: an interrupted one has no pip."""
     check = f"import pip, sys; sys.exit(sys.version_info[:2] not in {LOCKED_PYTHONS})"
-    return tree.capture([str(python), "-c", check], TRIAL_S).code == 0
+    return python.exists() and _runs(str(python), check)
 
 
 # --- The Python that is there -------------------------------------------------------------------------------
 
 
 def complete_this_python(extras: list[str]) -> None:
-    """Install what pyproject.toml names and this Python lacks; what is here stays. Then Horovod."""
     check_python(OWN_PYTHONS)
+    remedy = "load a module or environment that has it, or leave out VENV=none"
     if importlib.util.find_spec("torch") is None:
-        raise SetupError(
-            f"torch is not installed for {sys.executable}: load the module or environment that has it,"
-            " or leave out VENV=none"
-        )
-    if torch_build.too_old(torch := _version("torch")):
-        raise SetupError(
-            f"torch {torch} is installed for {sys.executable}, and {torch_build.oldest()} or newer is needed:"
-            " load a module or environment that has it, or leave out VENV=none"
-        )
+        raise SetupError(f"torch is not installed for {sys.executable}: {remedy}")
+    if oldest := torch_build.too_old(torch := _version("torch")):
+        raise SetupError(f"torch {torch} is installed for {sys.executable}, but {oldest} or newer is needed: {remedy}")
     missing = missing_requirements(extras)
     if extras and not missing:
         return
@@ -272,20 +242,17 @@ def complete_this_python(extras: list[str]) -> None:
 
 
 def missing_requirements(extras: list[str]) -> list[str]:
-    """The requirements of pyproject.toml (and of the named extras) whose package is not installed at all."""
     try:
         import tomllib
     except ImportError:  # Python 3.10
         from pip._vendor import tomli as tomllib
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = list(project["dependencies"])
-    for extra in extras:
-        wanted += project["optional-dependencies"][extra]
-    return [line for line in wanted if not _installed(re.split(r"[<>=!~ \[;]", line)[0])]
+    wanted = project["dependencies"] + [line for extra in extras for line in project["optional-dependencies"][extra]]
+    return [line for line in wanted if not _version(re.split(r"[<>=!~ \[;]", line)[0])]
 
 
 def installed_versions() -> list[str]:
-    """As `name==version`, for pip's constraints; not those from a folder or a URL, which an index may not know."""
+    """As `name==version`, for pip's constraints; without those from a folder or URL."""
     lines = set()
     for package in importlib.metadata.distributions():
         name = package.metadata["Name"]
@@ -295,19 +262,14 @@ def installed_versions() -> list[str]:
 
 
 def stamp_of_this_python() -> Path:
-    """One stamp for each pair of interpreter and torch: after a change of either, make sets up again."""
+    """One stamp per interpreter and torch."""
     torch = importlib.util.find_spec("torch")
     version = Path(torch.origin).with_name("version.py") if torch and torch.origin else None
     parts = [sys.executable, sys.version, version.read_text() if version and version.exists() else ""]
     return STATE / f"ready-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
-def _installed(name: str) -> bool:
-    return bool(_version(name))
-
-
 def _version(name: str) -> str:
-    """ "" of a package that is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -318,7 +280,7 @@ def _version(name: str) -> str:
 
 
 def install_horovod(python: Path) -> None:
-    """Run `bench install-horovod`; where that fails it has said why, and the set-up goes on."""
+    """A failure prints its reason, and the set-up continues."""
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     command = [str(python), "-m", "bench", "install-horovod"]
@@ -330,15 +292,14 @@ def install_horovod(python: Path) -> None:
 
 
 def step(command: list[str], title: str) -> None:
-    """One logged command. Raises SetupError, after the end of the log, where it fails."""
     if run_logged(command, LOG, title) != 0:
         sys.stderr.write(tail(LOG))
-        raise SetupError(f"{title} failed; the whole log: {LOG}")
+        raise SetupError(f"{title} failed: see {LOG}")
 
 
 @contextlib.contextmanager
 def one_at_a_time():
-    """Let a second make in this folder wait until the first has set up; start the log anew."""
+    """Wait for another make in this folder; start the log again."""
     import fcntl
 
     STATE.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is started on one machine of a run: the engine's command and its environment, made on that machine."""
+"""The engine's command and its environment on one machine of a run."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from bench.launch.placement import Placement
 from bench.measure import steady, waiting
 from bench.process.guard import RANK_IN
 
-LATER_S = 300  # after TIMEOUT, by which the launcher has found who hangs
-# What an engine tells its ranks, and a rank of ours must hear from its own engine alone.
+LATER_S = 300  # after TIMEOUT: the launcher explains a hang first
+# Variables by which an engine informs its ranks: those of an outer engine are dropped.
 OF_ENGINES = re.compile(
     "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)|(TORCHELASTIC|PET|PMI|PMIX)_.*"
     "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|GLOO_RENDEZVOUS_.*|RENDEZVOUS_.*|HOSTNAME|ELASTIC)"
@@ -25,8 +25,7 @@ OF_ENGINES = re.compile(
 
 
 def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: float) -> tuple[list[str], dict]:
-    """The engine's command line on this machine, and its whole environment. started: when the run began, by this
-    machine's ``steady`` clock. Raises UserError when the engine cannot start this config here."""
+    """The engine's command line and whole environment. started: by this machine's clock. Raises UserError."""
     engine = "torchrun" if placement.joins and MODES[config.mode].one_process else config.launcher
     argv, variables = ENGINES[engine].command(config, run_dir, placement)
     inherited = {name: value for name, value in os.environ.items() if not OF_ENGINES.fullmatch(name)}
@@ -36,17 +35,13 @@ def command_of(config: RunConfig, run_dir: Path, placement: Placement, started: 
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """The number of OpenMP threads of a process and how long they spin while they wait, set for all modes in one place:
-    a launcher's own default (torchrun sets 1, horovodrun none) would give one mode more threads than another."""
+    """OpenMP threads per process, the same for all modes: torchrun would set 1, horovodrun none."""
     return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **waiting.variables(os.environ)}
 
 
 def hang_variables(config: RunConfig) -> dict[str, str]:
-    """What lets a hang over NCCL be explained, for every mode alike; empty on CPUs. What the user has set stays.
-
-    torch keeps what each rank has issued last (torch 2.11 and newer by themselves; some microseconds a collective), and
-    its own watchdog, which ends a stuck process after 8 minutes without a reason, comes after TIMEOUT.
-    """
+    """Settings that let a NCCL hang be explained: the flight recorder, and a watchdog later than TIMEOUT (by default
+    torch ends a stuck process after 8 minutes without a reason). The user's values win."""
     if config.device != "cuda":
         return {}
     version = (torch_version() or ["0.0"])[0]
@@ -56,8 +51,6 @@ def hang_variables(config: RunConfig) -> dict[str, str]:
 
 
 def common_variables(started: float) -> dict[str, str]:
-    """What every engine's processes get: when the command began, its clock, where this code is, and in which variable a
-    rank finds its number, unless the engine names another one."""
     return {
         RANK_IN: "RANK",
         steady.STARTED_AT: str(started),

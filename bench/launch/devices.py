@@ -1,7 +1,12 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
+import functools
+import importlib.util
 import math
+import mmap
 import os
+import re
+from pathlib import Path
 
 import psutil
 
@@ -10,11 +15,17 @@ from bench.config.options import Parallel, RunConfig
 from bench.config.sections import Resources
 from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
-from bench.launch.gpu_fit import NO_ROCM, has_amd, require_fit, require_no_amd, require_torch
+from bench.install import torch_build
+from bench.install.horovod_status import torch_rocm, torch_version
 from bench.measure import cgroup, nccl, nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
 
+LEAST_FREE_GIB = 0.5  # that CUDA itself needs on a GPU
+NUMA_NODES = Path("/sys/devices/system/node")
+AMD = Path("/dev/kfd")  # of AMD's driver, also for integrated graphics
+NO_ROCM = "AMD GPUs (ROCm) are not supported"
+SHORT_FROM = "8.0"  # compute capability with TF32 and bf16 (Ampere)
 LEAST_MIB = 64  # of a process with torch that does nothing
 HELD = 0.1  # of a GPU's memory, by others: a desktop, or another run
 # Flags of a CPU that computes in a short format: x86, ARM.
@@ -22,7 +33,7 @@ SHORT = {"bf16": {"avx512_bf16", "amx_bf16", "bf16"}, "fp16": {"avx512_fp16", "a
 
 
 def choose_device(config: RunConfig) -> str:
-    """ "cuda" or "cpu". Raises UserError when GPUs are asked for and missing, or fewer than GPUS, or cannot be used."""
+    """Device: "cuda" or "cpu". Raises UserError if the GPUs asked for are missing or cannot be used."""
     require_torch(config)
     require_no_amd(config)
     gpus = [] if config.device == "cpu" else usable_gpus(config)
@@ -37,19 +48,15 @@ def choose_device(config: RunConfig) -> str:
             raise UserError("PRECISION=tf32 is arithmetic of NVIDIA GPUs, and none is used: use fp32")
         needed = SHORT.get(config.precision)
         if needed and not needed & set(cpu_flags()) and not config.allow_slow:
-            raise UserError(
-                f"PRECISION={config.precision}: this CPU has no {config.precision} instructions, and without them it "
-                "is 6 to 40 times slower: use fp32, or ALLOW_SLOW=1 to see it"
-            )
+            slow = f"this CPU has no {config.precision} instructions and is 6 to 40 times slower without"
+            raise UserError(f"PRECISION={config.precision}: {slow}: use fp32, or ALLOW_SLOW=1 to see it")
         return "cpu"
     needed = 1 if config.share_gpu else config.num_devices
     if len(gpus) < needed and config.gpu_ids:
         raise UserError(f"GPUS={config.gpu_ids} names {len(gpus)} GPU, and {needed} are needed: name {needed} or more")
     if len(gpus) < needed:
-        raise UserError(
-            f"GPUS={config.num_devices}, but {len(gpus)} visible here: use GPUS={len(gpus)} or fewer, or DEVICE=cpu "
-            "for CPU workers"
-        )
+        here = f"{len(gpus)} visible here: use GPUS={len(gpus)} or fewer"
+        raise UserError(f"GPUS={config.num_devices}, but {here}, or DEVICE=cpu for CPU workers")
     require_fit(config, gpus[:needed])
     return "cuda"
 
@@ -59,16 +66,12 @@ def require_memory(config: RunConfig) -> None:
     limit = min(psutil.virtual_memory().total, cgroup.memory_limit() or math.inf)
     most = int(limit // (LEAST_MIB * 2**20))
     if config.num_processes > most:
-        raise UserError(
-            f"GPUS={config.num_devices}: each process takes {LEAST_MIB} MiB at least, and this machine has "
-            f"{limit / 2**30:.1f} GiB of memory: use GPUS={most} or less"
-        )
+        what = f"each process needs {LEAST_MIB} MiB, and this machine has {limit / 2**30:.1f} GiB of memory"
+        raise UserError(f"GPUS={config.num_devices}: {what}: use GPUS={most} or less")
 
 
 def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
-    """The lowest compute capability and the least memory, in GiB, of the GPUs that a run uses: every rank computes
-    alike. Of a GPU of which others hold a part, what they leave. None for what one of them does not tell, and on a
-    CPU."""
+    """The lowest compute capability and least memory (GiB) of a run's GPUs; None if unknown, and on a CPU."""
     gpus = usable_gpus(config)[: 1 if config.share_gpu else config.num_devices]
     told = [gpu.compute_capability and tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus]
     memory = [memory_left(gpu) for gpu in gpus]
@@ -76,7 +79,7 @@ def weakest(config: RunConfig) -> tuple[tuple[int, int] | None, float | None]:
 
 
 def memory_left(gpu: Gpu) -> float | None:
-    """The memory of a GPU in GiB; where others hold more than a tenth of it, what is free."""
+    """A GPU's memory in GiB; where others hold more than a tenth of it, what is free."""
     device, _ = nvml.open_device(uuid=gpu.uuid)
     free, total = device and device.free_bytes(), gpu.memory_total_gib
     if free is None or total is None or free >= (1 - HELD) * total * nvml.GIB:
@@ -85,7 +88,7 @@ def memory_left(gpu: Gpu) -> float | None:
 
 
 def weakest_of(told: list) -> tuple:
-    """The same over machines, from what ``weakest`` says on each, as it comes back as JSON.
+    """``weakest`` over machines.
 
     >>> weakest_of([[[8, 0], 79.2], [[7, 5], 14.6]]), weakest_of([[[8, 0], None], [None, 14.6]])
     (((7, 5), 14.6), (None, None))
@@ -95,13 +98,12 @@ def weakest_of(told: list) -> tuple:
 
 
 def remarks(asked: RunConfig) -> list[str]:
-    """What a person must know of the devices that a run gets, a sentence each."""
+    """Sentences about the devices that a person should know."""
     return [sentence for sentence in (why_cpu(asked), order_remark(asked)) if sentence]
 
 
 def why_cpu(asked: Parallel) -> str:
-    """One sentence on why DEVICE=auto takes the CPU on a machine with an NVIDIA driver or an AMD GPU; empty on one
-    without, and where the CPU was asked for."""
+    """Why DEVICE=auto takes the CPU on a machine with an NVIDIA driver or an AMD GPU; else ""."""
     if asked.device != "auto" or visible_gpus():
         return ""
     if nvml.is_absent():
@@ -110,7 +112,7 @@ def why_cpu(asked: Parallel) -> str:
 
 
 def unused_gpus(config: RunConfig) -> str:
-    """One sentence where a run of one GPU could be one of several; empty elsewhere, and for a mode of one device."""
+    """A sentence if a run on one GPU could use several; else ""."""
     more = len(visible_gpus())
     if config.device != "cuda" or config.hosts or config.num_devices > 1 or more < 2 or MODES[config.mode].max_devices:
         return ""
@@ -118,8 +120,8 @@ def unused_gpus(config: RunConfig) -> str:
 
 
 def usable_gpus(config: RunConfig) -> list[Gpu]:
-    """The GPUs that a run may use, in order: those that GPUS names, else all visible ones. A run on one device can have
-    the first slice of a GPU in MIG mode. Raises UserError where GPUS names one that is not visible here."""
+    """The GPUs that a run may use, in order: those in GPUS, else all visible ones. A run on one device can use a slice
+    of a GPU in MIG mode. Raises UserError."""
     chosen = named_gpus(config)
     if config.num_devices == 1 and chosen:
         chosen[:1] = nvml.slices_of(chosen[0])[:1] or chosen[:1]
@@ -127,24 +129,21 @@ def usable_gpus(config: RunConfig) -> list[Gpu]:
 
 
 def named_gpus(config: Resources) -> list[Gpu]:
-    """The same without slices, but for one that CUDA_VISIBLE_DEVICES names."""
+    """``usable_gpus`` without slices."""
     visible = visible_gpus()
     if not config.gpu_ids:
         return visible
     ids, chosen = parse_gpu_ids(config.gpu_ids), []
     if not visible:
-        raise UserError(
-            f"GPUS={config.gpu_ids} names GPUs, and none is visible here (`bench doctor` says why): use "
-            f"GPUS={len(ids)} for {len(ids)} CPU worker{'s' if len(ids) > 1 else ''}"
-        )
+        remedy = f"use GPUS={len(ids)} for {len(ids)} CPU worker{'s' if len(ids) > 1 else ''}"
+        raise UserError(f"GPUS={config.gpu_ids}, but no GPU is visible here (see `bench doctor`): {remedy}")
     for entry in ids:
         found = [gpu for gpu in every_gpu() if str(gpu.index) == entry or gpu.uuid.lower().startswith(entry.lower())]
         if len(found) != 1 or found[0] not in visible:
-            hidden = "is hidden by CUDA_VISIBLE_DEVICES" if found else "is not here"
+            why = "is hidden by CUDA_VISIBLE_DEVICES" if found else "is not here"
+            why = "names several GPUs" if len(found) > 1 else why
             here = ", ".join(f"{gpu.index} ({gpu.uuid[:12]}…)" for gpu in visible)
-            raise UserError(
-                f"GPUS={config.gpu_ids}: {entry} {'names several GPUs' if len(found) > 1 else hidden}: choose of {here}"
-            )
+            raise UserError(f"GPUS={config.gpu_ids}: {entry} {why}: choose from {here}")
         if found[0] in chosen:
             raise UserError(f"GPUS={config.gpu_ids} names GPU {found[0].index} twice")
         chosen += found
@@ -152,9 +151,8 @@ def named_gpus(config: Resources) -> list[Gpu]:
 
 
 def device_variables(config: RunConfig) -> dict[str, str]:
-    """What tells the ranks which GPUs are theirs: where GPUS names some, where the machine has several kinds of them,
-    and of a MIG slice. By UUID: CUDA, which counts the fastest first, and nvidia-smi may then number them differently.
-    With SHARE_GPU=1 also what lets them talk NCCL there; without it they talk Gloo."""
+    """CUDA_VISIBLE_DEVICES by UUID, because CUDA and nvidia-smi may number GPUs differently; with SHARE_GPU=1 also
+    NCCL's variables for two ranks on one GPU."""
     shared = nccl.shared_variables() if config.share_gpu and config.device == "cuda" else {}
     gpus = usable_gpus(config) if config.gpu_ids or config.device == "cuda" else []
     if not (config.gpu_ids or (gpus and (gpus[0].is_slice or mixed()))):
@@ -165,19 +163,141 @@ def device_variables(config: RunConfig) -> dict[str, str]:
 
 
 def mixed() -> bool:
-    """Whether this machine has GPUs of several kinds."""
     return len({gpu.name for gpu in every_gpu()}) > 1
 
 
 def order_remark(asked: Parallel) -> str:
-    """One sentence where CUDA_VISIBLE_DEVICES counts GPUs of several kinds: it is read here in the order of nvidia-smi,
-    and CUDA's may be another. "" elsewhere."""
+    """A sentence if CUDA_VISIBLE_DEVICES may mean other GPUs in CUDA's order than in nvidia-smi's; else ""."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or not mixed()
     if asked.device == "cpu" or same_order or not wanted[:1].isdecimal():
         return ""
     names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in visible_gpus())
-    return (
-        f"CUDA_VISIBLE_DEVICES={wanted} is read in the order of nvidia-smi ({names}); other CUDA programs count the "
-        "fastest GPU first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID: with UUIDs both mean the same."
-    )
+    other = "other CUDA programs count the fastest GPU first without CUDA_DEVICE_ORDER=PCI_BUS_ID; UUIDs are unique."
+    return f"CUDA_VISIBLE_DEVICES={wanted} is read in the order of nvidia-smi ({names}); {other}"
+
+
+# --- do torch, the config and the GPUs fit together? (without importing torch) ----------------------------------------
+
+
+def require_fit(config: RunConfig, gpus: list[Gpu]) -> None:
+    """Raise UserError if a config cannot run on these GPUs."""
+    for gpu in gpus:  # CUDA gives a process one MIG slice, and NCCL does not connect slices of one GPU
+        if gpu.is_partitioned and not nvml.slices_of(gpu):
+            why = "has no slice that can be used: make one (nvidia-smi mig -cgi), or use DEVICE=cpu"
+            raise UserError(f"GPU {gpu.index} ({gpu.name}) is in MIG mode and {why}")
+        if gpu.is_partitioned:
+            remedy = "use MODE=single GPUS=1, choose other GPUs (GPUS=0,2), turn MIG off, or use DEVICE=cpu"
+            raise UserError(f"GPU {gpu.index} ({gpu.name}) is in MIG mode, and a run gets one slice at most: {remedy}")
+    if version := torch_version():
+        require_cuda(*version, gpus)
+    for gpu in gpus:
+        require_gpu(config, gpu)
+
+
+def require_gpu(config: RunConfig, gpu: Gpu) -> None:
+    """torch has code for the GPU, which has the arithmetic of PRECISION, and room for CUDA itself."""
+    what, capability, compiled = f"GPU {gpu.index} ({gpu.name})", gpu.compute_capability, architectures()
+    if compiled and capability and not runs_on(compiled, capability):
+        why = f"has compute capability {capability}, and torch is compiled for {' '.join(compiled)}"
+        remedy = f"{setup_command([gpu])}install another torch, choose other GPUs, or use DEVICE=cpu"
+        raise UserError(f"{what} {why}: {remedy}")
+    if capability and float(capability) < float(SHORT_FROM):
+        if config.precision == "tf32":
+            why = f"compute capability {capability} has no TF32, and would compute in fp32"
+            raise UserError(f"PRECISION=tf32: {what}: {why}: use fp32 or fp16")
+        if config.precision == "bf16" and not config.allow_slow:
+            why = f"compute capability {capability} has no bf16 and emulates it slowly"
+            raise UserError(f"PRECISION=bf16: {what}: {why}: use fp16, or ALLOW_SLOW=1 to see it")
+    device, _ = nvml.open_device(uuid=gpu.uuid)
+    free = device and device.free_bytes()
+    if free is not None and free < LEAST_FREE_GIB * nvml.GIB:
+        why = f"has {free / nvml.GIB:.2f} GiB of memory free, others hold the rest (see nvidia-smi)"
+        raise UserError(f"{what} {why}: choose other GPUs (GPUS=0,2), or wait")
+
+
+def require_no_amd(config: Parallel) -> None:
+    """Raise UserError where AMD GPUs are meant: torch calls them "cuda", too."""
+    if config.device == "cpu":
+        return
+    if rocm := torch_rocm():
+        raise UserError(f"{NO_ROCM}, and torch {torch_version()[0]} is built for them (ROCm {rocm}): use DEVICE=cpu")
+    if config.device == "cuda" and has_amd():
+        raise UserError(f"{NO_ROCM}: use DEVICE=cpu")
+
+
+def has_amd() -> bool:
+    """Whether there is an AMD GPU and no usable NVIDIA GPU."""
+    return AMD.exists() and not nvml.visible_gpus()
+
+
+def require_torch(config: RunConfig) -> None:
+    """The torch version and this machine support the config, apart from its device."""
+    version = (torch_version() or [""])[0]
+    if oldest := torch_build.too_old(version):
+        raise UserError(f"torch {version} is installed, but {oldest} or newer is needed: run `make setup`")
+    if config.batched_grad_copy and not torch_has("nn/parallel/distributed.py", "batched_grad_copy"):
+        raise UserError(f"BATCHED_GRAD_COPY=1: not supported by DDP of torch {version or '?'}: leave it out")
+    if config.numa_binding and not torch_has("distributed/run.py", "--numa-binding"):
+        raise UserError(f"NUMA_BINDING=1: not supported by torchrun of torch {version or '?'}: leave it out")
+    if config.numa_binding and len(list(NUMA_NODES.glob("node[0-9]*"))) < 2:
+        raise UserError("NUMA_BINDING=1: this machine has only one NUMA node: leave it out")
+
+
+def torch_has(file: str, word: str) -> bool:
+    """Whether a file of the installed torch contains a word; importing torch would take seconds."""
+    path = torch_folder() / file
+    return path.is_file() and word in path.read_text()
+
+
+def torch_folder() -> Path:
+    """Where torch is installed; a missing folder without it."""
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec and spec.origin else Path("/nowhere")
+
+
+def require_cuda(torch: str, cuda: str | None, gpus: list[Gpu]) -> None:
+    """torch has CUDA, and the driver supports it: all versions from its major version on."""
+    if cuda is None:
+        remedy = f"{setup_command(gpus)}pip install one that has, or use DEVICE=cpu"
+        raise UserError(f"there are GPUs, and the installed torch {torch} has no CUDA: {remedy}")
+    served, driver = nvml.cuda_version(), nvml.nvml_state()[0]
+    if served and served[0] < int(cuda.partition(".")[0]):
+        what = f"NVIDIA driver {driver} supports CUDA {served[0]}.{served[1]} at most"
+        needs = f"torch {torch} needs CUDA {cuda}"
+        raise UserError(f"{what}, and {needs}: update the driver, {setup_command(gpus)}or use DEVICE=cpu")
+
+
+def setup_command(gpus: list[Gpu]) -> str:
+    """The set-up command for these GPUs, with a comma; "" if none fits."""
+    told = [tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus if gpu.compute_capability]
+    command = torch_build.command_for(torch_build.Driver("", nvml.cuda_version(), tuple(told)))
+    return f"{command}, " if command else ""
+
+
+def runs_on(compiled: list[str], capability: str) -> bool:
+    """Whether torch has code for a GPU: of its generation and not newer (sm_), or translated by the driver (compute_).
+
+    >>> [runs_on(["sm_80", "sm_90"], capability) for capability in ("7.5", "8.6", "9.0", "10.0")]
+    [False, True, True, False]
+    >>> runs_on(["sm_80", "compute_90"], "10.0")
+    True
+    """
+    major, minor = map(int, capability.split("."))
+    for name in compiled:
+        kind, number = name.rstrip("af").split("_")
+        theirs = divmod(int(number), 10)
+        if theirs <= (major, minor) and (kind == "compute" or theirs[0] == major):
+            return True
+    return False
+
+
+@functools.cache
+def architectures() -> tuple[str, ...]:
+    """``torch.cuda.get_arch_list()``, read from the library's text because importing torch takes seconds."""
+    library = torch_folder() / "lib" / "libtorch_python.so"
+    if not library.is_file():
+        return ()
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = re.search(rb"\0((?:(?:sm|compute)_\d+[af]? ?)+)\0", content)
+        return tuple(found.group(1).decode().split()) if found else ()

@@ -1,11 +1,8 @@
-"""ELASTIC: what a run has survived, seen while it goes on; it becomes a part of the record.
+"""ELASTIC: which interruptions a run has survived, for the record. On one machine the engine restarts ranks (torchrun
+all of them, from the last checkpoint; Horovod only the lost one), and this watches. On several machines the launcher
+restarts the engine on the machines that are left (``remaining``)."""
 
-On one machine the engine itself starts ranks again: torchrun all of them, from the last checkpoint; Horovod the lost
-one alone, while the others go on from what they hold in memory. Here that is only seen, in the heartbeats. On several
-machines the launcher ends all ranks and starts the engine again on the machines that are left (``remaining``), for
-every engine in the same way: the engine's own launcher may be on the machine that is lost.
-"""
-
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -27,8 +24,7 @@ SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which th
 
 
 class Survival:
-    """The interruptions of one run. rows: as the record has them. starts: where training began, at first and after
-    each of them."""
+    """The interruptions of one run. rows: as in the record. starts: where training began, and began again."""
 
     def __init__(self, config: RunConfig, run_dir: Path, started: float):
         self.config, self.run_dir, self.started = config, run_dir, started
@@ -38,10 +34,8 @@ class Survival:
         self.waiting = []  # rows of ``rows`` until training is where it was: (row, steps reached, when it began)
         self.resumed = False  # whether training goes on
 
-    # --- while it goes on -------------------------------------------------------------------------------------------
-
     def look(self, nodes: list[Node], beats: list[Heartbeat | None]) -> None:
-        """Once a tick: is a rank gone, does training go on, is it where it was? beats: every rank's."""
+        """Called once per tick with every rank's heartbeat."""
         self.read_starts()
         if self.resumed:
             reached = max([self.reached, *(beat.step for beat in self.live(beats))])
@@ -53,24 +47,20 @@ class Survival:
             self.settle()
 
     def live(self, beats: list[Heartbeat | None]) -> list[Heartbeat]:
-        """The heartbeats of processes whose end has not been seen."""
+        """The heartbeats of processes not known to be dead."""
         return [beat for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
 
     def find_lost(self, node: Node, beats: list[Heartbeat | None]) -> None:
-        """A rank that is gone without a word, or else one that raised. While the others end for it, they are not told
-        of."""
-        gone = [rank for rank, is_so in enumerate(node.gone()) if is_so and (rank, beats[rank].pid) not in self.dead]
-        raised = [
-            rank for rank, beat in enumerate(beats)
-            if beat and beat.phase == "raised" and (rank, beat.pid) not in self.dead and not self.waiting
-        ]  # fmt: skip
+        """Find a rank that was killed, or else one that raised; ranks that end as a consequence are not counted."""
+        new = [rank for rank, beat in enumerate(beats) if beat and (rank, beat.pid) not in self.dead]
+        is_gone = node.gone()
+        gone = [rank for rank in new if is_gone[rank]]
+        raised = [rank for rank in new if beats[rank].phase == "raised" and not self.waiting]
         for rank in gone or raised[:1]:
             self.begin(rank, node.placement.host, "killed" if gone else "raised")
-        over = [rank for rank, beat in enumerate(beats) if beat and beat.phase in ENDED[1:]]
-        self.dead |= {(rank, beats[rank].pid) for rank in [*gone, *over]}
+        self.dead |= {(rank, beats[rank].pid) for rank in new if is_gone[rank] or beats[rank].phase in ENDED[1:]}
 
     def begin(self, rank: int | None, host: str, kind: str) -> None:
-        """Something interrupts the run: all that is done since its last step is lost."""
         when = self.stepped if self.resumed else steady.now()
         self.settle(when)
         self.rows.append(
@@ -89,7 +79,7 @@ class Survival:
                 self.begins(json.loads(line))
 
     def begins(self, start: dict) -> None:
-        """Training begins; where nothing was seen to end, devices have come, or who was lost went unseen."""
+        """Training begins. If no end was seen, devices have joined, or a loss was missed."""
         first, grown = not self.starts, start["devices"] > self.devices
         self.starts.append(start)
         if not first and (not self.waiting or self.resumed):
@@ -104,7 +94,6 @@ class Survival:
         self.stepped = steady.now()
 
     def settle(self, when: float | None = None) -> None:
-        """Training is where it was, or is interrupted again: that is what was lost."""
         when = steady.now() if when is None else when
         for row, _, began in self.waiting:
             if row["seconds_lost"] is None:
@@ -113,21 +102,15 @@ class Survival:
             self.waiting = []
 
     def standing(self, beats: list[Heartbeat | None]) -> list[Heartbeat | None]:
-        """The heartbeats of a run that hangs: ranks that were lost before, and did not come back, are done."""
+        """The heartbeats of a hanging run, with ranks that were lost for good counted as done."""
         most = max((beat.step for beat in beats if beat), default=0)
-        return [
-            dataclasses.replace(beat, phase="done", step=most) if beat and (rank, beat.pid) in self.dead else beat
-            for rank, beat in enumerate(beats)
-        ]
-
-    # --- the launcher's own way, on several machines ------------------------------------------------------------------
+        done = {rank for rank, beat in enumerate(beats) if beat and (rank, beat.pid) in self.dead}
+        end = {"phase": "done", "step": most}
+        return [dataclasses.replace(beat, **end) if rank in done else beat for rank, beat in enumerate(beats)]
 
     def remaining(self, nodes: list[Node], failure: dict, answering) -> RunConfig | None:
-        """The config with which to start again after a failure; None where it is not to be survived.
-
-        answering: a function: the machines of HOSTS that answer now. A machine that is lost is left out; one that has
-        come back, or was not needed, takes its place. Raises RunFailed where too few devices are left.
-        """
+        """The config for a restart after a failure, on ``answering()`` machines; None where it cannot be survived.
+        Raises RunFailed where too few devices are left."""
         # None: they could not be reached when it was to go on.
         several = nodes[0].placement.joins if nodes else self.rows
         if not several or failure["kind"] not in SURVIVABLE or len(self.rows) >= self.config.restarts:
@@ -146,20 +129,19 @@ class Survival:
         return found
 
     def on(self, answering: list[Host], failure: dict) -> RunConfig:
-        """The config on the machines that are left, as many of them as it began with devices at most."""
         config, taken = self.config, []
         for host in answering:
             if sum(each.slots for each in taken) + host.slots <= config.num_devices:
                 taken.append(host)
         devices = sum(host.slots for host in taken)
         if devices < config.elastic:
-            raise self.failed(f"{failure['message']}; {devices} devices are left, and ELASTIC={config.elastic} goes on "
-                              "with no fewer", failure)  # fmt: skip
+            error = RunFailed(f"{failure['message']}; {devices} devices are left, fewer than ELASTIC={config.elastic}")
+            error.failure = failure | {"message": str(error)}
+            raise error
         hosts = ",".join(f"{host.name}:{host.slots}" for host in taken)
         return on_devices(config, devices, hosts=hosts, fault=None)
 
     def clear(self) -> None:
-        """Make room in the run's folder for ranks that are started again: their logs so far are kept."""
         for path in self.run_dir.glob("*.log"):
             path.rename(path.with_name(f"{path.stem}.before{len(self.rows)}.log")) if ".before" not in path.name else 0
         for path in self.run_dir.glob(".rank*"):
@@ -167,24 +149,16 @@ class Survival:
                 path.unlink()
         self.read, self.dead = 0, set()
 
-    # --- at the end ---------------------------------------------------------------------------------------------------
-
-    def failed(self, message: str, failure: dict) -> RunFailed:
-        error = RunFailed(message)
-        error.failure = failure | {"message": message}
-        return error
-
     def gave_up(self, error: RunFailed) -> None:
-        """Say of a failure how many others were survived."""
+        """Add to a failure how many interruptions were survived before."""
         survived = [row for row in self.rows if row["devices_after"] is not None]
         if survived and error.failure["kind"] != "interrupted":
-            times = "once" if len(survived) == 1 else f"{len(survived)} times"
-            words = f"; ELASTIC had gone on {times} before (RESTARTS={self.config.restarts})"
+            words = f"; ELASTIC survived {len(survived)} interruptions before (RESTARTS={self.config.restarts})"
             error.args = (error.args[0] + words,)
             error.failure["message"] += words
 
     def told(self, images_seen: int | None = None) -> dict:
-        """The record's ``elastic``. images_seen: at the end; None of a run that did not come to it."""
+        """The record's ``elastic``. images_seen: at the end of a run that finished."""
         self.read_starts()
         self.settle()
         rows = [row for row in self.rows if row["devices_after"] is not None]
@@ -192,7 +166,7 @@ class Survival:
                 "epochs": [] if images_seen is None else self.coverage(images_seen)}  # fmt: skip
 
     def coverage(self, images_seen: int) -> list[dict]:
-        """How often the images of each epoch count in the weights: see ``sharding.coverage``."""
+        """How often each epoch's images count in the weights: see ``sharding.coverage``."""
         if not self.starts:
             return []
         stretches = []
@@ -201,19 +175,15 @@ class Survival:
                 stretches.pop()
             stretches.append(start)
         ends = [*(start["images_seen"] for start in stretches[1:]), images_seen]
-        parts = [
-            (start["images_seen"], end, start["global_batch"], start["devices"])
-            for start, end in zip(stretches, ends, strict=True)
-        ]
+        pairs = zip(stretches, ends, strict=True)
+        parts = [(start["images_seen"], end, start["global_batch"], start["devices"]) for start, end in pairs]
         return coverage(self.starts[0]["num_images"], self.config.seed, self.config.epochs, parts)
 
 
 def user_error(run_dir: Path, num_ranks: int) -> bool:
-    """Whether a rank has found that what is asked for cannot be: it would find the same again."""
+    """Whether a rank found the request impossible: a restart would not help."""
     for rank in range(num_ranks):
-        try:
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             if json.loads(error_path(run_dir, rank).read_text())["user_error"]:
                 return True
-        except (FileNotFoundError, json.JSONDecodeError):
-            pass
     return False

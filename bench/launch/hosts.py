@@ -1,9 +1,6 @@
-"""HOSTS: on each machine REMOTE starts one process (bench/launch/on_machine.py), which starts that machine's ranks.
-
-The ranks find each other and watch themselves as under any other launcher (bench/launch/joining.py); here they are
-started, shown and ended. No file needs to be shared: what ranks leave in a folder of their own comes home at the end.
-A machine that does not answer is lost: the run is ended then, and its line names that machine.
-"""
+"""HOSTS: REMOTE starts one process per machine (machine.py), which starts that machine's ranks. The ranks join each
+other and watch themselves (joining.py). No shared folder is needed: files come home at the end. A machine that does not
+answer is lost, and the run ends with its name."""
 
 import base64
 import contextlib
@@ -32,24 +29,24 @@ from bench.process.tree import GRACE_S, Tree
 ANSWER_S = 60.0  # for an answer
 MOST_LINE = 2**24  # bytes of an answer
 MOST_SAID = 500  # letters of a line that is shown
-# Variables of this machine's environment that the other machines' ranks get, too: how an engine is to behave.
+# Settings of engines in this machine's environment, which apply on the other machines, too
 FORWARDED = ("BENCH_", "OMP_", "GOMP_", "MKL_", "KMP_", "GLOO_", "NCCL_", "HOROVOD_", "TORCH_", "PYTORCH_", "MALLOC_")
 STAYS = (".rank*", ".torchrun", ".libraries", "config.json", "*.tmp")  # in a folder that comes home
 
 
 class Machine(Node):
-    """One machine of HOSTS. ranks: that are to run there. here: it is the one that this process is on."""
+    """One machine of HOSTS. here: it is this one."""
 
     def __init__(self, name: str, ranks: range, config: RunConfig, here: bool, run_dir: Path | None = None):
         super().__init__(Placement(ranks, host=name), run_dir)
         self.name, self.config, self.here, self.limit = name, config, here, min(ANSWER_S, config.timeout)
         self.number, self.why, self.text, self.said, self.code, self.folder = 0, "", b"", "", None, None
-        self.ends = False  # from here on its engine's code is of our making
-        program = [sys.executable, "-m", "bench.launch.on_machine", os.getcwd()]
+        self.ends = False  # we have ended its engine
+        program = [sys.executable, "-m", "bench.launch.machine", os.getcwd()]
         argv = self.there("env", f"PYTHONPATH={PROJECT}", *program)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         try:
-            self.tree.start(argv, os.environ | steady.variables(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, bufsize=0)  # fmt: skip
+            self.tree.start(argv, os.environ | steady.variables(), bufsize=0, **pipes)
         except OSError as error:
             raise self.fault(f"cannot be reached: {argv[0]} does not run ({error.strerror}): check REMOTE") from None
 
@@ -61,23 +58,19 @@ class Machine(Node):
         return [*remote, *(map(shlex.quote, words) if Path(remote[0]).name == "ssh" else words)]
 
     def fault(self, why: str) -> RunFailed:
-        """A RunFailed that names the machine."""
         rank = self.placement.ranks.start
         message = f"host {self.name} (rank {rank}): {why}"
         error = RunFailed(message)
         error.failure = {"rank": rank, "kind": "launcher", "message": message, "traceback": ""}
         return error
 
-    # --- questions and answers ----------------------------------------------------------------------------------------
-
     def send(self, question: str, **given) -> None:
-        """Ask; ``answer`` waits for what is said."""
         self.number += 1
         with contextlib.suppress(OSError, ValueError):  # it is gone: ``answer`` notices
             self.tree.process.stdin.write(json.dumps([self.number, question, given]).encode() + b"\n")
 
     def answer(self, more_s: float = 0.0):
-        """What is said to the last question. Raises RunFailed for a refusal, and for no answer in time."""
+        """The answer to the last question. Raises RunFailed for a refusal, or for no answer in time."""
         limit = self.limit + more_s
         until = time.monotonic() + limit
         while not self.why:
@@ -93,7 +86,7 @@ class Machine(Node):
         raise self.fault(self.reason())
 
     def readline(self, until: float) -> bytes | None:
-        """The next line; None where none comes in time. At the end of all lines ``why`` says so."""
+        """The next line, or None after ``until``. At the end of the output it sets ``why``."""
         while b"\n" not in self.text:
             left = until - time.monotonic()
             if left <= 0 or not select.select([self.tree.process.stdout], [], [], left)[0]:
@@ -106,16 +99,14 @@ class Machine(Node):
         return line
 
     def note(self, line: bytes) -> None:
-        """Keep what was said last, as far as a person would read it."""
         self.said = printable(line[: 4 * MOST_SAID].decode(errors="replace")).strip()[:MOST_SAID] or self.said
 
     def ask(self, question: str, **given):
-        """``send`` and ``answer``."""
         self.send(question, **given)
         return self.answer()
 
     def reason(self) -> str:
-        """Why it can be asked no more, with what to do; "" while it can."""
+        """Why it cannot be asked any more, and what to do; "" while it can."""
         if not self.why:
             return ""
         how = "its process" if self.here else f"`{(self.config.remote or SSH).replace('{host}', self.name)}`"
@@ -126,11 +117,11 @@ class Machine(Node):
             code = self.tree.wait(1.0)
             ended = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
             return f"{how} has ended{ended}{said}: check that the machine is up, and its memory"
-        needs = f"this project and its Python are there as {PROJECT} and {sys.executable}"
-        return f"{how} starts no ranks there{said}; check that the machine is up, its name, REMOTE, and that {needs}"
+        there = f"{PROJECT} and {sys.executable} there"
+        return f"{how} starts no ranks there{said}; check that the machine is up, its name, REMOTE, and {there}"
 
     def close(self) -> None:
-        """End the process there, which ends what it has started."""
+        """End the process there, which ends its children."""
         with contextlib.suppress(OSError):
             self.tree.process.stdin.close()
         self.tree.wait(0.2 if self.why else 3 * GRACE_S)
@@ -158,7 +149,6 @@ class Machine(Node):
         return ""
 
     def gone(self) -> list[bool]:
-        """Where the engine has ended, its ranks have, too."""
         return [self.code is not None and bool(beat) and beat.phase not in ENDED for beat in self.heartbeats()]
 
     def out_of_memory(self) -> str:
@@ -171,14 +161,14 @@ class Machine(Node):
         return [None] * len(self.placement.ranks)
 
     def start(self, started: float, variables: dict[str, str]) -> None:
-        """Start its ranks. started: when the run began, by this machine's clock. variables: see ``OnMachine.start``."""
+        """Start its ranks. started: by this machine's clock. variables: of the user's environment."""
         if self.folder and self.config.elastic and (self.run_dir / LATEST).exists():
             packs = ["tar", "-C", str(self.run_dir), "-cf", "-", LATEST]
             self.copy(packs, self.there("tar", "-C", self.folder, "-xf", "-"))
         self.ask("start", since_s=steady.now() - started, variables=variables)
 
     def end(self) -> None:
-        """End its ranks, and have here what they have left in a folder of their own."""
+        """End its ranks and fetch what they wrote in a folder on that machine."""
         self.ends = True
         with contextlib.suppress(RunFailed):
             self.ask("end")
@@ -188,7 +178,7 @@ class Machine(Node):
                 self.copy(packs, ["tar", "-C", str(self.run_dir), "-xf", "-"])
 
     def copy(self, packs: list[str], unpacks: list[str]) -> None:
-        """Copy what one command packs and another unpacks. A machine of which that fails is lost; raises RunFailed."""
+        """Pipe one command's archive into another. Raises RunFailed; the machine is lost then."""
         with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as said:
             for argv, streams in ((packs, {"stdout": packed}), (unpacks, {"stdin": packed})):
                 packed.seek(0)
@@ -206,8 +196,7 @@ class Machine(Node):
 
 
 def understood(line: bytes, number: int) -> dict | None:
-    """The answer to a question, from a line that may begin with something else, as some shells greet; None where it is
-    none.
+    """The answer to question ``number`` in a line that may start with a shell's greeting; else None.
 
     >>> understood(b'Welcome! {"id": 3, "answer": 7}', 3), understood(b'{"id": 2, "answer": 7}', 3)
     ({'id': 3, 'answer': 7}, None)
@@ -222,14 +211,8 @@ def understood(line: bytes, number: int) -> dict | None:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def only_here(config: RunConfig) -> bool:
-    """Whether a run takes no other machine than this one."""
-    return len(config.machines) == 1 and machine.own_address(config.machines[0].name)
-
-
 def resources(config: RunConfig) -> tuple:
-    """What the machines of HOSTS give to a run: "cuda" or "cpu", cores in all, those of one machine once, and the
-    weakest GPU's compute capability and memory. Raises RunFailed, which names the machine and what to do."""
+    """Device ("cuda" or "cpu"), all cores, and the weakest GPU's compute capability and memory. Raises RunFailed."""
     found = []
     try:
         told = look(config, found)
@@ -240,7 +223,7 @@ def resources(config: RunConfig) -> tuple:
 
 
 def answering(config: RunConfig) -> list[Host]:
-    """The machines of HOSTS that answer now: all of them, also those that take no part yet."""
+    """The machines of HOSTS that answer now, including those not in use."""
     started, found = [], []
     for host in parse(config.hosts):
         with contextlib.suppress(RunFailed):
@@ -256,8 +239,7 @@ def answering(config: RunConfig) -> list[Host]:
 
 
 def run(found: list[Node], run_dir: Path, config: RunConfig, started: float, watch=None, survival=None) -> None:
-    """Run a config on the machines that take part. They are added to ``found``, and are the caller's to close. As
-    ``supervise.run``; raises RunFailed, too, where one cannot take part: which, and what to do."""
+    """Run a config on its machines, which are added to ``found`` for the caller to close. Raises as supervise.run."""
     mark = secrets.token_hex(8)
     (run_dir / SHARED).write_text(mark)
     try:
@@ -272,8 +254,7 @@ def run(found: list[Node], run_dir: Path, config: RunConfig, started: float, wat
 
 
 def look(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> list[dict]:
-    """Start the process on each machine that takes part, add it to ``found``, and return what it says of itself: it is
-    as this one, and has the devices. Raises RunFailed."""
+    """Start the process on each machine, add it to ``found``, and return their descriptions. Raises RunFailed."""
     rank, asked = 0, {"config": to_dict(config), "ours": machine.describe()}
     for host in config.machines:
         ranks = range(rank, rank + (1 if config.num_processes == 1 else host.slots))
@@ -290,7 +271,7 @@ def look(config: RunConfig, found: list[Node], run_dir: Path | None = None) -> l
 
 
 def place(config: RunConfig, found: list[Machine], run_dir: str, mark: str) -> None:
-    """Say where each machine stands, and see that each reaches the others by the addresses by which they talk."""
+    """Assign ranks and addresses, and check that the machines reach each other."""
     first, *others = found
     told = [{"iface": "", "address": "127.0.0.1", "port": 0, "listens": 0}]
     if others:

@@ -1,9 +1,6 @@
-"""How processes that somebody else's launcher has started become one run: what they tell each other beside the group.
-
-They meet in a key-value store before any engine has started, at the place that their launcher names. There they make
-sure that all were asked for the same and run the same code, learn where rank 0's folder is, and say why they end: so a
-failure has a name although every rank watches itself alone. No clock of one machine is compared with another's.
-"""
+"""Processes that an external launcher started become one run: they meet in a key-value store before the process group
+exists, agree on one config, learn rank 0's folder, and report why they end. Clocks of different machines are never
+compared."""
 
 import dataclasses
 import datetime
@@ -16,21 +13,29 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.config.command_line import in_words
 from bench.config.options import FIELDS, RunConfig, from_dict, to_dict
 from bench.config.resolve import resolve
-from bench.errors import BenchError, ExitCode, RunFailed, UserError
-from bench.files import SHARED
-from bench.launch import machine, supervise
+from bench.errors import BenchError, ExitCode, RunFailed, UserError, printable
+from bench.files import SHARED, written_whole
+from bench.launch import machine, stacks, supervise
 from bench.launch.devices import weakest_of
 from bench.launch.launcher import make_run_dir
-from bench.launch.seat import Seat
-from bench.measure import node, waiting
-from bench.process.heartbeat import PHASES, Heartbeat, Window
+from bench.launch.node import Node
+from bench.launch.placement import Placement
+from bench.launch.seat import LAUNCHERS, Seat, read
+from bench.measure import node, steady, waiting
+from bench.measure.environment import collect_machine
+from bench.process.guard import RANK_IN, Guard
+from bench.process.heartbeat import PHASES, Heartbeat, StatusWriter, Window
 
 TICK_S = 0.1
+LOOK_S = 1.0  # between two looks at the other ranks' reports
+LOG_BYTES = 2**20  # of the end of a log that goes to another machine
+QUIET_S = 3.0  # for all ranks to report how they end
 ADDRESS = "BENCH_ADDRESS"  # set by who starts ranks over HOSTS: that of this machine
 # What a rank says that lost another one: a consequence, and no cause.
 LOST = re.compile(
@@ -40,7 +45,7 @@ LOST = re.compile(
 
 
 class Meeting:
-    """A key-value store in which every rank writes and reads JSON. seat: this process's."""
+    """A key-value store in which every rank writes and reads JSON."""
 
     def __init__(self, seat: Seat, store):
         self.seat, self.store = seat, store
@@ -48,54 +53,40 @@ class Meeting:
     def tell(self, what: str, item: object) -> None:
         self.store.set(f"{what}/{self.seat.rank}", json.dumps(item))
 
-    def told(self, what: str, ranks: list[int]) -> dict[int, object]:
-        """What these ranks have said by now; those that have not are left out."""
+    def told(self, what: str, ranks: Sequence[int]) -> dict[int, object]:
+        """What these ranks have written so far, by rank."""
         there = [rank for rank in ranks if self.store.check([f"{what}/{rank}"])]
         return {rank: json.loads(self.store.get(f"{what}/{rank}")) for rank in there}
 
-    def all(self, what: str, ranks: list[int], limit_s: float) -> list:
-        """What these ranks say, waited for. Raises UserError where one has not come within ``limit_s`` seconds, and
-        what another raises where that fails in the meantime."""
+    def all(self, what: str, ranks: Sequence[int], limit_s: float) -> list:
+        """Wait for what these ranks write. Raises UserError after ``limit_s`` seconds, or another rank's failure."""
         deadline = time.monotonic() + limit_s
-        while not self.store.check([f"{what}/{rank}" for rank in ranks]):
+        while ranks and not self.store.check([f"{what}/{rank}" for rank in ranks]):
             if failures := self.failures():
-                raise as_error(failures[0])
+                raise (UserError if failures[0]["user_error"] else RunFailed)(failures[0]["message"])
             if time.monotonic() > deadline:
                 missing = [rank for rank in ranks if rank not in self.told(what, ranks)]
-                raise UserError(
-                    f"{supervise.names(missing)} of {self.seat.world_size} did not come within {limit_s:g} s "
-                    f"(TIMEOUT): look at what {self.seat.launcher} shows of them"
-                )
+                late = f"did not come within {limit_s:g} s (TIMEOUT): look at their output in {self.seat.launcher}"
+                raise UserError(f"{supervise.names(missing)} of {self.seat.world_size} {late}")
             time.sleep(TICK_S)
         return list(self.told(what, ranks).values())
 
-    def everyone(self, what: str, limit_s: float) -> list:
-        return self.all(what, list(range(self.seat.world_size)), limit_s)
-
     def fail(self, report: dict) -> None:
-        """Say why this rank ends: the first of all ranks' is the cause, whatever their clocks say."""
+        """Report why this rank ends. The store numbers the reports, so the first one is known without clocks."""
         number = self.store.add("failures", 1)
         self.store.set(f"failure/{number}", json.dumps(report))
 
     def failures(self) -> list[dict]:
-        """What ranks have said that end, the first one first."""
         numbers = range(1, self.store.add("failures", 0) + 1)
         return [json.loads(self.store.get(key)) for n in numbers if self.store.check([key := f"failure/{n}"])]
-
-
-def as_error(report: dict) -> BenchError:
-    return (UserError if report["user_error"] else RunFailed)(report["message"])
 
 
 # --- the place where they meet ---------------------------------------------------------------------------------------
 
 
 def meet(seat: Seat, limit_s: float) -> Meeting:
-    """Open the meeting. Raises UserError where rank 0 cannot be reached within ``limit_s`` seconds, or cannot listen.
-
-    The ranks of torchrun and srun meet at MASTER_ADDR, those of horovodrun through its own server, those of mpirun
-    through MPI. The process can be interrupted meanwhile.
-    """
+    """Open the store: at MASTER_ADDR under torchrun and srun, through horovodrun's server, or through MPI. Raises
+    UserError when rank 0 cannot be reached within ``limit_s`` seconds. Ctrl-C works meanwhile."""
     os.environ.update(waiting.variables(os.environ) | seat.variables())  # OpenMP reads them when torch is imported
     import torch.distributed as dist
 
@@ -104,11 +95,8 @@ def meet(seat: Seat, limit_s: float) -> Meeting:
     try:
         if seat.engine == "torchrun":
             own = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun has it
-            place, options = (
-                (seat.address, seat.port),
-                {"is_master": own, "multi_tenant": True},
-            )  # the group's is the same
-            store = dist.TCPStore(*place, timeout=limit, wait_for_workers=False, **options)
+            options = {"is_master": own, "multi_tenant": True}  # the process group uses the same store
+            store = dist.TCPStore(seat.address, seat.port, timeout=limit, wait_for_workers=False, **options)
         else:
             store = place = None
             if seat.rank == 0:
@@ -120,21 +108,15 @@ def meet(seat: Seat, limit_s: float) -> Meeting:
     except (RuntimeError, OSError) as error:  # torch's DistError is a RuntimeError
         where = f"{seat.address}:{seat.port}" if seat.address else "rank 0"
         why = str(error).splitlines()[0][:200]
-        raise UserError(
-            f"the processes of {seat.launcher} cannot meet at {where}: {why}; is it rank 0's machine, can it be "
-            "reached from here, and is the port free?"
-        ) from None
+        remedy = "check that it is rank 0's machine, that this machine reaches it, and that the port is free"
+        raise UserError(f"the processes of {seat.launcher} cannot meet at {where}: {why}: {remedy}") from None
     finally:
         signal.signal(signal.SIGINT, ours)
-    again = os.environ.get(
-        "TORCHELASTIC_RESTART_COUNT", "0"
-    )  # torchrun's store outlives the ranks that it starts again
-    return Meeting(seat, dist.PrefixStore(f"bench/{again}", store))
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives restarted ranks
+    return Meeting(seat, dist.PrefixStore(f"bench/{restart}", store))
 
 
 def by_horovodrun(seat: Seat, place: list | None, limit_s: float) -> list:
-    """Where rank 0 listens, told through the server by which horovodrun's ranks meet. place: on rank 0, what it
-    tells. Raises RuntimeError."""
     from horovod.runner.http.http_client import put_data_into_kvstore, read_data_from_kvstore
 
     server, deadline = (seat.address, seat.port, "bench", "meeting"), time.monotonic() + limit_s
@@ -151,21 +133,17 @@ def by_horovodrun(seat: Seat, place: list | None, limit_s: float) -> list:
 
 
 def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
-    """The same told by a broadcast of Horovod's over MPI. Raises UserError without a Horovod that has it. MPI waits for
-    the other ranks without a limit: past ours the process ends, and mpirun with it."""
+    """Rank 0's address, broadcast over MPI. MPI waits without a limit, so after ours the process exits."""
     import horovod.torch as hvd
 
     if not hvd.mpi_built():
-        raise UserError(
-            "MODE=horovod under mpirun needs a Horovod that is built with MPI, and this one has Gloo alone: start it "
-            "with horovodrun --gloo, or run `bench install-horovod --mpi`"
-        )
+        raise UserError("this Horovod has no MPI: use horovodrun --gloo, or run `bench install-horovod --mpi`")
 
     def over() -> None:
         print(f"bench: not all processes of mpirun came within {limit_s:g} s (TIMEOUT)", file=sys.stderr, flush=True)
         os._exit(ExitCode.REFUSED)
 
-    timer = threading.Timer(limit_s + seat.rank, over)  # one rank after the other: the first one says it
+    timer = threading.Timer(limit_s + seat.rank, over)  # one rank after the other: the first one prints
     timer.daemon = True
     timer.start()
     try:
@@ -179,25 +157,23 @@ def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
 
 
 def agree(meeting: Meeting, asked: RunConfig, given: dict) -> RunConfig:
-    """The resolved config, the same on every rank: defaults come from all machines together. asked: as this process was
-    asked. given: what its machine gives (``machine.device``). Raises UserError, the same one on every rank, where they
-    differ."""
+    """The resolved config, the same on every rank. given: what this rank's machine has (``machine.device``). Raises
+    UserError, the same on all ranks, where their options, code or machines differ."""
     mine = {"asked": to_dict(asked), **given, **machine.describe()}
     meeting.tell("asked", mine)
-    seats = meeting.everyone("asked", asked.timeout)
+    seats = meeting.all("asked", range(meeting.seat.world_size), asked.timeout)
     for rank, other in enumerate(seats):
         if difference := differs(seats[0], other):
             raise UserError(f"rank {rank} on {other['name']} {difference}")
         if difference := machine.differs(other, seats[0], asked.mode, "on rank 0's machine"):
             raise UserError(f"rank {rank} on {other['name']}: {difference}")
     config, gpus = from_dict(seats[0]["asked"]), weakest_of([other["weakest"] for other in seats])
-    return dataclasses.replace(
-        resolve(config, given["device"], machine.cores_of(seats), *gpus), launcher="auto", baselines=False
-    )
+    config = resolve(config, given["device"], machine.cores_of(seats), *gpus)
+    return dataclasses.replace(config, launcher="auto", baselines=False)
 
 
 def differs(first: dict, other: dict) -> str:
-    """What of a rank is not as on rank 0, and what to do: the rest of a sentence; "" where nothing is."""
+    """How a rank differs from rank 0, and what to do; "" if it does not."""
     for name, value in other["asked"].items():
         if value != (meant := first["asked"][name]):
             said = [in_words(FIELDS[name], each) if each is not None else "nothing" for each in (value, meant)]
@@ -208,8 +184,7 @@ def differs(first: dict, other: dict) -> str:
 
 
 def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
-    """The run's folder as rank 0 has made it, and whether this process sees it; where it does not, a temporary one of
-    the same name on its own machine. Raises UserError where rank 0 cannot make one."""
+    """Rank 0's run folder, and whether this process sees it; if not, a temporary folder of the same name."""
     if meeting.seat.rank == 0:
         run_dir = make_run_dir(config)
         mark = secrets.token_hex(8)
@@ -219,11 +194,8 @@ def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
         return run_dir, True
     (told,) = meeting.all("folder", [0], config.timeout)
     path = Path(told["path"])
-    try:
-        if (path / SHARED).read_text() == told["mark"] and os.access(path, os.W_OK):
-            return path, True
-    except OSError:
-        pass
+    if machine.sees_folder(path, told["mark"]):
+        return path, True
     own = Path(tempfile.mkdtemp(prefix="bench-")) / path.name
     own.mkdir()
     return own, False
@@ -233,44 +205,33 @@ def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
 
 
 def report_of(rank: int, kind: str, user_error: bool, message: str, trace: str, phase: str = PHASES[0], **more) -> dict:
-    """Why a rank ends, and in which phase. kind: raised, hung or terminated."""
     said = {"message": message, "traceback": trace, "phase": phase}
     return {"rank": rank, "kind": kind, "user_error": user_error, **said, **more}
 
 
 def settled(reports: list[dict], world_size: int) -> bool:
-    """Whether more reports would change nothing: one raised by itself, or all have said how they end."""
+    """Whether more reports would change nothing: one rank raised by itself, or all have reported."""
     return any(map(is_cause, reports)) or len({report["rank"] for report in reports}) == world_size
 
 
 def is_cause(report: dict) -> bool:
-    """Whether a rank raised, and did not only lose another one."""
     return report["kind"] == "raised" and (report["user_error"] or not LOST.search(report["message"]))
 
 
 def cause_of(
     reports: list[dict], world_size: int, limit_s: float, run_dir: Path, place_of: dict[int, str] | None = None
 ) -> BenchError:
-    """What a joined run failed of, from what its ranks have said, the first one first. place_of: what to say of the
-    machine of a rank.
-
-    A rank that raised by itself is the cause. Where all stand still, their places tell which one the others wait for.
-    One that has said nothing, while the others lost it, was killed, or its machine is gone.
-    """
+    """Why a joined run failed, from its reports in order. place_of: " on HOST" by rank. A rank that raised by itself is
+    the cause. If all hang, their places tell which one to look at. A rank without a report, lost by the others, was
+    killed."""
     place_of = place_of or {}
     if found := next(filter(is_cause, reports), None):
-        host = place_of.get(found["rank"], "")
-        if found["user_error"]:
-            error = UserError(f"rank {found['rank']}{host}: {found['message']}" if host else found["message"])
-            error.failure = supervise.failure_of(found)
-            return error
-        message = f"rank {found['rank']}{host} raised {found['message']}"
-        return supervise.failed("raised", found["rank"], message, run_dir, found["traceback"])
+        return supervise.raised(found, place_of.get(found["rank"], ""), run_dir)
     spoken = {report["rank"]: report for report in reversed(reports)}
     silent = [rank for rank in range(world_size) if rank not in spoken]
     hung = all(report["kind"] == "hung" for report in spoken.values())
     if hung and not silent:
-        beats = [beat_of(spoken[rank]["beat"]) for rank in range(world_size)]
+        beats = [Heartbeat(*beat[:-1], Window(*beat[-1])) for beat in (spoken[n]["beat"] for n in range(world_size))]
         where = [spoken[rank]["where"] for rank in range(world_size)]
         rank, message = supervise.explain(beats, where, limit_s)
         message += f"; rank {rank} is{place_of[rank]}" if place_of.get(rank) else ""
@@ -279,16 +240,189 @@ def cause_of(
         return error
     if silent:
         lost = next(report for report in reports if report["kind"] != "terminated" or report is reports[-1])
-        message = f"{supervise.names(silent)}{place_of.get(silent[0], '')} ended without a word: killed or stopped "
-        message += "(SIGKILL, out of memory, SIGSTOP), or the machine is gone; "
-        message += f"rank {lost['rank']}: {lost['message']}"
+        message = f"{supervise.names(silent)}{place_of.get(silent[0], '')} ended without a report: killed or stopped "
+        message += f"(SIGKILL, out of memory, SIGSTOP), or the machine is gone; rank {lost['rank']}: {lost['message']}"
         return supervise.failed("hung" if hung else "killed", silent[0], message, run_dir, "")
     if any(report["kind"] == "terminated" for report in reports):
         return supervise.failed("interrupted", None, "interrupted", run_dir, "")
-    first = reports[0]
-    message = f"rank {first['rank']}{place_of.get(first['rank'], '')} raised {first['message']}"
-    return supervise.failed("raised", first["rank"], message, run_dir, first["traceback"])
+    return supervise.raised(reports[0], place_of.get(reports[0]["rank"], ""), run_dir)
 
 
-def beat_of(values: list) -> Heartbeat:
-    return Heartbeat(*values[:-1], Window(*values[-1]))
+# --- a rank that watches itself ---------------------------------------------------------------------------------------
+
+
+class Rank(Guard):
+    """This process as a rank. shared: whether it sees rank 0's folder. It ends the process, only once."""
+
+    ends = (signal.SIGTERM, signal.SIGINT)  # nobody above it takes Ctrl-C for it
+
+    def __init__(self, run_dir: Path, meeting: Meeting, config: RunConfig, shared: bool, started: float):
+        super().__init__(run_dir, meeting.seat.rank)
+        self.meeting, self.config, self.shared, self.started = meeting, config, shared, started
+        self.seat, self.failed, self.once = meeting.seat, None, threading.RLock()
+        self.node = Node(Placement(range(self.rank, self.rank + 1)), run_dir)
+        self.streams = [os.dup(number) for number in (1, 2)]
+        self.ended = threading.Event()
+        self.live = self.machine = None
+
+    def __enter__(self) -> "Rank":
+        super().__enter__()
+        self.status = StatusWriter(self.run_dir, self.rank)
+        threading.Thread(target=self.look, name="joined", daemon=True).start()
+        return self
+
+    def look(self) -> None:
+        """Show progress, and end this rank when another has failed or when no rank makes progress."""
+        if self.rank == 0 and self.seat.launcher == "mpirun":
+            self.machine = collect_machine()  # when the run is ended there is no time for it
+        told, beats, moved, seen, watch = 0.0, None, time.monotonic(), time.monotonic(), self.progress()
+        every = max(LOOK_S, min(10.0, self.config.timeout / 10))
+        while not self.ended.wait(LOOK_S):
+            try:
+                try:
+                    if watch:
+                        watch(self.node.heartbeats(), self.node.epochs())
+                except OSError:  # the terminal is gone
+                    watch = None
+                if failures := self.meeting.failures():
+                    if any(report["kind"] == "hung" for report in failures):
+                        self.hangs("no progress")
+                    if self.rank == 0:
+                        with self.once:
+                            self.leave("terminated", 1)
+                now = time.monotonic()
+                moved += max(0.0, now - seen - supervise.MOST_S)  # this process was stopped: no rank's fault
+                seen = now
+                if now - told >= every:
+                    self.meeting.tell("beats", self.node.heartbeats()[0].beats)
+                    told, before = now, beats
+                    beats = self.meeting.told("beats", range(self.seat.world_size))
+                    moved = now if beats != before else moved
+                if now - moved > self.config.timeout:
+                    self.hangs(f"no progress for {self.config.timeout:g} s (TIMEOUT)")
+            except RuntimeError as error:
+                if not self.ended.is_set():
+                    self.report(False, f"rank 0 or {self.seat.launcher} is gone: {error}".splitlines()[0], "")
+                    self.leave("terminated", 1)
+
+    def hangs(self, message: str) -> None:
+        """Report where this rank is, and end it."""
+        with self.once:
+            where, beat = self.node.places()[0], self.node.heartbeats()[0]
+            beat = [*dataclasses.astuple(beat)[:-1], list(beat.window)]
+            self.fail("hung", False, message, tail(self.log, 4096), where=where, beat=beat)
+            self.leave("terminated", 1)
+
+    def progress(self):
+        """Called with heartbeats and epochs during the run; None where nothing is shown."""
+        return None
+
+    # --- how it ends --------------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> Path:
+        return self.run_dir / f"rank{self.rank}.log"
+
+    def report(self, user_error: bool, message: str, trace: str) -> None:
+        with self.once:
+            if self.failed is None:
+                self.fail("raised" if trace else "terminated", user_error, message, trace)
+
+    def fail(self, kind: str, user_error: bool, message: str, trace: str, **more) -> None:
+        """Tell the others why this rank ends."""
+        log = {} if self.shared else {"log": tail(self.log, LOG_BYTES)}
+        self.failed = report_of(self.rank, kind, user_error, message, trace, self.phase, **log, **more)
+        try:
+            self.meeting.fail(self.failed)
+        except RuntimeError:  # the meeting is gone: so is who would read it
+            self.failed["unheard"] = True
+
+    def leave(self, phase: str, code: int) -> None:
+        self.once.acquire()  # for good: the thread that comes second waits for the end
+        self.ended.set()
+        self.status.phase(phase)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            end = self.end_of_rank0 if self.rank == 0 else self.end_of_another
+            code = end(phase, code)
+        except BaseException as error:
+            self.speak()
+            print(f"bench: rank {self.rank}: {printable(f'{type(error).__name__}: {error}')}", file=sys.stderr)
+            code = code or 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def speak(self) -> None:
+        """Send output to the original stdout and stderr again."""
+        for number, stream in enumerate(self.streams, start=1):
+            os.dup2(stream, number)
+
+    def end_of_another(self, phase: str, code: int) -> int:  # of ranks from 1 on
+        if phase == "done":
+            self.meeting.tell("done", None)
+        elif self.failed and self.failed["kind"] == "hung":
+            self.reports(QUIET_S)  # its end would end the others
+        return code
+
+    def end_of_rank0(self, phase: str, code: int) -> int:
+        """Wait for the others, whose store may be in this process; or write why the run failed."""
+        if phase == "done":
+            self.meeting.all("done", range(1, self.seat.world_size), self.config.timeout)
+            return 0
+        error = self.cause(QUIET_S)
+        said = {"user_error": isinstance(error, UserError), "message": str(error), "failure": error.failure}
+        with written_whole(supervise.verdict_path(self.run_dir)) as path:
+            path.write_text(json.dumps(said | {"exit_code": error.exit_code}))
+        return error.exit_code
+
+    def ended_by_launcher(self) -> BenchError:
+        words = f"{self.seat.launcher} has ended, and with it the run"
+        return supervise.failed("launcher", None, words, self.run_dir, "", f"rank{self.rank}.log")
+
+    def reports(self, limit_s: float) -> list[dict]:
+        """All ranks' reports, waited for at most ``limit_s`` seconds."""
+        reports, deadline = [], time.monotonic() + limit_s
+        while True:
+            try:
+                reports = self.meeting.failures()
+            except RuntimeError:  # whoever held it is gone
+                deadline = 0.0
+            if self.failed and self.failed not in reports:
+                reports = [*reports, self.failed]
+            if settled(reports, self.seat.world_size) or time.monotonic() > deadline:
+                return reports
+            time.sleep(TICK_S)
+
+    def cause(self, limit_s: float) -> BenchError:
+        """Why the run failed."""
+        reports = self.reports(limit_s)
+        for report in reports:
+            self.keep_log(report["rank"], report.get("log"))
+        if not reports:
+            return self.ended_by_launcher()
+        machines = [host.name for host in self.config.machines for _ in range(host.slots)]
+        places = {rank: f" on {name}" for rank, name in enumerate(machines) if len(self.config.machines) > 1}
+        return cause_of(reports, self.seat.world_size, self.config.timeout, self.run_dir, places)
+
+    def keep_log(self, rank: int, text: str | None) -> None:
+        if text is not None:
+            (self.run_dir / f"rank{rank}.log").write_text(text)
+
+
+def tail(path: Path, size: int) -> str:
+    return stacks.text_from(path, max(0, stacks.size(path) - size))
+
+
+def of_hosts(run_dir: Path) -> Rank:
+    """This process as a rank that `bench` started over HOSTS, after it has met the others."""
+    started, rank_in = steady.now(), os.environ[RANK_IN]
+    name, launcher = next(each for each in LAUNCHERS.items() if each[1].needed["rank"] == rank_in)
+    config = from_dict(json.loads((run_dir / "config.json").read_text()))
+    seat = read(name, launcher, os.environ)
+    try:
+        return Rank(run_dir, meet(seat, config.timeout), config, True, started)
+    except BenchError as error:
+        Guard(run_dir, seat.rank).report(False, str(error), "")
+        sys.exit(error.exit_code)

@@ -1,4 +1,4 @@
-"""How a run goes on, for whoever started it: a bar in a terminal, lines anywhere else, from the ranks' heartbeats."""
+"""A run's progress from the ranks' heartbeats: a bar in a terminal, lines elsewhere."""
 
 import time
 
@@ -13,25 +13,14 @@ BAR_S = 0.5  # between two drawings of the bar
 
 
 class LiveProgress:
-    """Give ``watch`` to ``launch``: it shows rank 0's step, epoch, rate, loss, and the time left, or how
-    far its validation is.
-
-    row: turns an epoch's row into the line to print as soon as the epoch has ended; None prints none. captures: whether
-    what this process prints meanwhile goes above the bar.
-    """
+    """Give ``watch`` to ``launch``. row: formats a finished epoch's row. captures: show other output above the bar."""
 
     def __init__(self, config: RunConfig, console: Console, title: str, row=None, captures: bool = True):
         self.config, self.console, self.title, self.row = config, console, title, row
-        columns = [
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            TextColumn("{task.fields[says]}"),
-            TimeElapsedColumn(),
-        ]
-        self.progress = Progress(
-            *columns, console=console, auto_refresh=False, disable=not console.is_terminal,
-            redirect_stdout=captures, redirect_stderr=captures,
-        )  # fmt: skip
+        texts = TextColumn("{task.description}"), TextColumn("{task.fields[says]}")
+        captured = {"redirect_stdout": captures, "redirect_stderr": captures, "disable": not console.is_terminal}
+        columns = texts[0], BarColumn(24), texts[1], TimeElapsedColumn()
+        self.progress = Progress(*columns, console=console, auto_refresh=False, **captured)
         self.task = self.progress.add_task(title, total=None, says="starting")
         self.shown_at, self.shown, self.rows = time.monotonic(), 0, 0
         self.validated = 0  # batches of a validation that were shown last
@@ -44,7 +33,7 @@ class LiveProgress:
         self.progress.stop()
 
     def watch(self, beats: list, rows: list[dict]) -> None:
-        """beats: one ``Heartbeat`` or None per rank. rows: of the epochs that have ended."""
+        """beats: one per rank or None. rows: of finished epochs."""
         for row in rows[self.rows :] if self.row else ():
             self.console.print(self.row(row), highlight=False, markup=False)
         self.rows = len(rows)
@@ -53,17 +42,13 @@ class LiveProgress:
             return
         if self.console.is_terminal:
             if now - self.shown_at >= BAR_S:
-                self.shown_at = now
-                self.progress.update(
-                    self.task, total=rank0.total_steps or None, completed=rank0.step, says=self.says(rank0)
-                )
-                self.progress.refresh()
+                self.shown_at, total = now, rank0.total_steps or None
+                self.progress.update(self.task, total=total, completed=rank0.step, says=self.says(rank0), refresh=True)
         elif self.is_due(rank0, now):
             self.shown_at, self.shown, self.validated = now, rank0.step, rank0.window.batch
             self.console.print(f"{self.title}: {self.says(rank0)}", highlight=False, markup=False)
 
     def is_due(self, beat: Heartbeat, now: float) -> bool:
-        """Whether a line is to be printed."""
         every, since_s = self.config.print_every, now - self.shown_at
         if beat.validates:
             told = self.validated if self.validated <= beat.window.batch else 0  # of the validation before
@@ -71,7 +56,6 @@ class LiveProgress:
         return bool(beat.window.rate) and line_is_due(every, beat.step, self.shown, beat.total_steps, since_s)
 
     def says(self, beat: Heartbeat) -> str:
-        """How far it is, and the time left."""
         workload = workload_of(self.config)
         said = in_words(beat, workload.units, 0 if self.config.num_processes > 1 else None)
         if beat.validates or not beat.window.rate or beat.step >= beat.total_steps:

@@ -1,27 +1,23 @@
-"""Which rank this process is when somebody else's launcher has started it: torchrun, srun, horovodrun or mpirun.
-
-Each says it in variables of its own. ``seat_of`` reads them; nothing here looks at the machine, so that every case can
-be tried without a cluster. One process is no group: what a launcher says of a single one is left alone.
-"""
+"""Which rank this process is in an external launcher (torchrun, srun, horovodrun, mpirun), by its environment
+variables. A single process is not a group."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.errors import UserError
 
 FIRST_PORT, PORTS = 20000, 10000  # of what Slurm starts, which names no port
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """What a launcher tells its processes. size: the variable with their number, by which it is known. needed: what is
-    there besides, by the field of a seat. engine: the launcher of a mode (bench/config/modes.py) whose place it
-    takes."""
+class Launcher(NamedTuple):
+    """size: the variable with the number of processes, which identifies the launcher. needed: variable by Seat field.
+    engine: the equivalent launcher in config/modes.py."""
 
     size: str
     engine: str
-    needed: dict[str, str] = field(default_factory=dict)
+    needed: dict[str, str]
 
 
 LAUNCHERS = {
@@ -43,11 +39,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class Seat:
-    """A process's place in a group that somebody else has started.
-
-    node_rank: of its machine; None where the launcher does not say. address, port: where the ranks meet: rank 0's
-    machine, or horovodrun's own server; "" and 0 under mpirun, where MPI knows it.
-    """
+    """node_rank: None if unknown. address, port: rank 0's machine or horovodrun's server; "" and 0 under mpirun."""
 
     launcher: str
     rank: int
@@ -59,29 +51,21 @@ class Seat:
     port: int = 0
 
     @property
-    def size_variable(self) -> str:
-        """The variable that tells how many there are."""
-        return LAUNCHERS[self.launcher].size
-
-    @property
     def engine(self) -> str:
-        """The launcher of a mode whose place this one takes."""
         return LAUNCHERS[self.launcher].engine
 
     def variables(self) -> dict[str, str]:
-        """What torch's ``env://`` rendezvous reads; a mode that joins another group reads a part of it."""
-        found = {"RANK": self.rank, "LOCAL_RANK": self.local_rank, "WORLD_SIZE": self.world_size}
-        found |= {"LOCAL_WORLD_SIZE": self.local_world_size}
+        """What torch's ``env://`` rendezvous reads."""
+        found = {"RANK": self.rank, "LOCAL_RANK": self.local_rank}
+        found |= {"WORLD_SIZE": self.world_size, "LOCAL_WORLD_SIZE": self.local_world_size}
         if self.engine == "torchrun":
             found |= {"MASTER_ADDR": self.address, "MASTER_PORT": self.port}
         return {name: str(value) for name, value in found.items()}
 
 
 def seat_of(environ: Mapping[str, str]) -> Seat | None:
-    """The seat that an environment describes; None where no launcher has started several processes.
-
-    The innermost launcher counts, where one was started by another: torchrun by srun. Raises UserError where a launcher
-    says how many there are and not the rest, or what cannot be.
+    """The seat in an environment; None if no launcher started several processes. Of nested launchers (torchrun in srun)
+    the inner one. Raises UserError if variables are missing or invalid.
 
     >>> seat_of({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
     ...          "MASTER_ADDR": "node1", "MASTER_PORT": "29500"})  # doctest: +NORMALIZE_WHITESPACE
@@ -92,33 +76,25 @@ def seat_of(environ: Mapping[str, str]) -> Seat | None:
     ...          "SLURM_STEP_ID": "0"})  # doctest: +NORMALIZE_WHITESPACE
     Seat(launcher='srun', rank=3, world_size=4, local_rank=1, local_world_size=2, node_rank=1, address='gpu07',
          port=23456)
-    >>> seat_of({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    ...          "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}).launcher
-    'mpirun'
     >>> seat_of({"WORLD_SIZE": "1", "RANK": "0"}), seat_of({})
     (None, None)
     """
-    refusal = None
+    refusals = []
     for name, launcher in LAUNCHERS.items():
-        if environ.get(launcher.size, "1") in ("0", "1"):
-            continue
-        try:
-            return read(name, launcher, environ)
-        except UserError as error:  # a leftover of one launcher does not hide the seat that another gives
-            refusal = refusal or error
-    if refusal:
-        raise refusal
+        if environ.get(launcher.size, "1") not in ("0", "1"):
+            try:
+                return read(name, launcher, environ)
+            except UserError as error:  # one launcher's leftover variable does not hide another's seat
+                refusals.append(error)
+    if refusals:
+        raise refusals[0]
     return None
 
 
 def read(name: str, launcher: Launcher, environ: Mapping[str, str]) -> Seat:
-    """The seat that one launcher gives. Raises UserError."""
     head = f"{name} has started {environ[launcher.size]} processes ({launcher.size}), but"
-    missing = [variable for variable in launcher.needed.values() if not environ.get(variable)]
-    if missing:
-        raise UserError(
-            f"{head} {missing[0]} is not set: if {launcher.size} is left over from something else, unset it"
-        )
+    if missing := [variable for variable in launcher.needed.values() if not environ.get(variable)]:
+        raise UserError(f"{head} {missing[0]} is not set: unset {launcher.size} if it is a leftover")
     given = {part: environ[variable] for part, variable in launcher.needed.items()}
     try:
         if name == "srun":
@@ -126,24 +102,18 @@ def read(name: str, launcher: Launcher, environ: Mapping[str, str]) -> Seat:
         numbers = {part: int(text) for part, text in given.items() if part != "address"}
         seat = Seat(name, world_size=int(environ[launcher.size]), address=given.get("address", ""), **numbers)
     except (ValueError, IndexError):
-        said = " ".join(f"{variable}={environ[variable]}" for variable in launcher.needed.values())
-        raise UserError(f"{head} what it says of this one cannot be read: {said}") from None
+        values = " ".join(f"{variable}={environ[variable]}" for variable in launcher.needed.values())
+        raise UserError(f"{head} its variables cannot be read: {values}") from None
     if not (0 <= seat.local_rank < seat.local_world_size <= seat.world_size and 0 <= seat.rank < seat.world_size):
-        raise UserError(
-            f"{head} this one is rank {seat.rank}, number {seat.local_rank} of {seat.local_world_size} on its machine: "
-            "that cannot be; are variables of two launchers mixed?"
-        )
+        local = f"local rank {seat.local_rank} of {seat.local_world_size}"
+        raise UserError(f"{head} rank {seat.rank}, {local} is impossible: check for variables of two launchers")
     return seat
 
 
-# --- Slurm -----------------------------------------------------------------------------------------------------------
-
-
 def of_slurm(environ: Mapping[str, str], given: dict[str, str]) -> dict[str, str]:
-    """What Slurm says in other words. MASTER_ADDR and MASTER_PORT count where a job's script has set them: otherwise
-    the first host of the step, and a port by job and step, so that jobs that share a machine have different ones."""
-    step = int(environ.get("SLURM_STEP_ID", "0"))
-    port = FIRST_PORT + (int(given["port"]) + 101 * step) % PORTS
+    """Slurm's values as torchrun's. MASTER_ADDR and MASTER_PORT win; else the step's first host, and a port by job and
+    step, so that jobs on one machine have different ones."""
+    port = FIRST_PORT + (int(given["port"]) + 101 * int(environ.get("SLURM_STEP_ID", "0"))) % PORTS
     return {
         "local_world_size": str(tasks_per_node(given["local_world_size"])[int(given["node_rank"])]),
         "address": environ.get("MASTER_ADDR") or first_host(given["address"]),
@@ -152,7 +122,7 @@ def of_slurm(environ: Mapping[str, str], given: dict[str, str]) -> dict[str, str
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """How many processes each machine has, as Slurm writes it. Raises ValueError.
+    """Processes per machine in Slurm's notation. Raises ValueError.
 
     >>> tasks_per_node("2(x3),1"), tasks_per_node("4")
     ([2, 2, 2, 1], [4])
@@ -165,10 +135,10 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def first_host(names: str) -> str:
-    """The first machine of a list as Slurm writes it, where rank 0 is.
+    """The first machine of a list in Slurm's notation, where rank 0 is.
 
     >>> first_host("gpu[07-09,12]"), first_host("n3,gpu[1-2]"), first_host("rack[1-2]node[3-4]"), first_host("n3")
     ('gpu07', 'n3', 'rack1node3', 'n3')
     """
-    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", names)[0]  # a comma inside of brackets ends no name
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", names)[0]  # a comma in brackets does not end a name
     return re.sub(r"\[([^-,\]]*)[^\]]*\]", r"\1", first)

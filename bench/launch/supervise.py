@@ -1,7 +1,4 @@
-"""Watch the nodes of a run, with a limit; when it does not end well, say which rank failed, where and why.
-
-Whatever happens, the whole process tree of every node is ended. Nodes are asked by rank: no process id is seen here.
-"""
+"""Watch the nodes of a run within its time limit, end all their processes, and say which rank failed, where and why."""
 
 import contextlib
 import json
@@ -24,15 +21,14 @@ from bench.process.heartbeat import PHASES, PREPARING, Heartbeat
 from bench.process.tree import GRACE_S
 
 TICK_S = 0.2
-JUDGE_S = 60.0  # beyond TIMEOUT, by which ranks that joined have found out themselves that they hang
-SAY_S = 15.0  # after the first of their machines, by which the others have ended, too
-MOST_S = 5.0  # from one look to the next, on a busy machine
-LEAST_ROOM = 2**16  # bytes, without which nothing can be said in a file
-# As torch says it: an allocation that fails, a worker that dies of it.
+JUDGE_S = 60.0  # beyond TIMEOUT: time for joined ranks to find out themselves that they hang
+SAY_S = 15.0  # from the end of the first machine of joined ranks to the end of the others
+MOST_S = 5.0  # between two ticks on a busy machine
+LEAST_ROOM = 2**16  # bytes of disk that a report needs
+# torch's messages: a failed allocation, and a DataLoader worker that died from it
 NO_SHARED_MEMORY = re.compile("(unable to (allocate|open)|insufficient|out of) shared memory|write to file </torch")
-JOINING = PHASES[:2]  # what a rank says of itself before it has met the others
-# What CUDA, torch and the kernel write before a process is gone, in the last lines of its log.
-LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b")
+JOINING = PHASES[:2]  # before a rank has joined the group
+LAST_WORDS = re.compile("CUDA error|[Ww]atchdog|terminate called|\\bXid\\b")  # of CUDA, torch and the kernel
 OVER_PCIE = "between GPUs without NVLink peer to peer over PCIe may be broken (ACS, IOMMU): try NCCL_P2P_DISABLE=1"
 
 
@@ -40,16 +36,10 @@ def run(
     nodes: list[Node], start: Callable[[Node], None], run_dir: Path, timeout: float, watch=None,
     survival: Survival | None = None, starting: float = 0.0,
 ) -> None:  # fmt: skip
-    """Start every node's command, watch the ranks, and return when all have ended well.
-
-    start: starts one node's command. timeout: seconds without progress. starting: seconds until every rank has joined
-    the group, where that may take longer. watch: called a few times a second, and at the
-    end, with every rank's heartbeat and the rows of the epochs so far. survival: with ELASTIC, what sees which ranks
-    are lost; on one machine the engine starts them again, and it is no failure.
-
-    Raises UserError when a rank found the request impossible, RunFailed (with ``.failure``) when a rank raised, was
-    killed or hung, when the launcher failed, or on Ctrl-C. Whatever happens, no process of the run is left.
-    """
+    """Start every node with ``start(node)``, watch the ranks, and return when all have ended well. timeout: seconds
+    without progress. watch: called a few times a second with all heartbeats and the rows of the finished epochs.
+    survival: with ELASTIC. Raises UserError when a rank found the request impossible, else RunFailed (with
+    ``.failure``). No process of the run is left."""
     failure, started = None, []
     try:
         with signals_as_interrupt():
@@ -65,20 +55,17 @@ def run(
             for node in started:
                 node.end()
     if not run_dir.is_dir():
-        raise UserError(f"{run_dir} was removed while the run went on: nothing of it is left")
+        raise UserError(f"{run_dir} was removed during the run: nothing of it is left")
     codes = [code for node in started if (code := node.wait(0))]
-    failure = failure or lost(started, run_dir)
-    if failure is None and codes:
-        failure = diagnose(codes[0], nodes, run_dir)
-    if failure is not None:
+    failure = failure or lost(started, run_dir) or (codes and diagnose(codes[0], nodes, run_dir))
+    if failure:
         raise failure
 
 
 def wait(
     nodes: list[Node], run_dir: Path, timeout: float, watch, starting: float, survival: Survival | None = None
 ) -> Exception | None:
-    """Wait for the nodes' commands. Returns a failure when no rank has made progress for ``timeout`` seconds, or when
-    one has raised and the others do not end; None when every command has ended by itself, or one with an error."""
+    """Wait for the nodes' commands. Returns a failure when the run hangs; None when all have ended, or one failed."""
     progress, moved, broken, seen = None, time.monotonic(), math.inf, time.monotonic()
     joins, late = nodes[0].placement.joins, math.inf
     again = survival is not None and not joins  # the engine starts ranks again
@@ -110,7 +97,7 @@ def wait(
         if again and elastic.user_error(run_dir, len(beats)):
             return first_error(run_dir, nodes)
         if not again and any(error_path(run_dir, rank).exists() for rank in range(len(beats))):
-            broken = min(broken, time.monotonic() + GRACE_S)  # the engine should end the others now
+            broken = min(broken, time.monotonic() + GRACE_S)  # the engine should end the other ranks
 
 
 def heartbeats(nodes: list[Node]) -> list[Heartbeat | None]:
@@ -118,7 +105,7 @@ def heartbeats(nodes: list[Node]) -> list[Heartbeat | None]:
 
 
 def lost(nodes: list[Node], run_dir: Path) -> RunFailed | None:
-    """A machine that can be asked no more: what became of its ranks is not known."""
+    """The failure when a machine no longer answers."""
     for node in nodes:
         if why := node.lost():
             ranks = list(node.placement.ranks)
@@ -127,18 +114,16 @@ def lost(nodes: list[Node], run_dir: Path) -> RunFailed | None:
 
 
 def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | None = None) -> Exception:
-    """Nothing has moved for too long: say where every rank is, and name one to look at first, with its stacks."""
+    """No progress for too long: report where every rank is, and name the rank to look at first, with its stacks."""
     beats = heartbeats(nodes)
     if survival:
         beats = survival.standing(beats)
-    else:
-        cause = killed(nodes, run_dir) or first_error(run_dir, nodes)
-        if cause:
-            return cause
+    elif cause := killed(nodes, run_dir) or first_error(run_dir, nodes):
+        return cause
     if words := without_shared_memory(run_dir, len(beats)):
         return failed("hung", None, words, run_dir)
     if all(beat and beat.phase == "done" for beat in beats):
-        words = f"every rank is done, and the launcher has not ended within {timeout:g} s (TIMEOUT): it hangs"
+        words = f"all ranks have finished, but the launcher did not exit within {timeout:g} s (TIMEOUT)"
         return failed("hung", None, words, run_dir)
     where = [place for node in nodes for place in node.places()]
     if silent := lost(nodes, run_dir):
@@ -162,7 +147,7 @@ def hung(nodes: list[Node], run_dir: Path, timeout: float, survival: Survival | 
 
 
 def without_shared_memory(run_dir: Path, num_ranks: int) -> str:
-    """What a rank's log says of shared memory: a loader worker that gets none is gone, and its rank waits for ever."""
+    """What a rank's log says about shared memory: a DataLoader worker without it dies, and its rank waits forever."""
     for rank in range(num_ranks):
         for line in tail(run_dir / f"rank{rank}.log", 60).splitlines():
             if NO_SHARED_MEMORY.search(line):
@@ -172,7 +157,6 @@ def without_shared_memory(run_dir: Path, num_ranks: int) -> str:
 
 
 def over_pcie(nodes: list[Node], run_dir: Path) -> bool:
-    """Whether the ranks of a run are on GPUs of this machine of which no two are joined by NVLink."""
     with contextlib.suppress(OSError, ValueError):
         config = json.loads((run_dir / "config.json").read_text())
         links = nvml.topology() if config.get("device") == "cuda" and len(nodes) == 1 else None
@@ -180,15 +164,10 @@ def over_pcie(nodes: list[Node], run_dir: Path) -> bool:
     return False
 
 
-def explain(
-    beats: list[Heartbeat], where: list[dict | None], timeout: float, pcie: bool = False
-) -> tuple[int, str]:  # fmt: skip
-    """The rank to look at first, and why nothing moves, as far as the ranks' places tell: one line.
-
-    where: by rank, as ``stacks.collect`` gives it. pcie: the ranks are on GPUs that are not
-    joined by NVLink. A rank that is in no collective keeps those waiting that are in one.
-    Of two that stand at the same step and phase, the one whose place is known is named.
-    """
+def explain(beats: list[Heartbeat], where: list[dict | None], timeout: float, pcie: bool = False) -> tuple[int, str]:
+    """The rank to look at first, and why nothing moves. where: the ranks' places as ``stacks.collect`` gives them. A
+    rank that is in no collective blocks those that are in one. Of two at the same step and phase, the one with a known
+    place."""
     positions = [(beat.step, PHASES.index(beat.phase)) for beat in beats]
     order = [(position, place is None) for position, place in zip(positions, where, strict=True)]
     in_collective = [rank for rank, place in enumerate(where) if place and place["collective"]]
@@ -210,14 +189,13 @@ def explain(
 
 
 def standing(rank: int, beat: Heartbeat, place: dict | None) -> str:
-    """One rank's step, phase and place."""
     at = f", at {stacks.name(place)}" if place else ""
     step = f"step {beat.step + 1} of {beat.total_steps}, " if beat.total_steps else ""
     return f"rank {rank}: {step}{beat.phase}{at}"
 
 
 def together(where: list[dict | None]) -> list[str]:
-    """The ranks by their places, the lowest rank's first; None: a rank that is there no more.
+    """Group the ranks by place. None: a rank that has ended.
 
     >>> at = lambda line, collective=True: {"file": "a.py", "line": line, "function": "f", "collective": collective}
     >>> together([at(3), at(5), at(5), at(7, None)])[:2]
@@ -229,23 +207,23 @@ def together(where: list[dict | None]) -> list[str]:
     for rank, place in enumerate(where):
         key = place and (stacks.name(place), place["collective"], place.get("awaits", ""))
         groups.setdefault(key, []).append(rank)
-    said, collective = [], "a collective"
+    parts, collective = [], "a collective"
     for group, ranks in groups.items():
         at, waits, awaits = group or ("", None, "")
         doing = f"in {collective if waits else 'a backward pass'} at {at}" if group else "has ended"
-        doing += f", awaiting {awaits}" if awaits else ""
-        said.append(f"{names(ranks)} {doing}")
+        parts.append(f"{names(ranks)} {doing}" + (f", awaiting {awaits}" if awaits else ""))
         collective = "another" if waits else collective
-    return said
+    return parts
 
 
 def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
-    """A command ended with an error: who was first? A killed rank says nothing, so it is looked for before the others'
-    complaints about it."""
+    """A command failed: find the first cause. A killed rank writes no report, so it comes first."""
     cause = killed(nodes, run_dir) or first_error(run_dir, nodes)
     ended = next((node.placement for node in nodes if len(nodes) > 1 and node.wait(0) == code), nodes[0].placement)
     where = f" on {ended.host}" if ended.host else ""
-    if code < 0 and (cause is None or was_ended(cause)):  # the ranks were ended after it
+    failure = getattr(cause, "failure", None) or {"traceback": "", "message": ""}
+    was_ended = not failure["traceback"] and " was ended by " in failure["message"]  # only a signal ended the rank
+    if code < 0 and (cause is None or was_ended):
         words = f"the launcher{where} was killed ({signal_name(-code)}), and its ranks were ended"
         return failed("launcher", None, words, run_dir, log=ended.log)
     if cause:
@@ -263,14 +241,8 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def was_ended(cause: Exception) -> bool:
-    """Whether a rank's report says no more than that a signal has ended it."""
-    failure = getattr(cause, "failure", {"traceback": "", "message": ""})
-    return not failure["traceback"] and " was ended by " in failure["message"]
-
-
 def without_room(run_dir: Path) -> str:
-    """What to say where the run's disk is full, so that nobody could write why a run has failed; "" where it is not."""
+    """The message if the run's disk is full, so that no rank could write a report; else ""."""
     with contextlib.suppress(OSError):
         disk = os.statvfs(run_dir)
         if disk.f_bavail * disk.f_frsize < LEAST_ROOM or (disk.f_files and not disk.f_favail):
@@ -279,7 +251,7 @@ def without_room(run_dir: Path) -> str:
 
 
 def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
-    """The first rank that is gone without having said why."""
+    """The first rank that is gone and has written no report."""
     gone = [(each, node) for node in nodes for each in node.gone()]
     for rank, (beat, (was_killed, node)) in enumerate(zip(heartbeats(nodes), gone, strict=True)):
         if was_killed:
@@ -289,30 +261,24 @@ def killed(nodes: list[Node], run_dir: Path) -> RunFailed | None:
                 how = f"was killed (signal 9): {why};"
             elif full := without_room(run_dir):
                 how = f"ended ({full})"
-            elif words := last_words(run_dir, rank):
-                how = f"died ({words})"
+            else:
+                lines = reversed(tail(run_dir / f"rank{rank}.log", 200).splitlines())
+                if words := next((line.strip()[:300] for line in lines if LAST_WORDS.search(line)), ""):
+                    how = f"died ({words})"
             return failed("killed", rank, f"rank {rank}{place_of(nodes, rank)} {how} {step}{beat.phase}", run_dir)
     return None
 
 
-def last_words(run_dir: Path, rank: int) -> str:
-    """The last line of a rank's log that says why it is gone; "" without one."""
-    lines = tail(run_dir / f"rank{rank}.log", 200).splitlines()
-    return next((line.strip()[:300] for line in reversed(lines) if LAST_WORDS.search(line)), "")
-
-
 def place_of(nodes: list[Node], rank: int) -> str:
-    """The machine of a rank, where there are several: " on node2"."""
     return next((f" on {node.placement.host}" for node in nodes if rank in node.placement.ranks and len(nodes) > 1), "")
 
 
 def verdict_path(run_dir: Path) -> Path:
-    """Where rank 0 of ranks that joined says what the run has failed of."""
     return run_dir / ".rank0.verdict.json"
 
 
 def verdict(nodes: list[Node], run_dir: Path) -> Exception | None:
-    """What rank 0 says there; None where it has said nothing, or no more than that another one is gone."""
+    """The failure that rank 0 of joined ranks has reported, if any."""
     try:
         said = json.loads(verdict_path(run_dir).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -328,14 +294,13 @@ def verdict(nodes: list[Node], run_dir: Path) -> Exception | None:
 
 
 def name_cut(error: RunFailed, nodes: list[Node]) -> None:
-    """Say of a run that hangs which machine does not reach which."""
+    """Add to a hang's message which machine does not reach which."""
     if cut := next(filter(None, (node.unreachable() for node in nodes)), ""):
         words = f"no progress, and {cut}: is the network between them up? "
         error.args, error.failure["message"] = (words + str(error),), words + error.failure["message"]
 
 
 def first_error(run_dir: Path, nodes: list[Node]) -> Exception | None:
-    """The earliest exception that a rank left behind."""
     reports = []
     for rank in range(len(heartbeats(nodes))):
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
@@ -343,29 +308,24 @@ def first_error(run_dir: Path, nodes: list[Node]) -> Exception | None:
     if not reports:
         return None
     report = min(reports, key=lambda r: r["time"])
-    rank, message = report["rank"], report["message"]
-    host = place_of(nodes, rank)
-    if report["user_error"]:
-        error = UserError(f"rank {rank}{host}: {message}" if host else message)
-        error.failure = failure_of(report)
-        return error
-    message = f"rank {rank}{host} {'raised ' if report['traceback'] else ''}{message}"
-    return failed("raised", rank, message, run_dir, report["traceback"])
+    return raised(report, place_of(nodes, report["rank"]), run_dir)
 
 
-def failure_of(report: dict) -> dict | None:
-    """What the record of a run says of a rank that found the request impossible; None where nothing had begun. report:
-    of the rank."""
-    if report["phase"] in PREPARING:
-        return None
-    return {"kind": "raised"} | {name: report[name] for name in ("rank", "message", "traceback")}
+def raised(report: dict, host: str, run_dir: Path) -> UserError | RunFailed:
+    """The error of a rank's report. host: "" or " on HOST". A UserError has a failure only if training had begun."""
+    rank, message, trace = report["rank"], report["message"], report["traceback"]
+    if not report["user_error"]:
+        return failed("raised", rank, f"rank {rank}{host} {'raised ' if trace else ''}{message}", run_dir, trace)
+    error = UserError(f"rank {rank}{host}: {message}" if host else message)
+    if report["phase"] not in PREPARING:
+        error.failure = {"kind": "raised", "rank": rank, "message": message, "traceback": trace}
+    return error
 
 
 def failed(
     kind: str, rank: int | None, message: str, run_dir: Path, trace: str | None = None, log: str = "launcher.log"
 ) -> RunFailed:
-    """A RunFailed that carries what the failed record will say. The message is one line and names the log: the rank's,
-    where there is one."""
+    """A RunFailed with the failure for the record. The one-line message names the log: the rank's, if there is one."""
     log = log if rank is None else f"rank{rank}.log"
     first_line = message.splitlines()[0]
     error = RunFailed(first_line if kind == "interrupted" else f"{first_line}; see {run_dir / log}")
@@ -380,7 +340,6 @@ def names(ranks: list[int]) -> str:
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last lines of a text file; empty when there is none."""
     with contextlib.suppress(OSError):
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     return ""

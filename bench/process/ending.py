@@ -1,5 +1,4 @@
-"""What this process does when Ctrl-C, SIGTERM or SIGHUP tells it to end, or its parent is gone. How it ends the
-processes that it has started: bench/process/tree.py."""
+"""What this process does on Ctrl-C, SIGTERM, SIGHUP, or when its parent is gone."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @contextlib.contextmanager
 def handled(handler: Callable, *numbers: int) -> Iterator[None]:
-    """These signals call ``handler(number, frame)`` for a while. One that is ignored stays so, as nohup wants it.
-    Outside the main thread they cannot be set, and stay as they are."""
+    """Handle these signals for a while. Ignored ones stay ignored, as nohup needs; other threads cannot set any."""
     previous = {}
     with contextlib.suppress(ValueError):
         for number in numbers:
@@ -39,8 +37,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait until this is done, and are a KeyboardInterrupt then, or what the handler around
-    this makes of them: a second one must not cost the record, or leave processes."""
+    """Delay Ctrl-C, SIGTERM and SIGHUP to the end of the block, so that a second one costs no record."""
     came = []
     with handled(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
@@ -52,7 +49,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def with_parent() -> None:
-    """From now on this process gets SIGTERM when its parent is gone, also by SIGKILL; only Linux has that."""
+    """Get SIGTERM when the parent dies, even by SIGKILL (Linux only)."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):

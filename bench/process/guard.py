@@ -1,13 +1,7 @@
-"""What every rank does so that no run hangs, no process is orphaned and every failure has a name.
-
-- its output goes to RUN_DIR/rank<r>.log, one file per rank;
-- an exception is left behind as a small JSON file that the launcher reads;
-- SIGTERM ends the process even while its main thread waits inside a collective, and the status says "terminated":
-  so a rank that was told to stop can be told from one that was killed;
-- when the launching `bench` process is gone, the rank ends itself;
-- SIGUSR1 writes all stacks to the log;
-- while RUN_DIR/.collectives-wanted is there, the collectives that NCCL has not done yet are written, once, to a file.
-"""
+"""What every rank does so that no run hangs, no process is orphaned and every failure has a name: output goes to
+RUN_DIR/rank<r>.log; an exception becomes a JSON file; SIGTERM works inside a collective, and the status says
+"terminated"; without its launcher the rank ends; SIGUSR1 writes all stacks; RUN_DIR/.collectives-wanted asks for the
+pending NCCL collectives."""
 
 import contextlib
 import faulthandler
@@ -31,23 +25,22 @@ RANK_IN = "BENCH_RANK_IN"  # set by the launcher: the name of the variable in wh
 
 
 def error_path(run_dir: Path, rank: int) -> Path:
-    """Where a rank that raised says why."""
+    """Where a rank that raised reports why."""
     return Path(run_dir) / f".rank{rank}.error.json"
 
 
 def wanted_path(run_dir: Path) -> Path:
-    """Made by the launcher when it wants to know what NCCL has not done yet."""
+    """The launcher creates it to ask for the pending NCCL collectives."""
     return Path(run_dir) / ".collectives-wanted"
 
 
 def collectives_path(run_dir: Path, rank: int) -> Path:
-    """Where a rank says that, as JSON of torch's flight recorder; empty without NCCL."""
+    """A rank's answer: JSON of torch's flight recorder, empty without NCCL."""
     return Path(run_dir) / f".rank{rank}.collectives.json"
 
 
 def unfinished_collectives() -> str:
-    """The collectives that this process has issued over NCCL and that are not done, as torch's flight recorder writes
-    them; "" where there is no NCCL or no recorder. It waits for nothing, so another thread may be stuck in one."""
+    """This process's pending NCCL collectives as the flight recorder writes them. It does not block."""
     c10d = sys.modules.get("torch._C._distributed_c10d") or sys.modules.get("torch._C")
     c10d = getattr(c10d, "_distributed_c10d", c10d)
     dump = getattr(c10d, "_dump_nccl_trace_json", None)
@@ -58,10 +51,7 @@ def unfinished_collectives() -> str:
 
 
 class Guard:
-    """Stands around a rank's life as a context manager. It ends the process itself: nothing runs after it.
-
-    in_log: whether an exception's traceback goes to the log, too.
-    """
+    """A context manager around a rank's life that ends the process itself. in_log: log tracebacks, too."""
 
     ends = (signal.SIGTERM,)  # the signals that end a rank; Ctrl-C is the launcher's business
 
@@ -87,8 +77,8 @@ class Guard:
         return self
 
     def watch(self, signals_in: int, launcher: int) -> None:
-        """End the process on SIGTERM, or when the launcher is gone. The wake-up pipe is written by C code, so this
-        works while the main thread is inside a collective."""
+        """End the process on SIGTERM, or when the launcher is gone. C code writes the wake-up pipe, so this works while
+        the main thread is inside a collective."""
         answered = False
         while True:
             ready, _, _ = select.select([signals_in], [], [], 1.0)
@@ -114,19 +104,18 @@ class Guard:
         self.leave("raised", 2 if user_error else 1)
 
     def report(self, user_error: bool, message: str, trace: str) -> None:
-        """Leave behind why this rank ends. The first of all ranks' is the cause."""
+        """Write why this rank ends. The first of all ranks' reports is the cause."""
         found = {"rank": self.rank, "time": steady.now(), "user_error": user_error, "message": message,
                  "traceback": trace, "phase": self.phase}  # fmt: skip
-        with contextlib.suppress(OSError):  # a full disk must not hide the traceback in the log
+        with contextlib.suppress(OSError):  # the disk is full: the log may still have the traceback
             error_path(self.run_dir, self.rank).write_text(json.dumps(found))
 
     @property
     def phase(self) -> str:
-        """What this rank is doing: one of PHASES."""
         return self.status.current if self.status else PHASES[0]
 
     def leave(self, phase: str, code: int) -> None:
-        """Say how it ended and go, without the destructors of libraries that may wait for other ranks."""
+        """Exit without destructors of libraries, which may wait for other ranks."""
         if self.status:
             self.status.phase(phase)
         with contextlib.suppress(OSError):
@@ -136,7 +125,7 @@ class Guard:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended, and whose parent has not taken note yet, does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -147,9 +136,9 @@ def alive(pid: int) -> bool:
         return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     import psutil
 
-    with contextlib.suppress(psutil.AccessDenied):
-        try:
-            return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-        except psutil.NoSuchProcess:
-            return False
-    return True
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
+        return False

@@ -1,9 +1,5 @@
-"""A rank's heartbeat: a tiny memory-mapped file that the rank writes and its node reads.
-
-Each rank says which step it is in and which part of it. Writing costs less than a microsecond and no system call, so
-it is done inside timed steps. The launcher draws the progress bar from it, and when a run hangs or dies it can say
-where each rank is. It imports no torch: both sides of the process boundary use it.
-"""
+"""A rank's heartbeat: a small memory-mapped file with its step and phase. Writing takes less than a microsecond and no
+system call, so it happens inside timed steps. No torch: the launcher reads it, too."""
 
 import contextlib
 import math
@@ -30,9 +26,8 @@ LINES = 20
 
 
 class Window(NamedTuple):
-    """What the last second or so of training was like. epoch: from 1, or 0 without epochs. rate: units per second over
-    all processes. data_wait: share of the time. memory_gib: of the process, or its GPU. batch, batches: of a validation
-    that goes on, how many are done, of how many."""
+    """The last second or so of training. epoch: from 1, or 0. rate: units per second over all processes. data_wait:
+    fraction of the time. memory_gib: of the process or its GPU. batch, batches: of a validation in progress."""
 
     epoch: int = 0
     rate: float = 0.0
@@ -48,7 +43,7 @@ NO_WINDOW = Window()
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a rank last said of itself. ``loss`` is nan until one is known."""
+    """A rank's last state. ``loss`` is nan until known."""
 
     pid: int
     phase: str
@@ -60,18 +55,14 @@ class Heartbeat:
 
     @property
     def validates(self) -> bool:
-        """Whether it validates, and has said how far it is."""
         return self.phase == VALIDATING and self.window.batches > 0
 
 
 def status_path(run_dir: Path, rank: int) -> Path:
-    """Where a rank writes its heartbeat."""
     return Path(run_dir) / f".rank{rank}.status"
 
 
 class StatusWriter:
-    """The rank's side."""
-
     def __init__(self, run_dir: Path, rank: int):
         path = status_path(run_dir, rank)
         path.write_bytes(bytes(LAYOUT.size))
@@ -83,57 +74,48 @@ class StatusWriter:
         self.codes = {phase: code for code, phase in enumerate(PHASES)}
 
     def phase(self, phase: str) -> None:
-        """Say what comes next, or that it still goes on. ``phase``: one of PHASES."""
+        """One of PHASES; the same one again shows that it still runs."""
         struct.pack_into("<q", self.map, 8, self.codes[phase])
         self.current = phase
         self.beats += 1
         struct.pack_into("<q", self.map, 40, self.beats)
 
     def total(self, steps: int) -> None:
-        """Say how many steps there will be."""
         struct.pack_into("<q", self.map, 24, steps)
 
     def step(self, step: int) -> None:
-        """Say which step begins, counted from 0."""
         struct.pack_into("<q", self.map, 16, step)
 
     def loss(self, loss: float) -> None:
-        """Tell the newest loss that is known without waiting for the device."""
+        """The newest loss known without waiting for the device."""
         struct.pack_into("<d", self.map, 32, loss)
 
     def window(self, window: Window) -> None:
-        """Tell what the last second or so was like."""
         struct.pack_into("<qddddqq", self.map, WINDOW_AT, *window)
 
     def validated(self, epoch: int, batch: int, batches: int) -> None:
-        """Say how many batches of a validation are done, of how many. epoch: that it follows, or 0."""
+        """epoch: that the validation follows, or 0."""
         struct.pack_into("<q", self.map, WINDOW_AT, epoch)
         struct.pack_into("<qq", self.map, BATCHES_AT, batch, batches)
 
 
 def epochs_path(run_dir: Path) -> Path:
-    """Where rank 0 writes each epoch's row as soon as it is known: a line of JSON each."""
+    """Rank 0 writes each finished epoch's row here, one JSON object per line."""
     return Path(run_dir) / ".rank0.epochs"
 
 
 def starts_path(run_dir: Path) -> Path:
-    """Where with ELASTIC rank 0 writes where training begins, at first and after every interruption: a line of JSON
-    each."""
+    """With ELASTIC rank 0 writes here where training begins, the first time and after each interruption."""
     return Path(run_dir) / ".rank0.starts"
 
 
 def in_words(beat: Heartbeat, units: str, rank: int | None = None) -> str:
-    """How far a rank is, in one line: step, epoch, rate, loss, wait for data, learning rate. units: what it counts.
-    rank: whose loss it is, where there are several.
+    """A rank's progress in one line. rank: whose loss it is, if there are several.
 
-    >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(2, 187.0, 0.031, 0.05, 0.68)), "images")
-    'step 20 of 100, epoch 2, 187 images/s, loss 1.234, waiting for data 3 %, lr 0.05'
-    >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(0, 187.0, 0.0, 0.05)), "images", rank=0)
-    'step 20 of 100, 187 images/s, loss 1.234 (rank 0), waiting for data 0 %, lr 0.05'
+    >>> in_words(Heartbeat(1, "forward", 20, 100, 1.2345, window=Window(2, 187.0, 0.031, 0.05, 0.68)), "images", rank=0)
+    'step 20 of 100, epoch 2, 187 images/s, loss 1.234 (rank 0), waiting for data 3 %, lr 0.05'
     >>> in_words(Heartbeat(1, "validating", 50, 100, 1.2345, window=Window(2, batch=8, batches=40)), "images")
     'validating epoch 2, batch 8 of 40'
-    >>> in_words(Heartbeat(1, "building the model", 0, 0, float("nan")), "images")
-    'building the model'
     """
     window = beat.window
     if beat.validates:
@@ -148,8 +130,7 @@ def in_words(beat: Heartbeat, units: str, rank: int | None = None) -> str:
 
 
 def line_is_due(every: int | None, step: int, told: int, total: int, since_s: float) -> bool:
-    """Whether a line of progress is due after ``step`` steps of ``total``. every: PRINT_EVERY. told, since_s: the step
-    of the last line, and the seconds since then.
+    """Whether to print progress. every: PRINT_EVERY. told, since_s: step of the last line, seconds since then.
 
     >>> [line_is_due(4, step, 3, 12, 0.0) for step in (3, 4, 5)], line_is_due(None, 60, 40, 200, 6.0)
     ([False, True, True], True)
@@ -160,14 +141,12 @@ def line_is_due(every: int | None, step: int, told: int, total: int, since_s: fl
 
 
 def every_status(run_dir: Path) -> dict[int, Heartbeat]:
-    """Rank -> its heartbeat, of all that have one in a run's folder."""
     numbers = sorted(int(found[1]) for path in Path(run_dir).glob(".rank*.status")
                      if (found := re.fullmatch(r"\.rank(\d+)\.status", path.name)))  # fmt: skip
     return {rank: beat for rank in numbers if (beat := read_status(run_dir, rank))}
 
 
 def read_status(run_dir: Path, rank: int) -> Heartbeat | None:
-    """The node's side. None while the rank has not begun to write."""
     with contextlib.suppress(OSError, struct.error):
         content = files.read_plain(status_path(run_dir, rank), LAYOUT.size)
         pid, phase, step, total, loss, beats, *window = LAYOUT.unpack(content)

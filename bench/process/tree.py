@@ -1,18 +1,13 @@
-"""A command and everything it starts: started, limited in time, read line by line, and ended as a whole.
-
-Every process of a tree inherits the tree's token in BENCH_TREE, behind the tokens of the trees around it: a notebook
-cell runs `bench time`, which runs torchrun. So a process is found even if it has left its parent and its session, and
-the end of an outer tree ends the inner ones too. One that has cleared its environment is found as a descendant of the
-command, or by its session.
-
-Nothing is imported before it is needed but the standard library: bench/install runs commands on a bare Python. Without
-psutil, only the command's process group can be ended.
-"""
+"""A command with all its processes: started, limited in time, read line by line, and ended as a whole. Each inherits
+the tree's token in BENCH_TREE, so it is found even outside its parent and session; without its environment, as a
+descendant or by its session. bench/install runs this on a bare Python: without psutil only the process group is
+ended."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import importlib.util
 import io
 import math
 import os
@@ -39,21 +34,15 @@ WATCHER = (  # without the caller's folder, which may hold a secrets.py
 
 
 class Output(NamedTuple):
-    """What a command printed. code: as ``run`` returns it."""
-
     code: int | None
     out: str
     err: str
 
 
 def run(argv: list[str], limit_s: float | None = None, on_line=None, alone_s: float = 0.0, **how) -> int | None:
-    """Run a command to its end. Returns its exit code, -N where signal N ended it, or None where it was ended after
-    ``limit_s`` seconds.
-
-    on_line: called with each line of its standard output and standard error. alone_s: see Tree. how: see Tree.start.
-    However this returns or raises, no process of the command is left. SIGTERM and SIGHUP raise KeyboardInterrupt, as
-    Ctrl-C does.
-    """
+    """Run a command. Returns its exit code, -N where signal N ended it, or None after ``limit_s`` seconds. on_line:
+    gets each line of its output. alone_s: see Tree. how: see Tree.start. No process of it is left; SIGTERM and SIGHUP
+    raise KeyboardInterrupt."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     with signals_as_interrupt(), Tree(alone_s) as tree:
         tree.start(argv, **pipes, **how)
@@ -61,9 +50,7 @@ def run(argv: list[str], limit_s: float | None = None, on_line=None, alone_s: fl
 
 
 def capture(argv: list[str], limit_s: float | None = None, text: str = "", **how) -> Output:
-    """As ``run``, and return what the command printed. text: its standard input.
-
-    Through files: a process that is left behind would hold a pipe open."""
+    """``run`` with its output. text: its standard input. Through files: a leftover process would hold a pipe open."""
     import tempfile
 
     with contextlib.ExitStack() as stack:
@@ -77,11 +64,8 @@ def capture(argv: list[str], limit_s: float | None = None, text: str = "", **how
 
 
 class Tree:
-    """One command with its descendants. As a context manager it ends them on the way out.
-
-    alone_s: the command's time to end what it has started by itself, before SIGTERM goes to every process. grace_s:
-    from SIGTERM to SIGKILL.
-    """
+    """One command with its descendants, ended on exit. alone_s: time to end them itself before all get SIGTERM.
+    grace_s: from SIGTERM to SIGKILL."""
 
     def __init__(self, alone_s: float = 0.0, grace_s: float | None = None):
         self.token, self.process, self.watcher = os.urandom(8).hex(), None, None
@@ -90,32 +74,25 @@ class Tree:
 
     @property
     def mark(self) -> dict[str, str]:
-        """The variable that every process of this tree inherits."""
+        """The variable that marks every process of this tree."""
         return {MARK: " ".join([*os.environ.get(MARK, "").split(), self.token])}
 
     def start(self, argv: list[str], env=None, tied: bool = False, **options) -> None:
-        """Start the command, without standard input and in its own session where options do not say otherwise.
-
-        tied: the tree ends when this process is gone, even by SIGKILL. options: of subprocess.Popen.
-        """
+        """Start the command, by default without standard input and in a new session. tied: the tree ends when this
+        process is gone, even by SIGKILL. options: of subprocess.Popen."""
         options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
         environment = {**(os.environ if env is None else env), **self.mark}
         self.leads_group = options["start_new_session"]
         with uninterrupted():  # an interrupt in between would leave a process that nobody ends
             if tied:
-                self.watcher = subprocess.Popen(
-                    [sys.executable, "-c", WATCHER, str(Path(__file__).parents[2]), self.token],
-                    stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )  # fmt: skip
+                watcher = [sys.executable, "-c", WATCHER, str(Path(__file__).parents[2]), self.token]
+                quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+                self.watcher = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True, **quiet)
             self.process = subprocess.Popen(argv, env=environment, **options)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """The exit code as soon as the command has ended; None if it has not after ``seconds``.
-
-        Ctrl-C is a KeyboardInterrupt between two looks. One inside of ``Popen.wait`` may come where its lock is taken
-        and not yet sure to be given back: no later wait would see the end.
-        """
+        """The exit code, or None after ``seconds``. It polls, because Ctrl-C inside ``Popen.wait`` may lose its lock,
+        and no later wait would see the end."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         while True:
             with uninterrupted():
@@ -126,8 +103,8 @@ class Tree:
             time.sleep(min(left, TICK_S))
 
     def read_lines(self, on_line: Callable[[str], object], seconds: float | None = None) -> int | None:
-        """As ``wait``, while ``on_line`` gets every line that the command writes to its pipe. When the command has
-        ended, or its time is over, the rest of the tree is ended: what is left behind may hold the pipe open."""
+        """As ``wait``, while ``on_line`` gets every line of the pipe. A leftover process may hold the pipe open, so at
+        the command's end the rest of the tree is ended."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         pipe, text, code, ending = self.process.stdout, "", None, None
@@ -149,7 +126,7 @@ class Tree:
         return code if ending else self.wait(until - time.monotonic())
 
     def send(self, number: int) -> None:
-        """Send a signal to the command, and to its process group where it has its own."""
+        """Signal the command, or its process group if it leads one."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.leads_group:
                 os.killpg(self.process.pid, number)
@@ -172,9 +149,9 @@ class Tree:
         return found
 
     def end(self) -> None:
-        """End every process of the tree that is still there. Ctrl-C and SIGTERM wait until this is done."""
+        """End every process of the tree. Signals wait until this is done."""
         with uninterrupted(), self.lock:
-            bare = not has_psutil()
+            bare = importlib.util.find_spec("psutil") is None  # before pip installs it
             alone_s = self.alone_s or (self.grace_s if bare else 0.0)
             if alone_s and self.process and self.wait(0) is None:
                 self.send(signal.SIGTERM)
@@ -204,8 +181,7 @@ class Tree:
 
 
 def watch(token: str) -> None:
-    """End the tree with this token when standard input ends: the process at its other end is gone. The command that it
-    had just started may have the token only a moment later, so there is a second look."""
+    """End the tree with this token when standard input closes. Twice: a command may get the token a moment later."""
     sys.stdin.buffer.read()
     tree = Tree()
     tree.token = token
@@ -214,28 +190,19 @@ def watch(token: str) -> None:
         tree.end()
 
 
-def has_psutil() -> bool:
-    """Whether psutil can be imported: pip may be about to install it."""
-    try:
-        import psutil  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def with_descendants(pid: int) -> list:
-    """A process and all its descendants, as psutil.Process; empty where it has ended."""
+    """A process and its descendants; empty if it has ended."""
     import psutil
 
-    found = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        found = [psutil.Process(pid)]
-        found += found[0].children(recursive=True)
-    return found
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def is_running(process) -> bool:
-    """Whether a psutil.Process is there. One that has ended, and whose parent has not taken note yet, is not."""
+    """Whether a psutil.Process runs; a zombie does not."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -244,8 +211,7 @@ def is_running(process) -> bool:
 
 
 def terminate(processes: list, grace_s: float = GRACE_S) -> None:
-    """Send SIGTERM to processes, and SIGKILL to those that are still there after ``grace_s`` seconds. They are not
-    waited for: their exit codes stay their parents'."""
+    """SIGTERM, then SIGKILL after ``grace_s`` seconds. Parents keep the exit codes."""
     import psutil
 
     for action, seconds in (("terminate", grace_s), ("kill", GRACE_S)):

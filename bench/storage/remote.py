@@ -1,7 +1,5 @@
-"""The files below one URL, through fsspec: listed, read and written within a limit, and in one line when it cannot be.
-
-Endpoint and keys of S3 come from the ordinary AWS_* variables, which s3fs reads; no credential is printed or written.
-"""
+"""The files below one URL, through fsspec: listed, read and written within a time limit. s3fs reads the AWS_*
+variables; credentials are never printed or written."""
 
 import errno
 import hashlib
@@ -18,12 +16,8 @@ from bench.storage.urls import without_credentials, without_user
 
 THREADS = 16  # files at once
 # botocore tries a request that did not get through again, s3fs a stream that broke off from where it stopped.
-S3_CONFIG = {
-    "connect_timeout": 5,
-    "read_timeout": 20,  # seconds without one byte
-    "retries": {"total_max_attempts": 4, "mode": "standard"},
-    "max_pool_connections": THREADS,
-}
+S3_CONFIG = {"connect_timeout": 5, "read_timeout": 20, "max_pool_connections": THREADS,
+             "retries": {"total_max_attempts": 4, "mode": "standard"}}  # fmt: skip
 STREAM_TRIES = 5
 S3_OPTIONS, LOCAL_OPTIONS = {"config_kwargs": S3_CONFIG, "max_concurrency": 1}, {"auto_mkdir": True}
 OPTIONS = {"s3": S3_OPTIONS, "s3a": S3_OPTIONS, "file": LOCAL_OPTIONS, "local": LOCAL_OPTIONS}
@@ -34,8 +28,6 @@ SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file as the storage lists it."""
-
     path: str  # in the storage
     size: int  # bytes
     version: str  # empty where the storage tells none
@@ -43,10 +35,7 @@ class RemoteFile:
 
 
 class Remote:
-    """The files below one URL. Every request ends within the time limit and raises nothing but UserError.
-
-    A folder's (file://) requests are the operating system's, which has its own limits: ours is looked at between them.
-    """
+    """Every request ends within the time limit and raises only UserError. file:// checks it between requests."""
 
     def __init__(self, url: str, limit_s: float):
         self.url, self.limit_s = without_credentials(url), limit_s
@@ -54,12 +43,12 @@ class Remote:
         self.stop = threading.Event()  # one thread has failed: the others need not go on
         protocol = url.partition("://")[0].lower()
         if protocol in ("s3", "s3a", "obs", "gs", "gcs") and re.search(r"://[^@]*:\S*@", url):
-            raise UserError(f"{protocol}:// takes no user and password in the address: set AWS_ACCESS_KEY_ID and "
-                            "AWS_SECRET_ACCESS_KEY (or the storage's own variables)")  # fmt: skip
+            variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the storage's own variables)"
+            raise UserError(f"{protocol}:// takes no user and password in the address: set {variables}")
         if protocol == "obs":
             if not os.environ.get("AWS_ENDPOINT_URL"):
-                raise UserError(f"{self.url} is read over S3: set AWS_ENDPOINT_URL, for Huawei's cloud "
-                                "https://obs.REGION.myhuaweicloud.com")  # fmt: skip
+                endpoint = "AWS_ENDPOINT_URL, for Huawei's cloud https://obs.REGION.myhuaweicloud.com"
+                raise UserError(f"{self.url} is read over S3: set {endpoint}")
             protocol, url = "s3", "s3" + url[len("obs") :]
         self.is_s3, self.is_local = protocol in ("s3", "s3a"), protocol in ("file", "local")
         self.check = f"{'AWS_ENDPOINT_URL, the credentials' if self.is_s3 else 'the address'} and the network"
@@ -77,25 +66,14 @@ class Remote:
         if self.is_s3:
             self.fs.retries = STREAM_TRIES
 
-    def left_s(self) -> float:
-        """Seconds until the time limit. Raises UserError when there are none."""
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise self.over()
-        return left
-
     def over(self) -> UserError:
-        return UserError(
-            f"{self.url}: not done within the limit of {self.limit_s:g} s; what was copied is kept: "
-            f"run again, allow more time, or check {self.check}"
-        )
+        remedy = f"run again (finished files are kept), allow more time, or check {self.check}"
+        return UserError(f"{self.url}: not done within the limit of {self.limit_s:g} s: {remedy}")
 
     def call(self, what: str, method, *arguments, **options):
-        """A request's answer. What goes wrong is a UserError in one line, and so is the end of the time limit.
-
-        Raises OSError where this machine's disk is full.
-        """
-        left = self.left_s()
+        """A request's answer. Raises UserError, also at the time limit; OSError if this machine's disk is full."""
+        if (left := self.deadline - time.monotonic()) <= 0:
+            raise self.over()
         if self.stop.is_set():
             raise UserError(f"{self.url}: stopped")
         try:
@@ -108,20 +86,16 @@ class Remote:
             raise UserError(f"{self.url}: {what}: {one_line(error)}; {self.advice(error)}") from None
 
     def advice(self, error: Exception) -> str:
-        """What to do about an error that did not pass."""
         if isinstance(error, FileNotFoundError):
             return "check the name of the bucket and the folder"
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             return "free some space there"
         if self.is_s3:
-            return (
-                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, what the key may do there, and "
-                "the network"
-            )
+            return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, the key's rights, and the network"
         return "check the address, the permissions and the network"
 
     def files(self) -> dict[str, RemoteFile]:
-        """Everything below the URL: relative path -> file. Raises UserError when a path has no place in a folder."""
+        """Relative path -> file. Raises UserError for a path that cannot be in a folder."""
         self.fs.invalidate_cache()
         walks = not self.fs.async_impl or "http" in self.fs.protocol
         strict = {"on_error": "raise"} if walks else {}  # a walk leaves out unsaid what it cannot list
@@ -148,7 +122,7 @@ class Remote:
         return files
 
     def fetch(self, file: RemoteFile, to: Path) -> None:
-        """Copy a file to ``to``. Raises UserError when it is not the one that was listed, or its bytes are not."""
+        """Copy a file. Raises UserError if it changed since the listing, or its MD5 does not match."""
         for _ in range(2):
             self.call(f"reading {file.path}", self.fs.get_file, file.path, str(to))
             if to.stat().st_size != file.size:
@@ -161,21 +135,18 @@ class Remote:
                     md5.update(block)
             if md5.hexdigest() == file.md5 or not self.etag_is_md5(file):
                 return None
-        raise UserError(
-            f"{self.url}: {file.path} arrived twice with another MD5 than its ETag says: store it there anew"
-        )
+        raise UserError(f"{self.url}: {file.path} arrived twice with another MD5 than its ETag: store it there again")
 
     def check_unchanged(self, file: RemoteFile) -> None:
-        """Raise UserError when a file is no longer the one that was listed."""
+        """Raise UserError if a file has changed since the listing."""
         self.fs.invalidate_cache()
         info = self.call(f"looking at {file.path}", self.fs.info, file.path)
         if (info["size"], version_of(info)) != (file.size, file.version):
             raise self.changed(file)
 
     def etag_is_md5(self, file: RemoteFile) -> bool:
-        """Whether the ETag, which looks like an MD5, is one. It is not for a file encrypted with a key of KMS or of the
-        user, nor in a directory bucket (S3's API reference, Object, ETag). Raises UserError when the file has changed.
-        """
+        """Whether the ETag is an MD5: not with KMS or customer keys, nor in a directory bucket (S3 API reference,
+        Object, ETag). Raises UserError if the file has changed."""
         bucket, _, key = file.path.partition("/")
         head = self.call(f"looking at {file.path}", self.fs.call_s3, "head_object", Bucket=bucket, Key=key)
         if version_of(head) != file.version:
@@ -184,11 +155,10 @@ class Remote:
         return not encrypted and not bucket.endswith("--x-s3")
 
     def changed(self, file: RemoteFile) -> UserError:
-        """The error for a file that is replaced while it is fetched."""
         return UserError(f"{self.url}: {file.path} changed while it was fetched: run again when nothing writes there")
 
     def write(self, source: Path, name: str) -> None:
-        """Store a local file under a relative path, whole or not at all."""
+        """Store a file completely or not at all."""
         what, target = f"writing {name}", f"{self.root}/{name}"
         if not self.is_local:  # an object appears when all of it has arrived
             self.call(what, self.fs.put_file, str(source), target)
@@ -199,12 +169,12 @@ class Remote:
 
 
 def version_of(info: dict) -> str:
-    """What a storage calls the state of a file, from its listing; empty where it tells nothing."""
+    """The storage's version of a file; "" if it has none."""
     return next((str(info[key]).strip('"') for key in VERSION_KEYS if info.get(key)), "")
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, in one line, without a credential."""
+    """An error in one line, without credentials."""
     text = " ".join(str(error).split())
     for value in filter(None, map(os.environ.get, SECRETS)):
         text = text.replace(value, "…")

@@ -1,20 +1,7 @@
-"""Data sets and results behind a URL: s3://bucket/prefix, file:///folder, or any other that fsspec knows.
-
-``stage`` copies everything below a URL into a cache folder and returns the copy; ``copy_back`` copies a run's folder to
-a URL. What the cache holds of one URL:
-
-    <name>-<digest>.lock            held while a run stages it
-    <name>-<digest>/data/           the copy
-    <name>-<digest>/manifest.json   {url, files: {path: {size, version, mtime_ns}}}; there while data/ is whole
-    <name>-<digest>/journal.jsonl   the same, a line per file, while data/ is not whole
-    <name>-<digest>/parts/          files that are being fetched
-
-``version`` is what the storage calls the state of a file: S3's ETag, else the time it was changed. Endpoint and keys of
-S3 come from the ordinary AWS_* variables, which s3fs reads; no credential is printed or written.
-
-fsspec's own ``filecache`` is no such copy: it writes single files in place, without a lock between processes, a limit
-of time, or a check of what arrived and of what has gone.
-"""
+"""Data sets and results behind a URL (s3://, file://, any that fsspec knows). The cache holds per URL a folder with
+data/ (the copy), manifest.json ({url, files: {path: {size, version, mtime_ns}}}, while the copy is complete),
+journal.jsonl (the same per file, while it is not) and parts/; a .lock beside it. fsspec's ``filecache`` has no lock,
+time limit or check."""
 
 import concurrent.futures
 import contextlib
@@ -35,16 +22,9 @@ SAY_EVERY_S = 10
 
 
 def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> Path:
-    """The local folder that holds a whole copy of everything below ``url``, with its relative paths.
-
-    The storage is listed at every call. What is in the cache and has not changed there is kept, the rest is fetched;
-    what is gone there is removed here. A URL of one file
-    gives a folder with that file. Another process that stages the same URL is waited for. ``limit_s``: seconds for the
-    whole call, waiting included; ``say`` is given sentences about the progress.
-
-    Raises UserError when the storage does not answer, refuses, or holds nothing there; when the time is over; when the
-    cache cannot be written or is full. What has been fetched by then is used by the next call.
-    """
+    """A local folder with a complete copy of everything below ``url``, updated to the storage's state. limit_s: for the
+    whole call, with waiting. say: gets progress messages. Raises UserError when the storage fails, the time is over, or
+    the cache is full; the next call continues."""
     remote = Remote(url, limit_s)
     copy = Copy(Path(cache) / folder_name(url))
     try:
@@ -54,18 +34,13 @@ def stage(url: str, cache: Path, limit_s: float, say=lambda sentence: None) -> P
     except OSError as error:  # of this machine: those of the storage have become UserError
         if error.errno in NO_SPACE:
             raise no_space(copy, error.strerror) from None
-        raise UserError(
-            f"{copy.folder}: cannot be used as a cache ({one_line(error)}): choose another cache folder"
-        ) from None
+        raise UserError(f"{copy.folder} cannot be used as a cache ({one_line(error)}): choose another folder") from None
     return copy.data
 
 
 def copy_back(folder: Path, url: str, limit_s: float) -> str:
-    """Copy a finished run's folder to ``url``/<its name>/ within ``limit_s`` seconds; returns that URL.
-
-    Names that start with a dot and ``*.tmp`` are left out. ``record.json`` goes last: where it is, all the rest is.
-    Raises UserError when the storage does not answer or refuses; the folder stays as it is.
-    """
+    """Copy a run's folder to ``url``/<its name>/; returns that URL. record.json goes last: if it is there, all is.
+    Raises UserError."""
     folder = Path(folder).resolve()
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_result(path.relative_to(folder))]
     if not found:
@@ -77,7 +52,7 @@ def copy_back(folder: Path, url: str, limit_s: float) -> str:
 
 
 def is_result(path: Path) -> bool:
-    """Whether a file, named below its run's folder, is to be copied."""
+    """Neither hidden nor temporary."""
     return path.suffix != ".tmp" and not any(part.startswith(".") for part in path.parts)
 
 
@@ -89,7 +64,7 @@ class Copy:
         self.manifest, self.journal = folder / "manifest.json", folder / "journal.jsonl"
 
     def known(self) -> dict[str, dict]:
-        """The entries of all files that were complete once: path -> {size, version, mtime_ns}."""
+        """The files that manifest or journal list."""
         known = {}
         with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             known |= json.loads(self.manifest.read_text())["files"]
@@ -103,7 +78,6 @@ class Copy:
         return {path.relative_to(self.data).as_posix(): path.lstat() for path in paths}
 
     def remove(self, names) -> None:
-        """Remove files of data/, and every folder that is empty then: a loader would take it for a class."""
         for name in names:
             (self.data / name).unlink()
         for folder, _, _ in os.walk(self.data, topdown=False):
@@ -112,7 +86,6 @@ class Copy:
 
 
 def mirror(remote: Remote, copy: Copy, say) -> None:
-    """Make data/ hold what the storage holds. The lock is held."""
     wanted, known, present = remote.files(), copy.known(), copy.present()
     good = {name: known[name] for name, file in wanted.items() if is_good(known.get(name), file, present.get(name))}
     if wanted.keys() == good.keys() == known.keys() == present.keys() and copy.manifest.exists():
@@ -133,21 +106,16 @@ def mirror(remote: Remote, copy: Copy, say) -> None:
 
 
 def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
-    """Bring files into data/, several at once; yields (path, entry) as they are done and writes them to the journal.
-
-    Raises UserError when there is no room for them.
-    """
+    """Fetch files in parallel; yields (path, entry) and writes the journal. Raises UserError without disk space."""
     total, needed, free = len(todo), sum(file.size for file in todo.values()), shutil.disk_usage(copy.folder).free
     if needed > free:
         raise no_space(copy, f"{needed / 2**30:.2f} GiB are needed, {free / 2**30:.2f} are free")
     say(f"staging {remote.url} into {copy.data}: {total} files, {needed / 2**30:.2f} GiB to fetch")
-    done, done_bytes, began = 0, 0, time.monotonic()
-    said = began
+    done, done_bytes, said, began = 0, 0, time.monotonic(), time.monotonic()
     pool = concurrent.futures.ThreadPoolExecutor(THREADS, "stage")
     try:
-        names = {
-            pool.submit(download, remote, copy, number, *item): item[0] for number, item in enumerate(todo.items())
-        }
+        numbered = enumerate(todo.items())
+        names = {pool.submit(download, remote, copy, number, *item): item[0] for number, item in numbered}
         with copy.journal.open("a") as journal:
             for future in concurrent.futures.as_completed(names):
                 name, entry = names[future], future.result()
@@ -166,7 +134,6 @@ def download_all(remote: Remote, copy: Copy, todo: dict[str, RemoteFile], say):
 
 
 def download(remote: Remote, copy: Copy, number: int, name: str, file: RemoteFile) -> dict:
-    """Bring one file into data/, whole or not at all; returns its entry for the manifest."""
     target = copy.data / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.written_whole(target, copy.parts / str(number)) as part:
@@ -175,32 +142,22 @@ def download(remote: Remote, copy: Copy, number: int, name: str, file: RemoteFil
 
 
 def is_good(known: dict | None, file: RemoteFile, present: os.stat_result | None) -> bool:
-    """Whether the file that is present is the one that was fetched, and the storage still has that version."""
-    if present is None or not same_version(known, file):
+    """Whether the local file is complete, unchanged, and still the storage's version (never, if that has none)."""
+    if present is None or not isinstance(known, dict) or not file.version:
         return False
-    return (present.st_size, present.st_mtime_ns) == (file.size, known.get("mtime_ns"))
-
-
-def same_version(known: dict | None, file: RemoteFile) -> bool:
-    """Whether a manifest's entry is of the version that the storage has now; one without a name is never the same."""
-    if not isinstance(known, dict) or not file.version:
-        return False
-    return (known.get("size"), known.get("version")) == (file.size, file.version)
+    here = {"size": present.st_size, "version": file.version, "mtime_ns": present.st_mtime_ns}
+    return present.st_size == file.size and all(known.get(name) == value for name, value in here.items())
 
 
 def lock(copy: Copy, remote: Remote, say):
-    """Hold the copy alone; another run's staging is waited for, within the time limit."""
+    """Lock the copy; wait for another run within the time limit."""
     path = copy.folder.with_name(f"{copy.folder.name}.lock")
-    over = UserError(
-        f"{remote.url}: another run has not ended staging it within the limit of {remote.limit_s:g} s "
-        f"(it holds {path}); wait for it, or allow more time"
-    )
+    over = UserError(f"{remote.url}: another run still stages it after {remote.limit_s:g} s ({path}): allow more time")
     waiting = f"another run is staging {remote.url}: waiting for it"
     return files.locked(path, remote.deadline, over, lambda: say(waiting))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, while the copy is locked."""
     with files.written_whole(path, path.with_name(f".{path.name}.tmp")) as temporary:
         temporary.write_text(text)
 
@@ -210,7 +167,7 @@ def journal_line(name: str, entry: dict) -> str:
 
 
 def folder_name(url: str) -> str:
-    """The name of a URL's folder in the cache: its last part, to be recognised, and a digest."""
+    """The URL's last part and a digest."""
     address = without_user(url).rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "-", without_credentials(url).rpartition("/")[2])[:40]
     return f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"

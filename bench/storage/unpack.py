@@ -1,10 +1,8 @@
-"""ImageNet's archives, unpacked into class folders: ``train/<class>/`` and ``val/<class>/``. No torch.
+"""Unpack ImageNet's archives into class folders ``train/<class>/`` and ``val/<class>/``. A split is unpacked into
+``.<split>.part`` and renamed when complete. It continues after an interruption, overwrites nothing, and no name leads
+out of the folder."""
 
-The training archive is a tar of one tar for each class; the validation archive is a tar of images, whose classes are in
-a labels file. A split is unpacked into ``.<split>.part`` and gets its name when it is whole. An unpacking that was
-stopped goes on where it was; nothing that is there is written over; no name in an archive leads out of the folder.
-"""
-
+import collections
 import contextlib
 import json
 import os
@@ -33,11 +31,8 @@ Image = tuple[str, str, int, Callable[[], BinaryIO]]  # class, name, bytes, what
 def unpack(
     train: Path | None, val: Path | None, labels_file: Path | None, to: Path, say: Callable[[str], None]
 ) -> None:
-    """Unpack one archive or both into a folder. say: is told how far it is, and what there is at the end.
-
-    Raises UserError for an archive that is damaged, cut short or not ImageNet's, for labels that do not fit, for a
-    folder that holds something else, and for a disk without room. OSError when something cannot be written.
-    """
+    """Unpack one archive or both. say: gets progress messages. Raises UserError for a damaged or wrong archive, labels
+    that do not match, another folder's content, or a full disk; OSError when writing fails."""
     to.mkdir(parents=True, exist_ok=True)
     busy = UserError(f"another process unpacks into {to}: wait for it")
     with files.locked(to / ".unpack.lock", time.monotonic(), busy):
@@ -51,7 +46,6 @@ def unpack(
 
 
 def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, say: Callable[[str], None]) -> None:
-    """Unpack an archive's images into TO/<split>, which is there when all of them are."""
     whole, part = to / split, to / f".{split}.part"
     source = {"archive": archive.name, "bytes": archive.stat().st_size}
     if whole.exists():
@@ -64,27 +58,24 @@ def unpack_split(split: str, archive: Path, images: Iterator[Image], to: Path, s
         raise UserError(f"{to} has no room for {archive.name}: {source['bytes'] / 2**30:.1f} GiB are needed")
     part.mkdir(exist_ok=True)
     (part / SOURCE).write_text(json.dumps(source))
-    counts, said = {}, time.monotonic()
+    counts, said = collections.Counter(), time.monotonic()
     for class_name, name, size, open_image in images:
-        folder = part / class_name
-        if class_name not in counts:
-            folder.mkdir(exist_ok=True)
-        counts[class_name] = counts.get(class_name, 0) + 1
-        write(folder / name, size, open_image)
+        (part / class_name).mkdir(exist_ok=True)
+        counts[class_name] += 1
+        write(part / class_name / name, size, open_image)
         if time.monotonic() - said > SAY_EVERY_S:
             said = time.monotonic()
-            say(f"{split}: {sum(counts.values())} images of {len(counts)} classes so far")
+            say(f"{split}: {counts.total()} images of {len(counts)} classes so far")
     for folder in part.iterdir():
-        if folder.name != SOURCE and (there := len(os.listdir(folder))) != counts.get(folder.name, 0):
-            raise UserError(f"{folder} holds {there} files, {counts.get(folder.name, 0)} of them from {archive.name}: "
-                            f"remove {part}")  # fmt: skip
+        there, ours = len(os.listdir(folder)) if folder.name != SOURCE else 0, counts[folder.name]
+        if there != ours:
+            raise UserError(f"{folder} holds {there} files, {ours} of them from {archive.name}: remove {part}")
     os.sync()
     part.rename(whole)
-    found = len(counts), sum(counts.values())
-    usual = (
-        "as ImageNet has" if found == IMAGENET[split] else f"ImageNet has {IMAGENET[split][0]} and {IMAGENET[split][1]}"
-    )
-    say(f"{split}: {found[0]} classes, {found[1]} images ({usual})")
+    classes, images = IMAGENET[split]
+    usual = f"ImageNet has {classes} and {images}"
+    usual = "as in ImageNet" if (len(counts), counts.total()) == (classes, images) else usual
+    say(f"{split}: {len(counts)} classes, {counts.total()} images ({usual})")
 
 
 def source_of(folder: Path) -> dict | None:
@@ -94,7 +85,7 @@ def source_of(folder: Path) -> dict | None:
 
 
 def write(path: Path, size: int, open_image: Callable[[], BinaryIO]) -> None:
-    """Write one image whole or not at all; one that is there with its size was written before."""
+    """Write one image completely; one with its size was written before."""
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_size == size:
             return
@@ -105,14 +96,12 @@ def write(path: Path, size: int, open_image: Callable[[], BinaryIO]) -> None:
 
 
 def training_images(outer: tarfile.TarFile, archive: Path) -> Iterator[Image]:
-    """The images of a tar of tars, class by class."""
+    """The images of a tar of tars."""
     seen = set()
     for member in list(members(outer, archive)):  # to its end before hours of unpacking
         class_name = member.name.removeprefix("./").removesuffix(".tar")
         if not CLASS.fullmatch(class_name) or not member.name.endswith(".tar"):
-            raise UserError(
-                f"{archive} holds {member.name!r}: the training archive holds one <class>.tar for each class"
-            )
+            raise UserError(f"{archive} holds {member.name!r}: the training archive holds one <class>.tar per class")
         if class_name in seen:
             raise UserError(f"{archive} holds the class {class_name} twice")
         seen.add(class_name)
@@ -124,7 +113,7 @@ def training_images(outer: tarfile.TarFile, archive: Path) -> Iterator[Image]:
 
 
 def validation_images(tar: tarfile.TarFile, archive: Path, labels_file: Path, classes: list[str]) -> Iterator[Image]:
-    """The images of a flat tar with their classes. classes: those of the training images, where they are known."""
+    """The images of a flat tar with their classes."""
     images = sorted(flat_images(tar, archive, str(archive)), key=lambda image: image[0])
     if not images:
         raise UserError(f"{archive} is empty")
@@ -137,7 +126,7 @@ def validation_images(tar: tarfile.TarFile, archive: Path, labels_file: Path, cl
 
 
 def flat_images(tar: tarfile.TarFile, archive: Path, what: str) -> Iterator[tuple]:
-    """(name, bytes, what opens it) of each image at the top of a tar. Raises UserError for anything else in it."""
+    """(name, bytes, opener) of each image. Raises UserError for anything else in the tar."""
     seen = set()
     for member in members(tar, archive):
         name = member.name.removeprefix("./")
@@ -150,7 +139,7 @@ def flat_images(tar: tarfile.TarFile, archive: Path, what: str) -> Iterator[tupl
 
 
 def members(tar: tarfile.TarFile, archive: Path) -> Iterator[tarfile.TarInfo]:
-    """The files of a tar, to its very end. Raises UserError for a link, a device or a sparse file in it."""
+    """The files of a tar, checked to its end. Raises UserError for a link, a device or a sparse file."""
     for member in tar:
         if member.isdir() and member.name in (".", "./"):
             continue

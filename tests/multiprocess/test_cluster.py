@@ -119,7 +119,7 @@ def test_enter_says_what_it_cannot_do(cluster):
     assert result.stdout.split() == ["255", "255", "1"]
     assert "enter: no node 'node9' in this cluster: there are node1, node2" in result.stderr
     outside = runs.finish(runs.start("node1", "true", module="bench.launch.cluster.enter"))
-    assert outside.code == 255 and "not inside of a cluster" in outside.stderr
+    assert outside.code == 255 and "not inside a cluster" in outside.stderr
 
 
 # The command says what it is told, and takes its time to end; a child of it leaves its session.
@@ -243,4 +243,4 @@ def test_what_is_missing_is_one_line(cluster, tmp_path):
 
 def test_no_cluster_in_a_cluster(cluster):
     result = cluster(f"{sys.executable} -m bench cluster --cmd true")
-    assert result.code == 2 and "inside of a cluster already" in result.stderr
+    assert result.code == 2 and "inside a cluster already" in result.stderr

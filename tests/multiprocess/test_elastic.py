@@ -84,7 +84,7 @@ def test_a_rank_that_fails_again_and_again_ends_the_run(mode, tmp_path):
     failure = failed(result, interruptions=1)
     assert (failure["rank"], failure["kind"]) == (1, "raised")
     assert "broken on purpose" in result.last_error_line
-    assert "ELASTIC had gone on once before (RESTARTS=1)" in result.last_error_line
+    assert "ELASTIC survived 1 interruptions before (RESTARTS=1)" in result.last_error_line
 
 
 @pytest.mark.wide

@@ -62,7 +62,7 @@ def test_the_folder_of_a_run_is_removed(tmp_path, forked_programs):
     shutil.rmtree(run_dir)
     psutil.Process(process.pid).children()[0].terminate()
     result = finish(process, tmp_path, timeout=150)
-    assert result.code == 2 and "was removed while the run went on" in result.stderr
+    assert result.code == 2 and "was removed during the run" in result.stderr
     assert left_behind(result.pid, within=GONE_WITHIN) == []
 
 

@@ -176,7 +176,7 @@ def test_a_rank_that_hangs(tmp_path, copied_python):
 def test_a_rank_that_is_killed(tmp_path):
     results = ends(as_tasks(tmp_path, fault="kill:1:2"), tmp_path)
     failure = failure_of(results, tmp_path)
-    assert (failure["rank"], failure["kind"]) == (1, "killed") and "rank 1 ended without a word" in failure["message"]
+    assert (failure["rank"], failure["kind"]) == (1, "killed") and "rank 1 ended without a report" in failure["message"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "torchrun is killed"])

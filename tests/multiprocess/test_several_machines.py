@@ -285,7 +285,7 @@ def others() -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             network = os.readlink(f"/proc/{process.pid}/ns/net")
-            if "bench.launch.on_machine" in process.cmdline() and network != os.readlink("/proc/self/ns/net"):
+            if "bench.launch.machine" in process.cmdline() and network != os.readlink("/proc/self/ns/net"):
                 found.append(process)
     return found
 

@@ -103,4 +103,4 @@ def test_bench_and_then_its_launcher_are_stopped(stopped):
     A launcher that stays stopped when its ranks are done is a hang of its own, and does not stay."""
     failure = failure_of(stopped(bench_and_launcher))
     assert (failure["rank"], failure["kind"]) == (None, "hung")
-    assert failure["message"].startswith("every rank is done, and the launcher has not ended within")
+    assert failure["message"].startswith("all ranks have finished, but the launcher did not exit")

@@ -1,4 +1,4 @@
-# What Horovod wants to know about torch. horovod.py has asked torch already and passes the answers in the
+# What Horovod wants to know about torch. horovod_install.py has asked torch already and passes the answers in the
 # environment: BENCH_TORCH_VERSION, _ABI (TRUE or FALSE), _INCLUDE, _LIB and _LIBRARIES (lists with `;`).
 
 set(Pytorch_VERSION "$ENV{BENCH_TORCH_VERSION}")

@@ -1,10 +1,5 @@
-"""Runs a command on a node of the cluster that this process is in.
-
-    python -m bench.launch.cluster.enter node2 hostname
-
-It stands where ssh stands between real machines. The command has this environment and this folder, the files of the
-machine are the same on every node, and its standard input and output are joined to the caller's.
-"""
+"""Run a command on a node of this cluster, as ssh does on a machine:
+``python -m bench.launch.cluster.enter node2 hostname``."""
 
 import json
 import os
@@ -20,30 +15,21 @@ FAILED = 255  # as ssh says that it was not the command that failed
 def main(words: list[str]) -> int:
     """Become the command, on its node. Returns only when that cannot be done."""
     try:
-        name, *command = words or [""]
-        node = find(name)
-        if not command:
-            raise UserError(
-                "say which command to run there, as in `python -m bench.launch.cluster.enter node2 hostname`"
-            )
+        if len(words) < 2:
+            raise UserError("name a node and a command, as in `python -m bench.launch.cluster.enter node2 hostname`")
+        if not (folder := os.environ.get(CLUSTER)):
+            raise UserError('this is not inside a cluster: `bench cluster --cmd "…"` makes one')
+        nodes = json.loads((Path(folder) / DESCRIPTION).read_text())["nodes"]
+        node = next((node for node in nodes if words[0] in (node["name"], node["address"])), None)
+        if not node:
+            names = ", ".join(node["name"] for node in nodes)
+            raise UserError(f"no node {words[0]!r} in this cluster: there are {names}")
         os.sched_setaffinity(0, node["cores"])
         there = ["nsenter", "--target", str(node["pid"]), "--net", "--uts", "--mount"]
-        os.execvp("nsenter", [*there, "--", "env", f"--chdir={os.getcwd()}", *command])
+        os.execvp("nsenter", [*there, "--", "env", f"--chdir={os.getcwd()}", *words[1:]])
     except (OSError, UserError) as error:
         print(f"enter: {error}", file=sys.stderr)
     return FAILED
-
-
-def find(name: str) -> dict:
-    """A node by its name or address. Raises UserError."""
-    folder = os.environ.get(CLUSTER)
-    if not folder:
-        raise UserError('this is not inside of a cluster: `bench cluster --cmd "…"` makes one')
-    nodes = json.loads((Path(folder) / DESCRIPTION).read_text())["nodes"]
-    for node in nodes:
-        if name in (node["name"], node["address"]):
-            return node
-    raise UserError(f"no node {name!r} in this cluster: there are {', '.join(node['name'] for node in nodes)}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
-"""Starts a cluster and sees that nothing of it is left: the part that runs outside of the namespaces.
-
-All of it lives in a PID namespace, whose first process is inside.py. When that ends, for whatever reason, the kernel
-kills the rest and takes the network away with them. It tells the command to end when its pipe from here is closed:
-also by SIGKILL.
-"""
+"""Make a cluster. All of it lives in a PID namespace whose first process is this file's ``main``: when that ends, the
+kernel removes the rest. It ends when its pipe from outside closes, even by SIGKILL. Inside, nodes are joined by a
+bridge with a veth pair each. `tbf` limits the rate in each direction; `netem` adds delay and loss."""
 
 import contextlib
 import json
@@ -11,8 +8,11 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -28,55 +28,51 @@ TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter":
 NAMESPACES = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 AS_ROOT_INSIDE = ["--user", "--map-root-user"]  # an ordinary user is root there, and nowhere else
 NETEM = ["tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-TRIAL_S = 30.0  # for something that is tried
+FORBIDDEN = {  # a kernel setting: the value that forbids namespaces, the one that allows them
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
+    "kernel.unprivileged_userns_clone": ("0", "1"),
+    "user.max_user_namespaces": ("0", "10000"),
+}
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-OF_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERMOUT", "MAKE_TERMERR")
+DROPPED = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MAKE_TERMOUT", "MAKE_TERMERR",  # of the outer make
+           "NODES", "PER_NODE", "RATE", "LATENCY", "LOSS", "CMD"}  # fmt: skip
+STEP_S = 30.0  # for one command of the building
+GRACE_S = 30.0  # from a signal to SIGKILL
+TICK_S = 0.05
+QUEUE_MS = 200  # that a switch holds before it drops
+BURST_MS = 2  # that a link may send at once after a pause
+SMALLEST_BURST = 16 * 1024  # bytes
 
 
 def run(cluster: Cluster, command: str) -> int:
-    """Make the cluster, run a shell command on its first node, take it away. Returns the command's exit code.
-
-    Raises UserError when there cannot be one here.
-    """
+    """Make the cluster, run a shell command on its first node, and remove it. Returns the command's exit code."""
     isolation = isolate()
-    if cluster.needs_netem:
-        require_netem(isolation)
+    if cluster.needs_netem and (why := complaint([*isolation, *NETEM])):
+        remedy = "run `modprobe sch_netem` as root, or leave them out; RATE works without"
+        raise UserError(f"LATENCY and LOSS need the kernel's module sch_netem ({why}): {remedy}")
     print(f"cluster: {cluster.label()}; {cluster.cores_words(usable())}", file=sys.stderr, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-cluster-"))
     reading, writing = os.pipe()
     try:
-        with forwarded(writing), lent_terminal() as terminal, Tree() as tree:
+        forward = handled(lambda number, _: os.write(writing, bytes([number])), *FORWARDED)
+        with forward, lent_terminal() as terminal, Tree() as tree:
             fds = [reading, *([terminal] if terminal else [])]
-            inside = [sys.executable, "-m", "bench.launch.cluster.inside"]
-            argv = [*isolation, *inside, str(folder), json.dumps(asdict(cluster))]
+            inside = [sys.executable, "-m", "bench.launch.cluster.make", str(folder), json.dumps(asdict(cluster))]
             tree.start(
-                [*argv, command, *map(str, fds)], environment(cluster, folder), stdin=None, pass_fds=fds,
+                [*isolation, *inside, command, *map(str, fds)], environment(cluster, folder), stdin=None, pass_fds=fds,
                 start_new_session=False, preexec_fn=os.setpgrp,
             )  # fmt: skip
-            os.close(reading)
             code = tree.wait()
         return 128 - code if code < 0 else code
     finally:
         os.close(writing)
+        os.close(reading)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def forwarded(writing: int) -> Iterator[None]:
-    """A signal that somebody sends to this process goes to the command, as one byte through the pipe."""
-
-    def send(number: int, _frame) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(writing, bytes([number]))
-
-    with handled(send, *FORWARDED):
-        yield
-
-
-@contextlib.contextmanager
 def lent_terminal() -> Iterator[int | None]:
-    """The terminal, when it is ours to give, for the command to have while it runs, so that Ctrl-C is its own
-    (inside.py); then it is taken back. None where there is none, or another job has it."""
+    """The terminal if this process is in its foreground, for the command to use meanwhile (Ctrl-C is its own)."""
     terminal, ours = None, False
     with contextlib.suppress(OSError):
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
@@ -94,11 +90,8 @@ def lent_terminal() -> Iterator[int | None]:
 
 
 def environment(cluster: Cluster, folder: Path) -> dict[str, str]:
-    """The command's environment: ours, what HOSTS, REMOTE and IFACE are here, and nothing of the make above us, whose
-    variables are not those of a make in the command. GPUs are hidden: every node would count the same ones."""
-    own = {*OF_MAKE, "NODES", "PER_NODE", "RATE", "LATENCY", "LOSS", "CMD"}
-    kept = {name: value for name, value in os.environ.items() if name not in own}
-    return kept | {
+    """The command's environment. GPUs are hidden, because all nodes would count the same ones."""
+    return {name: value for name, value in os.environ.items() if name not in DROPPED} | {
         CLUSTER: str(folder),
         "BENCH_HOSTS": cluster.hosts,
         "BENCH_REMOTE": f"{shlex.quote(sys.executable)} -m bench.launch.cluster.enter {{host}}",
@@ -111,9 +104,9 @@ def environment(cluster: Cluster, folder: Path) -> dict[str, str]:
 
 
 def isolate() -> list[str]:
-    """The command that puts another one into namespaces of its own. Raises UserError when there is none."""
+    """The ``unshare`` command that works here. Raises UserError."""
     if os.environ.get(CLUSTER):
-        raise UserError("this is inside of a cluster already: start another one outside of it")
+        raise UserError("this is inside a cluster already: start another one outside")
     if not LINUX:
         raise UserError("a cluster on one machine needs Linux: it is made of network namespaces")
     for tool, package in TOOLS.items():
@@ -121,36 +114,161 @@ def isolate() -> list[str]:
             raise UserError(f"`{tool}` is not installed: install the package {package} (apt-get install {package})")
     for user in ([], AS_ROOT_INSIDE) if os.geteuid() == 0 else (AS_ROOT_INSIDE,):
         command = ["unshare", *user, *NAMESPACES]
-        if not (said := complaint([*command, "true"])):
+        if not (why := complaint([*command, "true"])):
             return command
-    raise UserError(f"no network namespaces here ({said}): {remedy()}")
-
-
-def require_netem(isolation: list[str]) -> None:
-    """Raise UserError where the kernel cannot delay or lose packets."""
-    if said := complaint([*isolation, *NETEM]):
-        raise UserError(
-            f"LATENCY and LOSS need the kernel's module sch_netem ({said}): have root say `modprobe sch_netem`, or "
-            "leave them out; RATE does without"
-        )
+    remedy = "run it as root, outside this container, or in one started with `docker run --privileged`"
+    for setting, (forbids, allows) in FORBIDDEN.items():
+        with contextlib.suppress(OSError):
+            if (PROC / "sys" / setting.replace(".", "/")).read_text().strip() == forbids:
+                remedy = f"run it as root, or run `sysctl -w {setting}={allows}` as root"
+                break
+    raise UserError(f"no network namespaces here ({why}): {remedy}")
 
 
 def complaint(command: list[str]) -> str:
-    """What a command says that does not work here, in one line; "" of one that works."""
-    tried = capture(command, TRIAL_S)
+    """The error of a command in one line; "" if it works."""
+    tried = capture(command, STEP_S)
     if tried.code is None:
-        return f"not within {TRIAL_S:g} s"
+        return f"not within {STEP_S:g} s"
     return "" if tried.code == 0 else " ".join(tried.err.split()) or f"exit code {tried.code}"
 
 
-def remedy() -> str:
-    """What to do where the kernel or a container forbids namespaces."""
-    switches = {"sys/kernel/apparmor_restrict_unprivileged_userns": "1", "sys/kernel/unprivileged_userns_clone": "0",
-                "sys/user/max_user_namespaces": "0"}  # fmt: skip
-    values = {"0": "1", "1": "0"}
-    for path, forbids in switches.items():
-        with contextlib.suppress(OSError):
-            if (PROC / path).read_text().strip() == forbids:
-                value = "10000" if path.startswith("sys/user") else values[forbids]
-                return f"run it as root, or have root say `sysctl -w {path[4:].replace('/', '.')}={value}`"
-    return "run it as root, or outside of this container, or in one started with `docker run --privileged`"
+# --- inside the namespaces --------------------------------------------------------------------------------------------
+
+
+def main(words: list[str]) -> int:
+    """Build, run, and return the command's exit code. words: folder, plan (JSON), command, pipe, maybe the terminal."""
+    folder, plan, command, pipe = Path(words[0]), Cluster(**json.loads(words[1])), words[2], int(words[3])
+    terminal = int(words[4]) if words[4:] else None
+    try:
+        build(plan, folder)
+    except UserError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return error.exit_code
+    enter = [sys.executable, "-m", "bench.launch.cluster.enter", plan.names[0], "sh", "-c", command]
+    child, told = subprocess.Popen(enter, preexec_fn=lambda: take(terminal)), threading.Event()
+    threading.Thread(target=obey, args=(pipe, child.pid, folder, told), daemon=True).start()
+    pid = None
+    while pid != child.pid:  # the first process of a PID namespace inherits all orphans
+        pid, status = os.wait()
+    while told.is_set() and is_there(child.pid):  # a shell ends before the processes it has waited for
+        time.sleep(TICK_S)
+    shutil.rmtree(folder, ignore_errors=True)
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def take(terminal: int | None) -> None:
+    """In the command before it starts: its own process group gets the terminal. Ctrl-Z is ignored, because nobody could
+    continue a stopped cluster."""
+    os.setpgrp()
+    if terminal is not None:
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        os.tcsetpgrp(terminal, os.getpid())
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+
+
+def obey(pipe: int, command: int, folder: Path, told: threading.Event) -> None:
+    """Forward signals from the pipe to the command's process group. A closed pipe means that the process outside is
+    gone. GRACE_S after the signal this process ends, and with it the namespace."""
+
+    def end_after(code: int) -> None:
+        time.sleep(GRACE_S)
+        print(f"bench: the command did not end within {GRACE_S:g} s: killed", file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(code)
+
+    number = None
+    while number != b"":
+        number = os.read(pipe, 1)
+        told.set()
+        sent = number[0] if number else signal.SIGTERM
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command, sent)
+        threading.Thread(target=end_after, args=(128 + sent,), daemon=True).start()
+
+
+def is_there(group: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def build(plan: Cluster, folder: Path) -> None:
+    """Make the nodes and the network between them. Raises UserError when a step fails."""
+    do("ip", "link", "add", "name", "switch", "type", "bridge")
+    do("ip", "link", "set", "switch", "up")
+    pids = [hold() for _ in plan.names]
+    for number, (name, pid) in enumerate(zip(plan.names, pids, strict=True)):
+        port, address = f"port{number + 1}", plan.addresses[number]
+        do("ip", "link", "add", "name", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+        do("ip", "link", "set", port, "master", "switch", "up")
+        hosts = folder / f"{name}.hosts"
+        hosts.write_text(hosts_file(plan, address))
+        for words in (
+            ["hostname", name],
+            ["mount", "--bind", str(hosts), "/etc/hosts"],
+            ["ip", "link", "set", "lo", "up"],
+            ["ip", "link", "set", "eth0", "addrgenmode", "none"],  # no IPv6
+            ["ip", "address", "add", f"{address}/24", "dev", "eth0"],
+            ["ip", "link", "set", "eth0", "up"],
+            *shaping(plan, "eth0", both=True),
+        ):
+            do("nsenter", "--target", str(pid), "--net", "--uts", "--mount", "--", *words)
+        for words in shaping(plan, port, both=False):
+            do(*words)
+    plan.describe(folder, pids, plan.cores(usable()))
+
+
+def hold() -> int:
+    """Start the process that keeps a node's namespaces alive; its pid."""
+    words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", "echo; exec sleep infinity"]
+    holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    if holder.stdout.read(1) != b"\n":
+        raise UserError("the cluster cannot be made: no namespaces for a node")
+    return holder.pid
+
+
+def hosts_file(plan: Cluster, own: str) -> str:
+    """A node's /etc/hosts. Horovod looks up the machine's name, torch resolves IPv6 forms."""
+    named = list(zip(plan.addresses, plan.names, strict=True))
+    rows = [f"{address} {name}" for address, name in [("127.0.0.1", "localhost"), *named, (own, os.uname().nodename)]]
+    return "\n".join([*rows, *(f"::ffff:{address} {name}" for address, name in named), ""])
+
+
+def shaping(plan: Cluster, device: str, both: bool) -> list[list[str]]:
+    """The tc commands that limit what a device sends; ``both``: with delay and loss.
+
+    >>> shaping(Cluster(rate_mbit=100), "eth0", both=True)[0][5:]
+    ['root', 'handle', '2:', 'tbf', 'rate', '100000kbit', 'burst', '25000', 'latency', '200ms']
+    """
+    place, commands = ["root"], []
+    if both and plan.needs_netem:
+        change = ["delay", f"{plan.latency_ms:g}ms"] if plan.latency_ms else []
+        change += ["loss", f"{plan.loss_percent:g}%"] if plan.loss_percent else []
+        commands = [["tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "netem", *change, "limit", "100000"]]
+        place = ["parent", "1:1"]
+    if plan.rate_mbit is not None:
+        burst = max(SMALLEST_BURST, int(plan.rate_mbit * 125 * BURST_MS))  # 1 Mbit/s is 125 bytes a millisecond
+        limit = ["rate", f"{plan.rate_mbit * 1000:.0f}kbit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
+        commands.append(["tc", "qdisc", "add", "dev", device, *place, "handle", "2:", "tbf", *limit])
+    return commands
+
+
+def do(*words: str) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=STEP_S, stdin=subprocess.DEVNULL)
+        why = done.returncode and (" ".join(done.stderr.split()) or f"exit code {done.returncode}")
+    except subprocess.TimeoutExpired:
+        why = f"it takes more than {STEP_S:g} s"
+    if why:
+        raise UserError(f"the cluster cannot be made: `{' '.join(words)}`: {why}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

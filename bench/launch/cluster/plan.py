@@ -1,4 +1,4 @@
-"""The cluster that was asked for: its nodes, their addresses and cores, and what its links are."""
+"""A cluster's nodes, addresses, cores and links."""
 
 import json
 import os
@@ -18,8 +18,7 @@ DESCRIPTION = "cluster.json"
 
 @dataclass(frozen=True)
 class Cluster:
-    """nodes: how many; per_node: devices of each. rate_mbit: of every link, in Mbit/s and each direction; None: no
-    limit. latency_ms: one way between two nodes. loss_percent: of the packets, each way."""
+    """rate_mbit: of every link, each direction; None: no limit. latency_ms: one way. loss_percent: each way."""
 
     nodes: int = 2
     per_node: int = 1
@@ -29,29 +28,24 @@ class Cluster:
 
     @property
     def names(self) -> list[str]:
-        """The nodes' host names."""
         return [f"node{number}" for number in range(1, self.nodes + 1)]
 
     @property
     def addresses(self) -> list[str]:
-        """The nodes' addresses, in the order of their names."""
         return [f"10.99.0.{number}" for number in range(1, self.nodes + 1)]
 
     @property
     def hosts(self) -> str:
-        """As HOSTS= takes it."""
+        """The value of HOSTS."""
         return ",".join(f"{name}:{self.per_node}" for name in self.names)
 
     @property
     def needs_netem(self) -> bool:
-        """Whether its links delay or lose packets."""
         return bool(self.latency_ms or self.loss_percent)
 
     def label(self) -> str:
-        """What the network is, for whoever reads a figure that was measured on it.
+        """The network in words, as records have it.
 
-        >>> Cluster(nodes=2, rate_mbit=100).label()
-        '2 namespaces of one machine, links limited to 100 Mbit/s'
         >>> Cluster(nodes=4, rate_mbit=2500, latency_ms=5, loss_percent=0.1).label()
         '4 namespaces of one machine, links limited to 2.5 Gbit/s, 5 ms one way, 0.1 % of the packets lost'
         """
@@ -61,7 +55,7 @@ class Cluster:
         return f"{self.nodes} namespaces of one machine, links {rate}{delay}{loss}"
 
     def cores(self, usable: list[int]) -> list[list[int]]:
-        """The cores of every node: its own where there are enough, so that no node counts on those of another.
+        """Each node's own cores if there are enough.
 
         >>> Cluster(nodes=2).cores([0, 1, 2, 3]), Cluster(nodes=3).cores([0, 1])
         ([[0, 1], [2, 3]], [[0], [1], [0]])
@@ -72,17 +66,11 @@ class Cluster:
         return [usable[number * share : (number + 1) * share] for number in range(self.nodes)]
 
     def cores_words(self, usable: list[int]) -> str:
-        """How the nodes have the machine's cores.
-
-        >>> Cluster(nodes=3).cores_words([0, 1])
-        '3 nodes share 2 cores'
-        """
         share = len(usable) // self.nodes
         count = f"{len(usable)} core" + "s" * (len(usable) != 1)
         return f"each node has {share} of {count}" if share else f"{self.nodes} nodes share {count}"
 
     def describe(self, folder: Path, pids: list[int], cores: list[list[int]]) -> None:
-        """Write what commands inside may want to know into the cluster's folder. pids: of the nodes' holders."""
         columns = zip(self.names, self.addresses, pids, cores, strict=True)
         nodes = [{"name": name, "address": address, "pid": pid, "cores": own} for name, address, pid, own in columns]
         (folder / DESCRIPTION).write_text(json.dumps({"label": self.label(), "links": asdict(self), "nodes": nodes}))
@@ -94,7 +82,7 @@ LABEL = re.compile(rf"{NUMBER} namespaces of one machine, links (?:without a lim
 
 
 def limit_of(label: str | None) -> float | None:
-    """The rate of a cluster's links in Mbit/s, from what ``Cluster.label`` says; None where none is said.
+    """The link rate in Mbit/s from ``Cluster.label``.
 
     >>> limit_of(Cluster(rate_mbit=2500).label()), limit_of("InfiniBand"), limit_of(None)
     (2500.0, None, None)
@@ -104,8 +92,7 @@ def limit_of(label: str | None) -> float | None:
 
 
 def repeated(command: str, label: str | None, hosts: str | None) -> str:
-    """A make command as it is typed outside of the cluster whose label a record has; unchanged where that is none of a
-    cluster. hosts: the run's HOSTS.
+    """The make command to type outside the cluster whose label a record has. hosts: the run's HOSTS.
 
     >>> hosts = "node1:2,node2:2"
     >>> repeated(f"make compare HOSTS={hosts} IFACE=eth0 LR=0.1", Cluster(rate_mbit=1000).label(), hosts)
@@ -128,57 +115,43 @@ def repeated(command: str, label: str | None, hosts: str | None) -> str:
 
 
 def rate_words(mbit: float) -> str:
-    """A rate for people.
-
-    >>> rate_words(100), rate_words(1000)
-    ('100 Mbit/s', '1 Gbit/s')
-    """
     return f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit:g} Mbit/s"
 
 
 def read_nodes(text: str) -> int:
-    """NODES=2. Raises UserError."""
     if not text.isdecimal() or not 2 <= int(text) <= MOST_NODES:
-        raise UserError(f"NODES={text}: a whole number from 2 to {MOST_NODES}")
+        raise UserError(f"NODES={text}: not a whole number from 2 to {MOST_NODES}")
     return int(text)
 
 
 def read_rate(text: str) -> float:
-    """RATE=100mbit, in Mbit/s. Raises UserError."""
+    """RATE=100mbit, in Mbit/s."""
     rate = quantity(text, UNITS_OF_RATE)
     if rate is None or not 0.1 <= rate <= 10_000:
-        raise UserError(
-            f"RATE={text}: from 100kbit to 10gbit, as in RATE=100mbit; leave it out for links without limit"
-        )
+        raise UserError(f"RATE={text}: not from 100kbit to 10gbit, as in RATE=100mbit; leave it out for no limit")
     return rate
 
 
 def read_latency(text: str) -> float:
-    """LATENCY=5ms, in ms. Raises UserError."""
+    """LATENCY=5ms, in ms."""
     latency = quantity(text, UNITS_OF_TIME)
     if latency is None or not 0 < latency <= 10_000:
-        raise UserError(f"LATENCY={text}: the way from one node to another, up to 10s, as in LATENCY=5ms or 200us")
+        raise UserError(f"LATENCY={text}: not a one-way latency up to 10s, as in LATENCY=5ms or 200us")
     return latency
 
 
 def read_loss(text: str) -> float:
-    """LOSS=1%, in percent. Raises UserError."""
+    """LOSS=1%, in percent."""
     found = re.fullmatch(NUMBER + "%?", text)
     if not found or not 0 < float(found[1]) <= 50:
-        raise UserError(f"LOSS={text}: a share of the packets of at most 50 %, as in LOSS=0.1%")
+        raise UserError(f"LOSS={text}: not a loss rate up to 50 %, as in LOSS=0.1%")
     return float(found[1])
 
 
 def quantity(text: str, units: dict[str, float]) -> float | None:
-    """A number with a unit, times the unit's value; None where it is no such thing.
-
-    >>> quantity("1.5gbit", UNITS_OF_RATE), quantity("fast", UNITS_OF_RATE)
-    (1500.0, None)
-    """
     found = re.fullmatch(NUMBER + f"({'|'.join(units)})", text.lower())
     return float(found[1]) * units[found[2]] if found else None
 
 
 def usable() -> list[int]:
-    """The numbers of the cores that this process may use."""
     return sorted(os.sched_getaffinity(0))

@@ -1,16 +1,9 @@
-"""The process that horovodrun.py starts with ELASTIC on one machine: Horovod's elastic driver, over Gloo.
-
-It is what ``horovodrun --min-np N --max-np M --host-discovery-script`` runs (horovod/runner/gloo_run.py of 0.28.1), by
-the same classes, for two reasons. Horovod gives up a whole host when one of its ranks is lost, and goes on with the
-others; here every rank is a host of its own, by a made-up name, so that one is lost alone. And horovodrun would reach
-hosts of such names by ssh. A rank that was lost is tried again after a while (``wait_s``), and joins at the next
-commit. It comes as a new host: the name of the old one is not enough where there are fewer ranks left than the least,
-for Horovod then keeps the lost rank's place, and takes it for one that is still there.
-"""
+"""Horovod's elastic driver over Gloo, with ELASTIC on one machine: what ``horovodrun --min-np --max-np`` runs
+(gloo_run.py of 0.28.1), by the same classes. Horovod gives up a whole host with a lost rank, so here each rank is a
+host. A lost rank is retried after ``wait_s`` under a new host name, because Horovod keeps a lost rank's place."""
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +18,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 10, 60
 
 
 def wait_s(times: int) -> int:
-    """How long a rank that was lost so many times is left alone before it is tried again.
+    """Seconds before a rank is retried that was lost so many times.
 
     >>> [wait_s(times) for times in (1, 2, 3, 4, 5)]
     [10, 20, 40, 60, 60]
@@ -34,8 +27,7 @@ def wait_s(times: int) -> int:
 
 
 def main() -> None:
-    """Called with the least and the most ranks, how many interruptions are survived, the seconds that ranks wait for
-    each other, and the worker's arguments. Fails unless a rank has ended well."""
+    """Arguments: least and most ranks, restarts, seconds that ranks wait for each other, the worker's."""
     from horovod.runner.elastic.discovery import HostDiscovery
     from horovod.runner.elastic.settings import ElasticSettings
     from horovod.runner.gloo_run import launch_gloo_elastic
@@ -49,9 +41,11 @@ def main() -> None:
         def find_available_hosts_and_slots(self) -> dict[str, int]:
             return dict.fromkeys(hosts, 1)
 
+    found = psutil.net_if_addrs().items()
+    loopback = next(name for name, addresses in found for each in addresses if each.address == "127.0.0.1")
     settings = ElasticSettings(
         discovery=Discovery(), min_num_proc=least, max_num_proc=most, num_proc=most, elastic_timeout=limit_s,
-        reset_limit=restarts, key=secrets.token_bytes(16), nics={loopback()}, verbose=0,
+        reset_limit=restarts, key=secrets.token_bytes(16), nics={loopback}, verbose=0,
     )  # fmt: skip
     codes, numbers = [], {}  # of each place its rank at first: Horovod takes them in no order
 
@@ -75,13 +69,6 @@ def main() -> None:
     launch_gloo_elastic(command, run_rank, settings, {}, lambda driver: settings.nics, RendezvousServer(0), None)
     sys.stdout.flush()
     os._exit(0 if 0 in codes else 1)  # its threads may wait for hosts that will not come
-
-
-def loopback() -> str:
-    """The interface of 127.0.0.1."""
-    found = psutil.net_if_addrs().items()
-    return next(name for name, addresses in found for each in addresses
-                if each.family == socket.AF_INET and each.address == "127.0.0.1")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""horovodrun over Gloo: starts the ranks and a rendezvous server, gives each its HOROVOD_RANK. On several machines
-horovod_ranks.py does so on each, and with ELASTIC on one machine horovod_elastic.py."""
+"""horovodrun over Gloo: starts the ranks and a rendezvous server. Several machines: horovod_ranks.py. ELASTIC on one
+machine: horovod_elastic.py."""
 
 import ctypes
 import importlib.util
@@ -20,11 +20,7 @@ GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and the variables to add to the environment. Raises UserError when Horovod is missing, or
-    cannot take a GPU's tensors.
-
-    An engine variable that the user has set stays as it is, unless an option of the run sets it.
-    """
+    """The command line and variables to add. Raises UserError when Horovod is missing or cannot use GPUs."""
     program = ["-m", "bench.worker", str(run_dir)]
     argv = start(len(placement.ranks), program)
     if why := lacking(config):
@@ -33,7 +29,13 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     if placement.count > 1:
         hosts = ",".join(f"{host.name}:{host.slots}" for host in config.machines)
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_ranks", hosts, str(placement.number), *program]
-        over |= over_hosts(placement)
+        over |= {
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": placement.main,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(placement.port),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": placement.iface,
+        }
     elif config.elastic and not placement.joins:
         limits = [config.elastic, len(placement.ranks), config.restarts, max(1, int(config.timeout))]
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_elastic", *map(str, limits), *program]
@@ -42,25 +44,13 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
 
 
 def of_horovod(config: RunConfig, run_dir: Path) -> dict[str, str]:
-    """What Horovod itself takes from the environment, whoever starts its ranks."""
+    """What Horovod reads from the environment under any launcher."""
     driver = driver_library(run_dir) if config.device == "cuda" else {}
     return {**knobs(config), **trace(config, run_dir), **driver}
 
 
-def over_hosts(placement: Placement) -> dict[str, str]:
-    """What horovodrun tells all ranks of several machines; the interface has its own name on each."""
-    return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": placement.main,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(placement.port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": placement.iface,
-    }
-
-
 def start(num_ranks: int, program: list[str]) -> list[str]:
-    """The command line that runs ``python *program`` on every rank, all on this machine. Raises UserError without
-    Horovod."""
+    """Run ``python *program`` on every rank of this machine. Raises UserError without Horovod."""
     if why := missing():
         raise UserError(f"MODE=horovod {why}")
     argv = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", str(num_ranks)]
@@ -68,41 +58,29 @@ def start(num_ranks: int, program: list[str]) -> list[str]:
 
 
 def missing() -> str:
-    """Why there is no Horovod, after the mode's name; "" where there is one."""
+    """Why there is no Horovod, to follow the mode's name; else ""."""
     if importlib.util.find_spec("horovod") is None:
         return "needs Horovod, which is not installed here: run `bench install-horovod`"
     return ""
 
 
 def lacking(config: Parallel) -> str:
-    """Why the installed Horovod cannot run a config on GPUs, after its name; "" where it can.
-
-    Without NCCL, Horovod 0.28.1 is built without CUDA as well. It still takes a tensor of a GPU, copies it, and on the
-    way back throws in its background thread ("Requested device context manager with GPU device but not compiled with
-    CUDA", torch/cuda_util.cc), outside of what catches errors: the ranks die, or wait for ever.
-    """
+    """Why this Horovod cannot run a config on GPUs; else "". Without NCCL, 0.28.1 is built without CUDA, too: it takes
+    a GPU's tensor, then throws in its background thread (torch/cuda_util.cc), and ranks die or hang."""
     if config.device != "cuda":
         return ""
     if not horovod_status.nccl_built():
-        return (
-            "needs a Horovod with NCCL on GPUs, and the one installed has none: run `bench install-horovod --gpu nccl "
-            "--force`, or use DEVICE=cpu"
-        )
+        return "needs a Horovod with NCCL on GPUs: run `bench install-horovod --gpu nccl --force`, or use DEVICE=cpu"
     if config.share_gpu and not nccl.shared_variables():
         newest, least = ".".join(map(str, nccl.version() or ("none",))), ".".join(map(str, nccl.SHARED_FROM))
-        return (
-            f"cannot be had with SHARE_GPU=1: NCCL takes two ranks on one GPU from {least} on and with "
-            f"{nccl.SHARING}=1, and torch here has {newest}: use MODE=ddp, which then talks Gloo, or DEVICE=cpu"
-        )
+        needs = f"SHARE_GPU=1 needs NCCL {least} and {nccl.SHARING}=1, and torch here has {newest}"
+        return f"does not work here: {needs}: use MODE=ddp, which then uses Gloo, or DEVICE=cpu"
     return ""
 
 
 def driver_library(run_dir: Path) -> dict[str, str]:
-    """The variables with which Horovod finds the NVIDIA driver's library, in RUN_DIR/.libraries; none where it does.
-
-    It loads ``libcuda.so`` (torch/cuda_util.cc of 0.28.1), a name that comes with the packages to develop with, and
-    throws where there is only the driver's own ``libcuda.so.1``, as in most containers.
-    """
+    """Let Horovod find the driver: it loads ``libcuda.so`` (torch/cuda_util.cc of 0.28.1), a name that only development
+    packages have."""
     if loaded("libcuda.so") or not (library := loaded("libcuda.so.1")):
         return {}
     folder = run_dir.resolve() / ".libraries"
@@ -112,7 +90,7 @@ def driver_library(run_dir: Path) -> dict[str, str]:
 
 
 def loaded(name: str) -> str:
-    """Load a library into this process and return its path, as Linux's linker finds it; "" where it is not there."""
+    """Load a library and return its path; "" if it is not found."""
     try:
         ctypes.CDLL(name)
         lines = (PROC / "self" / "maps").read_text().splitlines()
@@ -122,17 +100,14 @@ def loaded(name: str) -> str:
 
 
 def trace(config: Measuring, run_dir: Path) -> dict[str, str]:
-    """With PROFILE=1, where rank 0 writes Horovod's own timeline."""
     return {"HOROVOD_TIMELINE": str(run_dir.resolve() / ".rank0.horovod.json")} if config.profile else {}
 
 
 def defaults(config: Resources) -> dict[str, str]:
-    """Engine variables that the user may have set otherwise."""
     return {GLOO_TIMEOUT: os.environ.get(GLOO_TIMEOUT, str(int(config.timeout) + 60))}
 
 
 def knobs(config: Horovod) -> dict[str, str]:
-    """The options of a run that Horovod takes from the environment."""
     values = {
         "HOROVOD_FUSION_THRESHOLD": None if config.fusion_mb is None else int(config.fusion_mb * 2**20),  # bytes
         "HOROVOD_CYCLE_TIME": config.cycle_time_ms,

@@ -1,4 +1,4 @@
-"""No engine: one fresh process. DP's threads live inside it."""
+"""One fresh process; DP's threads live inside it."""
 
 import sys
 from pathlib import Path
@@ -8,5 +8,4 @@ from bench.launch.placement import Placement
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and the variables to add to the environment."""
     return [sys.executable, "-m", "bench.worker", str(run_dir)], {"RANK": "0"}

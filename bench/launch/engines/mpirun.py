@@ -1,8 +1,5 @@
-"""mpirun, Open MPI's: starts the ranks of one machine, gives each its OMPI_COMM_WORLD_RANK; Horovod then talks MPI.
-
-For a Horovod that is built with MPI. Over several machines mpirun is given `bench run`, and not the other way round:
-bench/launch/joining.py.
-"""
+"""Open MPI's mpirun on one machine, for a Horovod built with MPI. Over several machines mpirun starts `bench run`
+itself: see joining.py."""
 
 import os
 import shutil
@@ -27,8 +24,7 @@ YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # who waits for a message leaves 
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and the variables to add to the environment. Raises UserError where Horovod, its MPI or mpirun
-    is missing. A setting of Open MPI's that the user has in the environment stays as it is."""
+    """Raises UserError without Horovod, its MPI or mpirun. The user's Open MPI settings win."""
     if why := lacking(config):
         raise UserError(f"MODE=horovod {why}")
     count = str(len(placement.ranks))
@@ -44,20 +40,16 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
 
 
 def lacking(config: RunConfig) -> str:
-    """Why mpirun cannot start a config here, after the mode's name; "" where it can."""
     if why := horovodrun.missing():
         return why
     if not horovod_status.mpi_built():
         what = "ADASUM=1" if config.adasum else "LAUNCHER=mpirun"
-        return (
-            f"needs a Horovod with MPI for {what}, and the one installed has none: run `bench install-horovod --mpi`, "
-            f"or leave {what} out"
-        )
+        return f"needs a Horovod with MPI for {what}: run `bench install-horovod --mpi`, or leave {what} out"
     return f"cannot be started: {why}" if (why := absent()) else horovodrun.lacking(config)
 
 
 def absent() -> str:
-    """Why there is no mpirun of Open MPI; "" where there is one."""
+    """Why there is no mpirun of Open MPI; else ""."""
     if not shutil.which("mpirun"):
         return "no mpirun is found: install Open MPI (`apt-get install openmpi-bin`), or load your cluster's module"
     says = capture(["mpirun", "--version"], TRIAL_S).out

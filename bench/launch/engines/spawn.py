@@ -1,8 +1,5 @@
-"""torch.multiprocessing.spawn: one Python program starts the ranks itself.
-
-``command`` starts spawn_ranks.py as a fresh process (never a fork of a notebook's kernel, which could
-not use CUDA again), and that process spawns the ranks.
-"""
+"""torch.multiprocessing.spawn, in a fresh process (spawn_ranks.py): a fork of a notebook's kernel could not use
+CUDA."""
 
 import sys
 from pathlib import Path
@@ -15,24 +12,16 @@ from bench.launch.ports import require_free_port
 
 
 def command(config: Resources, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and the variables to add to the environment. Raises UserError when DIST_URL's port is busy.
-
-    Without DIST_URL the ranks meet through a file in the run's folder: no port at all.
-    """
+    """Without DIST_URL the ranks meet through a file. Raises UserError when DIST_URL cannot work."""
     url = config.dist_url or f"file://{run_dir.resolve()}/.rendezvous"
     if url.startswith("tcp:"):
         address = urlsplit(url)
         require_free_port(address.hostname, address.port, url)
     elif config.dist_url:
-        require_new_file(url)
+        path = Path(url.removeprefix("file://"))
+        if path.exists():
+            raise UserError(f"DIST_URL={url}: this file exists, and may be another run's; name a new one")
+        if not path.parent.is_dir():
+            raise UserError(f"DIST_URL={url}: there is no folder {path.parent}; make it, or leave DIST_URL out")
     argv = [sys.executable, "-m", "bench.launch.engines.spawn_ranks", str(run_dir), str(len(placement.ranks))]
     return argv, {"BENCH_INIT_METHOD": url}
-
-
-def require_new_file(url: str) -> None:
-    """Raise UserError when a file:// rendezvous cannot work: another run's file, or no folder to put it into."""
-    path = Path(url.removeprefix("file://"))
-    if path.exists():
-        raise UserError(f"DIST_URL={url}: this file exists, and may be another run's; name a new one")
-    if not path.parent.is_dir():
-        raise UserError(f"DIST_URL={url}: there is no folder {path.parent}; make it, or leave DIST_URL out")

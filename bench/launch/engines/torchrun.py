@@ -12,16 +12,10 @@ JOIN_S = 120  # for the torchruns of all machines to meet
 
 
 def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[list[str], dict[str, str]]:
-    """The command line and the variables to add to the environment. Raises UserError when DIST_URL's port is busy.
-
-    Without DIST_URL torchrun finds a free port itself. A failed rank is not started again: a benchmark that
-    restarted would time the restart. With ELASTIC on one machine all ranks are (--max-restarts), from the last
-    checkpoint; a store of torchrun's own that the ranks share would make most restarts hang over Gloo.
-
-    On several machines the torchruns meet at the first one's port through torch's static rendezvous, which is the same
-    TCPStore as c10d's and takes the nodes in their order; c10d sorts them by the letters of their addresses
-    (dynamic_rendezvous.py of torch 2.14), and 10.0.0.10 would have rank 0 before 10.0.0.9.
-    """
+    """The command line and variables to add. Raises UserError when DIST_URL's port is busy. No restarts, because a
+    benchmark would time them; with ELASTIC on one machine all ranks restart from the last checkpoint, and a shared
+    rendezvous store would make most restarts hang over Gloo. On several machines torch's static rendezvous keeps the
+    nodes in order; c10d sorts them by the text of their addresses (dynamic_rendezvous.py of 2.14)."""
     if placement.count > 1:
         rendezvous = [
             "--node-rank", str(placement.number), "--master-addr", placement.main,
@@ -33,14 +27,8 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
         require_free_port(address.hostname, address.port, config.dist_url)
         rendezvous = ["--master-addr", address.hostname, "--master-port", str(address.port)]
     else:
-        rendezvous = [
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            f"{placement.main}:0",
-            "--local-addr",
-            placement.main,
-        ]
+        main = placement.main
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{main}:0", "--local-addr", main]
     again = config.restarts if config.elastic and not placement.joins else 0
     variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if again else {}
     return [

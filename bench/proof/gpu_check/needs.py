@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 
 from bench.install import horovod_status
-from bench.launch.gpu_fit import SHORT_FROM
+from bench.launch.devices import SHORT_FROM
 from bench.measure import nccl
 from bench.measure.nvml import Gpu
 

@@ -91,7 +91,7 @@ print(json.dumps([sentence for sentence in found if "orovod" not in sentence]))
         ({"lost": [0, 1]}, "GPU 1 cannot be used"),
         ({"name": ["A40", "H100"], "visible": "1,0"}, "CUDA_VISIBLE_DEVICES=1,0 is read in the order of nvidia-smi"),
         ({"mig": [0, 1], "slices": [0, 2]}, "GPU 1 (Stub GPU 1) is in MIG mode"),
-        ({"cuda": 11040}, "serves CUDA 11.4 at most"),
+        ({"cuda": 11040}, "supports CUDA 11.4 at most"),
     ],
 )
 def test_what_stands_in_the_way_of_a_run_is_a_problem_for_the_doctor(nvml_stub, machine, words):

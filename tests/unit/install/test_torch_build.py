@@ -141,7 +141,7 @@ CUDA = {"torch-2.14.1", "torchvision-0.29.1", "numpy-1.0", "nvidia_ml_py-1.0", "
 def test_without_a_driver_the_build_for_cpus_is_taken_by_pip_and_stays(setup, monkeypatch, capfd):
     """At the lock's versions, and without CUDA's libraries; what the course needs does not bring them in."""
     assert setup() == (0, CPU)
-    assert "There is no NVIDIA driver here: taking PyTorch's build for CPUs" in capfd.readouterr().out
+    assert "No NVIDIA driver: taking PyTorch's CPU build" in capfd.readouterr().out
     monkeypatch.setenv(torch_build.OTHER_INDEX, "http://127.0.0.1:1")  # the next time it is not looked for
     monkeypatch.setattr(torch_build, "has_driver", lambda: True)
     assert setup("--notebooks") == (0, CPU)
@@ -166,7 +166,7 @@ def test_where_the_index_cannot_be_reached_the_ordinary_build_is_taken_with_one_
     monkeypatch.setenv(torch_build.OTHER_INDEX, "http://127.0.0.1:1")
     assert setup() == (0, CUDA)
     said = [line for line in capfd.readouterr().out.splitlines() if "driver" in line]
-    assert len(said) == 1 and "cannot be had (http://127.0.0.1:1: " in said[0] and "ordinary build" in said[0]
+    assert len(said) == 1 and "(http://127.0.0.1:1: " in said[0] and "taking the CUDA build" in said[0]
 
 
 @linux
@@ -235,7 +235,7 @@ def test_an_older_driver_gets_the_build_that_it_serves_and_keeps_it(setup, monke
     monkeypatch.setattr(torch_build, "ask_driver", lambda: R535)
     assert setup() == (0, FOR_CUDA_12)
     said = capfd.readouterr().out
-    assert "The NVIDIA driver 535.183.01 serves CUDA 12.2, compute capability 8.0: taking PyTorch's build cu126" in said
+    assert "NVIDIA driver 535.183.01 (CUDA 12.2), compute capability 8.0: taking PyTorch's build cu126" in said
     assert setup("--notebooks") == (0, FOR_CUDA_12)
     monkeypatch.setattr(torch_build, "ask_driver", lambda: R580)
     assert setup() == (0, FOR_CUDA_12)  # it is left as it is
@@ -252,13 +252,13 @@ def test_an_older_driver_gets_the_build_that_it_serves_and_keeps_it(setup, monke
         (R580, "nowhere", ""),  # the lock's own build fits: no index is looked at
         (torch_build.Driver(), "nowhere", ""),  # it does not answer
         (R535._replace(cuda=None), "nowhere", ""),
-        (R470, "cpu", "470.42.01 serves CUDA 11.4.*no build of PyTorch 2.14.1 fits both.*update.*525.*TORCH=cpu$"),
         (
-            R535,
-            "nowhere/cpu",
-            "build cu126, which cannot be had .*File not found.*BENCH_TORCH_INDEX, or use TORCH=cpu$",
+            R470,
+            "cpu",
+            r"no build of PyTorch 2.14.1 fits NVIDIA driver 470.42.01 \(CUDA 11.4\).*update.*525.*TORCH=cpu$",
         ),
-        (R580._replace(capabilities=((3, 5),)), "cpu", "capability is 3.5, and no build"),
+        (R535, "nowhere/cpu", "build cu126 is needed and not .*File not found.*BENCH_TORCH_INDEX, or use TORCH=cpu$"),
+        (R580._replace(capabilities=((3, 5),)), "cpu", "no build of .* capability 3.5:"),
     ],
 )
 def test_what_is_taken_for_a_driver_and_what_is_said_where_there_is_none(setup, monkeypatch, served, capfd, driver,

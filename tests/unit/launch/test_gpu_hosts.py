@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.launch import gpu_fit
+from bench.launch import devices
 from bench.measure import nvml
 from tests.runs import ROOT
 
@@ -21,12 +21,12 @@ import dataclasses, json, pathlib, sys
 from bench.commands import doctor
 from bench.config.options import RunConfig
 from bench.errors import UserError
-from bench.launch import devices, gpu_fit
+from bench.launch import devices
 from bench.measure import nvml
 folder = pathlib.Path({folder!r})
 sys.path.insert(0, str(folder))  # its torch, where it has one
 nvml.DEVICE_FILES = folder / "dev"
-gpu_fit.AMD = folder / "dev" / "kfd"
+devices.AMD = folder / "dev" / "kfd"
 nvml.WSL = folder / "wsl"
 asked = RunConfig(model="resnet18", **{given!r})
 try:
@@ -125,9 +125,9 @@ HOSTS = {
         ({"torch": ("2.14.1+cpu", None, "")}, REFUSED, r"2.14.1\+cpu has no CUDA.*make setup TORCH=cu130`.*DEVICE=cpu"),
     ],
     "a driver that is too old for torch": [
-        (OLD, REFUSED, r"serves CUDA 11.4 at most, and torch 2.14.1\+cu130 is built for CUDA 13.0: update the driver"),
+        (OLD, REFUSED, r"supports CUDA 11.4 at most, and torch 2.14.1\+cu130 needs CUDA 13.0: update the driver"),
         (OLD, REFUSED, r"^((?!make setup).)*$"),  # no build is for CUDA 11
-        ({"cuda": 12020, "capability": 80}, REFUSED, r"serves CUDA 12.2 at most.*the driver, `make setup TORCH=cu126`"),
+        ({"cuda": 12020, "capability": 80}, REFUSED, r"CUDA 12.2 at most.*the driver, `make setup TORCH=cu126`"),
         (OLD | {"torch": ("2.7.1+cu118", "11.8", "sm_90")}, GPU, r"^{}$"),  # of one major version: NVIDIA promises it
         ({"cuda": 13010}, GPU, r"^{}$"),
         ({"unsupported": "cuda"}, GPU, r"^{}$"),  # not known: torch will say
@@ -224,12 +224,12 @@ def test_what_torch_was_compiled_for_is_what_torch_says():
     import torch
 
     said = getattr(torch._C, "_cuda_getArchFlags", lambda: "")() or ""
-    assert gpu_fit.architectures() == tuple(said.split())
+    assert devices.architectures() == tuple(said.split())
 
 
 @pytest.mark.parametrize("machine", [{}, {"driver": "none", "file": False}])
 def test_a_torch_that_is_too_old_is_one_line(asked, machine):
     """Without a GPU, too."""
     got, words, problems = asked(**machine, torch=("2.6.0+cu124", "12.4", "sm_90"))
-    assert got == REFUSED and words.startswith("torch 2.6.0+cu124 is installed, and 2.7 or newer is needed"), words
+    assert got == REFUSED and words.startswith("torch 2.6.0+cu124 is installed, but 2.7 or newer"), words
     assert words in problems

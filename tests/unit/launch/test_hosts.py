@@ -1,4 +1,4 @@
-"""bench/launch/hosts.py and on_machine.py: what is wrong with a machine is said before a rank is started.
+"""bench/launch/hosts.py and machine.py: what is wrong with a machine is said before a rank is started.
 
 The machines are two names of this one; REMOTE is a small script that stands where ssh would.
 """
@@ -23,7 +23,7 @@ from tests import runs
 pytestmark = pytest.mark.slow
 
 HOSTS = "localhost:1,other:1"
-ENTER = '#!/bin/sh\nhost=$1; shift\nexec "$@"\n'  # argv: env PYTHONPATH=… python -m bench.launch.on_machine FOLDER
+ENTER = '#!/bin/sh\nhost=$1; shift\nexec "$@"\n'  # argv: env PYTHONPATH=… python -m bench.launch.machine FOLDER
 # Other things are found there than here: the folder of this script comes first on Python's path.
 ELSEWHERE = (
     '#!/bin/sh\nhost=$1; shift; path=${2#PYTHONPATH=}; shift 2; cd /\nPYTHONPATH=$(dirname "$0"):$path exec "$@"\n'
@@ -64,7 +64,7 @@ def on_machines() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it has just ended
-            found += [process] if "bench.launch.on_machine" in " ".join(process.cmdline()) else []
+            found += [process] if "bench.launch.machine" in " ".join(process.cmdline()) else []
     return found
 
 

@@ -23,7 +23,7 @@ from bench.config.sections import LAUNCHERS
 from bench.errors import RunFailed, UserError
 from bench.install import horovod_status
 from bench.launch import command as launch_command
-from bench.launch import devices, gpu_fit, supervise
+from bench.launch import devices, supervise
 from bench.launch import launcher as launch_run
 from bench.launch.engines import ENGINES, horovodrun
 from bench.launch.launcher import local_node
@@ -153,13 +153,13 @@ def test_gpus_are_named_by_number_or_uuid(nvml_stub, ids, visible, seen):
         (
             {"gpu_ids": "0,7", "num_devices": 2},
             None,
-            ["7 is not here", "choose of 0 (GPU-a0000000…), 1 (GPU-b1111111…)"],
+            ["7 is not here", "choose from 0 (GPU-a0000000…), 1 (GPU-b1111111…)"],
         ),
         ({"gpu_ids": "0,2", "num_devices": 2}, "2,3", ["0 is hidden by CUDA_VISIBLE_DEVICES", "2 (GPU-"]),
         ({"gpu_ids": "GPU-ff", "num_devices": 1}, None, ["GPU-ff is not here"]),
         ({"gpu_ids": "1,GPU-b1", "num_devices": 2}, None, ["names GPU 1 twice"]),
         ({"gpu_ids": "1,", "num_devices": 2}, None, ["GPUS=1, names 1 GPU, and 2 are needed"]),
-        ({"gpu_ids": "0,1", "num_devices": 2}, "", ["none is visible here", "use GPUS=2 for 2 CPU workers"]),
+        ({"gpu_ids": "0,1", "num_devices": 2}, "", ["no GPU is visible here", "use GPUS=2 for 2 CPU workers"]),
     ],
 )
 def test_gpus_that_cannot_be_had_are_refused_in_one_line(nvml_stub, given, visible, words):
@@ -400,7 +400,7 @@ def test_a_horovod_without_nccl_is_refused_on_gpus_before_anything_starts(versio
     """With a GPU's tensor its ranks would die or hang, and nothing would say why."""
     installed_horovod(version, said)
     command(config_of(mode="horovod"))  # on CPUs it serves
-    with pytest.raises(UserError, match=r"^MODE=horovod .*none: run `bench install-horovod --gpu nccl"):
+    with pytest.raises(UserError, match=r"^MODE=horovod .*NCCL.*: run `bench install-horovod --gpu nccl"):
         command(on_gpus(mode="horovod"))
 
 
@@ -442,7 +442,7 @@ def test_mpirun(installed_horovod, some_mpirun, monkeypatch):
 @pytest.mark.parametrize(
     ("version", "said", "mpirun_says", "words"),
     [
-        (GLOO, "", "mpirun (Open MPI) 4.1.4", r"with MPI for ADASUM=1.*none: run `bench install-horovod --mpi`"),
+        (GLOO, "", "mpirun (Open MPI) 4.1.4", r"with MPI for ADASUM=1: run `bench install-horovod --mpi`"),
         ("0.28.1", "print('gloo')", "mpirun (Open MPI) 4.1.4", "with MPI for ADASUM=1"),
         (MPI, "", "", "no mpirun is found: install Open MPI"),
         (
@@ -545,8 +545,8 @@ def torchs_nccl(monkeypatch):
 @pytest.mark.parametrize(
     ("version", "nccls", "said"),
     [
-        (GLOO, "(2, 30, 7)", "none: run `bench install-horovod"),
-        (NCCL, "(2, 27, 5)", r"2.30 on.*has 2.27.5: use MODE=ddp"),
+        (GLOO, "(2, 30, 7)", "NCCL on GPUs: run `bench install-horovod"),
+        (NCCL, "(2, 27, 5)", r"NCCL 2.30.*has 2.27.5: use MODE=ddp"),
         (NCCL, "None", "has none: use MODE=ddp"),
     ],
 )
@@ -819,8 +819,8 @@ def machine(monkeypatch, tmp_path):
             (tmp_path / file).write_text(text)
         for number in range(nodes):
             (tmp_path / "nodes" / f"node{number}").mkdir(parents=True)
-        monkeypatch.setattr(gpu_fit, "torch_folder", lambda: tmp_path)
-        monkeypatch.setattr(gpu_fit, "NUMA_NODES", tmp_path / "nodes")
+        monkeypatch.setattr(devices, "torch_folder", lambda: tmp_path)
+        monkeypatch.setattr(devices, "NUMA_NODES", tmp_path / "nodes")
 
     return make
 
@@ -828,9 +828,9 @@ def machine(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("given", "has", "words"),
     [
-        ({"batched_grad_copy": True}, {}, "BATCHED_GRAD_COPY=1: DDP of torch .* has no such thing"),
+        ({"batched_grad_copy": True}, {}, "BATCHED_GRAD_COPY=1: not supported by DDP"),
         ({"batched_grad_copy": True}, {"ddp": "batched_grad_copy=False"}, None),
-        ({"numa_binding": True}, {"nodes": 2}, "NUMA_BINDING=1: torchrun of torch .* cannot do it"),
+        ({"numa_binding": True}, {"nodes": 2}, "NUMA_BINDING=1: not supported by torchrun"),
         ({"numa_binding": True}, {"torchrun": '"--numa-binding"'}, "one NUMA node"),
         ({"numa_binding": True}, {"torchrun": '"--numa-binding"', "nodes": 2}, None),
         ({}, {}, None),
@@ -839,7 +839,7 @@ def machine(monkeypatch, tmp_path):
 def test_what_torch_or_the_machine_has_not_is_refused_before_anything_starts(machine, given, has, words):
     machine(**has)
     with pytest.raises(UserError, match=words) if words else contextlib.nullcontext():
-        gpu_fit.require_torch(RunConfig(mode="ddp", num_devices=2, **given))
+        devices.require_torch(RunConfig(mode="ddp", num_devices=2, **given))
 
 
 def test_a_numa_binding_is_torchruns_and_of_gpus():
@@ -856,4 +856,4 @@ def test_the_installed_ddp_takes_what_is_found_in_it():
     from torch.nn.parallel import DistributedDataParallel
 
     taken = "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters
-    assert gpu_fit.torch_has("nn/parallel/distributed.py", "batched_grad_copy") is taken
+    assert devices.torch_has("nn/parallel/distributed.py", "batched_grad_copy") is taken

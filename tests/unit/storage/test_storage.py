@@ -431,7 +431,7 @@ def test_a_disk_that_is_too_small_is_known_before_anything_is_fetched(tmp_path, 
 def test_a_cache_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     line = error_of(f"file://{tmp_path}", tmp_path / "file" / "cache", LIMIT_S)
-    assert "choose another cache folder" in line and str(tmp_path / "file" / "cache") in line
+    assert "choose another folder" in line and str(tmp_path / "file" / "cache") in line
 
 
 def test_another_run_that_never_ends_staging_is_not_waited_for_without_limit(tmp_path):

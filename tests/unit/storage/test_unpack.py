@@ -154,7 +154,7 @@ HOSTILE = {
     "a folder": ({"n01.tar": entry("more", tarfile.DIRTYPE)}, "no plain file"),
     "no image": ({"n01.tar": tar_of({"run.sh": b"x"})}, "'run.sh'"),
     "hidden": ({"n01.tar": tar_of({".a.JPEG": b"x"})}, "'.a.JPEG'"),
-    "not a tar of tars": ({"a.JPEG": b"x"}, "one <class>.tar for each class"),
+    "not a tar of tars": ({"a.JPEG": b"x"}, "one <class>.tar per class"),
     "an inner file that is no tar": ({"n01.tar": b"no tar" * 200}, "cut short, damaged or no tar"),
 }
 

@@ -19,7 +19,7 @@ def test_without_namespaces_the_part_hosts_is_left_out_in_one_line(monkeypatch, 
     monkeypatch.setenv("BENCH_CLUSTER", "/nowhere")  # inside of a cluster there can be no other
     assert overhead.hosts(BASE, 2, tmp_path, {}) == []
     said = capsys.readouterr().out
-    assert said.startswith("left out: hosts: this is inside of a cluster already") and said.count("\n") == 1
+    assert said.startswith("left out: hosts: this is inside a cluster already") and said.count("\n") == 1
 
 
 @pytest.mark.slow
