@@ -101,11 +101,10 @@ def import_error() -> str | None:
 
 def _copy_to(wheel: Path, folder: str) -> Path:
     target = Path(folder).expanduser().resolve() / wheel.name
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(wheel, partial)
-        os.replace(partial, target)
+        with files.written_whole(target) as partial:
+            shutil.copyfile(wheel, partial)
     except OSError as error:
         raise UserError(f"cannot write to {target.parent}: {error.strerror}; the wheel is {wheel}") from None
     return target
@@ -122,8 +121,7 @@ def _install_and_check(wheel: Path) -> bool:
     return import_error() is None
 
 
-@contextlib.contextmanager
-def _build_lock(deadline: float):
+def _build_lock(deadline: float) -> contextlib.ExitStack:
     path = cache_dir() / "build.lock"
     over = UserError(f"another build holds {path} and did not end in time; try again")
     lock, waiting = contextlib.ExitStack(), "another Horovod build is running: waiting for it"
@@ -131,8 +129,7 @@ def _build_lock(deadline: float):
         lock.enter_context(files.locked(path, deadline, over, lambda: print(waiting, flush=True)))
     except OSError as error:
         raise UserError(f"cannot write to {path.parent} ({error.strerror}): set XDG_CACHE_HOME to a folder") from None
-    with lock:
-        yield
+    return lock
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
@@ -254,7 +251,7 @@ def find_or_fetch_cmake(work: Path, log: Path, deadline: float) -> str:
 def gpu_environment(facts: dict, label: str, work: Path, log: Path, deadline: float) -> dict:
     """Variables for a build with NCCL. nvcc: the installed one if it fits, else from wheels (network)."""
     home, version = system_toolkit(facts["cuda"]), facts["cuda"]
-    if home is None and not toolkit_comes_as_wheels(version):
+    if home is None and int(version.split(".")[0]) < FIRST_CUDA_WITH_WHEELS:
         remedy = f"install CUDA toolkit {version} and set CUDA_HOME, or {horovod_status.FOR_CPU_ONLY}"
         raise UserError(f"no nvcc for CUDA {version.split('.')[0]} found: {remedy}")
     if home is None:
@@ -275,10 +272,6 @@ def gpu_environment(facts: dict, label: str, work: Path, log: Path, deadline: fl
         "PATH": f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         **({"HOROVOD_NCCL_HOME": str(nccl)} if nccl else {}),
     }
-
-
-def toolkit_comes_as_wheels(torch_cuda: str) -> bool:
-    return int(torch_cuda.split(".")[0]) >= FIRST_CUDA_WITH_WHEELS
 
 
 def system_toolkit(torch_cuda: str) -> Path | None:

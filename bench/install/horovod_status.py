@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from bench.errors import UserError
 from bench.install import toolchain
+from bench.install.torch_build import torch_version_file
 from bench.measure.nvml import visible_gpus
 from bench.process.tree import capture
 
@@ -86,21 +86,15 @@ def gpu_present() -> bool:
 
 def torch_version() -> tuple[str, str | None] | None:
     """(version, CUDA version or None) from torch's version.py; None without torch."""
-    text = _torch_version_file()
+    text = torch_version_file()
     version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
     with_cuda = re.search(r"^cuda.*= '([^']+)'", text, re.MULTILINE)
     return (version.group(1), with_cuda.group(1) if with_cuda else None) if version else None
 
 
 def torch_rocm() -> str | None:
-    found = re.search(r"^(?:hip|rocm)\b.*= '([^']+)'", _torch_version_file(), re.MULTILINE)
+    found = re.search(r"^(?:hip|rocm)\b.*= '([^']+)'", torch_version_file(), re.MULTILINE)
     return found.group(1) if found else None
-
-
-def _torch_version_file() -> str:
-    spec = importlib.util.find_spec("torch")
-    path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
-    return path.read_text() if path and path.is_file() else ""
 
 
 def version_label(torch: str, kind: str, simd: bool, archs: tuple[str, ...] = (), mpi: bool = False) -> str:

@@ -86,8 +86,8 @@ def main(argv: list[str] | None = None) -> int:
 def is_ready(folder: Path, torch: str, stamp: Path | None) -> bool:
     """Whether an environment has this torch build and is up to date."""
     lock = LOCK.read_text()
-    found, wanted = (torch_build.named(build, lock) for build in (torch_build.installed(folder), torch))
-    if stamp is None or not stamp.exists() or found != wanted:
+    is_this_build = torch_build.installed(folder, lock) == torch_build.named(torch, lock)
+    if stamp is None or not stamp.exists() or not is_this_build:
         return False
     return stamp.stat().st_mtime >= max(path.stat().st_mtime for path in (LOCK, ROOT / "pyproject.toml"))
 
@@ -102,8 +102,9 @@ def make_venv(folder: Path, torch: str = "auto") -> None:
         build, why = torch_build.choose(torch, folder, lock)
         if why:
             print(why, flush=True)
-        found = torch_build.named(torch_build.installed(folder), lock)
-        if _is_usable(python) and found in (None, build):
+        found = torch_build.installed(folder, lock)
+        check = f"import pip, sys; sys.exit(sys.version_info[:2] not in {LOCKED_PYTHONS})"  # interrupted: no pip
+        if python.exists() and _runs(str(python), check) and found in (None, build):
             print(f"Bringing {folder} up to date", flush=True)
         else:
             size = "under 1 GB" if build == "cpu" else "3 GB"
@@ -140,7 +141,8 @@ def install_other_build(python: Path, build: str, or_else: bool) -> None:
     """The lock with another torch build. or_else: use the lock's own if this fails."""
     install_lock(python, lock_without_cuda(LOCK), "installing the locked packages but PyTorch")
     index, title = torch_build.index(build), f"installing PyTorch's build {build}"
-    wanted = [*(["--no-deps"] if build == "cpu" else []), *torch_build.requirements(LOCK.read_text(), build)]
+    wanted = [f"{name}=={version}+{build}" for name, version in torch_build.versions(LOCK.read_text()).items()]
+    wanted += ["--no-deps"] if build == "cpu" else []
     try:
         install(python, wanted, title, index)
     except SetupError:
@@ -159,7 +161,7 @@ def lock_without_cuda(lock: Path) -> Path:
 def add_notebooks(folder: Path) -> None:
     check_owner(folder)
     with one_at_a_time():
-        own = torch_build.named(torch_build.installed(folder), LOCK.read_text())
+        own = torch_build.installed(folder, LOCK.read_text())
         lock = NOTEBOOKS_LOCK if own in (None, "cuda") else lock_without_cuda(NOTEBOOKS_LOCK)
         install_lock(folder / "bin" / "python", lock, "installing what the course needs")
 
@@ -213,12 +215,6 @@ def _runs(python: str, code: str) -> bool:
     return tree.capture([python, "-c", code], TRIAL_S).code == 0
 
 
-def _is_usable(python: Path) -> bool:
-    """Whether an environment is complete: an interrupted one has no pip."""
-    check = f"import pip, sys; sys.exit(sys.version_info[:2] not in {LOCKED_PYTHONS})"
-    return python.exists() and _runs(str(python), check)
-
-
 # --- The Python that is there -------------------------------------------------------------------------------
 
 
@@ -263,9 +259,7 @@ def installed_versions() -> list[str]:
 
 def stamp_of_this_python() -> Path:
     """One stamp per interpreter and torch."""
-    torch = importlib.util.find_spec("torch")
-    version = Path(torch.origin).with_name("version.py") if torch and torch.origin else None
-    parts = [sys.executable, sys.version, version.read_text() if version and version.exists() else ""]
+    parts = [sys.executable, sys.version, torch_build.torch_version_file()]
     return STATE / f"ready-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
 
 
@@ -274,9 +268,6 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-# --- Both ---------------------------------------------------------------------------------------------------
 
 
 def install_horovod(python: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import platform
 import re
@@ -47,6 +48,17 @@ class Driver(NamedTuple):
     version: str = ""
     cuda: tuple[int, int] | None = None
     capabilities: tuple[tuple[int, int], ...] = ()
+
+
+def torch_folder() -> Path:
+    """Where torch is installed; a missing folder without it."""
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec and spec.origin else Path("/nowhere")
+
+
+def torch_version_file() -> str:
+    path = torch_folder() / "version.py"
+    return path.read_text() if path.is_file() else ""
 
 
 def index(build: str = "cpu") -> str:
@@ -104,11 +116,6 @@ def fitting(driver: Driver, torch: str) -> list[str]:
     return sorted(able, key=lambda name: -fits[name])  # those that fit as many stay in their order
 
 
-def command_for(driver: Driver) -> str:
-    builds = fitting(driver, versions(LOCK.read_text())["torch"])
-    return f"`make setup TORCH={builds[0]}`" if builds else ""
-
-
 def parts(version: str) -> tuple[int, ...]:
     """The first two numbers of a torch version, else ()."""
     found = re.match(r"(\d+)\.(\d+)", version)
@@ -120,14 +127,16 @@ def too_old(version: str) -> str:
     return ".".join(map(str, OLDEST)) if () < parts(version) < OLDEST else ""
 
 
-def installed(folder: Path) -> str | None:
+def installed(folder: Path, lock: str) -> str | None:
+    """The build in an environment; None without torch."""
     for path in folder.glob("lib/python3*/site-packages/torch/version.py"):
         found = re.search(r"^__version__ = '[^'+]+\+(cpu|cu\d+)'", path.read_text(), re.MULTILINE)
-        return found.group(1) if found else "cuda"
+        return named(found.group(1), lock) if found else "cuda"
     return None
 
 
-def named(build: str | None, lock: str) -> str | None:
+def named(build: str, lock: str) -> str:
+    """The lock's own build is called cuda."""
     return "cuda" if build == own_build(lock) else build
 
 
@@ -155,8 +164,8 @@ def choose(asked: str, folder: Path, lock: str) -> tuple[str, str]:
         raise NoBuild(f"TORCH={asked}: PyTorch {torch} has no such build: use TORCH=auto, which asks the driver")
     if asked != "auto":
         return named(asked, lock), ""
-    if before := installed(folder):
-        return named(before, lock), ""
+    if before := installed(folder, lock):
+        return before, ""
     if has_driver():
         return for_driver(ask_driver(), lock)
     if why := why_not_there(versions(lock)["torch"], "cpu"):
@@ -197,8 +206,3 @@ def why_not_there(version: str, build: str) -> str:
     except (OSError, ValueError) as error:  # no network, no such page, an invalid address
         return f"{place}: {getattr(error, 'reason', error)}"
     return "" if re.search(name, page.decode(errors="replace")) else f"{place} has no torch {version} for {tag}"
-
-
-def requirements(lock: str, build: str) -> list[str]:
-    """What to install from the index."""
-    return [f"{name}=={version}+{build}" for name, version in versions(lock).items()]

@@ -1,7 +1,6 @@
 """Which devices a run gets: GPUs where there are enough, CPU workers where there are none, an error in between."""
 
 import functools
-import importlib.util
 import math
 import mmap
 import os
@@ -17,6 +16,7 @@ from bench.config.values import parse_gpu_ids
 from bench.errors import UserError
 from bench.install import torch_build
 from bench.install.horovod_status import torch_rocm, torch_version
+from bench.install.torch_build import torch_folder
 from bench.measure import cgroup, nccl, nvml
 from bench.measure.environment import cpu_flags
 from bench.measure.nvml import Gpu, every_gpu, visible_gpus
@@ -250,12 +250,6 @@ def torch_has(file: str, word: str) -> bool:
     return path.is_file() and word in path.read_text()
 
 
-def torch_folder() -> Path:
-    """Where torch is installed; a missing folder without it."""
-    spec = importlib.util.find_spec("torch")
-    return Path(spec.origin).parent if spec and spec.origin else Path("/nowhere")
-
-
 def require_cuda(torch: str, cuda: str | None, gpus: list[Gpu]) -> None:
     """torch has CUDA, and the driver supports it: all versions from its major version on."""
     if cuda is None:
@@ -271,8 +265,9 @@ def require_cuda(torch: str, cuda: str | None, gpus: list[Gpu]) -> None:
 def setup_command(gpus: list[Gpu]) -> str:
     """The set-up command for these GPUs, with a comma; "" if none fits."""
     told = [tuple(map(int, gpu.compute_capability.split("."))) for gpu in gpus if gpu.compute_capability]
-    command = torch_build.command_for(torch_build.Driver("", nvml.cuda_version(), tuple(told)))
-    return f"{command}, " if command else ""
+    driver = torch_build.Driver("", nvml.cuda_version(), tuple(told))
+    builds = torch_build.fitting(driver, torch_build.versions(torch_build.LOCK.read_text())["torch"])
+    return f"`make setup TORCH={builds[0]}`, " if builds else ""
 
 
 def runs_on(compiled: list[str], capability: str) -> bool:

@@ -128,8 +128,6 @@ class Machine(Node):
         self.tree.end()
         self.tree.process.stdout.close()
 
-    # --- as ``supervise`` asks a node ---------------------------------------------------------------------------------
-
     def wait(self, seconds: float) -> int | None:
         with contextlib.suppress(RunFailed):
             if not self.why and not self.ends:
@@ -206,9 +204,6 @@ def understood(line: bytes, number: int) -> dict | None:
         return said if said["id"] == number and ("answer" in said or "refused" in said) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-# --- a run ------------------------------------------------------------------------------------------------------------
 
 
 def resources(config: RunConfig) -> tuple:

@@ -81,9 +81,6 @@ class Meeting:
         return [json.loads(self.store.get(key)) for n in numbers if self.store.check([key := f"failure/{n}"])]
 
 
-# --- the place where they meet ---------------------------------------------------------------------------------------
-
-
 def meet(seat: Seat, limit_s: float) -> Meeting:
     """Open the store: at MASTER_ADDR under torchrun and srun, through horovodrun's server, or through MPI. Raises
     UserError when rank 0 cannot be reached within ``limit_s`` seconds. Ctrl-C works meanwhile."""
@@ -153,9 +150,6 @@ def by_mpi(seat: Seat, place: list | None, limit_s: float) -> list:
         timer.cancel()
 
 
-# --- one config ------------------------------------------------------------------------------------------------------
-
-
 def agree(meeting: Meeting, asked: RunConfig, given: dict) -> RunConfig:
     """The resolved config, the same on every rank. given: what this rank's machine has (``machine.device``). Raises
     UserError, the same on all ranks, where their options, code or machines differ."""
@@ -207,11 +201,6 @@ def share_folder(meeting: Meeting, config: RunConfig) -> tuple[Path, bool]:
 def report_of(rank: int, kind: str, user_error: bool, message: str, trace: str, phase: str = PHASES[0], **more) -> dict:
     said = {"message": message, "traceback": trace, "phase": phase}
     return {"rank": rank, "kind": kind, "user_error": user_error, **said, **more}
-
-
-def settled(reports: list[dict], world_size: int) -> bool:
-    """Whether more reports would change nothing: one rank raised by itself, or all have reported."""
-    return any(map(is_cause, reports)) or len({report["rank"] for report in reports}) == world_size
 
 
 def is_cause(report: dict) -> bool:
@@ -317,8 +306,6 @@ class Rank(Guard):
         """Called with heartbeats and epochs during the run; None where nothing is shown."""
         return None
 
-    # --- how it ends --------------------------------------------------------------------------------------------------
-
     @property
     def log(self) -> Path:
         return self.run_dir / f"rank{self.rank}.log"
@@ -391,7 +378,8 @@ class Rank(Guard):
                 deadline = 0.0
             if self.failed and self.failed not in reports:
                 reports = [*reports, self.failed]
-            if settled(reports, self.seat.world_size) or time.monotonic() > deadline:
+            all_reported = len({report["rank"] for report in reports}) == self.seat.world_size
+            if any(map(is_cause, reports)) or all_reported or time.monotonic() > deadline:
                 return reports
             time.sleep(TICK_S)
 

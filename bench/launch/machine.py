@@ -31,6 +31,11 @@ from bench.launch.ports import free_port, require_free_port
 from bench.measure import node, steady, waiting
 from bench.measure.environment import cpu_quota, source_hash
 
+SILENCE_S = 60.0  # without a question, or TIMEOUT if that is longer
+# Files sent home during the run
+LIVE = (".rank*.status", ".rank0.epochs", ".rank0.starts", ".rank0.verdict.json", ".rank*.error.json", "*.log")
+LOG_BYTES = 2**16  # of the end of a log, during the run
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # the user's values apply on all machines
 REACH_S = 5.0  # to open a connection to another machine of the run
 NO_PORT = 9  # a datagram that is never sent asks for a route alone
 REMEDY = {  # of what must be the same on all machines; the last where a mode needs it
@@ -156,11 +161,7 @@ def answers_to_its_name(address: str) -> str:
     return f"its own name, {host}, {leads}, and Horovod needs it to be {address}: `{address} {host}` in /etc/hosts"
 
 
-SILENCE_S = 60.0  # without a question, or TIMEOUT if that is longer
-# Files sent home during the run
-LIVE = (".rank*.status", ".rank0.epochs", ".rank0.starts", ".rank0.verdict.json", ".rank*.error.json", "*.log")
-LOG_BYTES = 2**16  # of the end of a log, during the run
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # the user's values apply on all machines
+# --- the process on a machine of HOSTS --------------------------------------------------------------------------------
 
 
 class OnMachine:

@@ -15,9 +15,10 @@ import traceback
 from pathlib import Path
 
 from bench.errors import UserError
-from bench.files import PROC, written_whole
+from bench.files import written_whole
 from bench.measure import steady
 from bench.process.heartbeat import PHASES
+from bench.process.tree import is_running
 
 LAUNCHER_PID = "BENCH_LAUNCHER_PID"  # set by the launcher; a rank ends when that process is gone
 JOINS = "BENCH_JOINS"  # set by the launcher where ranks watch themselves
@@ -126,18 +127,10 @@ class Guard:
 
 def alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    with contextlib.suppress(OSError):  # only Linux has this file
-        return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     import psutil
 
     try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        return is_running(psutil.Process(pid))
     except psutil.AccessDenied:
         return True
     except psutil.NoSuchProcess:

@@ -42,18 +42,14 @@ def copy_back(folder: Path, url: str, limit_s: float) -> str:
     """Copy a run's folder to ``url``/<its name>/; returns that URL. record.json goes last: if it is there, all is.
     Raises UserError."""
     folder = Path(folder).resolve()
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and is_result(path.relative_to(folder))]
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".tmp"]
+    found = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     if not found:
         raise UserError(f"{folder} holds no files to copy to {without_credentials(url)}")
     remote = Remote(f"{url.rstrip('/')}/{folder.name}", limit_s)
     for path in sorted(found, key=lambda path: path == folder / "record.json"):
         remote.write(path, path.relative_to(folder).as_posix())
     return remote.url
-
-
-def is_result(path: Path) -> bool:
-    """Neither hidden nor temporary."""
-    return path.suffix != ".tmp" and not any(part.startswith(".") for part in path.parts)
 
 
 class Copy:

@@ -213,9 +213,9 @@ def test_an_ordinary_user_has_it_too(cluster):
         ({"nodes": "1"}, "NODES=1: a whole number from 2 to 64"),
         ({"nodes": "1000"}, "NODES=1000: a whole number from 2 to 64"),
         ({"per_node": "0"}, "PER_NODE=0: a whole number, at least 1"),
-        ({"rate": "fast"}, "RATE=fast: from 100kbit to 10gbit"),
-        ({"latency": "5"}, "LATENCY=5: the way from one node to another"),
-        ({"loss": "99%"}, "LOSS=99%: a share of the packets of at most 50 %"),
+        ({"rate": "fast"}, "RATE=fast: not from 100kbit to 10gbit"),
+        ({"latency": "5"}, "LATENCY=5: not a one-way latency"),
+        ({"loss": "99%"}, "LOSS=99%: not a loss rate up to 50 %"),
         ({"cmd": ""}, "CMD=… is needed"),
     ],
 )

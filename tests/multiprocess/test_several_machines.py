@@ -167,7 +167,7 @@ def test_an_interface_that_does_not_lead_to_the_other_machine(cluster, tmp_path,
     result = cluster(bench("run", *runs.flags(**runs.SMALL | {"iface": "lo"}), f"--out={tmp_path}"))
     assert result.code == 1
     assert "host node1 (rank 0): does not reach node2 at 127.0.0.1" in result.last_error_line
-    assert "name another interface as IFACE (this is lo)" in result.last_error_line
+    assert "choose another interface with IFACE (not lo)" in result.last_error_line
     (path,) = tmp_path.glob("*/record.json")
     assert json.loads(path.read_text())["status"] == "failed"
 

@@ -50,7 +50,9 @@ def run(cluster: Cluster, command: str) -> int:
     if cluster.needs_netem and (why := complaint([*isolation, *NETEM])):
         remedy = "run `modprobe sch_netem` as root, or leave them out; RATE works without"
         raise UserError(f"LATENCY and LOSS need the kernel's module sch_netem ({why}): {remedy}")
-    print(f"cluster: {cluster.label()}; {cluster.cores_words(usable())}", file=sys.stderr, flush=True)
+    cores = len(usable())
+    share = f"{cores // cluster.nodes} of" if cores >= cluster.nodes else "a share of"
+    print(f"cluster: {cluster.label()}; each node has {share} {cores} cores", file=sys.stderr, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-cluster-"))
     reading, writing = os.pipe()
     try:
@@ -81,10 +83,8 @@ def lent_terminal() -> Iterator[int | None]:
         yield terminal if ours else None
     finally:
         if ours:
-            previous = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            with contextlib.suppress(OSError):  # it may be gone
+            with handled(signal.SIG_IGN, signal.SIGTTOU), contextlib.suppress(OSError):  # it may be gone
                 os.tcsetpgrp(terminal, os.getpgrp())
-            signal.signal(signal.SIGTTOU, previous)
         if terminal is not None:
             os.close(terminal)
 
@@ -164,9 +164,8 @@ def take(terminal: int | None) -> None:
     os.setpgrp()
     if terminal is not None:
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        os.tcsetpgrp(terminal, os.getpid())
-        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        with handled(signal.SIG_IGN, signal.SIGTTOU):
+            os.tcsetpgrp(terminal, os.getpid())
 
 
 def obey(pipe: int, command: int, folder: Path, told: threading.Event) -> None:

@@ -65,11 +65,6 @@ class Cluster:
             return [[usable[number % len(usable)]] for number in range(self.nodes)]
         return [usable[number * share : (number + 1) * share] for number in range(self.nodes)]
 
-    def cores_words(self, usable: list[int]) -> str:
-        share = len(usable) // self.nodes
-        count = f"{len(usable)} core" + "s" * (len(usable) != 1)
-        return f"each node has {share} of {count}" if share else f"{self.nodes} nodes share {count}"
-
     def describe(self, folder: Path, pids: list[int], cores: list[list[int]]) -> None:
         columns = zip(self.names, self.addresses, pids, cores, strict=True)
         nodes = [{"name": name, "address": address, "pid": pid, "cores": own} for name, address, pid, own in columns]
@@ -120,7 +115,7 @@ def rate_words(mbit: float) -> str:
 
 def read_nodes(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= MOST_NODES:
-        raise UserError(f"NODES={text}: not a whole number from 2 to {MOST_NODES}")
+        raise UserError(f"NODES={text}: a whole number from 2 to {MOST_NODES}")
     return int(text)
 
 

@@ -237,7 +237,6 @@ def test_cuda_wheels_are_arranged_as_a_toolkit(tmp_path):
     library.touch()
     root = horovod.arrange_toolkit(tmp_path)
     assert (root / "lib64" / "libcudart.so").resolve() == library
-    assert horovod.toolkit_comes_as_wheels("13.2") and not horovod.toolkit_comes_as_wheels("12.8")
 
 
 @pytest.fixture
