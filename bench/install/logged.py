@@ -13,7 +13,7 @@ from bench.process.tree import Tree
 PERCENT = re.compile(rb"\[ *(\d+)%\]")  # how make reports its progress: "[ 42%] Building CXX object …"
 CLEAR = "\r\x1b[K"
 GRACE_S = 3.0  # from SIGTERM to SIGKILL
-QUIET_S = 30.0  # between two lines of progress where the output is no terminal
+QUIET_S = 30.0  # between two lines of progress outside a terminal
 
 
 class ProgressLine:

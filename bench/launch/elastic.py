@@ -20,7 +20,7 @@ RULE = (
     "examples per device stay, and the global batch is those times the devices; LR is meant for LR_BATCH, without it "
     "for the global batch of the start, and goes with the global batch"
 )
-SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which the launcher goes on; not a hang
+SURVIVABLE = ("killed", "raised", "launcher")  # kinds of failure after which the run continues; not a hang
 
 
 class Survival:
@@ -30,9 +30,9 @@ class Survival:
         self.config, self.run_dir, self.started = config, run_dir, started
         self.rows, self.starts, self.read = [], [], 0
         self.devices, self.reached, self.stepped = config.num_devices, 0, steady.now()
-        self.dead = set()  # (rank, pid) of processes whose end has been seen
-        self.waiting = []  # rows of ``rows`` until training is where it was: (row, steps reached, when it began)
-        self.resumed = False  # whether training goes on
+        self.dead = set()  # (rank, pid)
+        self.waiting = []  # rows until training has caught up: (row, steps reached, when it began)
+        self.resumed = False
 
     def look(self, nodes: list[Node], beats: list[Heartbeat | None]) -> None:
         """Called once per tick with every rank's heartbeat."""

@@ -263,7 +263,7 @@ class Rank(Guard):
     def look(self) -> None:
         """Show progress, and end this rank when another has failed or when no rank makes progress."""
         if self.rank == 0 and self.seat.launcher == "mpirun":
-            self.machine = collect_machine()  # when the run is ended there is no time for it
+            self.machine = collect_machine()  # mpirun leaves no time for it at the end
         told, beats, moved, seen, watch = 0.0, None, time.monotonic(), time.monotonic(), self.progress()
         every = max(LOOK_S, min(10.0, self.config.timeout / 10))
         while not self.ended.wait(LOOK_S):
@@ -374,7 +374,7 @@ class Rank(Guard):
         while True:
             try:
                 reports = self.meeting.failures()
-            except RuntimeError:  # whoever held it is gone
+            except RuntimeError:  # the store is gone
                 deadline = 0.0
             if self.failed and self.failed not in reports:
                 reports = [*reports, self.failed]

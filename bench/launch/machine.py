@@ -37,7 +37,7 @@ LIVE = (".rank*.status", ".rank0.epochs", ".rank0.starts", ".rank0.verdict.json"
 LOG_BYTES = 2**16  # of the end of a log, during the run
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # the user's values apply on all machines
 REACH_S = 5.0  # to open a connection to another machine of the run
-NO_PORT = 9  # a datagram that is never sent asks for a route alone
+NO_PORT = 9  # any: a UDP connect looks up the route and sends nothing
 REMEDY = {  # of what must be the same on all machines; the last where a mode needs it
     "Python": "use the same Python there, at the same path",
     "torch": "install the same torch there (`make setup`)",

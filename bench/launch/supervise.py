@@ -235,10 +235,7 @@ def diagnose(code: int, nodes: list[Node], run_dir: Path) -> Exception:
 
 
 def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return {each.value: each.name for each in signal.Signals}.get(number, f"signal {number}")
 
 
 def without_room(run_dir: Path) -> str:

@@ -50,7 +50,7 @@ class Heartbeat:
     step: int
     total_steps: int
     loss: float
-    beats: int = 0  # grows with every phase that begins: a rank that goes on shows it here
+    beats: int = 0  # phases begun so far: it shows that the rank makes progress
     window: Window = NO_WINDOW
 
     @property

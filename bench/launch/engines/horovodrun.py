@@ -39,7 +39,7 @@ def command(config: RunConfig, run_dir: Path, placement: Placement) -> tuple[lis
     elif config.elastic and not placement.joins:
         limits = [config.elastic, len(placement.ranks), config.restarts, max(1, int(config.timeout))]
         argv = [sys.executable, "-m", "bench.launch.engines.horovod_elastic", *map(str, limits), *program]
-        over = {RANK_IN: "RANK"}  # Horovod numbers the ranks that are left anew
+        over = {RANK_IN: "RANK"}  # Horovod renumbers the remaining ranks
     return argv, {**defaults(config), **of_horovod(config, run_dir), **over}
 
 
