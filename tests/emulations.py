@@ -1,6 +1,6 @@
 """Made-up records of emulations: valid by the schema, of a profile that tests know."""
 
-from bench.predict.emulation.plan import Plan
+from bench.predict.emulation.record import Plan
 from bench.predict.step.profile import Profile
 from tests import records
 from tests.networks import environment

@@ -37,7 +37,7 @@ from bench.course.start import preload
 from bench.course.warm import Call
 from bench.files import LINUX
 from bench.measure.nvml import visible_gpus
-from bench.predict.emulation.horovod_waits import leave_cores
+from bench.predict.emulation.rank import leave_cores
 from bench.process.guard import alive
 from tests import forked_python
 from tests.meeting import Meeting

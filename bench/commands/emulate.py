@@ -23,8 +23,7 @@ from bench.launch.cluster.plan import CLUSTER, DESCRIPTION, Cluster, read_latenc
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
 from bench.predict.emulation import record as records
-from bench.predict.emulation import result
-from bench.predict.emulation.plan import MODES_EMULATED, Plan
+from bench.predict.emulation.record import MODES_EMULATED, Plan
 from bench.predict.step import profile as profiles
 from bench.predict.step.engines import CYCLE_MS
 from bench.predict.step.link import rate_of
@@ -94,8 +93,8 @@ def inside(asked: RunConfig, profile: profiles.Profile, dilate: float) -> int:
         with LiveProgress(config, console, "emulate") as watch:
             path = launch(config, watch)
     record = records.load(path)
-    tables.print_lines(console, result.standing(record))
-    tables.print_grid(console, result.grid(record))
-    tables.print_lines(console, result.answer(record))
+    tables.print_lines(console, records.standing(record))
+    tables.print_grid(console, records.grid(record))
+    tables.print_lines(console, records.answer(record))
     print(f"record: {path}", flush=True)
     return 0

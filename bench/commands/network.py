@@ -17,9 +17,8 @@ from bench.studies.prepare import unavailable
 from bench.studies.rounds import new_suite
 from bench.tasks.network import plan as plans
 from bench.tasks.network import result
-from bench.tasks.network.backends import BACKENDS, Backend
 from bench.tasks.network.plan import Plan
-from bench.tasks.network.record import NetworkRecord, load
+from bench.tasks.network.record import BACKENDS, Backend, NetworkRecord, load
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "dist_url", "hosts", "remote", "iface",
          "launcher", "out")  # fmt: skip
@@ -55,9 +54,8 @@ def run(args) -> int:
         raise failed
     show(console, records)
     from bench.analysis import drawing
-    from bench.tasks.network import figure
 
-    drawing.save_all(figure.figures(records), folder)
+    drawing.save_all(result.figures(records), folder)
     print(f"records and pictures: {folder}", flush=True)
     return ExitCode.FAILED if failed else ExitCode.DONE
 

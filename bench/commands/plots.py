@@ -10,7 +10,7 @@ from bench.errors import UserError, printable
 from bench.record.read import find_records
 from bench.report import runs_figure
 from bench.studies.registry import study_of
-from bench.tasks.network import figure
+from bench.tasks.network import result
 from bench.tasks.network.record import by_suite, place_of
 from bench.tasks.network.record import find as find_networks
 
@@ -31,7 +31,7 @@ def run(args) -> int:
             continue
         save(drawn, suite.folder)
     for found in by_suite(networks).values():
-        save(figure.figures(found), place_of(found))
+        save(result.figures(found), place_of(found))
     save(single, folder)
     for sentence in refused:
         warn(f"refused: {sentence}")

@@ -28,7 +28,6 @@ from bench.report.advice import facts_of
 from bench.report.pooling import machine_of
 from bench.studies.compare.study import COMPARE
 from bench.studies.registry import STUDIES, study_of
-from bench.tasks.network import figure as network_figure
 from bench.tasks.network import result as network_result
 from bench.tasks.network.record import NetworkRecord
 from bench.tasks.network.record import by_suite as networks_by_suite
@@ -195,7 +194,7 @@ def memory_grids(records: list[Record]) -> list[Grid]:
 
 def network_section(records: list[NetworkRecord]) -> dict:
     name = records[0].suite
-    drawn = network_figure.figures(records).items()
+    drawn = network_result.figures(records).items()
     return {
         "id": name,
         "heading": f"Network: {network_result.standing(records)[0]}",

@@ -15,7 +15,7 @@ from bench.predict.pictures.points import Points
 from bench.predict.step import result
 from bench.report import pool_figure, pooling, runs_figure
 from bench.studies.registry import study_of
-from bench.tasks.network import figure
+from bench.tasks.network import result as network_result
 from tests import forecasts, networks, records
 
 FOLDER = Path(__file__).parent
@@ -79,7 +79,7 @@ def figures() -> Iterator[tuple]:
     cluster = {"ranks": 4, "nodes": ("node1", "node2"), "label": "2 namespaces of one machine, 100 Mbit/s",
                "beta": 80e-9, "left_out": (2**26, 2**28)}  # fmt: skip
     for name, made in {"network": {"noise": 0.1}, "network-cluster": cluster}.items():
-        yield name, figure.draw(networks.both(**made))
+        yield name, network_result.draw(networks.both(**made))
     yield from of_forecast().items()
     yield "pool", pool_figure.draw(pooling.panels_of(records_of_two_machines()))
     yield from runs_figure.figures(single_runs()).items()

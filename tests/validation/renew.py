@@ -23,7 +23,7 @@ from bench.predict.pictures.points import Asked
 from bench.predict.pictures.winner import Place, at_rate
 from bench.record.disturbance import undisturbed
 from bench.studies.registry import study_of
-from bench.tasks.network import figure as network_figure
+from bench.tasks.network import result as network_result
 from bench.tasks.network.record import by_suite, place_of
 from bench.tasks.network.record import find as find_networks
 from tests.validation.forecast import figure as forecast_check_figure
@@ -93,7 +93,7 @@ def draw_suite(suite: Suite) -> list[Path]:
 
 def draw_network(found: list) -> list[Path]:
     """Those of a network's records."""
-    return drawing.save_all(network_figure.figures(found), place_of(found))
+    return drawing.save_all(network_result.figures(found), place_of(found))
 
 
 def draw_check() -> list[Path]:

@@ -1,64 +1,57 @@
-"""Devices that are not here: what the forecast says of them. Every line is predicted, and says so."""
+"""Advice for devices that are not available, from forecasts only: every line says that it is predicted."""
 
 from collections.abc import Callable
 
 from bench.analysis import style
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict, unchecked
-from bench.predict.advice import step
-from bench.predict.advice.facts import ALONE, SECONDS, Facts, Way
+from bench.predict.advice.facts import ALONE, FP16, HOUR, LEAST, Facts, Way
 from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
 
-LOW = 0.8  # of as many devices that need nothing of each other
+LOW = 0.8  # efficiency
 MOST = 512
-TIE = 0.02  # steps that are nearer than this count as equal, as in a comparison
-
-
-def config_of(mode: str) -> RunConfig:
-    """What is forecast of a mode: its engine's defaults."""
-    return RunConfig(mode=mode, num_devices=2)
+TIE = 0.02  # steps closer than this count as equal, as in a comparison
 
 
 def candidates(plain: list[RunConfig] | None = None) -> list[RunConfig]:
-    """What may be advised: each engine, or these, and, where each device keeps all, its gradients as float16. What
-    shards sends more: it is for memory."""
-    plain = plain or [config_of(mode) for mode in ENGINES]
-    halved = [config for config in plain if step.can_halve(way_of(config)) and not MODES[config.mode].shards]
-    return [*plain, *(unchecked(to_dict(config) | step.FP16) for config in halved)]
+    """The configs that may be advised: each mode, or ``plain``, also with float16 gradients. Not for sharded modes,
+    which send more and are for memory."""
+    plain = plain or [RunConfig(mode=mode, num_devices=2) for mode in ENGINES]
+    halved = [config for config in plain if way_of(config).can_halve and not MODES[config.mode].shards]
+    return [*plain, *(unchecked(to_dict(config) | FP16) for config in halved)]
 
 
 def forecasts(facts: Facts, ranks: int) -> list[result.Forecast]:
-    """Each candidate on so many devices, and one device without a link: the one that does most per second first."""
+    """Each candidate on so many devices, and one device; the highest throughput first."""
     found = [result.forecast(facts.profile, config, ranks, facts.link) for config in candidates()]
     found.append(result.alone(facts.profile, RunConfig(mode=ALONE), facts.link))
     return sorted(found, key=lambda each: -each.throughput)
 
 
 def advised(found: list[result.Forecast]) -> result.Forecast:
-    """Of the fastest and those that do as much within TIE, the simplest. All rest on one profile and one link: at the
-    same end of their intervals they are compared."""
+    """The simplest of the fastest and those within TIE of it. All depend on one profile and one link, so they are
+    compared at the same end of the intervals."""
     best = max(found, key=lambda each: each.throughput)
     near = [each for each in found if near_at_an_end(best, each)]
     return min(near, key=lambda each: way_of(each.config).rank)
 
 
 def near_at_an_end(best: result.Forecast, other: result.Forecast) -> bool:
-    """Whether two take as long for as much, within TIE, at the fast or at the slow end, or in the middle."""
+    """Whether two are within TIE at the fast or the slow end, or in the middle."""
     steps = ((each.low_s, each.step_s, each.high_s) for each in (best, other))
     more = best.ranks / other.ranks
     return any(mine is not None and theirs * more <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
 
 
 def way_of(config: RunConfig) -> Way:
-    """A program that was not measured."""
     rounded = config.compression != "none"
     return Way(f"{config.mode} with COMPRESSION={config.compression}" if rounded else config.mode, config, [])
 
 
 def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST) -> int | None:
-    """The least number of devices, from 2 to ``most``, with an efficiency below ``low``; None where there is none.
-    Powers of two are tried, and then between the last two.
+    """The least number of devices, from 2 to ``most``, with an efficiency below ``low``; None if there is none. It
+    doubles the number, and then bisects.
 
     >>> below(lambda ranks: 1 - ranks / 100), below(lambda ranks: 0.5), below(lambda ranks: 0.9)
     (21, 2, None)
@@ -74,11 +67,8 @@ def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST
     return bad
 
 
-# --- in words -----------------------------------------------------------------------------------------------------
-
-
 def cluster_lines(facts: Facts) -> list[str]:
-    """The program to use on ``nodes`` devices, what each takes and what holds it back, what full precision costs."""
+    """The mode to use on ``nodes`` devices, the step of each mode, and the price of full precision."""
     found = forecasts(facts, facts.nodes)
     use, best = advised(found), found[0]
     name, where = way_of(use.config).label, f"{facts.nodes} devices, {facts.link.words}"
@@ -99,45 +89,37 @@ def cluster_lines(facts: Facts) -> list[str]:
 
 
 def said(each: result.Forecast) -> str:
-    """What a program takes, and what holds it back."""
+    """The step of a mode, and what holds it back."""
     takes = f"{way_of(each.config).label}: {result.step_cell(each)} ms per step"
     if each.ranks == 1:
         return f"{takes} on one device"
+    waited = each.terms[result.SLOWEST] / each.step_s
     return (f"{takes}, × {each.ranks * each.efficiency:.2f} of one device, efficiency {100 * each.efficiency:.0f} %, "
-            f"exposed communication {100 * each.exposed_s / each.step_s:.1f} % of the step{waited(each)}")  # fmt: skip
-
-
-def waited(each: result.Forecast) -> str:
-    """What of a step is waiting for the slowest rank, where it is worth a word."""
-    share = each.terms[result.SLOWEST] / each.step_s
-    return f", {result.SLOWEST} {100 * share:.1f} %" if share >= step.LEAST else ""
+            f"exposed communication {100 * each.exposed_s / each.step_s:.1f} % of the step"
+            + (f", {result.SLOWEST} {100 * waited:.1f} %" if waited >= LEAST else ""))  # fmt: skip
 
 
 def efficiency_lines(facts: Facts) -> list[str]:
-    """From how many devices on each mode's efficiency is low, with the slow and the fast end of the link's interval."""
+    """The number of devices from which each mode's efficiency is low, also at both ends of the link's interval."""
     link, lines = facts.link, [f"predicted, {facts.link.words}: the efficiency falls below {100 * LOW:.0f} %"]
     measured = None not in (*link.alpha_ends, *link.beta_ends)
     for mode in ENGINES:
-        config = config_of(mode)
+        config = RunConfig(mode=mode, num_devices=2)
         found, *ends = (
             below(lambda ranks, config=config, link=each: result.efficiency(facts.profile, config, ranks, link))
             for each in [link, *([link.at_end(1), link.at_end(0)] if measured else [])]
         )
         at = f"not up to {MOST} devices" if found is None else f"from {found} devices on"
-        lines.append(f"predicted: {mode}: {at}" + (f" [{' to '.join(map(number, ends))}]" if ends else ""))
+        interval = " to ".join(f"over {MOST}" if end is None else str(end) for end in ends)
+        lines.append(f"predicted: {mode}: {at}" + (f" [{interval}]" if ends else ""))
     return lines if measured else [*lines, "predicted: no interval of these, for the link is given, not measured"]
 
 
-def number(devices: int | None) -> str:
-    """A number of devices; what was not found is beyond the most."""
-    return f"over {MOST}" if devices is None else str(devices)
-
-
 def cost_line(facts: Facts) -> str:
-    """An epoch on ``nodes`` devices, each of which makes ``units`` per step."""
+    """An epoch on ``nodes`` devices."""
     use = advised(forecasts(facts, facts.nodes))
     cost, low, high = (
-        None if step_s is None else facts.price * facts.per_epoch * step_s / use.units / SECONDS
+        None if step_s is None else facts.price * facts.per_epoch * step_s / use.units / HOUR
         for step_s in (use.step_s, use.low_s, use.high_s)
     )
     interval = "" if low is None else f" [{style.number(low)} to {style.number(high)}]"

@@ -1,4 +1,4 @@
-"""What advice is made from: measured rounds of each mode, and what a forecast needs."""
+"""The inputs of the advice: measured rounds of each mode, a profile, a link, a price."""
 
 from dataclasses import dataclass, field
 
@@ -7,17 +7,19 @@ from bench.config.options import RunConfig
 from bench.predict.step.link import Link
 from bench.predict.step.profile import Profile
 
-# What a step is for; the parts of one program add up to its step.
+# The parts of a step.
 DATA_WAIT, EXPOSED, IMBALANCE = "data wait", "exposed communication", "imbalance between ranks"
-COMPUTATION, REST = "computation", "computation, communication and the rest"  # the second where that is not known apart
-SECONDS = 3600  # in an hour, in which a device is paid
+COMPUTATION, REST = "computation", "computation, communication and the rest"  # REST where they are not known apart
+HOUR = 3600  # seconds
+LEAST = 0.01  # a part with less of the step is not worth a trial
+FP16 = {"compression": "fp16"}
 ALONE = next(mode for mode, info in MODES.items() if info.max_devices == 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A program that trains, as it was measured. throughputs: units per second, one of each round. parts: milliseconds
-    of a step in each round by what they are for; empty where they are not known."""
+    """A way to train, as measured. throughputs: units per second in each round. parts: milliseconds of the step by
+    part, in each round; empty where they are unknown."""
 
     label: str
     config: RunConfig
@@ -26,7 +28,6 @@ class Way:
 
     @property
     def info(self) -> ModeInfo:
-        """The line of its mode in the table."""
         return MODES[self.config.mode]
 
     @property
@@ -36,40 +37,41 @@ class Way:
 
     @property
     def rank(self) -> tuple:
-        """A key by which the simpler of two comes first: one device; one process per device, with what PyTorch alone
-        has; what needs a package more; gradients that are rounded on their way; one process on several devices, from
-        which PyTorch advises against."""
+        """A sort key, the simplest first: one device; one process per device without another package; with one;
+        compressed gradients; one process on several devices, which PyTorch advises against."""
         info, compressed = self.info, self.config.compression != "none"
         place = list(MODES).index(self.config.mode)
         return not self.alone, not self.alone and info.one_process, compressed, bool(info.needs), place, self.label
 
     @property
     def paid(self) -> int:
-        """How many devices its hours cost: GPUs; on CPUs machines, whose cores the workers share."""
+        """Number of paid devices: GPUs; on CPUs machines, whose cores the workers share."""
         return self.config.num_devices if self.config.device == "cuda" else max(1, len(self.config.machines))
 
     @property
+    def can_halve(self) -> bool:
+        """Whether it can send its gradients as float16, and does not."""
+        return FP16["compression"] in (self.info.knobs.get("compression") or ()) and self.config.compression == "none"
+
+    @property
     def steps_ms(self) -> list[float]:
-        """The step in each round."""
         return [sum(values) for values in zip(*self.parts.values(), strict=True)]
 
     def share(self, part: str) -> list[float]:
-        """What a part has of the step, in each round."""
+        """A part over the step, in each round."""
         return [value / step for value, step in zip(self.parts[part], self.steps_ms, strict=True)]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is known.
-
-    ways: the programs that were measured in the same rounds; looks: how often their verdicts were looked at; disturbed:
-    whether any of their runs was; withheld: why nothing is recommended from them, "" where something is. what,
-    source: the workload, and where and when it was measured. units: of throughput; batched: of a batch. unfair: what
-    the certificate says where something differed.
-    profile, link: for a forecast. own_link: the one that was measured between the devices of ``ways``. nodes: of a
-    cluster that is not there, one device each. batches: label -> the largest batch per device; batches_said: what that
-    rests on, or why there is none. price: of a device-hour. examples: in an epoch; per_example: units in one. said:
-    what must be known of the measurements. unknown: what could not be had, and why.
+    """
+    ways: measured in the same rounds. looks: number of interim analyses. disturbed: whether any run was. withheld: why
+    no recommendation is given, or "". what, source: the workload; where and when it was measured. units: of throughput;
+    batched: of a batch. unfair: the certificate's difference.
+    profile, link: for a forecast. own_link: measured between the devices of ``ways``. nodes: of the forecast cluster,
+    with one device each. batches: label -> largest batch per device; batches_said: their provenance, or why there are
+    none. price: of a device-hour. examples: per epoch; per_example: units. said: notes on the measurements. unknown:
+    what is not available, and why.
     """
 
     ways: tuple[Way, ...] = ()
@@ -95,5 +97,5 @@ class Facts:
 
     @property
     def per_epoch(self) -> int | None:
-        """Units in an epoch; None where its examples are not known."""
+        """Units; None where the number of examples is unknown."""
         return self.examples and self.examples * self.per_example

@@ -1,26 +1,24 @@
-"""One rank of `bench emulate`: it joins as a rank of a training does, its model and optimizer are wrapped by the mode,
-and it takes steps; what it computes is a wait. Rank 0 leaves RUN_DIR/emulation.json.
+"""One rank of `bench emulate`: it joins as in training, and its model and optimizer are wrapped by the mode, but its
+computation is a wait. Rank 0 writes RUN_DIR/emulation.json.
 
-Each rank draws for each step one of the profile's timed steps, and takes as much longer or shorter as that was: so the
-slowest rank is as slow as on devices of their own. With PROFILE=1 rank 0 keeps the timeline of one more step, for which
-every rank waits as long as the profile's median step took.
+For each step each rank draws one of the profile's timed steps, so that the slowest rank is as slow as on separate
+devices. With PROFILE=1 rank 0 records the timeline of one more step, in which every rank takes the median step.
 """
 
 import itertools
+import sys
 import time
 from pathlib import Path
 
 from bench.config.options import RunConfig
-from bench.predict.emulation.horovod_waits import leave_cores
-from bench.predict.emulation.plan import Plan, drawn, find
 from bench.predict.step.engines import REST
 from bench.process.heartbeat import StatusWriter
 
 PHASES = ("forward", "backward", "synchronize", "optimizer")
+ASK_AGAIN_S = 0.0005
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Join, build, step, collect, write."""
     status.phase("joining the group")
     import torch
 
@@ -30,11 +28,11 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     from bench.measure.node import machine_of
     from bench.measure.timeline import StepTimeline
     from bench.modes import load_mode
-    from bench.predict.emulation.record import write
-    from bench.predict.emulation.stand_in import StandIn, WaitingOptimizer
+    from bench.predict.emulation.record import drawn, read_plan, write
+    from bench.predict.emulation.stand_in import PACE, StandIn, WaitingOptimizer
 
     torch.set_num_threads(config.threads_per_process)
-    mode, plan = load_mode(config.mode)(config), find(config.label.probe)
+    mode, plan = load_mode(config.mode)(config), read_plan(config.label.probe)
     leave_cores()
     status.phase("building the model")
     if config.profile:
@@ -43,9 +41,10 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     per_byte = plan.profile.optimizer_s / plan.profile.nbytes
     optimizer = mode.wrap_optimizer(WaitingOptimizer(model.parameters(), seconds_per_byte=per_byte), model)
     factors = drawn(plan.profile.factors, config.seed, mode.topology.rank)
-    status.total(config.warmup_steps + config.timed_steps)
+    count = config.warmup_steps + config.timed_steps
+    status.total(count)
     samples, load = [], None
-    for step in range(config.warmup_steps + config.timed_steps):
+    for step in range(count):
         if step == config.warmup_steps:
             mode.barrier()
             load = Load()
@@ -61,7 +60,9 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
         "node": machine_of(mode),
     }
     if mode.timeline:
-        watched = timeline_of(mode, lambda: take_step(mode, model, optimizer, plan, 1.0, status))
+        mode.timeline.record(lambda: take_step(mode, model, optimizer, plan, 1.0, status), mode.barrier, profiled=False)
+        mode.timeline.add_busy("main thread", PACE.waited)
+        watched = mode.timeline.result(count + 1)
         part |= {"timeline": watched} if mode.topology.rank == 0 else {}
     status.phase("collecting results")
     parts = mode.gather(part)
@@ -72,22 +73,14 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
     mode.close()
 
 
-def timeline_of(mode, step) -> dict:
-    """What computes and what is sent in one more step: the stand-in's waits are its computation."""
-    from bench.predict.emulation.stand_in import PACE
-
-    mode.timeline.record(step, mode.barrier, profiled=False)
-    mode.timeline.add_busy("main thread", PACE.waited)
-    return mode.timeline.result(mode.config.warmup_steps + mode.config.timed_steps + 1)
-
-
-def take_step(mode, model, optimizer, plan: Plan, factor: float, status: StatusWriter) -> dict[str, float]:
-    """One step; seconds by phase, the rest of a step before them as "rest"."""
+def take_step(mode, model, optimizer, plan, factor: float, status: StatusWriter) -> dict[str, float]:
+    """One step; seconds by phase, with "rest" before them."""
     import torch
 
     from bench.predict.emulation.stand_in import PACE
 
     def begin(phase: str) -> None:
+        moments.append(time.perf_counter())
         status.phase(phase)
         if mode.timeline:
             mode.timeline.phase(phase)
@@ -97,19 +90,31 @@ def take_step(mode, model, optimizer, plan: Plan, factor: float, status: StatusW
     moments = [time.perf_counter()]
     PACE.step(plan.dilate * factor)
     PACE.wait(moments[0], plan.profile.other_s)
-    moments.append(time.perf_counter())
     begin("forward")
     optimizer.zero_grad()
     loss = model(torch.ones(1, requires_grad=True)).sum()
-    moments.append(time.perf_counter())
     begin("backward")
     loss.backward()
-    moments.append(time.perf_counter())
     begin("synchronize")
     mode.synchronize(optimizer)
-    moments.append(time.perf_counter())
     begin("optimizer step")
     mode.step(optimizer)
     moments.append(time.perf_counter())
     lengths = [end - begin for begin, end in itertools.pairwise(moments)]
     return dict(zip(("rest", *PHASES), lengths, strict=True))
+
+
+def leave_cores() -> None:
+    """Let a rank that waits for Horovod sleep between two polls. Horovod polls without a pause
+    (horovod/torch/mpi_ops_v2.cc, WaitAndClear), which takes a core from the other ranks. Call it after Horovod is
+    imported; without Horovod it does nothing."""
+    if (library := sys.modules.get("horovod.torch.mpi_lib_v2")) is None:
+        return
+    wait = library.horovod_torch_wait_and_clear
+
+    def wait_asleep(handle: int) -> None:
+        while not library.horovod_torch_poll(handle):
+            time.sleep(ASK_AGAIN_S)
+        wait(handle)
+
+    library.horovod_torch_wait_and_clear = wait_asleep

@@ -1,18 +1,27 @@
-"""What `bench emulate` leaves: RUN_DIR/emulation.json, checked against bench/record/definition.py.
+"""The plan of `bench emulate`, its record RUN_DIR/emulation.json (bench/record/definition.py), and its tables and text.
 
-It is a kind of its own: no table of runs, no pool and no comparison takes it, and no certificate is made of it. Its
-samples are seconds of this machine; what they stand for is those over the dilation, by which its figures are divided
-when it is read.
+The record contains seconds of this machine, which are divided by the dilation when it is read. Tables of runs,
+comparisons and pools ignore it. No torch is imported.
 """
 
+import dataclasses
+import json
+import random
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from bench import formulas
+from bench.analysis import style
+from bench.analysis.tables import Grid
+from bench.config import tasks
+from bench.config.modes import MODES
 from bench.config.options import RunConfig
-from bench.predict.emulation.plan import NAME, Plan, from_dict
+from bench.launch.cluster.plan import rate_words
+from bench.predict.step import profile as profiles
+from bench.predict.step.profile import Profile
 from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord, check_kind
 from bench.record.summary import disturbance
@@ -21,6 +30,11 @@ from bench.record.write import frame, nodes_of, save
 
 VERSION = 1
 KIND = "emulated"
+NAME = "emulation.json"  # config.leaves
+CONFIDENCE = 0.95
+CROWDED = 0.7  # of the CPU; above it waits end late
+MODES_EMULATED = tuple(name for name, info in MODES.items()
+                       if not (info.one_process or info.baseline) and info.same_update)  # fmt: skip
 PROVENANCE = {
     "step_time_s": "monotonic clock of each rank from the beginning of a step to its end, in seconds of this machine: "
     "dilation times those that are emulated; a step's time is that of its slowest rank",
@@ -34,8 +48,57 @@ PROVENANCE = {
 }
 
 
+@dataclass(frozen=True)
+class Plan:
+    """dilate: the factor by which computation and links are slowed. rate_mbit (None: no limit), latency_ms: of the
+    emulated links, before dilation."""
+
+    profile: Profile
+    dilate: float = 1.0
+    rate_mbit: float | None = None
+    latency_ms: float = 0.0
+
+    def to_dict(self) -> dict:
+        return dataclasses.asdict(self)
+
+    def put(self, path: Path) -> str:
+        """Write it, and return what the config of a run carries: a profile is too long for an option's value."""
+        path.write_text(json.dumps(self.to_dict()))
+        return tasks.text_of("emulate", str(path.resolve()))
+
+
+def plan_from_dict(values: dict) -> Plan:
+    """
+    >>> profile = Profile("r", "", "", "cpu", "images", 4, 1.0, 2.0, 0.5, 0.5, (1.0,), (), ())
+    >>> plan_from_dict(Plan(profile, 4.0).to_dict()) == Plan(profile, 4.0)
+    True
+    """
+    return Plan(**values | {"profile": profiles.from_dict(values["profile"])})
+
+
+def read_plan(probe: str) -> Plan:
+    _, path = tasks.parse(probe)
+    return plan_from_dict(json.loads(Path(path).read_text()))
+
+
+def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
+    """A rank's steps over the median: for each, one of the profile's timed steps is drawn.
+
+    >>> draws = [drawn((0.9, 1.0, 1.1), 0, rank) for rank in (0, 0, 1)]
+    >>> first, again, other = [[next(draw) for _ in range(8)] for draw in draws]
+    >>> first == again, first == other
+    (True, False)
+    """
+    draw = random.Random(f"{seed} {rank}")
+    while True:
+        yield draw.choice(factors)
+
+
+# --- the record ---------------------------------------------------------------------------------------------------
+
+
 def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, parts: list[dict], facts: dict):
-    """Rank 0: put the ranks' parts together. Raises BadRecord, OSError."""
+    """Rank 0 writes the record. Raises BadRecord, OSError."""
     nodes, head = nodes_of(parts), frame(run_dir, config.labelled(probe=None), "ok")
     kept = ("rank", "step_time_s", "phase_time_s", "load", "timeline")
     record = {
@@ -54,43 +117,34 @@ def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: d
 
 
 def label(dilate: float) -> str:
-    """What every figure of it is called.
-
-    >>> label(1.0), label(40.0)
-    ('emulated', 'emulated, ×40')
-    """
     return KIND if dilate == 1 else f"{KIND}, ×{dilate:g}"
 
 
 @dataclass(frozen=True, eq=False)
 class EmulationRecord(Record):
-    """A record of an emulation; environment, nodes and disturbance are read as a run's. Seconds are those emulated."""
+    """Seconds are the emulated ones; environment, nodes and disturbance are as in a run's record."""
 
     FORM = "EmulatedRun"
 
     @property
     def kind(self) -> str:
-        """ "emulated", with the dilation."""
         return label(self.plan.dilate)
 
     @property
     def program(self) -> str:
-        """Its mode, with what it is: wherever it stands beside runs."""
         return f"{self.config.mode}, {self.kind}"
 
     @cached_property
     def plan(self) -> Plan:
-        """What was emulated."""
-        return from_dict(self.data["plan"])
+        return plan_from_dict(self.data["plan"])
 
     @property
     def samples(self) -> list:
-        """It has no steps of a training."""
-        return []
+        return []  # it has no steps of a training
 
     @property
     def steps_s(self) -> list[float]:
-        """Each timed step, its slowest rank's."""
+        """Each timed step, of its slowest rank."""
         times = formulas.slowest_rank([part.step_time_s for part in self.form.samples])
         return [seconds / self.plan.dilate for seconds in times]
 
@@ -107,7 +161,7 @@ class EmulationRecord(Record):
 
     @property
     def timeline(self) -> list[dict] | None:
-        """The spans of one step of rank 0, as a run's record has them; None without PROFILE=1."""
+        """The spans of one step of rank 0, as in a run's record; None without PROFILE=1."""
         found = self.form.samples[0].timeline
         return found and [
             span | {name: span[name] / self.plan.dilate for name in ("start_s", "end_s")} for span in found["spans"]
@@ -115,22 +169,63 @@ class EmulationRecord(Record):
 
     @property
     def cpu_share(self) -> float:
-        """Of this machine's CPU, what was used during the timed steps: with little left, waits end late."""
+        """The share of this machine's CPU in use during the timed steps."""
         load = self.form.samples[0].load
         return load["machine_cpu_s"] / (load["cores"] * load["wall_s"])
 
 
 def load(path: Path) -> EmulationRecord:
-    """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
+    """Raises BadRecord for a file that is truncated, edited or of another version."""
     path = Path(path)
     return checked(parsed(path), path)
 
 
 def checked(data, path: Path) -> EmulationRecord:
-    """The record that JSON from a file is. Raises BadRecord."""
+    """The record from a file's JSON. Raises BadRecord."""
     run = check_kind(data, path, "EmulatedRun", "emulation_version", VERSION, "version {} of an emulation's record")
     check_ranks(run.samples, run.topology, path)
     if len({len(column) for part in run.samples for column in (part.step_time_s, *part.phase_time_s.values())}) > 1:
         raise BadRecord(f"{path}: not a valid record: samples: columns of different lengths")
     parts = [{"load": part.load, "devices": []} for part in run.samples]
     return EmulationRecord(data | {"summary": disturbance(parts)}, str(path.parent), checked=run)
+
+
+# --- in a table and in words --------------------------------------------------------------------------------------
+
+
+def grid(record: EmulationRecord) -> Grid:
+    profile, steps = record.plan.profile, record.steps_s
+    middle, low, high = formulas.median_interval(steps, CONFIDENCE)
+    interval = "" if low is None else f" [{style.number(1e3 * low)}–{style.number(1e3 * high)}]"
+    one = profile.units / profile.mean_step_s
+    efficiency = formulas.scaling_efficiency(record.throughput, one, record.num_devices)
+    head = [("mode", False), ("nodes", True), ("step ms, median [95 %]", True), ("mean", True), ("n", True),
+            (f"{profile.unit}/s", True), ("efficiency", True)]  # fmt: skip
+    row = [record.program, str(record.num_devices), f"{style.number(1e3 * middle)}{interval}",
+           style.number(1e3 * statistics.fmean(steps)), str(len(steps)), style.number(record.throughput),
+           f"{100 * efficiency:.0f} %"]  # fmt: skip
+    return Grid(head, [row], f"{record.kind}: no measurement of a training")
+
+
+def standing(record: EmulationRecord) -> list[str]:
+    """The profile and the links."""
+    plan, profile = record.plan, record.plan.profile
+    rate = "without a limit" if plan.rate_mbit is None else f"of {rate_words(plan.rate_mbit)}"
+    delay = f", {plan.latency_ms:g} ms one way" if plan.latency_ms else ""
+    slowed = (f"; computation and links are {plan.dilate:g} times slower, and figures divided back" if plan.dilate > 1
+              else "")  # fmt: skip
+    return [
+        f"{record.kind}: {profile.what}",
+        f"computation: waits as long as in {profile.source} ({profile.machine})",
+        f"links: {rate}{delay}, between {record.network or 'processes of one machine'}{slowed}",
+    ]
+
+
+def answer(record: EmulationRecord) -> list[str]:
+    """The phases of a step, and a warning if the CPU was busy."""
+    phases = ", ".join(f"{name} {style.number(1e3 * seconds)} ms" for name, seconds in record.phases_s.items())
+    lines = [f"the rank that was slowest: {phases}"]
+    if record.cpu_share > CROWDED:
+        lines.append(f"warning: {100 * record.cpu_share:.0f} % of this machine's CPU was in use, so waits ended late: "
+                     "take fewer nodes, a lower RATE or a larger DILATE")  # fmt: skip
+    return lines

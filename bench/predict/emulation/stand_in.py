@@ -1,13 +1,11 @@
-"""A model and an optimizer that wait as long as a device computed, and give gradients of the real sizes.
+"""A model and an optimizer that sleep as long as a device computed, and have gradients of the real sizes.
 
 The model is a chain with a link for each parameter, in the reverse of the order in which gradients were ready. A link's
-forward waits until the next one was needed; its backward waits until its gradient was ready, and gives one that is full
-of a constant. To DDP, Horovod and FSDP it is a module like any other: what they hook in, gather and reduce is real.
-
-Waiting is sleep, so many ranks fit on a core. A sleep that was too long shortens the next one. What an engine waits for
-is slept for, too, where the engine itself would keep a core busy (horovod_waits.py).
+forward waits until the next one was needed; its backward waits until its gradient was ready, and returns a constant
+one. For DDP, Horovod and FSDP it is an ordinary module, so what they hook, gather and reduce is real.
 """
 
+import itertools
 import time
 
 import torch
@@ -19,19 +17,17 @@ FILL = 1e-3  # of every gradient: a matrix of it has rank 1, which PowerSGD can 
 
 
 class Pace:
-    """The waits of this process. scale: seconds for each second of the profile. waited: (begin, end) of each wait of
-    this step."""
+    """The waits of this process. waited: (begin, end) of each wait of this step."""
 
     def __init__(self):
         self.step(1.0)
 
     def step(self, scale: float) -> None:
-        """A step begins."""
+        """A step begins. scale: seconds per second of the profile."""
         self.scale, self.late, self.waited = scale, 0.0, []
 
     def wait(self, began: float, seconds: float) -> None:
-        """Return when so many seconds of the profile have passed since ``began``; what earlier waits took too long is
-        taken off."""
+        """Sleep until so many seconds of the profile after ``began``, less what earlier sleeps took too long."""
         end = began + seconds * self.scale - self.late
         if (left := end - time.perf_counter()) > 0:
             time.sleep(left)
@@ -44,7 +40,7 @@ PACE = Pace()  # of this process
 
 
 class Waits(torch.autograd.Function):
-    """Waits in forward and in backward. x [1] -> x; weight's gradient is full and constant, None where it is None."""
+    """x [1] -> x, with a wait in forward and in backward; the weight's gradient is constant, None without a weight."""
 
     @staticmethod
     def forward(ctx, x, weight, forward_s: float, backward_s: float):
@@ -62,7 +58,7 @@ class Waits(torch.autograd.Function):
 
 
 class Chain(nn.Module):
-    """Links one after the other. spans: (seconds of forward, of backward) of each."""
+    """spans: (seconds of forward, of backward) of each tensor."""
 
     def __init__(self, tensors: list[Tensor], spans: list[tuple[float, float]]):
         super().__init__()
@@ -76,7 +72,7 @@ class Chain(nn.Module):
 
 
 class Block(Chain):
-    """What FSDP shards as one: a member of a ModuleList (bench.structure.blocks_of)."""
+    """FSDP shards it as one: a member of a ModuleList (bench.structure.blocks_of)."""
 
 
 class StandIn(nn.Module):
@@ -85,10 +81,11 @@ class StandIn(nn.Module):
     def __init__(self, profile: Profile):
         super().__init__()
         self.blocks, self.order = nn.ModuleList(), []
-        self.others = nn.Module()  # what is in no block: no list, so that FSDP leaves it to the whole model
+        self.others = nn.Module()  # not in a block: not a list, so FSDP shards it with the root
         tensors = chain_of(profile)
         spans = dict(zip(tensors, spans_of(profile, tensors), strict=True))
-        for part in parts_of(tensors):
+        for _, same in itertools.groupby(tensors, key=lambda tensor: tensor.block):
+            part = list(same)
             own = [spans[tensor] for tensor in part]
             if part[0].block:
                 self.blocks.append(Block(part, own))
@@ -111,7 +108,7 @@ class StandIn(nn.Module):
 
 
 def chain_of(profile: Profile) -> list[Tensor]:
-    """The parameters in the order of a forward pass, each block in one piece: the last gradient's first."""
+    """The parameters in the order of a forward pass, each block together; the last gradient's comes first."""
     last = {}
     for tensor in profile.tensors:
         key = tensor.block or tensor.name
@@ -120,20 +117,9 @@ def chain_of(profile: Profile) -> list[Tensor]:
                                                        -tensor.ready_s))  # fmt: skip
 
 
-def parts_of(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """Neighbours of the same block together."""
-    parts = []
-    for tensor in tensors:
-        if parts and parts[-1][0].block == tensor.block:
-            parts[-1].append(tensor)
-        else:
-            parts.append([tensor])
-    return parts
-
-
 def spans_of(profile: Profile, tensors: list[Tensor]) -> list[tuple[float, float]]:
-    """(seconds of forward, of backward) of each link of the chain. Forward: from its first use to that of the next one,
-    or none where that came before. Backward, which goes through the chain from its end: from the gradient before."""
+    """(seconds of forward, of backward) of each link. Forward: from its first use to the next one's, 0 where that was
+    earlier. Backward goes through the chain from its end: from the gradient before."""
     forward, now = [], min(tensor.needed_s for tensor in tensors)
     for end in [tensor.needed_s for tensor in tensors[1:]] + [profile.forward_s]:
         forward.append(max(0.0, end - now))
@@ -146,7 +132,7 @@ def spans_of(profile: Profile, tensors: list[Tensor]) -> list[tuple[float, float
 
 
 class WaitingOptimizer(torch.optim.Optimizer):
-    """Its step waits as long as that of its parameters took. seconds_per_byte: of the parameters that it has."""
+    """Its step waits ``seconds_per_byte`` of the parameters that this rank has."""
 
     def __init__(self, params, seconds_per_byte: float = 0.0):
         super().__init__(params, {"seconds_per_byte": seconds_per_byte})

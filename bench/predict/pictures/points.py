@@ -1,7 +1,5 @@
-"""What was measured or emulated of a forecast: records of the same work, on the same devices, over the same link.
-
-A record that does not belong is left out, and it is said why.
-"""
+"""The records that belong to a forecast: measured or emulated, of the same work, on the same devices, over the same
+link; and the reason why another record is left out."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,23 +13,24 @@ from bench.config.options import FIELDS, RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of, rate_words
 from bench.predict.emulation import record as emulations
-from bench.predict.emulation.plan import NAME as EMULATION
 from bench.predict.emulation.record import EmulationRecord
 from bench.predict.step import result
-from bench.predict.step.alike import other_engine, other_work
+from bench.predict.step.engines import CYCLE_MS
 from bench.predict.step.link import Link
-from bench.predict.step.profile import Profile
+from bench.predict.step.profile import SAME_STEP, Profile
+from bench.record.describe import of_environment, used_gpus
 from bench.record.disturbance import disturbances_of
 from bench.record.read import find_runs
 from bench.record.view import Record
 
 FASTER = 1.05  # efficiency that no exchange can reach
-NEAR_MS = 0.1  # of latency: what the links of namespaces have by themselves
+NEAR_MS = 0.1  # of latency: the links of namespaces have about this much
+DEFAULTS = {"cycle_time_ms": CYCLE_MS}  # of options whose default is the engine's own
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a forecast is made of. record: that of one device; configs: mode -> what is forecast of it."""
+    """The inputs of a forecast. record: that of one device. configs: by mode."""
 
     record: Record
     profile: Profile
@@ -39,7 +38,7 @@ class Asked:
     configs: dict[str, RunConfig]
 
     def standing(self) -> list[str]:
-        """What it rests on, and the engines' options that were given, a sentence each."""
+        """The provenance, and the options that were given, a sentence each."""
         given = [
             f"{mode} with {variable_of(FIELDS[name])}={getattr(config, name)}"
             for mode, config in self.configs.items()
@@ -50,47 +49,40 @@ class Asked:
         return [f"{line[0].upper()}{line[1:]}." for line in lines]
 
     def efficiency(self, record: Record) -> float:
-        """Of as many devices that need nothing of each other, each as fast as the profile's."""
+        """Throughput over that of as many independent devices, each as fast as the profile's."""
         one = self.profile.units / self.profile.mean_step_s
         return formulas.scaling_efficiency(record.throughput, one, record.num_devices)
 
 
 @dataclass(frozen=True)
 class Points:
-    """What belongs to a forecast. left_out: why -> how many records do not."""
+    """The records that belong. left_out: reason -> number of records."""
 
     measured: list[Record] = field(default_factory=list)
     emulated: list[EmulationRecord] = field(default_factory=list)
     left_out: Counter = field(default_factory=Counter)
 
     def notes(self) -> list[str]:
-        """What is left out, and why."""
         return [f"left out: {count} record{'' if count == 1 else 's'}: {why}" for why, count in self.left_out.items()]
 
 
 def find(folders: list[str], asked: Asked) -> Points:
-    """The records below folders which belong. Raises UserError where none does."""
+    """The records below folders that belong. Raises UserError where none does, BadRecord."""
     found = Points()
-    for record in read(folders):
-        if record.config.mode not in asked.configs:
-            continue
-        emulated = isinstance(record, EmulationRecord)
-        if why := why_not(record, asked):
-            found.left_out[why] += 1
-        else:
-            (found.emulated if emulated else found.measured).append(record)
+    for folder in folders:
+        place = Path(folder).expanduser()
+        runs = [record for record in find_runs(place) if record.ok and record.num_devices > 1]
+        for record in [*runs, *map(emulations.load, sorted(place.rglob(emulations.NAME)))]:
+            if record.config.mode not in asked.configs:
+                continue
+            if why := why_not(record, asked):
+                found.left_out[why] += 1
+            else:
+                (found.emulated if isinstance(record, EmulationRecord) else found.measured).append(record)
     if not found.measured and not found.emulated:
         said = "; ".join(found.notes()) or "no run on several devices and no emulation of these modes is there"
         raise UserError(f"POINTS={','.join(folders)} has nothing that belongs to this forecast: {said}")
     return found
-
-
-def read(folders: list[str]) -> Iterator[Record]:
-    """Runs that were timed on several devices, and emulations. Raises UserError, BadRecord."""
-    for folder in folders:
-        place = Path(folder).expanduser()
-        yield from (record for record in find_runs(place) if record.ok and record.num_devices > 1)
-        yield from map(emulations.load, sorted(place.rglob(EMULATION)))
 
 
 def why_not(record: Record, asked: Asked) -> str:
@@ -100,7 +92,6 @@ def why_not(record: Record, asked: Asked) -> str:
 
 
 def of_emulation(record: EmulationRecord, asked: Asked) -> Iterator[str]:
-    """Reasons, or "": another profile, engine or link."""
     plan, link = record.plan, asked.link
     yield "" if plan.profile == asked.profile else f"emulated from another profile, {plan.profile.source}"
     yield other_engine(record.config, asked.configs[record.config.mode], plan.dilate)
@@ -111,17 +102,53 @@ def of_emulation(record: EmulationRecord, asked: Asked) -> Iterator[str]:
 
 
 def of_run(record: Record, asked: Asked) -> Iterator[str]:
-    """Reasons, or "": other work or devices, cores that devices share, another engine or link."""
     yield other_work(record, asked.record)
     yield crowded(record)
     yield other_engine(record.config, asked.configs[record.config.mode])
-    yield over_another_link(record, asked.link)
+    rate = limit_of(record.network)
+    if rate is not None or LABEL.fullmatch(record.network or ""):
+        yield other_rate(rate, asked.link)
+    elif not (record.on_gpu or record.several_machines or asked.link.rate_mbit is None):
+        yield "processes of one machine, without a link"
     if (efficiency := asked.efficiency(record)) > FASTER:
         yield f"{100 * efficiency:.0f} % of as many of the profile's device, which was slower: take one beside the runs"
 
 
+def other_work(record: Record, own: Record) -> str:
+    """How a run's work or devices differ from those of a profile's record; "" where they are equal."""
+    return next(differences(record, own), "")
+
+
+def differences(record: Record, own: Record) -> Iterator[str]:
+    for name in SAME_STEP:
+        if (value := getattr(record.config, name)) != (wanted := getattr(own.config, name)):
+            yield f"{variable_of(FIELDS[name])}={value}, and {wanted} in the profile"
+    there, here = device_of(record), device_of(own)
+    yield from (f"{name} {there[name]}, and {here[name]} in the profile" for name in here if there[name] != here[name])
+    threads, wanted = record.samples[0].threads, own.samples[0].threads
+    if not record.on_gpu and threads != wanted:
+        yield f"{threads} threads per process, and {wanted} in the profile"
+
+
+def device_of(record: Record) -> dict[str, str]:
+    known = of_environment(record.environment)
+    gpus = " and ".join(sorted(set(used_gpus(record)))) or "none"
+    return {"processor": known["processor"], "GPU": gpus, "torch": known["torch"]}
+
+
+def other_engine(config: RunConfig, forecast: RunConfig, dilate: float = 1.0) -> str:
+    """The first of the mode's own options that differs from the forecast's; "" for none. dilate: an emulation's, which
+    slows Horovod's cycle."""
+    for name in MODES[config.mode].knobs:
+        value, wanted = (getattr(each, name) or DEFAULTS.get(name, getattr(each, name)) for each in (config, forecast))
+        value = value / dilate if name == "cycle_time_ms" else value
+        if value != wanted:
+            return f"{config.mode} with {variable_of(FIELDS[name])}={value}"
+    return ""
+
+
 def crowded(record: Record) -> str:
-    """That devices share cores, which a forecast takes each to have for itself. Namespaces are of one machine."""
+    """That devices share cores; a forecast assumes that they do not. Namespaces are on one machine."""
     if record.on_gpu:
         return ""
     one_machine = bool(LABEL.fullmatch(record.network or ""))
@@ -135,25 +162,14 @@ def crowded(record: Record) -> str:
 
 
 def other_rate(rate_mbit: float | None, link: Link) -> str:
-    """That links are not as fast as the forecast's."""
     if rate_mbit == link.rate_mbit:
         return ""
     return f"links {'without a limit' if rate_mbit is None else f'of {rate_words(rate_mbit)}'}"
 
 
-def over_another_link(record: Record, link: Link) -> str:
-    """Of a network of which a rate is known, that it is another one; on CPUs of one machine, that there is no link."""
-    rate = limit_of(record.network)
-    if rate is not None or LABEL.fullmatch(record.network or ""):
-        return other_rate(rate, link)
-    if record.on_gpu or record.several_machines or link.rate_mbit is None:
-        return ""
-    return "processes of one machine, without a link"
-
-
 def by_place(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
-    """(mode, devices) -> the records; where there are some without PROFILE, these alone: Horovod's own timeline takes
-    a core of each step."""
+    """(mode, devices) -> records, without those with PROFILE=1 where there are others: Horovod's timeline takes a core
+    in each step."""
     found = {}
     for record in records:
         found.setdefault((record.config.mode, record.num_devices), []).append(record)
@@ -161,23 +177,20 @@ def by_place(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
 
 
 def how_emulated(records: list[EmulationRecord]) -> list[str]:
-    """What an emulated figure is, and by how much these were slowed; nothing without records."""
     if not records:
         return []
-    slowed = span([record.plan.dilate for record in records], "×{:g}")
+    slowed = span_words([record.plan.dilate for record in records], "×{:g}")
     return [f"Emulated: real engines, computation waited for, slowed {slowed} and divided back{disturbed(records)}."]
 
 
-def span(values: list[float], form: str) -> str:
-    """The least and the largest of values.
-
-    >>> span([4, 7, 5], "×{:g}"), span([3, 3], "{:g}")
+def span_words(values: list[float], form: str) -> str:
+    """
+    >>> span_words([4, 7, 5], "×{:g}"), span_words([3, 3], "{:g}")
     ('×4 to ×7', '3')
     """
     return " to ".join(form.format(value) for value in dict.fromkeys((min(values), max(values))))
 
 
 def disturbed(records: list) -> str:
-    """What other programs took of the CPU at most, where that is much."""
     most = max(disturbances_of(record).get("others_cpu_share", 0.0) for record in records)
     return f"; other programs took up to {100 * most:.0f} % of the CPU" if most else ""

@@ -1,8 +1,7 @@
-"""A map: which mode wins over the rate of the links and the computation per byte of gradients.
+"""A map of the fastest mode over the rate of the links and the computation per byte of gradients.
 
-The profile's computation is scaled along one axis, the rate of the links along the other; the number of devices, the
-gradients and the latency stay as they are. Of programs that are as fast within 2 %, by the median step, the simplest
-counts, and one device alone is the simplest.
+Only these two are scaled; number of devices, gradients and latency stay. Of modes whose median steps are within 2 % the
+simplest wins, and one device alone is the simplest.
 """
 
 import dataclasses
@@ -16,8 +15,7 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.launch.cluster.plan import rate_words
 from bench.predict.advice.cluster import TIE, candidates
-from bench.predict.advice.facts import Way
-from bench.predict.advice.step import FP16
+from bench.predict.advice.facts import FP16, Way
 from bench.predict.pictures.points import Asked
 from bench.predict.step.engines import ENGINES
 from bench.predict.step.link import BYTE, Link
@@ -28,10 +26,10 @@ ALONE = "one device alone"
 RATES, COMPUTED = (1.0, 5.0), (-0.5, 2.5)  # powers of ten: Mbit/s of a link; ms of computation per MB of gradients
 CELLS = 36  # in each direction
 CELL = 0.1  # inches, roughly
-LEAST = 2  # cells around the middle of a region whose name stands in it
-SOLID, FAINT = 0.9, 0.35  # of a mode's colour, the rest white: plain, and with gradients as float16
+LEAST = 2  # cells around the middle of a region that has room for its name
+SOLID, FAINT = 0.9, 0.35  # share of a mode's colour, the rest white: plain, and with float16 gradients
 ALONG = -45  # degrees: regions go from the slow device with a slow link to the fast one with a fast link
-MARKS = "osD^vP"
+MARKS, EDGE = "osD^vP", "#404040"
 FOOT = (
     "Computation per MB of gradients: a step of one device alone over the bytes of the model's gradients; more images "
     "per device, or a slower device, is further up. Dashed: an all-reduce of all gradients takes as long as that step.",
@@ -42,20 +40,18 @@ FOOT = (
 
 @dataclass(frozen=True)
 class Place:
-    """A profile over links of a rate."""
-
     name: str
     profile: Profile
     link: Link
 
     @property
     def at(self) -> tuple[float, float]:
-        """On the map: powers of ten."""
+        """On the map, in powers of ten: Mbit/s, ms per MB."""
         return math.log10(rate_of(self.link)), math.log10(per_mb(self.profile))
 
 
 def rate_of(link: Link) -> float:
-    """Mbit/s: what was said, or what a program was measured to have."""
+    """Mbit/s, as given or as measured."""
     return link.rate_mbit or BYTE / link.beta_s
 
 
@@ -65,23 +61,18 @@ def per_mb(profile: Profile) -> float:
 
 
 def at_rate(link: Link, mbit: float) -> Link:
-    """The same link, faster or slower."""
     return dataclasses.replace(link, beta_s=link.beta_s * rate_of(link) / mbit, rate_mbit=mbit)
 
 
 def ways_of(configs: dict[str, RunConfig]) -> list[Way]:
-    """What may win, the simplest first: each mode, and, where each device keeps all, the same with gradients as
-    float16."""
-    return sorted(map(way_of, candidates(list(configs.values()))), key=lambda way: way.rank)
-
-
-def way_of(config: RunConfig) -> Way:
-    """A program that was not measured."""
-    return Way(config.mode + (f", {config.compression}" if config.compression != "none" else ""), config, [])
+    """The modes, also with float16 gradients, the simplest first."""
+    ways = [Way(config.mode + (f", {config.compression}" if config.compression != "none" else ""), config, [])
+            for config in candidates(list(configs.values()))]  # fmt: skip
+    return sorted(ways, key=lambda way: way.rank)
 
 
 def winner(place: Place, ways: list[Way], ranks: int) -> str:
-    """The label of the simplest of those whose median step is as short as the shortest, or ALONE."""
+    """The label of the simplest of the fastest, or ALONE."""
     steps = [ENGINES[way.config.mode](place.profile, way.config, ranks, place.link).seconds for way in ways]
     best = min(steps)
     if ranks * place.profile.step_s <= best * (1 + TIE):
@@ -90,7 +81,7 @@ def winner(place: Place, ways: list[Way], ranks: int) -> str:
 
 
 def mapped(asked: Asked, ways: list[Way], ranks: int) -> list[list[str]]:
-    """Rows from the least computation up, cells from the slowest link on: who wins in the middle of each."""
+    """The winner in the middle of each cell: rows from the least computation, columns from the slowest link."""
     rates, computed = middles(RATES), middles(COMPUTED)
     own = per_mb(asked.profile)
     links = [at_rate(asked.link, 10**rate) for rate in rates]
@@ -99,8 +90,7 @@ def mapped(asked: Asked, ways: list[Way], ranks: int) -> list[list[str]]:
 
 
 def middles(ends: tuple[float, float]) -> list[float]:
-    """Of the cells of an axis.
-
+    """
     >>> middles((0.0, 2.0 * CELLS))[:2]
     [1.0, 3.0]
     """
@@ -110,19 +100,27 @@ def middles(ends: tuple[float, float]) -> list[float]:
 
 @style.styled
 def draw(asked: Asked, ranks: int, others: list[Place] = ()):
-    """The regions with their names, and this forecast's own place among others of the same machine."""
+    """others: places of the same machine to mark beside the forecast's own."""
+    from matplotlib.patches import Patch
+
     own = Place(asked.record.config.model, asked.profile, asked.link)
     places = list({(each.name, rate_of(each.link)): each for each in [*others, own]}.values())
     ways = ways_of(asked.configs)
     looks = looks_of(ways)
+    marks = "Mark: the profile, filled as the mode that wins."
+    if len(places) > 1:
+        marks = ("Marks: profiles of this machine over links at which they were emulated, each filled as the mode that "
+                 "wins by its own forecast.")  # fmt: skip
     title = f"Which mode wins on {ranks} devices, predicted"
-    paper = style.canvas(None, title, BODY, None, tuple(foot(asked, places)))
+    paper = style.canvas(None, title, BODY, None, (*FOOT, marks, *asked.standing()))
     (axes,) = style.axes_on(paper)
     cells = mapped(asked, ways, ranks)
     unnamed = draw_regions(axes, cells, looks, [cell_of(place) for place in places])
-    draw_equal(axes, asked, ranks)
+    if ranks > 1:
+        draw_equal(axes, asked, ranks)
     draw_places(axes, places, {place: winner(place, ways, ranks) for place in places}, looks)
-    style.legend_above(axes, 4, handles_of(axes, unnamed, looks))
+    regions = [Patch(edgecolor=EDGE, linewidth=0.5, label=label, **looks[label]) for label in unnamed]
+    style.legend_above(axes, 4, [*axes.get_legend_handles_labels()[0], *regions])
     axes.set(xlim=RATES, ylim=COMPUTED, xlabel="rate of each device's link")
     axes.set_ylabel("computation per MB of gradients, ms")
     axes.set_xticks(range(1, 6), [rate_words(10**power) for power in range(1, 6)])
@@ -131,7 +129,7 @@ def draw(asked: Asked, ranks: int, others: list[Place] = ()):
 
 
 def looks_of(ways: list[Way]) -> dict[str, dict]:
-    """How each region is filled: as its mode, with gradients as float16 paler and hatched."""
+    """How each region is filled: in its mode's colour, paler and hatched with float16 gradients."""
     from matplotlib.colors import to_rgb
 
     found = {ALONE: {"facecolor": style.WHITE}}
@@ -144,19 +142,19 @@ def looks_of(ways: list[Way]) -> dict[str, dict]:
 
 
 def draw_regions(axes, cells: list[list[str]], looks: dict[str, dict], marks: list[tuple[int, int]]) -> list[str]:
-    """Each row's cells of one winner as one bar; a region's name in its middle, beside the marks. Returns the names for
-    which there is no room."""
+    """Bars of each row, and each region's name in its middle, away from the marks. Returns the names without room."""
     wide, high = (RATES[1] - RATES[0]) / CELLS, (COMPUTED[1] - COMPUTED[0]) / CELLS
     for number, row in enumerate(cells):
         left = RATES[0]
         for label, same in itertools.groupby(row):
             width = wide * len(list(same))
-            axes.barh(COMPUTED[0] + high * number, width, high, left, align="edge", edgecolor="#404040", linewidth=0,
+            axes.barh(COMPUTED[0] + high * number, width, high, left, align="edge", edgecolor=EDGE, linewidth=0,
                       **looks[label])  # fmt: skip
             left += width
     rates, computed, unnamed = middles(RATES), middles(COMPUTED), []
     for label in dict.fromkeys(itertools.chain.from_iterable(cells)):
-        row, column, size = middle_of(cells, label, marks, math.ceil(reach(label) / CELL))
+        reach = style.width_of(label, style.SMALL, "normal") / 2 * math.sin(math.radians(-ALONG))  # along either axis
+        row, column, size = middle_of(cells, label, marks, math.ceil(reach / CELL))
         if size < LEAST:
             unnamed.append(label)
             continue
@@ -166,31 +164,17 @@ def draw_regions(axes, cells: list[list[str]], looks: dict[str, dict], marks: li
     return unnamed
 
 
-def reach(label: str) -> float:
-    """Inches from the middle of a name to its end, along either axis."""
-    return style.width_of(label, style.SMALL, "normal") / 2 * math.sin(math.radians(-ALONG))
-
-
 def cell_of(place: Place) -> tuple[int, int]:
-    """Row and column of a place; outside of the map as well."""
+    """Row and column, also outside of the map."""
     return tuple(math.floor((at - ends[0]) / (ends[1] - ends[0]) * CELLS)
                  for at, ends in zip(reversed(place.at), (COMPUTED, RATES), strict=True))  # fmt: skip
-
-
-def handles_of(axes, unnamed: list[str], looks: dict[str, dict]) -> list:
-    """For the legend: the marks, and the regions that have no name."""
-    from matplotlib.patches import Patch
-
-    return [*axes.get_legend_handles_labels()[0],
-            *(Patch(edgecolor="#404040", linewidth=0.5, label=label, **looks[label]) for label in unnamed)]  # fmt: skip
 
 
 def middle_of(
     cells: list[list[str]], label: str, marks: list[tuple[int, int]] = (), free: int = 0
 ) -> tuple[int, int, int]:
-    """(row, column, cells around it that are of the same winner) of the cell that is furthest within its region, and
-    has ``free`` cells on every side, without a mark; of several the one nearest to the middle of the map. The last is 0
-    where there is none.
+    """(row, column, size of the square of one winner around it) of the cell deepest within its region that has ``free``
+    cells without a mark on every side; of several, the one nearest to the middle of the map. Size 0 if there is none.
 
     >>> cells = [["a"] * 3 + ["b"]] * 3
     >>> middle_of(cells, "a"), middle_of(cells, "b"), middle_of(cells, "b", free=1)
@@ -208,7 +192,7 @@ def middle_of(
 
 
 def around(cells: list[list[str]], row: int, column: int) -> int:
-    """The largest square of one winner around a cell: 1 is the cell alone, 2 with its neighbours."""
+    """The largest square of one winner around a cell: 1 is the cell only, 2 with its neighbours."""
     size = 1
     while row >= size and column >= size and row + size < len(cells) and column + size < len(cells[0]) and all(
         cells[y][x] == cells[row][column]
@@ -219,9 +203,7 @@ def around(cells: list[list[str]], row: int, column: int) -> int:
 
 
 def draw_equal(axes, asked: Asked, ranks: int) -> None:
-    """Where an all-reduce of all gradients takes as long as the step of one device; nowhere on one device."""
-    if ranks == 1:
-        return
+    """The line where an all-reduce of all gradients takes as long as the step of one device."""
     ends = []
     for rate in RATES:
         beta_s = at_rate(asked.link, 10**rate).of_ring(ranks).beta_s
@@ -230,19 +212,10 @@ def draw_equal(axes, asked: Asked, ranks: int) -> None:
 
 
 def draw_places(axes, places: list[Place], won: dict[Place, str], looks: dict[str, dict]) -> None:
-    """A mark for each, filled as the region of the mode that its own forecast has for the fastest."""
+    """A mark for each, filled as the winner of its own forecast."""
     names = list(dict.fromkeys(place.name for place in places))
     for place in places:
         marker = MARKS[names.index(place.name) % len(MARKS)]
         first = place is next(each for each in places if each.name == place.name)
         axes.plot(*place.at, marker, markersize=7, markeredgecolor=style.BLACK, markeredgewidth=1.2, color=style.BLACK,
                   markerfacecolor=looks[won[place]]["facecolor"], label=place.name if first else None)  # fmt: skip
-
-
-def foot(asked: Asked, places: list[Place]) -> list[str]:
-    """What it is made of."""
-    marks = "Mark: the profile, filled as the mode that wins."
-    if len(places) > 1:
-        marks = ("Marks: profiles of this machine over links at which they were emulated, each filled as the mode that "
-                 "wins by its own forecast.")  # fmt: skip
-    return [*FOOT, marks, *asked.standing()]

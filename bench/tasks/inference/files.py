@@ -1,4 +1,4 @@
-"""The images of a folder as batches for a model: every one in its place, also where it cannot be read."""
+"""The images of a folder, as batches."""
 
 import os
 from pathlib import Path
@@ -13,10 +13,7 @@ from bench.workload.images.sources import EXTENSIONS, is_image
 
 
 def images_below(folder: Path) -> list[str]:
-    """The image files in a folder and all folders below it, by their path from there, sorted; none that is hidden.
-
-    Raises UserError for what is no folder, and for one without images.
-    """
+    """The image files below a folder as sorted relative paths, without hidden folders. Raises UserError."""
     if not folder.is_dir():
         raise UserError(f"FOLDER={folder} is not a folder of images")
     found = []
@@ -29,9 +26,8 @@ def images_below(folder: Path) -> list[str]:
 
 
 class Batches:
-    """``batches[k]`` are the images k B to k B + B of a list: ([b, 3, S, S] uint8 of those that can be read, their
-    numbers [b], (number, why not) of the others). The same whatever process asks, so that a result does not depend on
-    how many there are."""
+    """``batches[k]`` has images k B to k B + B: ([b, 3, S, S] uint8 of the readable ones, their numbers [b], (number,
+    reason) of the others). It does not depend on the number of ranks."""
 
     def __init__(self, folder: Path, names: list[str], batch: int, image_size: int):
         self.folder, self.names, self.batch, self.image_size = folder, names, batch, image_size

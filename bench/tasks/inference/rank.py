@@ -1,7 +1,6 @@
-"""One rank of `bench predict-images`: it joins as a rank of a training does, and classifies instead.
+"""One rank of `bench predict-images`: it joins as in training, and classifies instead.
 
-Rank r takes batches r, r + N, r + 2N, … of a list that all have: each image is once in the result, and in the same
-batch whatever the number of ranks. Rank 0 leaves RUN_DIR/predictions.csv, in the list's order.
+Rank r of N takes batches r, r + N, r + 2N, … of one list. Rank 0 writes RUN_DIR/predictions.csv in the list's order.
 """
 
 import csv
@@ -16,7 +15,6 @@ from bench.tasks.inference.plan import DIGITS, MOST, NAME, Plan, head, read_plan
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Join, load the weights, classify this rank's batches, put together, write."""
     status.phase("joining the group")
     import torch
 
@@ -49,7 +47,7 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
 
 def build(config: RunConfig, plan: Plan, device) -> tuple:
-    """The model with the checkpoint's weights, which only predicts, and what makes numbers of bytes."""
+    """The model with the checkpoint's weights in eval mode, and the conversion of bytes to floats."""
     from bench.training import checkpoint
     from bench.workload import load_workload, weights
 
@@ -61,14 +59,14 @@ def build(config: RunConfig, plan: Plan, device) -> tuple:
 
 
 def to_float(data: str, device):
-    """Bytes to numbers, as the data set of the training did. Raises UserError for one that has no bytes."""
+    """Bytes to floats, as in the training's data set. Raises UserError for data that are not images in files."""
     from bench.workload.images import ToFloat
     from bench.workload.images.photographs import ImageSet
     from bench.workload.images.small_sets import CIFAR10, FASHION_MNIST
 
     kind = data_kind(data)[0]
-    known = dict.fromkeys(("imagefolder", "tar", "url"), ImageSet)
-    known |= {"cifar10": CIFAR10, "fashionmnist": FASHION_MNIST}
+    known = {"imagefolder": ImageSet, "tar": ImageSet, "url": ImageSet, "cifar10": CIFAR10,
+             "fashionmnist": FASHION_MNIST}  # fmt: skip
     if kind not in known:
         raise UserError(f"the checkpoint was trained on DATA={data}, whose images are no files: {', '.join(known)} can "
                         "be predicted from")  # fmt: skip
@@ -76,7 +74,7 @@ def to_float(data: str, device):
 
 
 def classify(config: RunConfig, model, images) -> list[list[tuple[float, int]]]:
-    """images [b, 3, S, S] -> for each its likeliest classes, as (probability, class), the likeliest first."""
+    """images [b, 3, S, S] -> (probability, class) of each image's likeliest classes, in falling order."""
     import torch
 
     from bench.training.loop import set_precision
@@ -88,18 +86,13 @@ def classify(config: RunConfig, model, images) -> list[list[tuple[float, int]]]:
 
 
 def write(path: Path, names: list[str], plan: Plan, found: dict, unreadable: dict) -> None:
-    """The table, whole: a row for each image, in the list's order."""
     columns = head(plan.num_classes)
     with files.written_whole(path) as temporary, temporary.open("w", newline="", encoding="utf-8",
                                                                 errors="surrogateescape") as file:  # fmt: skip
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)
         for number, name in enumerate(names):
-            cells = [cell for p, c in found.get(number, ()) for cell in (label(plan, c), f"{p:.{DIGITS}f}")]
+            classes = plan.classes or range(plan.num_classes)
+            cells = [cell for p, c in found.get(number, ()) for cell in (classes[c], f"{p:.{DIGITS}f}")]
             blank = [""] * (len(columns) - 2 - len(cells))
             table.writerow([name, *cells, *blank, unreadable.get(number, "")])
-
-
-def label(plan: Plan, number: int) -> str:
-    """The name of a class, or its number."""
-    return plan.classes[number] if plan.classes else str(number)

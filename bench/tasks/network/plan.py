@@ -17,8 +17,8 @@ MOST_SIZES, MOST_ROUNDS = 40, 1000
 
 @dataclass(frozen=True)
 class Plan:
-    """What the ranks are told. sizes: bytes of a message, the smallest first. rounds: how often each is timed.
-    budget_s: seconds for all; larger sizes are left out where they do not fit. backend: by what they are sent."""
+    """The plan that each rank gets. sizes: bytes of a message, in rising order. rounds: times each size is timed.
+    budget_s: seconds for everything; sizes that do not fit are left out."""
 
     sizes: tuple[int, ...]
     rounds: int
@@ -26,24 +26,16 @@ class Plan:
     backend: str = "gloo"
 
     def text(self) -> str:
-        """As the config of a run carries it."""
         return tasks.text_of("network", dataclasses.asdict(self))
 
 
 def read_plan(text: str) -> Plan:
-    """The opposite of ``Plan.text``.
-
-    >>> read_plan(Plan((4096, 16384), 3, 60.0).text())
-    Plan(sizes=(4096, 16384), rounds=3, budget_s=60.0, backend='gloo')
-    """
     _, values = tasks.parse(text)
     return Plan(**values | {"sizes": tuple(values["sizes"])})
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """The sizes that SIZES names, in bytes, the smallest first: a range, in steps of 4 times, or a list.
-
-    Raises UserError for what is no size, or not a whole number of float32.
+    """The sizes in SIZES, in bytes and rising order: a range in steps of a factor of 4, or a list. Raises UserError.
 
     >>> parse_sizes("4KiB-100KiB"), parse_sizes("1MiB,4,2KiB")
     ((4096, 16384, 65536, 102400), (4, 2048, 1048576))
@@ -64,7 +56,6 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def parse_size(text: str) -> int:
-    """One size in bytes. Raises UserError."""
     found = re.fullmatch(r"\s*(\d{1,15}) ?([A-Za-z]*)\s*", text)
     if not found or found[2].upper() not in UNITS:
         raise UserError(f"SIZES: {text!r} is no size: write bytes, or a whole number with KiB, MiB or GiB, as in 4KiB")
@@ -78,8 +69,7 @@ def parse_size(text: str) -> int:
 
 
 def in_bytes(size: int) -> str:
-    """A size as a person writes it.
-
+    """
     >>> in_bytes(4096), in_bytes(256 * 2**20), in_bytes(4100), in_bytes(12)
     ('4 KiB', '256 MiB', '4100 B', '12 B')
     """
@@ -90,11 +80,7 @@ def in_bytes(size: int) -> str:
 
 
 def as_flag(sizes: tuple[int, ...]) -> str:
-    """The sizes as SIZES takes them: a range where they are one.
-
-    >>> as_flag((4096, 16384, 65536)), as_flag((4096, 65536))
-    ('4KiB-64KiB', '4KiB,64KiB')
-    """
+    """The sizes as SIZES takes them: a range where possible, otherwise a list."""
     words = [in_bytes(size).replace(" ", "") for size in sizes]
     whole = f"{words[0]}-{words[-1]}"
     return whole if len(sizes) > 2 and parse_sizes(whole) == tuple(sizes) else ",".join(words)

@@ -1,12 +1,9 @@
-"""One rank of `bench network`: it joins as a rank of a training does, and sends messages instead of training.
+"""One rank of `bench network`: it joins as in training, and sends messages instead.
 
-Every operation is first done twice for each size, the smallest first: that checks what arrives, warms up, and tells how
-long a round of all sizes will take. A size whose rounds do not fit into what is left of the time is left out, and so
-are all that are larger. Then come the rounds, each with every size once: what disturbs a machine or a network for a
-while disturbs all sizes alike.
-
-A time is that of a block: the same operation as often in a row as fills BLOCK_S, after a barrier, over their number.
-Rank 0 leaves RUN_DIR/network.json; its figures follow from the times that are in it.
+Every size of an operation runs twice before the rounds: this checks the result, warms up and shows how long a round
+takes. Sizes whose rounds do not fit into the time left are skipped, with all larger ones. Each round has every size
+once, so that a disturbance of some seconds affects all sizes. A time is that of a block: after a barrier, the operation
+as often in a row as fills BLOCK_S, over that number.
 """
 
 import dataclasses
@@ -25,7 +22,6 @@ MOST_IN_A_ROW = 200
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Join, measure, collect, write."""
     status.phase("joining the group")
     import torch
 
@@ -51,8 +47,8 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
 @dataclass
 class Operation:
-    """What is timed. ranks: those that take part; the others wait at the barriers. once: does it with a tensor.
-    expected: what every element of it is afterwards, where each rank's was its number and 1."""
+    """ranks: those that take part; the others wait at the barriers. once: does it with a tensor. expected: the value of
+    every element afterwards, when each rank starts with its rank + 1."""
 
     name: str
     ranks: list[int]
@@ -61,19 +57,17 @@ class Operation:
 
 
 def operations_of(mode) -> list[Operation]:
-    """What a mode can exchange."""
     ranks = list(range(mode.topology.world_size))
     kinds = {"ping_pong": ([0, ranks[-1]], 1.0), "all_reduce": (ranks, float(sum(rank + 1 for rank in ranks)))}
     return [Operation(name, kinds[name][0], once, kinds[name][1]) for name, once in mode.exchanges().items()]
 
 
 def measure(operation: Operation, mode, plan: Plan, status: StatusWriter) -> dict:
-    """One operation over all sizes. ``seconds``: of this rank, by size, one for each round; the rest is the same on
-    every rank."""
+    """One operation over all sizes. "seconds" are this rank's, by size and round; the rest is equal on all ranks."""
     import torch
 
     def block(tensor, times: int) -> float:
-        status.phase("running")  # it goes on
+        status.phase("running")  # a sign of progress
         return seconds_of(operation.once, tensor, times, mode)
 
     blocks, left_out = first_pass(operation, mode, plan, block)
@@ -94,7 +88,7 @@ def measure(operation: Operation, mode, plan: Plan, status: StatusWriter) -> dic
 
 
 def seconds_of(once: Callable, tensor, times: int, mode) -> float:
-    """Seconds of an operation, as the mean of so many in a row, which all ranks begin together."""
+    """Mean seconds of an operation over ``times`` in a row, which all ranks start together."""
     mode.barrier()
     began = time.perf_counter()
     for _ in range(times):
@@ -107,10 +101,10 @@ def seconds_of(once: Callable, tensor, times: int, mode) -> float:
 
 
 def first_pass(operation: Operation, mode, plan: Plan, block: Callable) -> tuple[dict[int, int], list[dict]]:
-    """Each size twice, the first time checked: how often in a row each is to be timed, and what there is no time for.
+    """Runs each size twice and checks the first: size -> times in a row, and the sizes for which there is no time.
 
-    All ranks decide alike, by the slowest one's seconds. The next size is expected to take as much longer as it is
-    larger, which is too much where latency counts, and right where the bytes do.
+    All ranks use the slowest rank's seconds, so they decide the same. The next size is expected to take longer in
+    proportion to its bytes, an overestimate where latency dominates.
     """
     import torch
 
@@ -132,7 +126,6 @@ def first_pass(operation: Operation, mode, plan: Plan, block: Callable) -> tuple
 
 
 def check(operation: Operation, tensor, rank: int) -> None:
-    """Raise RuntimeError where the operation did not do what it is timed for."""
     if rank in operation.ranks and not bool((tensor == operation.expected).all()):
         raise RuntimeError(
             f"{operation.name} of {tensor.nbytes} bytes gave {tensor.flatten()[0]:g} and not {operation.expected:g}"

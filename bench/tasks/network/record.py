@@ -1,7 +1,6 @@
-"""What `bench network` leaves of one backend: RUN_DIR/network.json, checked against bench/record/definition.py.
+"""The backends of `bench network`, and the record of one of them: RUN_DIR/network.json (bench/record/definition.py).
 
-It is a kind of its own: no table of runs, no pool and no comparison takes it. Its figures are not in it, for they
-follow from its times (``result``).
+It contains times only; result.py computes the metrics. Tables of runs, pools and comparisons ignore it.
 """
 
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from bench import formulas
+from bench.analysis import style
+from bench.config.modes import MODES, Look, ModeInfo
 from bench.config.options import RunConfig
 from bench.errors import BenchError
 from bench.record.read import parsed
@@ -16,7 +17,6 @@ from bench.record.schema import BadRecord, check_kind
 from bench.record.summary import disturbance
 from bench.record.view import Record
 from bench.record.write import frame, nodes_of, save
-from bench.tasks.network.backends import BACKENDS, CARRIERS
 from bench.tasks.network.plan import Plan
 
 VERSION = 1
@@ -28,13 +28,38 @@ PROVENANCE = {
     "warm-up": "two operations of each size before the rounds, which are not counted; the first one is checked",
     "load": "the operating system's counters, from before the first message to after the last",
 }
+CARRIERS = {"gloo": "Gloo", "nccl": "NCCL"}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to send messages. mode: whose ranks use it. title: in tables and pictures, with {} for the carrier. device:
+    the only one on which it is measured; "" for any."""
+
+    name: str
+    mode: str
+    title: str
+    look: Look
+    device: str = ""
+
+    @property
+    def info(self) -> ModeInfo:
+        return MODES[self.mode]
+
+
+LINES = (
+    Backend("gloo", "ddp", "Gloo", MODES["ddp"].look, "cpu"),
+    Backend("nccl", "ddp", "NCCL", style.SPARE[1], "cuda"),
+    Backend("horovod", "horovod", "Horovod over {}", MODES["horovod"].look),
+)
+BACKENDS = {backend.name: backend for backend in LINES}
 
 
 def write(
     run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, operations: list[dict], parts: list[dict]
 ) -> None:
-    """Rank 0: put the ranks' parts together. operations: as ``rank.measure`` gives them, without the seconds. parts: by
-    rank, each with its seconds by operation, size and round, its load and its node. Raises BadRecord, OSError."""
+    """Rank 0 writes the record. operations: from ``rank.measure``, without the seconds. parts: of each rank its seconds
+    by operation, size and round, its load and its node. Raises BadRecord, OSError."""
     nodes = nodes_of(parts)
     for number, operation in enumerate(operations):
         timed = operation["ranks"] if operation["name"] == "all_reduce" else operation["ranks"][:1]
@@ -48,24 +73,20 @@ def write(
         "backend": plan.backend,
         "carrier": carrier,
         "plan": {"sizes": list(plan.sizes), "rounds": plan.rounds, "budget_s": plan.budget_s},
-        "topology": {
-            "world_size": topology.world_size,
-            "num_devices": topology.num_devices,
-            "device": topology.device.type,
-            "threads_per_process": config.threads_per_process,
-        },
+        "topology": {"world_size": topology.world_size, "num_devices": topology.num_devices,
+                     "device": topology.device.type, "threads_per_process": config.threads_per_process},
         "environment": environment,
         "nodes": nodes,
         "operations": operations,
         "load": [part["load"] for part in parts],
         "provenance": PROVENANCE,
-    }
+    }  # fmt: skip
     save(run_dir, record, NAME, "NetworkRun")
 
 
 @dataclass(frozen=True)
 class Times:
-    """Messages of one size. seconds: one for each round, of the slowest rank; one way where it went there and back."""
+    """Messages of one size. seconds: of each round, the slowest rank's; one way for a ping-pong."""
 
     nbytes: int
     in_a_row: int
@@ -74,7 +95,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a record. left_out: (bytes, expected seconds) of sizes for which there was no time."""
+    """left_out: (bytes, expected seconds) of sizes for which there was no time."""
 
     name: str
     ranks: list[int]
@@ -84,39 +105,31 @@ class Operation:
 
 @dataclass(frozen=True, eq=False)
 class NetworkRecord(Record):
-    """The record of one backend; environment, devices and load are a run's record's."""
-
     FORM = "NetworkRun"
 
     @property
     def backend(self) -> str:
-        """gloo, nccl or horovod."""
         return self.form.backend
 
     @property
     def name(self) -> str:
-        """The backend, with what carries its messages."""
         return BACKENDS[self.backend].title.format(CARRIERS[self.form.carrier])
 
     @property
     def suite(self) -> str:
-        """What one command measured belongs together."""
         return self.config.label.suite or self.run_id
 
     @property
     def plan(self) -> Plan:
-        """What was to be measured."""
         asked = self.form.plan
         return Plan(tuple(asked["sizes"]), asked["rounds"], asked["budget_s"], self.backend)
 
     @property
     def samples(self) -> list:
-        """It has no steps."""
         return []
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """What was done, in the order in which it was."""
         found = []
         for operation in self.form.operations:
             ways = 2 if operation["name"] == "ping_pong" else 1
@@ -130,13 +143,13 @@ class NetworkRecord(Record):
 
 
 def load(path: Path) -> NetworkRecord:
-    """One record. Raises BadRecord, which names the file, when it is truncated, edited or of another version."""
+    """Raises BadRecord for a file that is truncated, edited or of another version."""
     path = Path(path)
     return checked(parsed(path), path)
 
 
 def checked(data, path: Path) -> NetworkRecord:
-    """The record that JSON from a file is. Raises BadRecord."""
+    """The record from a file's JSON. Raises BadRecord."""
     run = check_kind(data, path, "NetworkRun", "network_version", VERSION, "network version {}")
     check_times(run, path)
     nodes = {rank: number for number, node in enumerate(run.nodes) for rank in node.ranks}
@@ -145,7 +158,6 @@ def checked(data, path: Path) -> NetworkRecord:
 
 
 def check_times(run, where) -> None:
-    """Raise BadRecord where ranks or rounds are missing, or sizes are not in order."""
     ranks, rounds = range(run.topology["world_size"]), run.plan["rounds"]
     if [rank for node in run.nodes for rank in node.ranks] != list(ranks) or len(run.load) != len(ranks):
         raise BadRecord(f"{where}: not a valid record: nodes, load: not one of each rank of topology/world_size")
@@ -160,7 +172,7 @@ def check_times(run, where) -> None:
 
 
 def find(folder: Path) -> tuple[list[NetworkRecord], list[str]]:
-    """All records below a folder, oldest first, and one sentence for each file that is no good record."""
+    """All records below a folder, oldest first, and the error of each file that is not valid."""
     records, refused = [], []
     for path in sorted(Path(folder).rglob(NAME)):
         try:
@@ -171,12 +183,12 @@ def find(folder: Path) -> tuple[list[NetworkRecord], list[str]]:
 
 
 def place_of(records: list[NetworkRecord]) -> Path:
-    """The folder of what one command measured: its records are each in one below it."""
+    """The folder of one command; each of its records is in a folder below."""
     return Path(records[0].folder).parent
 
 
 def by_suite(records: list[NetworkRecord]) -> dict[str, list[NetworkRecord]]:
-    """What each command measured, oldest first; within it one record for each backend."""
+    """The records of each command, oldest first, one per backend."""
     found = {}
     for record in records:
         found.setdefault(record.suite, []).append(record)

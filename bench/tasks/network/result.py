@@ -1,26 +1,38 @@
-"""What the times of messages say: bandwidths, and alpha and beta with their intervals; in tables and in words."""
+"""Metrics of `bench network`: bandwidths, and alpha and beta with their intervals; as text, tables and a figure."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 from bench import formulas
+from bench.analysis import style
 from bench.analysis.tables import Grid
 from bench.config.fields import variable_of
 from bench.config.options import FIELDS
 from bench.launch.cluster.plan import repeated
 from bench.record.describe import machine_line, stand_in, where
 from bench.record.disturbance import disturbances_of, in_words
-from bench.tasks.network import plan
-from bench.tasks.network.record import NetworkRecord, Operation, Times
+from bench.tasks.network.plan import as_flag, in_bytes
+from bench.tasks.network.record import BACKENDS, NetworkRecord, Operation, Times
 
 CONFIDENCE = 0.95
 MIN_SIZES = 3
-BENT = 0.25  # a line that is further off than this, relative to the time, is no description of the times
+BENT = 0.25  # relative error above which a line does not describe the times
 WORDS = {"ping_pong": "point to point", "all_reduce": "all-reduce"}
-# Options that bear on messages, and are said where they are given.
-SHOWN = ("device", "share_gpu", "hosts", "iface", "launcher", "dist_url", "threads", "timeout")  # fmt: skip
+SHOWN = ("device", "share_gpu", "hosts", "iface", "launcher", "dist_url", "threads", "timeout")  # options in `repeat`
+PANEL = 2.6  # inches
+TITLE = "Messages: time and bandwidth over size"
 
 Interval = tuple[float, float | None, float | None]  # estimate, low, high; None with too few rounds
+
+
+@dataclass(frozen=True)
+class Fit:
+    """alpha in seconds, beta in seconds per byte. off: the largest relative error of the line, at ``off_at`` bytes."""
+
+    alpha: Interval
+    beta: Interval
+    off: float
+    off_at: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,23 +44,15 @@ class Series:
 
     @property
     def title(self) -> str:
-        """Backend and operation."""
         return f"{self.record.name}, {WORDS[self.operation.name]}"
 
     @property
     def reduces(self) -> bool:
-        """Whether it is an all-reduce."""
         return self.operation.name == "all_reduce"
 
     @property
     def ranks(self) -> int:
-        """How many take part."""
         return len(self.operation.ranks)
-
-    @property
-    def rounds(self) -> int:
-        """How often each size was timed."""
-        return self.record.plan.rounds
 
     def seconds(self, times: Times) -> Interval:
         """The median over rounds with its exact interval."""
@@ -62,60 +66,39 @@ class Series:
         return tuple(ends), tuple(bus)
 
     def bus_bandwidth(self, nbytes: int, seconds: float) -> float:
-        """Bytes per second over a link; of a message from one rank to another that is the algorithm's."""
+        """Bytes per second over a link; point to point it equals the algorithm bandwidth."""
         if self.reduces:
             return formulas.bus_bandwidth(nbytes, seconds, self.ranks)
         return formulas.algorithm_bandwidth(nbytes, seconds)
 
     @cached_property
-    def fit(self) -> "Fit | None":
-        """alpha and beta; None with fewer sizes than MIN_SIZES, through which any line fits.
+    def fit(self) -> Fit | None:
+        """alpha and beta; None with fewer than MIN_SIZES sizes, through which any line fits.
 
-        Each round, which has every size once, gives a line; the median of the rounds' values is the estimate, and its
-        exact interval theirs. Errors are relative to the median times, the same for all rounds.
+        Each round gives a line through all sizes. The estimates are the medians over the rounds, with their exact
+        intervals. Errors are relative to the median times, the same for all rounds.
         """
         sizes = [times.nbytes for times in self.operation.times]
         if len(sizes) < MIN_SIZES:
             return None
         middles = [self.seconds(times)[0] for times in self.operation.times]
         rounds = zip(*(times.seconds for times in self.operation.times), strict=True)
-        lines = [self.alpha_beta(*formulas.fit_line(sizes, list(times), middles)) for times in rounds]
+        lines = [formulas.fit_line(sizes, list(times), middles) for times in rounds]
+        if self.reduces:  # those of the links of a ring
+            lines = [formulas.ring_alpha_beta(*line, self.ranks) for line in lines]
         alpha, beta = (formulas.median_interval([line[i] for line in lines], CONFIDENCE) for i in (0, 1))
         off = [self.modelled(size, alpha[0], beta[0]) / middle - 1 for size, middle in zip(sizes, middles, strict=True)]
         worst = max(range(len(off)), key=lambda i: abs(off[i]))
         return Fit(alpha, beta, off[worst], sizes[worst])
 
-    def alpha_beta(self, constant_s: float, per_byte_s: float) -> tuple[float, float]:
-        """alpha and beta of a line: of an all-reduce they are those of the links of a ring."""
-        if self.reduces:
-            return formulas.ring_alpha_beta(constant_s, per_byte_s, self.ranks)
-        return constant_s, per_byte_s
-
     def modelled(self, nbytes: float, alpha_s: float, beta_s: float) -> float:
-        """Seconds by the model of a link."""
+        """Seconds by the alpha-beta model."""
         if self.reduces:
             return formulas.ring_all_reduce_s(nbytes, self.ranks, alpha_s, beta_s)
         return alpha_s + beta_s * nbytes
 
 
-@dataclass(frozen=True)
-class Fit:
-    """alpha in seconds and beta in seconds per byte. off: by how much of the time the line is off where it is most, at
-    ``off_at`` bytes."""
-
-    alpha: Interval
-    beta: Interval
-    off: float
-    off_at: int
-
-    @property
-    def bent(self) -> bool:
-        """Whether the times are no straight line."""
-        return abs(self.off) > BENT
-
-
 def series_of(records: list[NetworkRecord]) -> list[Series]:
-    """What one command measured: every operation of every backend."""
     return [Series(record, operation) for record in records for operation in record.operations]
 
 
@@ -123,57 +106,45 @@ def series_of(records: list[NetworkRecord]) -> list[Series]:
 
 
 def answer(records: list[NetworkRecord]) -> list[str]:
-    """Latency, bandwidth, alpha and beta of each series, a sentence each; what was left out."""
+    """Latency, bandwidth, alpha and beta of each series, and the sizes that were left out."""
     lines = []
     for series in series_of(records):
-        lines.append(bandwidth_line(series) if series.reduces else latency_line(series))
+        lines.append(speed_line(series))
         lines += [fit_line(series)] if series.fit else []
     for series in series_of(records):
         if left := series.operation.left_out:
-            sizes = ", ".join(plan.in_bytes(nbytes) for nbytes, _ in left)
+            sizes = ", ".join(in_bytes(nbytes) for nbytes, _ in left)
             lines.append(f"{series.title}: no time for {sizes} (one of the first would take {seconds(left[0][1])}): "
                          "give a larger MAX_MINUTES")  # fmt: skip
     return lines
 
 
-def latency_line(series: Series) -> str:
-    """Half a round trip of the smallest message, and the bandwidth of the largest."""
+def speed_line(series: Series) -> str:
+    """The time of the smallest message and the bandwidth of the largest."""
     first, last = series.operation.times[0], series.operation.times[-1]
+    time, size = with_span(series.seconds(first), 1e6), in_bytes(first.nbytes)
+    bandwidth = f"{with_span(series.bandwidths(last)[1], 1e-9)} GB/s with {in_bytes(last.nbytes)}"
+    if series.reduces:
+        return f"{series.title} of {series.ranks} ranks: {time} µs for {size}; bus bandwidth {bandwidth}"
     a, b = series.operation.ranks
-    return (
-        f"{series.title}, rank {a} to rank {b}: latency {with_span(series.seconds(first), 1e6)} µs, half a round trip "
-        f"of {plan.in_bytes(first.nbytes)}; {with_span(series.bandwidths(last)[0], 1e-9)} GB/s with "
-        f"{plan.in_bytes(last.nbytes)}"
-    )
-
-
-def bandwidth_line(series: Series) -> str:
-    """The time of the smallest and the bandwidth of the largest all-reduce."""
-    first, last = series.operation.times[0], series.operation.times[-1]
-    return (
-        f"{series.title} of {series.ranks} ranks: {with_span(series.seconds(first), 1e6)} µs for "
-        f"{plan.in_bytes(first.nbytes)}; bus bandwidth {with_span(series.bandwidths(last)[1], 1e-9)} GB/s with "
-        f"{plan.in_bytes(last.nbytes)}"
-    )
+    return f"{series.title}, rank {a} to rank {b}: latency {time} µs, half a round trip of {size}; {bandwidth}"
 
 
 def fit_line(series: Series) -> str:
-    """alpha and beta in seconds and seconds per byte, and how well they describe the times."""
     fit = series.fit
     alpha, beta = (with_span(value, 1.0) for value in (fit.alpha, fit.beta))
-    off = f"{100 * abs(fit.off):.0f} % {'below' if fit.off < 0 else 'above'} the time at {plan.in_bytes(fit.off_at)}"
+    off = f"{100 * abs(fit.off):.0f} % {'below' if fit.off < 0 else 'above'} the time at {in_bytes(fit.off_at)}"
     line = f"{series.title}: alpha = {alpha} s, beta = {beta} s per byte; at worst the line is {off}"
-    return line + (": the times are no straight line" if fit.bent else "")
+    return line + (": the times are no straight line" if abs(fit.off) > BENT else "")
 
 
 def with_span(value: Interval, scale: float) -> str:
-    """A value with its interval, scaled; three digits of each."""
     middle, low, high = (None if x is None else three(x * scale) for x in value)
     return middle if low is None else f"{middle} [{low} to {high}]"
 
 
 def three(value: float) -> str:
-    """Three digits, as a power of ten only where it is far below 1.
+    """Three digits.
 
     >>> three(1234.5), three(0.01234), three(1.234e-9)
     ('1234', '0.0123', '1.23e-09')
@@ -182,8 +153,7 @@ def three(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time in the unit in which it is short.
-
+    """
     >>> seconds(12.5), seconds(0.0123), seconds(4.2e-5)
     ('12.5 s', '12.3 ms', '42 µs')
     """
@@ -197,24 +167,20 @@ def seconds(value: float) -> str:
 
 
 def sizes_grid(series: Series) -> Grid:
-    """A row for each size."""
     head = [("message", True), ("in a row", True), ("n", True), ("time, ms [95 %]", True),
             ("algorithm bandwidth,\nGB/s [95 %]", True), ("bus bandwidth,\nGB/s [95 %]", True)]  # fmt: skip
     rows = []
     for times in series.operation.times:
-        algorithm, bus = series.bandwidths(times)
         rows.append([
-            plan.in_bytes(times.nbytes), str(times.in_a_row), str(len(times.seconds)),
-            with_span(series.seconds(times), 1e3), with_span(algorithm, 1e-9),
-            with_span(bus, 1e-9) if series.reduces else "",
+            in_bytes(times.nbytes), str(times.in_a_row), str(len(times.seconds)), with_span(series.seconds(times), 1e3),
+            *(with_span(bandwidth, 1e-9) for bandwidth in series.bandwidths(times)),
         ])  # fmt: skip
-    if not series.reduces:
+    if not series.reduces:  # both bandwidths are equal
         head, rows = head[:-1], [row[:-1] for row in rows]
     return Grid(head, rows, f"{series.title}; median over rounds")
 
 
 def fits_grid(records: list[NetworkRecord]) -> Grid:
-    """alpha and beta of every series."""
     head = [("what", False), ("alpha, µs [95 %]", True), ("beta, ns per byte [95 %]", True),
             ("1 / beta,\nGB/s", True), ("line off by", True)]  # fmt: skip
     rows = []
@@ -229,15 +195,14 @@ def fits_grid(records: list[NetworkRecord]) -> Grid:
 
 
 def grids(records: list[NetworkRecord]) -> list[Grid]:
-    """All tables."""
     return [*map(sizes_grid, series_of(records)), fits_grid(records)]
 
 
-# --- where it was taken -------------------------------------------------------------------------------------------
+# --- provenance ---------------------------------------------------------------------------------------------------
 
 
 def standing(records: list[NetworkRecord]) -> list[str]:
-    """Between what the messages went, on which machine, what stood for a device, and n."""
+    """The network, the machine, the devices and n."""
     first = records[0]
     n = first.plan.rounds
     line = f"{stand_in(first)}; n = {n} round{'' if n == 1 else 's'}"
@@ -247,19 +212,17 @@ def standing(records: list[NetworkRecord]) -> list[str]:
 
 
 def where_of(records: list[NetworkRecord]) -> str:
-    """Between what the messages went."""
     first = records[0]
     return f"{first.world_size} processes{f', {where(first)}' if where(first) else ' of one machine'}"
 
 
 def disturbed(records: list[NetworkRecord]) -> list[str]:
-    """Which backends were disturbed, and by what. On one machine the ranks' own work is no disturbance."""
     found = [(record.name, disturbances_of(record)) for record in records]
     return [f"{name} was disturbed: {in_words(shares)} while it was measured" for name, shares in found if shares]
 
 
 def repeat(records: list[NetworkRecord]) -> str:
-    """The make command that measures the same again."""
+    """The make command that repeats the measurement."""
     first, asked = records[0].config, records[0].plan
     budget = asked.budget_s * len(records) / 60
     said = ["make network", f"GPUS={first.num_devices}"]
@@ -268,11 +231,72 @@ def repeat(records: list[NetworkRecord]) -> str:
         for name in SHOWN
         if (v := getattr(first, name)) != FIELDS[name].default and not chosen(records, name)
     ]
-    said += [f"SIZES={plan.as_flag(asked.sizes)}", f"REPEATS={asked.rounds}", f"MAX_MINUTES={budget:g}"]
+    said += [f"SIZES={as_flag(asked.sizes)}", f"REPEATS={asked.rounds}", f"MAX_MINUTES={budget:g}"]
     said.append(f"BACKENDS={','.join(record.backend for record in records)}")
     return repeated(" ".join(said), records[0].network, first.hosts)
 
 
 def chosen(records: list[NetworkRecord], name: str) -> bool:
-    """Whether an option is the backend's choice, and nobody's wish."""
-    return name == "launcher" or name == "threads" or (name == "device" and len({r.config.device for r in records}) > 1)
+    """Whether the backend chose an option, and not the user."""
+    return name in ("launcher", "threads") or (name == "device" and len({r.config.device for r in records}) > 1)
+
+
+# --- figure -------------------------------------------------------------------------------------------------------
+
+
+def figures(records: list[NetworkRecord]) -> dict:
+    return {"network": draw(records)}
+
+
+@style.styled
+def draw(records: list[NetworkRecord]):
+    """Time above, bus bandwidth below, over the size of a message."""
+    found = series_of(records)
+    foot = [
+        "Mark: median over rounds, bar: its exact 95 % interval; line: the fitted alpha and beta.",
+        *disturbed(records),
+        *standing(records)[1:],
+    ]
+    paper = style.canvas(None, f"{TITLE}: {where_of(records)}", 2 * PANEL + 0.2 * len(found), None, tuple(foot))
+    above, below = style.axes_on(paper, 2, sharex=True)
+    for series in found:
+        draw_series(above, series, lambda series, nbytes, seconds: 1e3 * seconds, legend_of(series))
+        draw_series(below, series, lambda series, nbytes, seconds: 1e-9 * series.bus_bandwidth(nbytes, seconds))
+    sizes = sorted({times.nbytes for series in found for times in series.operation.times})
+    for axes, label in ((above, "ms"), (below, "GB/s over a link")):
+        axes.set(xscale="log", yscale="log", ylabel=label)
+        style.horizontal_grid(axes)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.minorticks_off()
+    shown = sizes[:: max(1, -(-len(sizes) // 6))]
+    below.set_xticks(shown, [in_bytes(size).replace(" ", "\n") for size in shown], size=style.SMALL)
+    below.set_xlabel("message")
+    style.legend_above(above, 1)
+    return paper.figure
+
+
+def draw_series(axes, series: Series, value, label: str = "") -> None:
+    """The marks and the line of one series. value: (series, bytes, seconds) -> y."""
+    look, hollow = BACKENDS[series.record.backend].look, not series.reduces
+    face = style.WHITE if hollow else look.colour
+    for times in series.operation.times:
+        ends = [value(series, times.nbytes, s) for s in series.seconds(times)[1:] if s is not None]
+        axes.plot([times.nbytes] * len(ends), ends, color=look.colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+    marks = [value(series, times.nbytes, series.seconds(times)[0]) for times in series.operation.times]
+    sizes = [times.nbytes for times in series.operation.times]
+    axes.plot(sizes, marks, look.marker, color=look.colour, markerfacecolor=face)
+    line = ":" if hollow else look.line
+    if series.fit:
+        first, steps = sizes[0], 60
+        fine = [first * (sizes[-1] / first) ** (i / steps) for i in range(steps + 1)]
+        modelled = [series.modelled(size, series.fit.alpha[0], series.fit.beta[0]) for size in fine]
+        drawn = [(size, value(series, size, s)) for size, s in zip(fine, modelled, strict=True) if s > 0]
+        axes.plot(*zip(*drawn, strict=True), linestyle=line, color=look.colour, linewidth=1.2)
+    axes.plot([], [], look.marker, linestyle=line, color=look.colour, markerfacecolor=face, label=label or None)
+
+
+def legend_of(series: Series) -> str:
+    if not series.fit:
+        return series.title
+    alpha, beta = series.fit.alpha[0] * 1e6, series.fit.beta[0] * 1e9
+    return f"{series.title}: alpha {style.number(alpha)} µs, beta {style.number(beta)} ns per byte"

@@ -8,7 +8,7 @@ import pytest
 from bench.analysis.suite import suites_of
 from bench.commands import advise as command
 from bench.errors import UserError
-from bench.predict.advice import choice
+from bench.predict.advice import answers
 from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, REST
 from bench.record.read import find_records
 from bench.report.advice import facts_of
@@ -94,11 +94,11 @@ def test_on_the_reference_machines_the_advice_is_what_compare_finds():
     assert {suite.folder.parent.name for suite in alone} == {path.name for path in manual.reference_folders()}
     for suite in alone:
         result, facts = study_of(suite).result(suite), facts_of([suite], [])
-        advised = choice.choose(facts.ways, facts.looks).advised.label
+        advised = answers.choose(facts.ways, facts.looks).advised.label
         against = {way.label: result.pair(advised, way.label).comparison.verdict
                    for way in facts.ways if way.label != advised}  # fmt: skip
         assert against and "slower" in against.values() and "faster" not in against.values(), suite.id
-        assert (advised == "single") == (not choice.distribution(facts.ways, facts.looks).pays)
+        assert (advised == "single") == (not answers.distribution(facts.ways, facts.looks).pays)
         assert advised == "single" or suite.first.on_gpu, suite.id
 
 

@@ -85,10 +85,8 @@ def test_weights_and_whole_gradients_before_powersgd_begins_have_their_time():
 
 def test_a_step_is_predicted_with_what_its_slowest_rank_drew():
     """Two of the nodes' draws differ, and the emulation's ranks make the same ones."""
-    from bench.predict.emulation.plan import drawn
-
     profile = MADE_UP["gpt"]
-    draws = [drawn(profile.factors, 0, rank) for rank in range(4)]
+    draws = [records.drawn(profile.factors, 0, rank) for rank in range(4)]
     slowest = [max(next(draw) for draw in draws) for _ in range(settings.WARMUP + 3)][settings.WARMUP :]
     quiet = dataclasses.replace(profile, factors=(1.0,))
     at_median = result.predicted_s(row([1.0] * 3, nodes=4), quiet)

@@ -16,9 +16,9 @@ from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.launch.cluster.plan import LABEL, limit_of
+from bench.predict.pictures.points import other_engine, other_work
 from bench.predict.step import link
 from bench.predict.step import profile as profiles
-from bench.predict.step.alike import other_engine, other_work
 from bench.predict.step.engines import ENGINES
 from bench.predict.step.profile import Profile
 from bench.predict.step.result import forecast

@@ -18,8 +18,8 @@ from bench import files
 from bench.analysis.tables import Grid
 from bench.config.options import RunConfig
 from bench.measure.environment import cores_in_words
-from bench.predict.emulation.plan import drawn as factors_of
 from bench.predict.emulation.record import EmulationRecord
+from bench.predict.emulation.record import drawn as factors_of
 from bench.predict.step import engines, link
 from bench.predict.step import profile as profiles
 from bench.predict.step.profile import Profile

@@ -6,7 +6,7 @@ import pytest
 
 from bench.analysis import style
 from bench.config.options import RunConfig
-from bench.predict.advice import answers, choice, cluster, step
+from bench.predict.advice import answers, cluster
 from bench.predict.advice.facts import COMPUTATION, DATA_WAIT, EXPOSED, IMBALANCE, Facts, Way
 from bench.predict.step.link import Link
 from tests.profiles import PROFILE
@@ -41,7 +41,7 @@ def test_one_process_that_is_faster_is_advised_and_not_to_distribute():
 def test_ddp_that_is_faster_is_advised_with_its_interval():
     ways = (way("single", 100, device="cuda"), way("ddp", 180, device="cuda", noise=1), way("dp", 120, device="cuda"))
     found = said(Facts(ways))
-    pair = choice.compared(ways, ways[1], ways[0]).found
+    pair = answers.compared(ways, ways[1], ways[0]).found
     low, high = pair.low - 1, pair.high - 1
     assert found["Which mode"].startswith("use ddp")
     assert found["Distribute at all"] == "distribute: ddp on 2 devices"
@@ -54,7 +54,7 @@ def test_ddp_that_is_faster_is_advised_with_its_interval():
 ])  # fmt: skip
 def test_where_intervals_overlap_the_simpler_mode_is_advised(faster, slower, advised):
     ways = (way(slower, 100, noise=1), way(faster, 100.5))
-    found = choice.choose(ways)
+    found = answers.choose(ways)
     assert found.best.label == faster and found.advised.label == advised
     text = said(Facts(ways))["Which mode"]
     assert f"use {advised}:" in text and f"{faster} is not shown to be faster" in text
@@ -62,7 +62,7 @@ def test_where_intervals_overlap_the_simpler_mode_is_advised(faster, slower, adv
 
 def test_a_difference_that_is_too_small_to_matter_is_none():
     """Shown to exist, and within 2 %: the simpler of the two."""
-    found = choice.choose((way("single", 100), way("ddp", 101)))
+    found = answers.choose((way("single", 100), way("ddp", 101)))
     assert found.against[0][1].found.verdict == "tie" and found.advised.label == "single"
 
 
@@ -90,38 +90,38 @@ def test_what_is_withheld_recommends_nothing_and_shows_what_was_measured():
 
 def tried(found: Way, **known) -> list[str]:
     """The first words of what is to be tried, in its order."""
-    return [trial.words.split(":")[0] for trial in step.trials(found, Facts((found,), **known))]
+    return [trial.words.split(":")[0] for trial in answers.trials(found, Facts((found,), **known))]
 
 
 def test_exposed_communication_calls_for_compression_first():
     parts = {COMPUTATION: 0.5, EXPOSED: 0.4, DATA_WAIT: 0.1}
     assert tried(way("ddp", 100, parts=parts))[:2] == ["COMPRESSION=fp16", "more input workers"]
-    lines = step.step_lines(way("ddp", 100, parts=parts | {COMPUTATION: 0.3, EXPOSED: 0.6}), Facts())
+    lines = answers.step_lines(way("ddp", 100, parts=parts | {COMPUTATION: 0.3, EXPOSED: 0.6}), Facts())
     assert lines[1] == "ddp is held back by exposed communication" and "exposed communication 60.0 %" in lines[0]
 
 
 def test_a_wait_for_data_calls_for_workers_first():
     found = way("ddp", 100, parts={COMPUTATION: 0.3, EXPOSED: 0.2, DATA_WAIT: 0.5}, workers=2)
     assert tried(found)[:2] == ["more input workers", "COMPRESSION=fp16"]
-    (trial,) = step.workers(found)
+    (trial,) = answers.workers(found)
     assert trial.gain == pytest.approx(0.5) and "now 2 in all" in trial.words and "50.0 % [" in trial.words
 
 
 def test_what_is_exposed_is_the_most_that_compression_can_gain():
     """As much as before is hidden, so half the bytes may save more than half of it."""
-    (trial,) = step.fewer_bytes(way("ddp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}), Facts())
+    (trial,) = answers.fewer_bytes(way("ddp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}), Facts())
     assert trial.gain == pytest.approx(0.4) and "predict" not in trial.words
-    assert not step.fewer_bytes(way("fsdp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}), Facts())  # has none
+    assert not answers.fewer_bytes(way("fsdp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}), Facts())  # has none
     done = way("ddp", 100, parts={COMPUTATION: 0.6, EXPOSED: 0.4}, compression="fp16")
-    assert not step.fewer_bytes(done, Facts())
+    assert not answers.fewer_bytes(done, Facts())
 
 
 def test_the_forecast_says_the_gain_of_compression_where_the_link_was_measured_here():
     """A link that was only given is another cluster's, and enters no line about what was measured."""
     found = way("ddp", 100, parts={COMPUTATION: 0.2, EXPOSED: 0.8})
-    (here,) = step.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW, own_link=MEASURED))
-    (elsewhere,) = step.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW))
-    gain = step.saved(PROFILE, found.config, 2, MEASURED)
+    (here,) = answers.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW, own_link=MEASURED))
+    (elsewhere,) = answers.fewer_bytes(found, Facts((found,), profile=PROFILE, link=SLOW))
+    gain = answers.saved(PROFILE, found.config, 2, MEASURED)
     assert 0 < gain < 0.8 and here.gain == pytest.approx(gain) and f"predicts {100 * gain:.1f} %" in here.words
     assert elsewhere.gain == pytest.approx(0.8) and "predict" not in elsewhere.words
 
@@ -140,7 +140,7 @@ def test_of_the_distributed_modes_one_whose_communication_is_known_is_taken_apar
 
 
 def test_computation_has_a_measurement_to_make_and_no_promised_gain():
-    (trial,) = step.trials(way("single", 100), Facts())
+    (trial,) = answers.trials(way("single", 100), Facts())
     assert trial.gain is None and "make knobs MODE=single" in trial.words
 
 

@@ -7,7 +7,6 @@ import pytest
 from bench import __main__ as cli
 from bench.analysis.suite import suites_of
 from bench.predict.emulation import record as records
-from bench.predict.emulation import result
 from bench.record.read import find_records, load
 from bench.record.schema import BadRecord
 from tests import emulations
@@ -26,18 +25,18 @@ def test_figures_are_divided_back_by_the_dilation_and_labelled(tmp_path):
         record = records.load(write(tmp_path / f"{dilate:g}", emulations.data(dilate=dilate, ranks=4)))
         assert record.steps_s == pytest.approx([4.0] * 6) and record.throughput == pytest.approx(4 * 32 / 4.0)
         assert record.phases_s["backward"] == pytest.approx(2.0) and record.kind == kind
-        table = result.grid(record)
+        table = records.grid(record)
         assert kind in table.rows[0][0] and kind in table.caption and "no measurement" in table.caption
-        assert all(kind in line or dilate == 1 or "×" not in line for line in result.standing(record))
-        assert any(f"{dilate:g} times slower" in line for line in result.standing(record)) == (dilate > 1)
+        assert all(kind in line or dilate == 1 or "×" not in line for line in records.standing(record))
+        assert any(f"{dilate:g} times slower" in line for line in records.standing(record)) == (dilate > 1)
 
 
 def test_a_machine_whose_cpu_was_full_is_warned_of(tmp_path):
     data = emulations.data()
-    assert not any("warning" in line for line in result.answer(records.load(write(tmp_path, data))))
+    assert not any("warning" in line for line in records.answer(records.load(write(tmp_path, data))))
     for part in data["samples"]:
         part["load"] = part["load"] | {"machine_cpu_s": 18.0}  # of 2 cores in 10 s
-    (warning,) = [line for line in result.answer(records.load(write(tmp_path, data))) if "warning" in line]
+    (warning,) = [line for line in records.answer(records.load(write(tmp_path, data))) if "warning" in line]
     assert "90 %" in warning
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.errors import UserError
-from bench.predict.pictures import efficiency, figures, points, timeline, winner
+from bench.predict.pictures import figures, points, winner
 from bench.predict.pictures.points import Points
 from bench.predict.step import result
 from bench.predict.step.engines import ENGINES
@@ -106,12 +106,12 @@ def test_steps_beside_which_horovods_timeline_ran_count_only_where_there_are_no_
 def test_measured_and_emulated_marks_stand_at_their_efficiency_and_say_which_they_are():
     run, emulated = forecasts.measured(throughput=120.0), forecasts.emulated(ASKED.profile, ranks=8, step_s=0.6)
     found = [result.forecast(ASKED.profile, config, 8, ASKED.link) for config in ASKED.configs.values()]
-    figure = efficiency.draw(ASKED, found, Points([run], [emulated]))
+    figure = figures.draw_efficiency(ASKED, found, Points([run], [emulated]))
     one = ASKED.profile.units / ASKED.profile.mean_step_s
     marks = {line.get_marker(): line for line in figure.axes[0].get_lines() if line.get_marker() in ("o", "s")}
     assert marks["o"].get_ydata()[0] == pytest.approx(100 * 120.0 / (2 * one))
     assert marks["s"].get_ydata()[0] == pytest.approx(100 * (8 * 32 / 0.6) / (8 * one))
-    place = -1.5 * efficiency.DODGE  # ddp is the first of four modes
+    place = -1.5 * figures.DODGE  # ddp is the first of four modes
     assert [marks[name].get_xdata()[0] for name in "os"] == pytest.approx([1 + place, 3 + place])
     lines = [line for line in figure.axes[0].get_lines() if line.get_marker() == "None"]
     assert {round(line.get_ydata()[-1], 6) for line in lines} == {round(100 * each.efficiency, 6) for each in found}
@@ -136,7 +136,7 @@ def test_the_band_of_a_longer_step_and_the_same_computation_is_lower():
 @pytest.mark.parametrize("mode", list(ENGINES))
 def test_a_predicted_steps_phases_fill_it_and_hold_what_is_computed(mode):
     step = ENGINES[mode](ASKED.profile, ASKED.configs[mode], 4, ASKED.link)
-    spans = timeline.spans_of(step)
+    spans = figures.spans_of(step)
     phases = [span for span in spans if span["lane"] == "phase"]
     ends = [0.0, *(span["end_s"] for span in phases)]
     assert [span["start_s"] for span in phases] == ends[:-1] and ends[-1] == pytest.approx(step.seconds)
@@ -147,11 +147,11 @@ def test_a_predicted_steps_phases_fill_it_and_hold_what_is_computed(mode):
 
 def test_the_emulated_step_stands_below_the_predicted_one_in_seconds_that_it_stands_for():
     emulated = forecasts.emulated(ASKED.profile, ranks=8, watched=True)
-    figure = timeline.draw(ASKED, 64, Points(emulated=[emulated, forecasts.emulated(ASKED.profile, "fsdp")]))
+    figure = figures.draw_timeline(ASKED, 64, Points(emulated=[emulated, forecasts.emulated(ASKED.profile, "fsdp")]))
     said_there = text_of(figure)
     assert "One step on 8 devices: predicted, emulated (rank 0)" in said_there and "520 ms emulated, ×4" in said_there
     assert max(span["end_s"] for span in emulated.timeline) == pytest.approx(0.52)
-    assert "One step on 64 devices: predicted" in text_of(timeline.draw(ASKED, 64, Points()))
+    assert "One step on 64 devices: predicted" in text_of(figures.draw_timeline(ASKED, 64, Points()))
 
 
 # --- who wins ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import json
 from bench.analysis import drawing
 from bench.commands import plots
 from bench.report import page
-from bench.tasks.network import figure
+from bench.tasks.network import result
 from tests import networks
 from tests.shown import plain, text_of
 from tests.validation.pages import reference_page
@@ -24,7 +24,7 @@ def test_the_newest_of_each_network_is_shown_and_an_older_one_is_a_line():
 
 def test_the_picture_says_where_what_and_how_sure():
     """And that it was disturbed, where it was."""
-    said = text_of(figure.draw(networks.both(label="links limited to 100 Mbit/s", others=0.5)))
+    said = text_of(result.draw(networks.both(label="links limited to 100 Mbit/s", others=0.5)))
     for words in ("2 processes, links limited to 100 Mbit/s", "Gloo, all-reduce: alpha",
                   "µs, beta", "ns per byte", "Horovod over Gloo", "n = 10 rounds", "CPU only",
                   "was disturbed: other processes took 50 %"):  # fmt: skip
@@ -43,7 +43,7 @@ def test_pictures_and_the_reference_page_of_a_folder(tmp_path, capsys):
     assert plots.run(Asked) == 0
     (picture,) = tmp_path.glob("*/pictures/network.svg")
     assert capsys.readouterr().out.strip() == str(picture)
-    assert picture.read_text() == drawing.svg_of(figure.draw(networks.both()))  # from JSON and back: the same bytes
+    assert picture.read_text() == drawing.svg_of(result.draw(networks.both()))  # from JSON and back: the same bytes
     (section,) = reference_page.networks(tmp_path)
     assert "## Network: 2 processes of one machine\n" in section and "](network-2026" in section
     assert "None of 2 runs was disturbed by other processes." in section
