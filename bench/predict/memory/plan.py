@@ -1,12 +1,11 @@
-"""What a step will need of each device's memory, by what it is for: predicted, before anything is trained.
+"""Predicted memory per device at the peak of a step, by kind: a simulated step (step.py), and what each mode adds.
 
-There is no rule of thumb in it. A step is simulated (step.py), so its peak is found where it is: after the
-forward pass with many images, in the optimizer's step with few. What a mode adds is arithmetic: ``of_devices``.
-
-Not in it: cuDNN's workspaces, what an allocator keeps, and on a CPU the data set, what Gloo takes besides copies of
-FSDP's pieces, and loader workers.
+Not included: cuDNN's workspaces, the allocator's cache, and on a CPU the data set, Gloo's buffers (except copies of
+FSDP's pieces) and loader workers.
 """
 
+import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from bench.config.data_sets import data_kind
 from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict, unchecked
 from bench.measure.memory_parts import TENSORS, Trace, at_peak
-from bench.predict.memory.shards import in_blocks, owned
 from bench.predict.memory.step import STEPPED, STEPPING, Step, between, simulate
 from bench.workload.images.synthetic import POOL
 
@@ -24,7 +22,7 @@ PHASES = {**dict.fromkeys(("optimizer step", STEPPING, STEPPED), "optimizer"), "
 
 
 class Device(NamedTuple):
-    """What one device needs: bytes by kind at its peak, and when that is."""
+    """Bytes by kind at the peak, and the phase of the peak."""
 
     parts: dict[str, int]
     moment: str
@@ -34,27 +32,24 @@ class Device(NamedTuple):
         return sum(self.parts.values())
 
 
-# --- what a mode makes of it ----------------------------------------------------------------------------------------
-
-
 def of_devices(config: RunConfig, num_outputs: int, simulate: Callable = simulate) -> list[Device]:
-    """What each device needs at its peak; on a CPU, what each process needs. simulate: gives the step of one device.
+    """The peak of each device; on a CPU, of each process. simulate: (config, num_outputs, replicas) -> Step.
 
     - single, independent: the simulated step.
-    - ddp: besides, buckets: a second copy of the gradients, there from the first step on. With GRADIENT_AS_BUCKET_VIEW
-      a gradient is a view of its bucket: there is one copy, and it is there all the time.
-    - horovod: besides, its fusion buffer of FUSION_MB, once there are two ranks; on a CPU no more of it than gradients
-      fill, for untouched memory takes no pages.
-    - zero1: as ddp, but each rank has the state of its own parameters and steps these alone, the largest first.
-    - fsdp: of weights, gradients and the optimizer's state one part of as many as there are ranks; besides, whole, the
-      block that computes, what was gathered of the next one, and the gradients that are being scattered.
-    - a compression sends copies of half the size; PowerSGD keeps what it left out, as large as the gradients.
-    - dp on GPUs: device 0 has the originals, all images, all gathered outputs, and when the backward pass ends its own
-      gradients beside those summed from all devices; each other device has copies of weights and buffers, and their
-      gradients until they are summed. No optimizer's state is there.
-    - dp on a CPU: one process with all replicas, simulated as they are.
+    - ddp adds buckets, a second copy of the gradients from the first step on. With GRADIENT_AS_BUCKET_VIEW gradients
+      are views of the buckets: one copy, always there.
+    - horovod adds its fusion buffer of FUSION_MB from two ranks on; on a CPU at most the size of the gradients, because
+      untouched memory has no pages.
+    - zero1: as ddp, but each rank has the optimizer's state of its own parameters, and steps only these.
+    - fsdp: 1/N of weights, gradients and optimizer state; also, whole, the block that computes, the gathered part of
+      the next one, and the gradients that are being scattered.
+    - compression adds copies of half the size; PowerSGD its error, as large as the gradients.
+    - dp on GPUs: device 0 has the originals, all images, all gathered outputs, and at the end of backward its own
+      gradients beside the sum of all; each other device has copies of weights and buffers, and their gradients until
+      they are summed.
+    - dp on a CPU: one process with all replicas, simulated as such.
 
-    The pool of DATA=synthetic lies on each process's device, under dp on device 0 alone.
+    The pool of DATA=synthetic is on each process's device, under dp on device 0.
     """
     replicas = config.num_devices if MODES[config.mode].one_process else 1
     if config.device == "cpu" and replicas > 1:
@@ -73,7 +68,7 @@ def of_devices(config: RunConfig, num_outputs: int, simulate: Callable = simulat
 
 
 def bucket_bytes(config: RunConfig, trace: Trace) -> int:
-    """What the engine of a mode keeps of gradients besides the gradients."""
+    """A mode's copies of gradients."""
     gradients = sum(size for place, size in trace.after.items() if trace.kinds.get(place) == "gradients")
     fusion = round(MIB * (FUSION_MIB if config.fusion_mb is None else config.fusion_mb))
     exchanged = config.num_devices > 1 and config.sync
@@ -86,7 +81,7 @@ def bucket_bytes(config: RunConfig, trace: Trace) -> int:
 
 
 def with_data(config: RunConfig, device: Device) -> Device:
-    """With averages of the weights, and with the data that lie on the device."""
+    """Add averages of the weights, and data that are on the device."""
     parts = dict(device.parts)
     copies = bool(config.ema) + bool(config.swa)
     if copies:
@@ -97,7 +92,6 @@ def with_data(config: RunConfig, device: Device) -> Device:
 
 
 def peak_of(step: Step) -> Device:
-    """The peak of a step on one device."""
     parts, when = at_peak(step.trace)
     phase = [name for index, name in step.phases if index <= max(when - 1, step.phases[0][0])][-1]
     forward = step.phases[0][0] <= when <= step.begin("backward")
@@ -105,11 +99,11 @@ def peak_of(step: Step) -> Device:
 
 
 def as_views(step: Step) -> Step:
-    """The step when gradients are views of buckets: the buckets were there before it, and what backward computes comes
-    besides, is copied into them, and goes."""
+    """The step when gradients are views of buckets: the buckets are there before it, and what backward computes is
+    copied into them and freed."""
     trace = step.trace
     places = {place for place in trace.after if trace.kinds.get(place) == "gradients"}
-    own = {-10 - place: trace.after[place] for place in places}  # places of their own: no tensor has them
+    own = {-10 - place: trace.after[place] for place in places}  # unused places
     after = {place: size for place, size in trace.after.items() if place not in places} | own
     events, moved = [], []
     for place, size in trace.events:
@@ -120,32 +114,27 @@ def as_views(step: Step) -> Step:
     return step._replace(trace=Trace(events, after, kinds, trace.noted), phases=phases)
 
 
-def cut(trace: Trace, index: int) -> Trace:
-    """The trace up to its event of this number."""
+def replica_of_dp(step: Step) -> Device:
+    """A device of nn.DataParallel that is not the first: the step up to the end of backward."""
+    trace, end = step.trace, step.begin("synchronize")
     after = dict(trace.after)
-    for place, size in reversed(trace.events[index:]):
+    for place, size in reversed(trace.events[end:]):
         if size > 0:
             after.pop(place, None)
         else:
             after[place] = -size
-    return trace._replace(events=trace.events[:index], after=after)
-
-
-def replica_of_dp(step: Step) -> Device:
-    """A device of nn.DataParallel that is not the first."""
-    trace = cut(step.trace, step.begin("synchronize"))
-    after = {place: size for place, size in trace.after.items() if trace.kinds.get(place) != "optimizer state"}
-    copied = {place: "replicas" if kind in ("weights", "buffers") else kind for place, kind in trace.kinds.items()}
-    return peak_of(step._replace(trace=trace._replace(after=after, kinds=copied)))
+    after = {place: size for place, size in after.items() if trace.kinds.get(place) != "optimizer state"}
+    kinds = {place: "replicas" if kind in ("weights", "buffers") else kind for place, kind in trace.kinds.items()}
+    return peak_of(step._replace(trace=trace._replace(events=trace.events[:end], after=after, kinds=kinds)))
 
 
 def main_of_dp(step: Step, num_devices: int) -> Device:
-    """Device 0 of nn.DataParallel. All gradients are summed at once, and for a moment they are there twice."""
+    """Device 0 of nn.DataParallel, with all gradients twice for a moment when they are summed."""
     trace, end = step.trace, step.begin("synchronize")
     after, kinds = dict(trace.after), dict(trace.kinds)
     gradients = sum(size for place, size in after.items() if kinds.get(place) == "gradients")
     images = sum(size for place, size in after.items() if kinds.get(place) == "images")
-    sums, others, outputs = -1, -2, -3  # places that no tensor has
+    sums, others, outputs = -1, -2, -3  # unused places
     events = [*trace.events[:end], (sums, gradients), (sums, -gradients), *trace.events[end:]]
     summing = [name for _, name in step.phases].index("synchronize")
     phases = [(index + 2 * (n > summing), name) for n, (index, name) in enumerate(step.phases)]
@@ -155,19 +144,119 @@ def main_of_dp(step: Step, num_devices: int) -> Device:
     return peak_of(step._replace(trace=Trace(events, after, kinds, noted), phases=phases))
 
 
-# --- what fits ------------------------------------------------------------------------------------------------------
+def owned(step: Step) -> list[Step]:
+    """The step of each rank that has only the optimizer's state of its own parameters."""
+    trace, (stepping, stepped) = step.trace, (step.begin(name) for name in (STEPPING, STEPPED))
+    rest = {place: size for place, size in trace.after.items() if trace.kinds.get(place) != "optimizer state"}
+    return [
+        step._replace(trace=trace._replace(
+            events=[*trace.events[:stepping], *share.events, *trace.events[stepped:]],
+            after=rest | share.state,
+            kinds=trace.kinds | dict.fromkeys(share.state, "optimizer state"),
+        ))
+        for share in step.shares
+    ]  # fmt: skip
+
+
+def in_blocks(step: Step, config: RunConfig) -> Step:
+    """The step of one rank under FSDP: weights of each block are gathered before it computes, and its gradients
+    scattered when complete; parameters outside of blocks are gathered first and scattered last.
+
+    A block is gathered in one piece, which is copied into its weights; the piece is kept until the next block's has
+    come. In backward the next block's piece is gathered during computation; with PREFETCH more of them, and in forward
+    too. Gradients are copied into one piece, which is kept until the next block's. On a CPU Gloo gathers into its own
+    memory and scatters from a copy (torch's ProcessGroupGloo): each piece is there twice while it is sent.
+    """
+    trace, ranks = step.trace, config.num_devices
+    backward, stepping, end = (step.begin(phase) for phase in ("backward", "optimizer step", "synchronize"))
+    of_kind = {kind: [p for p in trace.after if trace.kinds.get(p) == kind]
+               for kind in ("weights", "gradients", "optimizer state")}  # fmt: skip
+    after, kinds, noted = dict(trace.after), dict(trace.kinds), dict(trace.noted)
+    after |= {place: trace.after[place] // ranks for places in of_kind.values() for place in places}
+    extra, numbers = defaultdict(list), itertools.count(-1, -1)  # index -> events before it; unused places
+
+    def comes(index: int, size: int) -> tuple[int, int]:
+        place = next(numbers)
+        noted[place] = "gathered"
+        extra[index].append((place, size))
+        return place, size
+
+    def goes(index: int, memory: tuple[int, int]) -> None:
+        extra[index].append((memory[0], -memory[1]))
+
+    def travels(index: int, piece: tuple[int, int]) -> tuple[int, int]:
+        if config.device == "cpu":
+            copy = next(numbers), piece[1]
+            extra[index].append(copy)
+            goes(index, copy)
+        return piece
+
+    def gather(index: int, size: int) -> tuple[int, int]:
+        return travels(index, comes(index, size))
+
+    def scatter(index: int, places, before: tuple[int, int] | None) -> tuple[int, int]:
+        if before:
+            goes(index, before)
+        piece = comes(index, sum(trace.after[place] for place in places))
+        for place in places:
+            own, size = next(numbers), trace.after[place]
+            extra[index] += [(place, -size), (own, size // ranks)]
+            after[own], kinds[own], noted[place] = after.pop(place), "gradients", "gradients"
+        return travels(index, piece)
+
+    forward, blocks, held = step.phases[0][0], step.blocks, {}
+    rest = sum(trace.after[place] for place in of_kind["weights"]) - sum(block.weights for block in blocks)
+    piece, root = gather(forward, rest), comes(forward, rest)
+    pieces, ahead = {}, config.prefetch or 0  # pieces of later blocks
+    for number, block in enumerate(blocks):
+        before, piece = piece, pieces.pop(number, None) or gather(block.begin, block.weights)
+        goes(block.begin, before)
+        held[number] = comes(block.begin, block.weights)
+        for later in range(number + 1, min(number + 1 + ahead, len(blocks))):
+            pieces[later] = pieces.get(later) or gather(block.begin, blocks[later].weights)
+        if config.reshard:
+            goes(block.end, held.pop(number))
+    goes(backward, piece)
+    now, scattered = backward, None
+    for number, block in reversed(list(enumerate(blocks))):
+        if config.reshard:
+            piece = pieces.pop(number, None) or gather(now, block.weights)
+            held[number] = comes(now, block.weights)
+            goes(now, piece)
+            for later in range(number - 1, max(number - 1 - max(1, ahead), -1), -1):
+                pieces[later] = pieces.get(later) or gather(now, blocks[later].weights)
+        arrived = [i for i, (place, size) in enumerate(trace.events) if place in block.gradients and size > 0]
+        now = max([now, *(i + 1 for i in arrived)])
+        while now < end and trace.events[now][1] < 0:  # what only the operation needed has gone
+            now += 1
+        goes(now, held.pop(number))
+        scattered = scatter(now, block.gradients, scattered)
+    goes(end, root)
+    goes(end, scatter(end, set(of_kind["gradients"]).difference(*(block.gradients for block in blocks)), scattered))
+
+    events, starts = [], []  # new index of each event
+    for i, (place, size) in enumerate(trace.events):
+        starts.append(len(events))
+        events += [*extra[i], (place, size // ranks if i >= stepping else size)]
+    starts.append(len(events))
+    events += extra[len(trace.events)]
+    phases = [(starts[index], name) for index, name in step.phases]
+    return step._replace(trace=Trace(events, after, kinds, noted), phases=phases)
+
+
+# --- the largest batch ----------------------------------------------------------------------------------------------
 
 
 def largest_batch(config: RunConfig, num_outputs: int, limit: int, most: int) -> int:
-    """The largest batch per device, up to ``most``, whose fullest device needs at most ``limit`` bytes; 0 without.
+    """The largest batch per device, up to ``most``, whose fullest device needs at most ``limit`` bytes; 0 if none.
 
-    Two batches are simulated, BATCH and twice that; all others lie on lines through these: each tensor of the step, or
-    where the two steps have different tensors, as where a loss loops over its examples, the sum.
+    BATCH and twice that are simulated; other batches are interpolated linearly: each tensor of the step, or the total
+    where the two steps have different tensors, as when a loss loops over its examples.
     """
     batches = config.per_device_batch, 2 * config.per_device_batch
 
     def of_batch(asked: RunConfig, batch: int) -> RunConfig:
-        return unchecked(to_dict(asked) | {"per_device_batch": batch})  # more than a data set has, perhaps
+        return unchecked(to_dict(asked) | {"per_device_batch": batch})  # may exceed the data set
 
     def step(asked: RunConfig, outputs: int, replicas: int = 1) -> Step | None:
         ends = [simulate(of_batch(asked, batch), outputs, replicas) for batch in batches]
@@ -192,7 +281,7 @@ class Unlike(Exception):
 
 
 def last_that(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to ``most`` that fits, where each smaller one does too; 0 where 1 does not.
+    """The largest number from 1 to ``most`` that fits, if all smaller ones do; 0 if 1 does not.
 
     >>> last_that(lambda batch: batch <= 37, 1000), last_that(lambda batch: False, 9), last_that(lambda batch: True, 9)
     (37, 0, 9)

@@ -1,9 +1,5 @@
-"""One step, simulated: every tensor that comes or goes in it, with its size, before anything is trained.
-
-The project's own step (``Trainer.take_step``, with its model, precision, frozen parameters and optimizer) is taken with
-tensors that have shapes and no numbers (torch's FakeTensorMode), and each one that comes or goes is noted, in the
-forward pass, the backward pass and the optimizer's step.
-"""
+"""A simulated step: ``Trainer.take_step`` with tensors that have shapes but no data (torch's FakeTensorMode), which
+records every allocation and release of memory in forward, backward and the optimizer's step."""
 
 import contextlib
 import functools
@@ -25,14 +21,14 @@ from bench.config.sections import Execution
 from bench.errors import UserError
 from bench.measure.memory_parts import Trace
 from bench.modes import load_mode
-from bench.predict.memory.shards import Share, dealt
+from bench.predict.step.engines import owners as zero1_owners
 from bench.structure import blocks_of, each, tensors
 from bench.training.holdings import holdings
 from bench.training.loop import Trainer, build_optimizer
 from bench.training.script import Script
 from bench.workload import load_workload, own_code
 
-# What changes no memory of a step, or is counted by itself, and needs what a step without numbers has not.
+# Options that do not change the memory of a step, or are added in plan.py, and need data or several devices.
 LEFT_OUT = {"epochs": 0, "ema": None, "swa": None, "loss_guard": None, "fault": None, "pretrained": None,
             "profile": False, "memory": False, "compile": False, "mistake": "none", "share_gpu": False,
             "gpu_ids": None, "mode": "single", "num_devices": 1, "launcher": "in-process", "cudnn_benchmark": False,
@@ -42,8 +38,8 @@ STEPPING, STEPPED = "optimizer.step", "after optimizer.step"
 
 
 class Block(NamedTuple):
-    """A block of the model that is sharded as one. begin, end: how many allocations came before its forward pass and
-    before the end of that. weights: bytes. gradients: their places."""
+    """A unit of FSDP. begin, end: index of the first event in its forward pass, and after it. weights: bytes.
+    gradients: their places."""
 
     begin: int
     end: int
@@ -51,10 +47,16 @@ class Block(NamedTuple):
     gradients: set[int]
 
 
+class Share(NamedTuple):
+    """A rank's optimizer step under zero1. state: place -> bytes of the optimizer's state."""
+
+    events: list[tuple[int, int]]
+    state: dict[int, int]
+
+
 class Step(NamedTuple):
-    """A simulated step. trace: its allocations. phases: (how many of them came before it, name). output: bytes of the
-    model's output. blocks: in their order, where the mode shards weights. shares: of each rank, where it shards the
-    optimizer's state alone."""
+    """phases: (index of its first event, name). output: bytes of the model's output. blocks: where the mode shards
+    weights. shares: of each rank, where it shards only the optimizer's state."""
 
     trace: Trace
     phases: list[tuple[int, str]]
@@ -63,16 +65,12 @@ class Step(NamedTuple):
     shares: tuple[Share, ...] = ()
 
     def begin(self, phase: str) -> int:
-        """How many allocations came before a phase."""
         return next(index for index, name in self.phases if name == phase)
 
 
 class Coming(TorchDispatchMode):
-    """Notes the memory of every tensor that an operation returns, and when it goes.
-
-    events: (number, bytes). Memory is numbered in the order of its coming: two steps that do the same have the same
-    numbers.
-    """
+    """Records events (place, ± bytes) for the memory of every tensor that an operation returns. Places are numbers in
+    the order of allocation, so two equal steps have equal places."""
 
     def __init__(self):
         super().__init__()
@@ -93,18 +91,17 @@ class Coming(TorchDispatchMode):
         self.events.append((number, -size))
 
     def place_of(self, tensor: torch.Tensor) -> int:
-        """The number of the memory that a tensor shares with its views."""
+        """Of the memory that a tensor shares with its views."""
         return self.there[tensor.untyped_storage()._cdata][0]
 
 
 def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     """The second of two steps on one device, when the optimizer has its state.
 
-    config: resolved; of its mode only this is asked: what it shards. replicas: of the CPU's DataParallel, on a batch
-    for each. Raises UserError as the model's building does: an unknown model, a size that it cannot take; and where the
-    step of a model from elsewhere needs the numbers in its tensors.
+    config: resolved; of its mode only the sharding matters. replicas: of DataParallel on a CPU, on a batch each. Raises
+    UserError as building the model does, and if a custom model's step depends on data.
     """
-    norm = "batch" if config.norm == "sync" else config.norm  # which keeps as much
+    norm = "batch" if config.norm == "sync" else config.norm  # same memory
     shards = MODES[config.mode].shards
     owners = config.num_devices if shards == ("optimizer state",) else 0
     several = {"mode": config.mode, "num_devices": replicas} if replicas > 1 else {}  # devices of one process
@@ -124,7 +121,6 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
 
 @contextlib.contextmanager
 def unlogged(name: str) -> Iterator[None]:
-    """Turn one logger off."""
     logger = logging.getLogger(name)
     before, logger.disabled = logger.disabled, True
     try:
@@ -134,7 +130,7 @@ def unlogged(name: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Why a step could not be simulated, with its place in the user's code."""
+    """Why a step cannot be simulated, with the line of the user's code."""
     from torch._subclasses import fake_tensor
 
     if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):
@@ -144,8 +140,7 @@ def reason(error: BaseException) -> str:
 
 @functools.lru_cache(maxsize=64)  # modes share their steps
 def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool = False, owners: int = 0) -> Step:
-    """The same for a config without what makes no difference. blocks: note those of the model. owners: ranks over which
-    the optimizer's state is dealt; each one's step is simulated."""
+    """blocks: record those of the model. owners: ranks that share the optimizer's state."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     on_gpu, info = config.device == "cuda", info_of(config.data)
@@ -158,7 +153,7 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
 
     workload = load_workload(planned, torch.device("cpu"))
     shapes = workload.planned(config.per_device_batch * config.accumulate * replicas)
-    with FakeTensorMode(allow_non_fake_inputs=True), coming:  # tensors that the user's file has made before
+    with FakeTensorMode(allow_non_fake_inputs=True), coming:  # made by the user's file
         workload.num_outputs = num_outputs
         models = [workload.model(planned, 0, lambda sentence: None) for _ in range(replicas)]
         mode = load_mode(planned.mode)(planned)
@@ -169,10 +164,10 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         optimizer.register_step_post_hook(lambda *_: begin(STEPPED))
         script, status = Script(planned, mode, workload), SimpleNamespace(phase=begin)
         trainer = Trainer(planned, mode, model, optimizer, lambda images: 0.1, status, None, script)
-        trainer.scaler = torch.amp.GradScaler("cpu", enabled=False)  # it asks for numbers
+        trainer.scaler = torch.amp.GradScaler("cpu", enabled=False)  # it needs data
         outputs = []
-        parts = [block for _, block in blocks_of(models[0])] if blocks else []  # what MODE=fsdp shards as one
-        marks = [[] for _ in parts]  # of each block, how many allocations came before its forward passes and their ends
+        parts = [block for _, block in blocks_of(models[0])] if blocks else []
+        marks = [[] for _ in parts]  # of each block, the events before each forward pass and its end
         for part, moments in zip(parts, marks, strict=True):
             part.register_forward_pre_hook(lambda *_, moments=moments: moments.append(len(coming.events)))
             part.register_forward_hook(lambda *_, moments=moments: moments.append(len(coming.events)))
@@ -191,15 +186,16 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         after, seen = dict(coming.there.values()), list(coming.events)
         shares = []
         for rank in range(owners):
-            own = [dict(group, params=dealt(group["params"], owners)[rank]) for group in optimizer.param_groups]
+            own = [dict(group, params=zero1_owners(group["params"], owners, torch.numel)[rank])
+                   for group in optimizer.param_groups]  # fmt: skip
             own = [group for group in own if group["params"]]
             shares.append(share_of(optimizer_of(planned, plain, own, on_gpu), coming) if own else Share([], {}))
         hook.remove()
         sizes = [sum(p.nbytes for p in part.parameters()) for part in parts]
         places = [{coming.place_of(p.grad) for p in part.parameters() if p.grad is not None} for part in parts]
     if on_gpu and not as_it_is:
-        after.pop(coming.place_of(raw), None)  # bytes are sent, and gone when they are numbers
-    # The gradients of the step before go first: no peak is there, and with views of buckets nothing goes.
+        after.pop(coming.place_of(raw), None)  # bytes, freed when converted to floats
+    # The gradients of the step before are freed first. There is no peak, and views of buckets are not freed.
     going = [i for i, (place, size) in enumerate(seen) if place in older and size < 0][: len(older)]
     events = [event for i, event in enumerate(seen) if i not in set(going)]
 
@@ -212,31 +208,28 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
 
 
 def optimizer_of(config: RunConfig, model, groups: list | None, on_gpu: bool) -> torch.optim.Optimizer:
-    """The config's optimizer, as it goes about its step on that device."""
     optimizer = build_optimizer(config, model, groups)
-    if on_gpu and not config.fused:  # torch's default there: all parameters in few kernels, with copies of them all
+    if on_gpu and not config.fused:  # torch's default on GPUs, with copies of all parameters
         for group in optimizer.param_groups:
             group["foreach"] = True
     return optimizer
 
 
 def share_of(optimizer: torch.optim.Optimizer, coming: Coming) -> Share:
-    """The second step of an optimizer that has some of the parameters, whose gradients are there."""
+    """The second step of an optimizer with a part of the parameters, which have gradients."""
     optimizer.step()
     before = len(coming.events)
     optimizer.step()
     events = coming.events[before:]
-    own = {place for place, size in events if size > 0}  # what else goes meanwhile is not the step's
+    own = {place for place, size in events if size > 0}  # not what else is freed meanwhile
     state = [value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)]
     sizes = {coming.place_of(value): value.untyped_storage().nbytes() for value in state}
     return Share([event for event in events if event[0] in own], sizes)
 
 
 def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> Step | None:
-    """The step of another batch, from two that were simulated: every tensor is as large as a line through both says.
-
-    Exact, for a tensor has so many bytes per image, or none. None where the two steps did not do the same.
-    """
+    """The step of another batch, with the size of each tensor on a line through two simulated steps. Exact, because
+    sizes are linear in the batch. None if the two steps differ."""
     a, b = first.trace, second.trace
     if [(place, size > 0) for place, size in a.events] != [(place, size > 0) for place, size in b.events]:
         return None
@@ -252,7 +245,6 @@ def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> 
 
 
 def prepared(config: Execution, raw, as_it_is: bool):
-    """A batch as the workload prepares it."""
     images = raw if as_it_is else raw.float()
     last = config.channels_last and isinstance(images, torch.Tensor) and images.dim() == 4
     return images.contiguous(memory_format=torch.channels_last) if last else images

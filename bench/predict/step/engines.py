@@ -1,19 +1,12 @@
-"""What an engine does in one step, event by event: which messages leave when, and what has to wait for them.
+"""One step of DDP, Horovod, ZeRO-1 or FSDP, simulated event by event: when messages are sent, and what waits for them.
 
-Every rank does the same at the same time, so one rank is simulated. Time is in seconds from the step's beginning.
-
-- ddp       forward; in backward a bucket leaves when its last gradient is there, behind the buckets before it;
-- horovod   a thread that wakes once a cycle, agrees with the others on what is ready, packs it and sends it;
-- zero1     ddp, then each rank steps its part of the parameters, and the owner of each sends it to all;
-- fsdp      the weights of a block are gathered before it computes, forward and backward; its gradients are scattered.
-
-``ENGINES`` has a function for each: (profile, config, ranks, link) -> Step. The times of messages are those of
-bench/formulas.py; what is not there is not in a forecast: sums and copies of bytes, PowerSGD's products of matrices,
-cores that communication takes from computation.
+All ranks do the same at the same time, so one rank is simulated. Times are seconds from the beginning of the step.
+``ENGINES``: mode -> function (profile, config, ranks, link) -> Step. Times of messages are by bench/formulas.py. Not
+modelled: sums and copies of bytes, PowerSGD's matrix products, cores that communication takes from computation.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bench import formulas
@@ -23,12 +16,12 @@ from bench.predict.step.link import Link
 from bench.predict.step.profile import Profile, Tensor
 
 MIB = 2**20
-FIRST_BUCKET_MIB, BUCKET_MIB = 1, 25  # DDP's, where BUCKET_CAP_MB says nothing: a small one first, to begin early
+FIRST_BUCKET_MIB, BUCKET_MIB = 1, 25  # DDP's defaults
 FUSION_MIB, CYCLE_MS = 128, 1.0  # Horovod 0.28.1's
 PIECE = MIB  # the largest of Gloo's all-reduce (gloo/allreduce.h)
-POWER_SGD_PARTS = 3  # all-reduces for a bucket: what is not compressed, and the two matrices
+POWER_SGD_PARTS = 3  # all-reduces of a bucket: uncompressed tensors, and two matrices
 
-# What the seconds of a step are for.
+# The terms of a step.
 REST, FORWARD, BACKWARD, OPTIMIZER = COMPUTED = ("rest of the step", "forward", "backward", "optimizer")
 BUFFERS, GRADIENTS = "buffers sent", "gradients exchanged, not hidden"
 WEIGHTS, GATHERED = "weights sent", "weights gathered, not hidden"
@@ -37,9 +30,8 @@ SYNCHRONIZE = "synchronize"  # a phase between backward and optimizer, in which 
 
 @dataclass
 class Step:
-    """One step of one rank. terms: seconds by what they are for; they add up to the step. sent: (name, begin, end,
-    bytes of the gradients or weights in it) of each message. computed: (what for, begin, end) of what the device does
-    itself. waits_in: the phase in which gradients are waited for."""
+    """terms: seconds by name, which add up to the step. sent: (name, begin, end, bytes before compression) of each
+    message. computed: (term, begin, end) of computation. waits_in: the phase in which the rank waits for gradients."""
 
     terms: dict[str, float] = field(default_factory=dict)
     sent: list[tuple[str, float, float, int]] = field(default_factory=list)
@@ -47,7 +39,6 @@ class Step:
     waits_in: str = BACKWARD
 
     def add(self, name: str, seconds: float) -> None:
-        """So much more of the step was for this, after what was added before."""
         begin = self.seconds
         self.terms[name] = self.terms.get(name, 0.0) + seconds
         if name in COMPUTED:
@@ -55,18 +46,17 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """The step."""
         return sum(self.terms.values())
 
     @property
     def exposed_s(self) -> float:
-        """Of the step, what is neither computation nor the rest of one device's step."""
+        """Communication that is not hidden."""
         return sum(seconds for name, seconds in self.terms.items() if name not in COMPUTED)
 
 
 @dataclass(frozen=True)
 class Message:
-    """It can leave at ready_s, and needs latency_s and then wire_s of a link that it has for itself."""
+    """It can be sent at ready_s, and takes latency_s, then wire_s on an otherwise idle link."""
 
     name: str
     ready_s: float
@@ -77,29 +67,16 @@ class Message:
 
 @dataclass
 class Sending:
-    """A message on its way, and what is left of it."""
+    """A message that is being sent, with its remaining latency and wire time."""
 
     message: Message
     begin_s: float
     latency_s: float
     wire_s: float
 
-    def next_s(self, sharing: int) -> float:
-        """Seconds until its latency is over, or until all of it is there, where so many share the link."""
-        return self.latency_s or self.wire_s * sharing
-
-    def passes(self, seconds: float, sharing: int) -> None:
-        """So much later. What is less than a rounding error is nothing."""
-        ends = self.next_s(sharing) <= seconds
-        if self.latency_s:
-            self.latency_s = 0.0 if ends else self.latency_s - seconds
-        else:
-            self.wire_s = 0.0 if ends else self.wire_s - seconds / sharing
-
 
 def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float, float, int]]:
-    """(name, begin, end, bytes) of messages that leave in their order, at most ``at_once`` at a time, which share the
-    link: what is being sent by two goes half as fast.
+    """(name, begin, end, bytes) of messages sent in order, at most ``at_once`` at a time, which share the link.
 
     >>> two = [Message("a", 0.0, 0.0, 2.0, 1), Message("b", 1.0, 0.0, 2.0, 1)]
     >>> carried(two, at_once=1)
@@ -117,12 +94,17 @@ def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float,
             now = waiting[-1].ready_s
             continue
         sharing = sum(not each.latency_s for each in active)
-        seconds = min(each.next_s(sharing) for each in active)
+        left = [each.latency_s or each.wire_s * sharing for each in active]  # until the latency or the message ends
+        seconds = min(left)
         if waiting and len(active) < at_once:
             seconds = min(seconds, waiting[-1].ready_s - now)
         now += seconds
-        for each in active:
-            each.passes(seconds, sharing)
+        for each, left_s in zip(active, left, strict=True):
+            ends = left_s <= seconds
+            if each.latency_s:
+                each.latency_s = 0.0 if ends else each.latency_s - seconds
+            else:
+                each.wire_s = 0.0 if ends else each.wire_s - seconds / sharing
         for each in [each for each in active if each.latency_s + each.wire_s <= 0]:
             active.remove(each)
             ended[id(each.message)] = (each.message.name, each.begin_s, now, each.message.nbytes)
@@ -133,10 +115,10 @@ def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float,
 
 
 def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
-    """One step of DDP."""
+    """In backward a bucket is sent when its last gradient is ready, behind the buckets before it."""
     step = Step()
     step.add(REST, profile.other_s)
-    if config.broadcast_buffers and ranks > 1:  # one message for each type of numbers, before the forward pass
+    if config.broadcast_buffers and ranks > 1:  # a message per dtype, before forward
         step.add(BUFFERS, sum(broadcast_s(nbytes, ranks, link) for _, nbytes in profile.buffers))
     step.add(FORWARD, profile.forward_s)
     step.add(BACKWARD, profile.backward_s)
@@ -148,7 +130,11 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     messages = [of_bucket(number, bucket, at, config, ranks, link)
                 for number, (bucket, at) in enumerate(zip(buckets, ready, strict=True))]  # fmt: skip
     if config.overlap and config.compression == "powersgd" and link.carrier == "gloo":
-        step.sent, late = in_turn(messages)  # its hook waits, and backward with it (bench/modes/ddp.py)
+        late = 0.0  # its hook blocks backward (bench/modes/ddp.py)
+        for message in messages:
+            sent = message.ready_s + late
+            late += message.latency_s + message.wire_s
+            step.sent.append((message.name, sent, message.ready_s + late, message.nbytes))
         step.computed = [*step.computed[:-1], *between(step.sent, begin, step.seconds + late)]
         step.add(GRADIENTS, late)
     else:
@@ -159,9 +145,8 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
 
 
 def buckets_of(profile: Profile, cap_mib: float | None) -> list[list[Tensor]]:
-    """The gradients by bucket, in the order in which they are ready: DDP fills a bucket until it holds the cap or more
-    (``compute_bucket_assignment_by_size`` of torch/csrc/distributed/c10d/reducer.cpp), and orders them so after the
-    first step."""
+    """The gradients by bucket, in the order in which they are ready, as DDP has them from the second step on. A bucket
+    with the cap or more is full (``compute_bucket_assignment_by_size`` of torch/csrc/distributed/c10d/reducer.cpp)."""
     caps = [FIRST_BUCKET_MIB, BUCKET_MIB] if cap_mib is None else [cap_mib]
     buckets, filled = [[]], 0
     for tensor in in_ready_order(profile):
@@ -174,12 +159,11 @@ def buckets_of(profile: Profile, cap_mib: float | None) -> list[list[Tensor]]:
 
 
 def in_ready_order(profile: Profile) -> list[Tensor]:
-    """The parameters in the order in which backward makes their gradients."""
     return sorted(profile.tensors, key=lambda tensor: tensor.ready_s)
 
 
 def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchange, ranks: int, link: Link) -> Message:
-    """A bucket's all-reduce, compressed as the run does it."""
+    """The all-reduce of a bucket."""
     whole = sum(tensor.nbytes for tensor in bucket)
     compressed = config.compression if config.overlap else "none"
     parts = POWER_SGD_PARTS if compressed == "powersgd" else 1
@@ -192,18 +176,8 @@ def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchang
     return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
 
 
-def in_turn(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]], float]:
-    """Messages for each of which everything waits, and by how much that makes all later."""
-    sent, late = [], 0.0
-    for message in messages:
-        begin = message.ready_s + late
-        late += message.latency_s + message.wire_s
-        sent.append((message.name, begin, message.ready_s + late, message.nbytes))
-    return sent, late
-
-
 def between(sent: list[tuple[str, float, float, int]], begin: float, end: float) -> list[tuple[str, float, float]]:
-    """What a backward pass computes between messages for each of which it waits.
+    """The computation of a backward pass that waits for each of its messages.
 
     >>> between([("bucket 0", 2.0, 3.0, 1), ("bucket 1", 4.0, 5.0, 1)], 1.0, 5.0)
     [('backward', 1.0, 2.0), ('backward', 3.0, 4.0), ('backward', 5.0, 5.0)]
@@ -213,14 +187,13 @@ def between(sent: list[tuple[str, float, float, int]], begin: float, end: float)
 
 
 def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-reduce."""
     ring = link.of_ring(ranks)
     return formulas.ring_all_reduce_s(nbytes, ranks, ring.alpha_s, ring.beta_s) + idle_s(nbytes, ranks, link)
 
 
 def gather_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of an all-gather. Half of a measured all-reduce has half of what that idles, which a gather does not: in
-    its place a gather has its own, whose pieces are larger."""
+    """Seconds of an all-gather. A measured beta contains the idle time of an all-reduce; half of it is replaced by the
+    gather's own, whose pieces are larger."""
     ring = link.of_ring(ranks)
     seconds = formulas.ring_gather_s(nbytes, ranks, ring.alpha_s, ring.beta_s)
     if link.carrier != "gloo":
@@ -230,14 +203,14 @@ def gather_s(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def idle_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Of an all-reduce's seconds, those in which the link carries nothing, where they are not in beta already."""
+    """Seconds of an all-reduce in which the link is idle, unless beta contains them."""
     if link.carrier != "gloo" or link.idle_in_beta:
         return 0.0
     return formulas.gloo_idle_s(nbytes, ranks, link.of_ring(ranks).beta_s, PIECE)
 
 
 def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Seconds of a broadcast: from node to node, and then inside each."""
+    """Between the nodes, then inside each."""
     seconds = formulas.tree_broadcast_s(nbytes, link.nodes(ranks), link.alpha_s, link.beta_s)
     if link.inside:
         inside = min(ranks, link.per_node)
@@ -249,8 +222,8 @@ def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
-    """One step under Horovod. Between CPUs its thread waits for a reduction before its next cycle; NCCL's are only
-    issued, and the cycles go on."""
+    """In each cycle a thread agrees with the other ranks on the ready gradients, packs them and sends them. With Gloo
+    it waits for the reduction before the next cycle; NCCL's are asynchronous."""
     step = Step(waits_in=SYNCHRONIZE)
     for name, seconds in ((REST, profile.other_s), (FORWARD, profile.forward_s), (BACKWARD, profile.backward_s)):
         step.add(name, seconds)
@@ -259,9 +232,9 @@ def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step
     most = (config.fusion_mb or FUSION_MIB) * MIB
     waiting = [(begin + tensor.ready_s if config.overlap else end, tensor) for tensor in in_ready_order(profile)]
     agree_s = all_reduce_s(0, ranks, link)  # a bit for each tensor
-    woken, free = begin, begin  # when the last cycle began, and when the link is free
+    woken, free = begin, begin  # the last cycle began; the link is free
     now = begin
-    each_s = max(cycle_s, agree_s)  # of a cycle that finds nothing
+    each_s = max(cycle_s, agree_s)  # a cycle with nothing ready
     while waiting:
         woken = max(now, woken + cycle_s)
         now = woken = woken + each_s * max(0, math.ceil((waiting[0][0] - woken) / each_s))
@@ -281,7 +254,7 @@ def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step
 
 
 def fusions(tensors: list[Tensor], most: float) -> list[list[Tensor]]:
-    """Tensors that leave together: as many as the fusion buffer holds, in their order."""
+    """Tensors that are sent together, in order: as many as the fusion buffer holds."""
     found, filled = [], most
     for tensor in tensors:
         if filled + tensor.nbytes > most:
@@ -296,10 +269,10 @@ def fusions(tensors: list[Tensor], most: float) -> list[list[Tensor]]:
 
 
 def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
-    """One step of DDP with ``ZeroRedundancyOptimizer``: the step of the rank that owns most, and then every parameter
-    from its owner to all."""
+    """DDP with ``ZeroRedundancyOptimizer``: the optimizer's step of the rank that owns most, then every parameter is
+    broadcast by its owner."""
     step = ddp(profile, config, ranks, link)
-    owned = owners(profile.tensors, ranks)
+    owned = owners(profile.tensors, min(ranks, len(profile.tensors)), lambda tensor: tensor.nbytes)
     step.computed.pop()
     seconds = step.terms.pop(OPTIMIZER)
     step.add(OPTIMIZER, seconds * max(sum(tensor.nbytes for tensor in own) for own in owned) / profile.nbytes)
@@ -314,16 +287,18 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     return step
 
 
-def owners(tensors: Iterable[Tensor], ranks: int) -> list[list[Tensor]]:
-    """The parameters of each rank that has some: the largest first, each to the rank that has least
-    (``_partition_parameters`` of torch/distributed/optim/zero_redundancy_optimizer.py)."""
-    tensors = list(tensors)
-    ranks = min(ranks, len(tensors))
+def owners(tensors: Iterable, ranks: int, size: Callable[[object], int]) -> list[list]:
+    """The parameters of each rank: the largest first, each to the rank with the least so far (``_partition_parameters``
+    of torch/distributed/optim/zero_redundancy_optimizer.py).
+
+    >>> owners([1, 5, 3, 3], 2, size=int)
+    [[5, 1], [3, 3]]
+    """
     owned, sizes = [[] for _ in range(ranks)], [0] * ranks
-    for tensor in sorted(tensors, key=lambda tensor: tensor.nbytes, reverse=True):
+    for tensor in sorted(tensors, key=size, reverse=True):
         least = sizes.index(min(sizes))
         owned[least].append(tensor)
-        sizes[least] += tensor.nbytes
+        sizes[least] += size(tensor)
     return owned
 
 
@@ -331,9 +306,9 @@ def owners(tensors: Iterable[Tensor], ranks: int) -> list[list[Tensor]]:
 
 
 def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
-    """One step of ``fully_shard``. What is in no block is gathered first, kept, and scattered last. On GPUs a
-    collective goes on while the next block computes, and the next is asked for meanwhile; over Gloo each is waited
-    for."""
+    """One step of ``fully_shard``: a block's weights are gathered before it computes, forward and backward, and its
+    gradients scattered. Parameters outside of blocks are gathered first, kept, and scattered last. On GPUs collectives
+    overlap with computation, and the next block's weights are prefetched; over Gloo each collective blocks."""
     step, line = Step(), Line(link, ranks, ahead=0 if link.carrier == "gloo" else config.prefetch or 1)
     step.add(REST, profile.other_s)
     line.now = line.free = profile.other_s
@@ -362,11 +337,8 @@ def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
 
 
 def passes_of(profile: Profile) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
-    """(block, seconds) in the order in which they compute, forward and backward; what is in no block has the name "".
-
-    A forward pass computes from the first use of one to that of the next; in a backward pass a block's gradients end
-    its time.
-    """
+    """(block, seconds) of computation in order, forward and backward; "" is outside of blocks. In forward a parameter's
+    time is from its first use to that of the next; in backward it ends with its gradient."""
     forward, uses = [], sorted(profile.tensors, key=lambda tensor: tensor.needed_s)
     ends = [tensor.needed_s for tensor in uses[1:]] + [profile.forward_s]
     begin = 0.0
@@ -382,7 +354,7 @@ def passes_of(profile: Profile) -> tuple[list[tuple[str, float]], list[tuple[str
 
 
 def put(passes: list[tuple[str, float]], block: str, seconds: float) -> None:
-    """So much more time of a block: it goes on, or begins."""
+    """Add time of a block."""
     if passes and passes[-1][0] == block:
         passes[-1] = (block, passes[-1][1] + seconds)
     else:
@@ -390,34 +362,31 @@ def put(passes: list[tuple[str, float]], block: str, seconds: float) -> None:
 
 
 class Line:
-    """A rank under FSDP: what it computes, and what is on its link meanwhile. ahead: how many blocks before their turn
-    weights are asked for; 0: each collective is waited for at once."""
+    """A rank under FSDP and its link. ahead: number of blocks to prefetch; 0: each collective blocks."""
 
     def __init__(self, link: Link, ranks: int, ahead: int):
         self.link, self.ranks, self.ahead = link, ranks, ahead
-        self.now = self.free = self.waited = 0.0  # the rank's time, when the link is free, what was waited for weights
-        self.there = {}  # block -> when its weights are there
+        self.now = self.free = self.waited = 0.0  # waited: for weights
+        self.there = {}  # block -> when its weights have arrived
         self.sent, self.computed = [], []
 
     def collective(self, name: str, nbytes: int, seconds: float) -> float:
-        """Send behind what is being sent; when it ends."""
+        """Send after what is being sent, and return when it ends."""
         begin = max(self.now, self.free)
         self.free = begin + seconds
         self.sent.append((name, begin, self.free, nbytes))
         return self.free
 
     def gather(self, block: str, nbytes: int) -> None:
-        """Ask for a block's weights."""
         self.there[block] = self.collective(f"gather {block}", nbytes, gather_s(nbytes, self.ranks, self.link))
 
     def wait(self, block: str) -> None:
-        """Until a block's weights are there."""
         self.waited += max(0.0, self.there[block] - self.now)
         self.now = max(self.now, self.there[block])
 
     def scatter(self, block: str, nbytes: int) -> None:
-        """Send a block's gradients. Gloo has no reduce-scatter of its own: torch makes it of an all-reduce
-        (``reduce_scatter_tensor_coalesced`` of torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
+        """Send a block's gradients. With Gloo torch does it by an all-reduce (``reduce_scatter_tensor_coalesced`` of
+        torch/csrc/distributed/c10d/ProcessGroupGloo.cpp)."""
         seconds = all_reduce_s if self.link.carrier == "gloo" else gather_s
         end = self.collective(f"scatter {block}", nbytes, seconds(nbytes, self.ranks, self.link))
         if not self.ahead:
@@ -425,7 +394,7 @@ class Line:
 
     def computes(self, name: str, passes: list[tuple[str, float]], sizes: dict, gathers: bool,
                  scatters: bool = False) -> None:  # fmt: skip
-        """A pass over the blocks, forward or backward. A block's gradients leave after the last of its time."""
+        """A forward or backward pass over the blocks. A block's gradients are sent after its last computation."""
         turns = list(dict.fromkeys(block for block, _ in passes if block))
         last = {block: place for place, (block, _) in enumerate(passes)}
         if gathers:

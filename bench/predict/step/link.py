@@ -1,4 +1,4 @@
-"""What carries messages between devices: a latency, seconds per byte, and how many messages share it."""
+"""The link between devices: latency, seconds per byte, and the number of messages that share it."""
 
 import dataclasses
 import math
@@ -9,22 +9,21 @@ from bench import formulas
 from bench.errors import UserError
 from bench.launch.cluster.plan import UNITS_OF_TIME, limit_of, quantity, rate_words
 from bench.tasks.network import record as network_record
-from bench.tasks.network.result import Series, series_of
+from bench.tasks.network.result import series_of
 
 UNITS_OF_RATE = {"kbit": 0.001, "mbit": 1, "gbit": 1000}  # in Mbit/s
 FASTEST = 10_000_000  # Mbit/s
 BYTE = 8e-6  # of a Mbit
-AT_ONCE = {"gloo": 2, "nccl": 1}  # collectives of one group that run at one time: Gloo's threads, NCCL's stream
+AT_ONCE = {"gloo": 2, "nccl": 1}  # concurrent collectives of a group: Gloo's threads, NCCL's stream
 WANTED = "as in LINK=10gbit,50us: a rate in kbit, mbit or gbit, and a latency in us, ms or s"
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of every device to the others. alpha_s: seconds that a message takes whatever its size; beta_s: seconds per byte;
-    each with the ends of its interval, None where there is none. carrier: "gloo" or "nccl". words: for people.
-    rate_mbit: the rate that it was said to have, None where none was.
-    idle_in_beta: beta is of a measured all-reduce, and what that idles is in it. Where a node has per_node devices,
-    this is the link of the node, and inside the one between its devices."""
+    """From every device to the others. alpha_s: latency; beta_s: seconds per byte; each with the ends of its interval,
+    None without one. carrier: "gloo" or "nccl". words: a description. rate_mbit: the nominal rate, None if unknown.
+    idle_in_beta: beta is of a measured all-reduce, and contains its idle time. With per_node devices in a node this is
+    the node's link, and ``inside`` the one between its devices."""
 
     alpha_s: float
     beta_s: float
@@ -39,22 +38,21 @@ class Link:
 
     @property
     def at_once(self) -> int:
-        """How many collectives share it at a time."""
         return AT_ONCE[self.carrier]
 
     def at_end(self, end: int) -> "Link":
-        """The fast (0) or the slow (1) end of what is known of it; itself where nothing is."""
+        """The link at the fast (0) or slow (1) end of its intervals; itself without intervals."""
         alpha, beta = self.alpha_ends[end], self.beta_ends[end]
         alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
         return dataclasses.replace(self, alpha_s=max(0.0, alpha), beta_s=max(0.0, beta), alpha_ends=(None, None),
                                    beta_ends=(None, None))  # fmt: skip
 
     def nodes(self, ranks: int) -> int:
-        """On which so many ranks are, each node filled before the next."""
+        """Number of nodes, each filled before the next."""
         return math.ceil(ranks / self.per_node)
 
     def of_ring(self, ranks: int) -> "Link":
-        """A link for each device, over which a ring of so many takes as long as through the nodes."""
+        """A link per device over which a ring takes as long as through the nodes."""
         if not self.inside:
             return self
         inside, between = (self.inside.alpha_s, self.inside.beta_s), (self.alpha_s, self.beta_s)
@@ -62,13 +60,12 @@ class Link:
         return Link(alpha_s, beta_s, self.words, self.carrier, idle_in_beta=self.idle_in_beta)
 
     def with_inside(self, per_node: int, inside: "Link") -> "Link":
-        """The link of a node that has so many devices, with what is between them."""
         words = f"{self.words} for each node of {per_node} devices; inside {inside.words}"
         return dataclasses.replace(self, per_node=per_node, inside=inside, words=words)
 
 
 def said(text: str, carrier: str) -> Link:
-    """LINK=RATE,LATENCY: of the rate, what TCP in Ethernet leaves to a program. Raises UserError.
+    """The link in LINK=RATE,LATENCY, at the share of the rate that TCP over Ethernet leaves. Raises UserError.
 
     >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
     (0.001, 11.7)
@@ -79,8 +76,7 @@ def said(text: str, carrier: str) -> Link:
 
 
 def without_heads(name: str, text: str, carrier: str) -> Link:
-    """RATE,LATENCY of a variable of this name where a program has all of the rate, as between devices of one node.
-    Raises UserError.
+    """The link in RATE,LATENCY of a variable, at its full rate, as between devices of one node. Raises UserError.
 
     >>> round(1e-9 / without_heads("LINK_INSIDE", "1200gbit,4us", "nccl").beta_s, 6)
     150.0
@@ -90,7 +86,7 @@ def without_heads(name: str, text: str, carrier: str) -> Link:
 
 
 def parts_of(name: str, text: str) -> tuple[float, float, str]:
-    """RATE,LATENCY in Mbit/s and s, and both in words. Raises UserError, which names the variable."""
+    """RATE,LATENCY in Mbit/s and s, and both in words. Raises UserError."""
     rate_text, _, latency_text = text.partition(",")
     rate = rate_of(name, text, rate_text)
     latency = quantity(latency_text, UNITS_OF_TIME)  # in ms
@@ -100,7 +96,7 @@ def parts_of(name: str, text: str) -> tuple[float, float, str]:
 
 
 def rate_of(name: str, given: str, text: str) -> float:
-    """A rate in Mbit/s. Raises UserError, which names the variable and all that it was."""
+    """A rate in Mbit/s. given: the whole value of the variable. Raises UserError."""
     rate = quantity(text, UNITS_OF_RATE)
     if rate is None or not 0.001 <= rate <= FASTEST:
         raise UserError(f"{name}={given} is no {'rate' if name == 'RATE' else 'link'}: {WANTED}")
@@ -108,9 +104,9 @@ def rate_of(name: str, given: str, text: str) -> float:
 
 
 def measured(place: str, carrier: str) -> Link:
-    """The link that `bench network` has measured, by the line of its all-reduce; place: its folder, or one file.
+    """The link from the newest all-reduce of `bench network` in a folder or file. Raises UserError.
 
-    The newest record of the carrier's own, "gloo" or "nccl": in the time of Horovod's is its cycle. Raises UserError.
+    Not from Horovod's records, whose times contain its cycle.
     """
     path = Path(place).expanduser()
     if not path.exists():
@@ -124,15 +120,12 @@ def measured(place: str, carrier: str) -> Link:
 
 
 def of_records(records: list[network_record.NetworkRecord], carrier: str) -> Link | None:
-    """The link by the newest of these records that has the line of an all-reduce by the carrier; None without one.
-    records: oldest first."""
+    """The link from the newest fitted all-reduce by the carrier; None without one. records: oldest first."""
     found = [series for series in series_of([record for record in records if record.backend == carrier])
              if series.reduces and series.fit and series.fit.beta[0] > 0]  # fmt: skip
-    return of_series(found[-1]) if found else None
-
-
-def of_series(series: Series) -> Link:
-    """What an all-reduce's line says of a link."""
+    if not found:
+        return None
+    series = found[-1]
     (alpha, *alpha_ends), (beta, *beta_ends) = series.fit.alpha, series.fit.beta
     words = f"alpha {1e6 * alpha:.3g} µs, beta {1e9 * beta:.3g} ns per byte, measured ({series.record.run_id})"
     return Link(max(0.0, alpha), beta, words, series.record.backend, tuple(alpha_ends), tuple(beta_ends),

@@ -1,4 +1,4 @@
-"""One device's step, from a record of one device with PROFILE=1: what is computed, for how long, and in which order."""
+"""The profile of one device's step, from a record with PROFILE=1: times of phases, and when each gradient is ready."""
 
 import dataclasses
 import math
@@ -14,16 +14,16 @@ from bench.record.read import load
 from bench.record.view import Record
 
 ITEM = 4  # bytes of a float32
-PHASES = ("forward", "backward", "optimizer")  # of which a step must have been timed
-# The options that are the same where a device computes the same step.
+PHASES = ("forward", "backward", "optimizer")
+# The options that determine the computation of a step.
 SAME_STEP = (*names(Model), "data", "image_size", "context", "per_device_batch", "accumulate", "precision",
              "optimizer")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A parameter. block: what FSDP shards as one; "" for what is in none. needed_s: from the beginning of forward to
-    its first use; ready_s: from the beginning of backward to its gradient."""
+    """A parameter. block: the unit that FSDP shards, or "". needed_s: from the beginning of forward to its first use;
+    ready_s: from the beginning of backward to its gradient."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,16 +33,14 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Of the parameter, and of its gradient."""
         return ITEM * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The median step of one device, in seconds. source: the record. what: model, data, batch; machine: where it was
-    taken; device: "cpu" or "cuda". batch: examples per step; units: the workload's units per step, of which a second
-    has its throughput. other_s: of the step what is in no phase, the wait for data with it. factors: each timed step
-    over the median one. tensors: those that get a gradient, in the model's order. buffers: bytes of each type."""
+    """The median step of one device, in seconds. source: the record. what: model, data, batch. device: "cpu" or "cuda".
+    units: of the workload, per step. other_s: the step outside of the phases, with the data wait. factors: each timed
+    step over the median. tensors: the trained parameters, in the model's order. buffers: (dtype, bytes)."""
 
     source: str
     what: str
@@ -60,21 +58,19 @@ class Profile:
 
     @property
     def step_s(self) -> float:
-        """Of one device alone."""
         return self.forward_s + self.backward_s + self.optimizer_s + self.other_s
 
     @property
     def mean_step_s(self) -> float:
-        """Of one device alone, over all timed steps: throughput is of the mean."""
+        """The mean of the timed steps, from which throughput follows."""
         return self.step_s * statistics.fmean(self.factors)
 
     @property
     def nbytes(self) -> int:
-        """Of all gradients."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def slower(self, factor: float) -> "Profile":
-        """The same step, all of whose computation takes ``factor`` times as long."""
+        """The same step with ``factor`` times longer computation."""
         names = ("forward_s", "backward_s", "optimizer_s", "other_s")
         tensors = tuple(
             dataclasses.replace(tensor, needed_s=tensor.needed_s * factor, ready_s=tensor.ready_s * factor)
@@ -83,13 +79,11 @@ class Profile:
         return dataclasses.replace(self, tensors=tensors, **{name: getattr(self, name) * factor for name in names})
 
     def to_dict(self) -> dict:
-        """As JSON takes it."""
         return dataclasses.asdict(self)
 
 
 def from_dict(values: dict) -> Profile:
-    """The opposite of ``Profile.to_dict``.
-
+    """
     >>> tensor = Tensor("w", (2, 3), "", 0.0, 0.5)
     >>> profile = Profile("r", "", "", "cpu", "images", 4, 1.0, 2.0, 0.5, 0.5, (1.0,), (tensor,), (("float32", 8),))
     >>> from_dict(profile.to_dict()) == profile, profile.step_s, profile.nbytes
@@ -101,12 +95,12 @@ def from_dict(values: dict) -> Profile:
 
 
 def read(path: str) -> Profile:
-    """The profile in a record, named by its file or its folder. Raises UserError for a record that has none."""
+    """The profile in a record's file or folder. Raises UserError."""
     return profile_of(record_at(path), path)
 
 
 def record_at(path: str) -> Record:
-    """A record, named by its file or its folder. Raises UserError."""
+    """The record in a file or folder. Raises UserError."""
     place = Path(path).expanduser()
     place = place / "record.json" if place.is_dir() else place
     if not place.is_file():
@@ -115,7 +109,7 @@ def record_at(path: str) -> Record:
 
 
 def profile_of(record: Record, place) -> Profile:
-    """The profile in a record. Raises UserError where it cannot be had, with what to do."""
+    """The profile in a record. Raises UserError where it has none."""
     make = "make one with `make bench MODE=single PROFILE=1`"
     if not record.ok:
         raise UserError(f"{place} is of a run that timed no step (status {record.status}): {make}")
@@ -136,7 +130,7 @@ def profile_of(record: Record, place) -> Profile:
 
 
 def consistent(found: dict, record: Record) -> bool:
-    """Whether a profile has a value for each of its steps, and the run the phases that it divides."""
+    """Whether a profile has all values of each step, and the run all phases."""
     steps = len(found["forward_s"])
     columns = [found["backward_s"]] + [row[name] for row in found["parameters"] for name in ("needed_s", "ready_s")]
     timed = all(record.samples[0].phase_time_s.get(name) for name in PHASES)
@@ -145,8 +139,7 @@ def consistent(found: dict, record: Record) -> bool:
 
 
 def made(record: Record, found: dict) -> Profile:
-    """The profile. Lengths are medians of the timed steps; the hooks' steps say at which share of forward or backward
-    each moment is."""
+    """Phases are medians of the timed steps; the steps with hooks give each moment as a share of its phase."""
     (sample,) = record.samples
     phases = {name: statistics.median(times) for name, times in sample.phase_time_s.items()}
     forward_s, backward_s, optimizer_s = (phases[name] for name in PHASES)

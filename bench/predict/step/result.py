@@ -1,7 +1,7 @@
-"""The forecast of each mode on each number of devices: the step, its interval, and where its time goes; tables, words.
+"""The forecast of a mode on N devices: the step with its interval and terms, as tables and text.
 
-A step ends when its slowest rank has ended. Each rank draws its length from the timed steps of the profile, so on N
-ranks the mean is over the slowest of N draws (``formulas.slowest_shares``).
+A step ends with its slowest rank. Each rank draws one of the profile's timed steps, so the mean is over the slowest of
+N draws (``formulas.slowest_shares``).
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Forecast:
-    """A mode, as its config has it, on ranks devices. step_s: the mean step; low_s, high_s: with what is known of the
-    profile's mean step and of the link at the ends of their intervals, None where neither has one. terms: the step by
-    what it is for. alone_s: one device's mean step; spread: half of its interval, over it."""
+    """step_s: the mean step; low_s, high_s: with the profile's mean step and the link at the ends of their intervals,
+    None where neither has one. terms: of the step. alone_s: one device's mean step; spread: half of its interval over
+    it."""
 
     config: RunConfig
     ranks: int
@@ -40,22 +40,21 @@ class Forecast:
 
     @property
     def mode(self) -> str:
-        """Its name."""
         return self.config.mode
 
     @property
     def throughput(self) -> float:
-        """Units per second over all devices."""
+        """Units per second, over all devices."""
         return self.ranks * self.units / self.step_s
 
     @property
     def efficiency(self) -> float:
-        """Of as many devices that need nothing of each other."""
+        """Throughput over that of as many independent devices."""
         return formulas.scaling_efficiency(self.throughput, self.units / self.alone_s, self.ranks)
 
     @property
     def efficiency_ends(self) -> tuple[float, float] | None:
-        """The efficiency with all at the fast or all at the slow end, the lower one first; None without an interval."""
+        """The lower and upper end; None without an interval."""
         if self.low_s is None:
             return None
         low, high = sorted([(1 - self.spread) / self.low_s, (1 + self.spread) / self.high_s])
@@ -63,25 +62,24 @@ class Forecast:
 
     @property
     def exposed_s(self) -> float:
-        """By how much communication makes the step longer."""
+        """Communication that is not hidden."""
         return sum(seconds for name, seconds in self.terms.items() if name not in (*COMPUTED, SLOWEST))
 
 
 def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Forecast:
-    """A mode's step on so many devices."""
     steps = steps_of(profile, config, ranks, link)
     usual = {name: statistics.fmean(step.terms.get(name, 0.0) for step in steps) for name in TERMS}
     alone = sum(usual.values())
     step_s = mean([step.seconds for step in steps], ranks)
     width = spread(profile)
     low, high = ends(profile, config, ranks, link, width)
-    waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # what is less is rounding
+    waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # otherwise rounding
     terms = {name: seconds for name, seconds in usual.items() if seconds} | {SLOWEST: waited}
     return Forecast(config, ranks, step_s, low, high, terms, profile.units, profile.mean_step_s, width)
 
 
 def alone(profile: Profile, config: RunConfig, link: Link) -> Forecast:
-    """One device without a link to others, by a config of such a mode: DDP on one device, which sends nothing."""
+    """One device, which sends nothing: DDP on one device, with the config of a mode of one device."""
     return dataclasses.replace(forecast(profile, RunConfig(mode="ddp"), 1, link), config=config)
 
 
@@ -91,19 +89,19 @@ def steps_of(profile: Profile, config: RunConfig, ranks: int, link: Link) -> lis
 
 
 def efficiency(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
-    """That of the forecast, without the rest of it."""
+    """Only the efficiency of a forecast."""
     steps = steps_of(profile, config, ranks, link)
     return profile.mean_step_s / mean([step.seconds for step in steps], ranks)
 
 
 def mean(values: list[float], ranks: int) -> float:
-    """Of values in rising order, each as often as it is the slowest of ranks draws."""
+    """The mean of the slowest of ``ranks`` draws from values in rising order."""
     shares = formulas.slowest_shares(len(values), ranks)
     return sum(share * value for share, value in zip(shares, values, strict=True))
 
 
 def spread(profile: Profile) -> float:
-    """Half of the interval of the mean of a profile's steps, over it; 0 with one step, which has none."""
+    """Half of the interval of the mean of a profile's steps, over the mean; 0 with one step."""
     if (count := len(profile.factors)) < 2:
         return 0.0
     middle, low, _ = formulas.mean_interval(list(profile.factors), stats.t_quantile(count - 1, CONFIDENCE))
@@ -113,8 +111,7 @@ def spread(profile: Profile) -> float:
 def ends(
     profile: Profile, config: RunConfig, ranks: int, link: Link, width: float
 ) -> tuple[float | None, float | None]:
-    """The step with the mean of the profile's steps, ``width`` off, and the link at the fast and at the slow end of
-    their intervals."""
+    """The step with the profile's mean step (± ``width``) and the link at the fast and slow ends of their intervals."""
     if len(profile.factors) < 2 and None in (*link.alpha_ends, *link.beta_ends):
         return None, None
     found = []
@@ -129,7 +126,6 @@ def ends(
 
 
 def grid(found: list[Forecast], unit: str) -> Grid:
-    """A row for each mode and number of devices."""
     head = [("mode", False), ("devices", True), ("step ms [95 %]", True), (f"{unit}/s", True), ("efficiency", True),
             ("exposed\ncommunication ms", True)]  # fmt: skip
     rows = [
@@ -141,7 +137,6 @@ def grid(found: list[Forecast], unit: str) -> Grid:
 
 
 def step_cell(each: Forecast) -> str:
-    """The step with its interval."""
     if each.low_s is None:
         return style.number(1e3 * each.step_s)
     return " ".join([style.number(1e3 * each.step_s),
@@ -149,7 +144,7 @@ def step_cell(each: Forecast) -> str:
 
 
 def explained(found: list[Forecast]) -> Grid:
-    """Where the time goes: milliseconds of each step by what they are for."""
+    """The terms of each step, in milliseconds."""
     used = [name for name in TERMS if any(each.terms.get(name) for each in found)]
     head = [("mode", False), ("devices", True), *((name, True) for name in used), ("step", True)]
     rows = [
@@ -161,7 +156,7 @@ def explained(found: list[Forecast]) -> Grid:
 
 
 def standing(profile: Profile, link: Link) -> list[str]:
-    """What a forecast rests on."""
+    """The profile and the link of a forecast."""
     count = len(profile.factors)
     return [
         f"{PREDICTED}, nothing was run: {profile.what}",
@@ -172,7 +167,7 @@ def standing(profile: Profile, link: Link) -> list[str]:
 
 
 def limits(steps: int, link: Link) -> list[str]:
-    """What must be known of the figures. steps: how many were timed for the profile."""
+    """Limitations. steps: number of the profile's timed steps."""
     known = ["the profile's mean step"] * (steps > 1) + ["the measured link"] * (None not in link.beta_ends)
     interval = f"the interval is that of {' and '.join(known)}" if known else "no interval: nothing was measured"
     model = "how far the model itself is off is in no interval; tutorials/manual/forecast.md compares it with emulation"

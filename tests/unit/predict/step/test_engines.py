@@ -141,7 +141,10 @@ def test_zero1_sends_the_weights_after_half_of_the_optimizers_step():
 def test_owners_have_as_much_as_can_be():
     sizes = [8, 7, 6, 5, 4]
     tensors = [dataclasses.replace(PROFILE.tensors[0], name=str(size), shape=(size,)) for size in sizes]
-    assert [sum(t.shape[0] for t in own) for own in engines.owners(tensors, 2)] == [17, 13]  # 8 5 4, 7 6
+    assert [sum(t.shape[0] for t in own) for own in engines.owners(tensors, 2, lambda tensor: tensor.nbytes)] == [
+        17,
+        13,
+    ]  # 8 5 4, 7 6
 
 
 def test_fsdp_over_gloo_waits_for_each_gather_and_each_scatter():
