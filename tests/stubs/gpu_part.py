@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.errors import RunFailed
 from bench.process.ending import signals_as_interrupt
 from bench.proof.gpu_check.base import Answer, NotExercised, Part
-from bench.proof.gpu_check.needs import TWO_GPUS
+from bench.proof.gpu_check.ground import TWO_GPUS
 
 PART = Part("A1", "made up")
 

@@ -1,7 +1,6 @@
-"""Part A1: are the clocks, the memory figures and the data right on this GPU, and does each engine compute right?
+"""Part A1: clocks, memory, data and the computation of each engine on this GPU.
 
-What one GPU hides is asked otherwise: ``nn.DataParallel`` with one device calls its module directly, so here it gets
-the one GPU twice.
+``nn.DataParallel`` with one device calls its module directly, so it gets the GPU twice.
 """
 
 import tempfile
@@ -10,7 +9,7 @@ from pathlib import Path
 from bench.install import horovod_install, horovod_status
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import Answer, Part
-from bench.proof.gpu_check.needs import CXX, HOROVOD, SHORT
+from bench.proof.gpu_check.ground import CXX, HOROVOD, SHORT
 
 PART = Part("A1", "truth: clocks, memory, data, and what each engine computes")
 
@@ -99,14 +98,13 @@ def horovod_hooks(ground):
 
 
 def probes():
-    """The module, which imports torch: only a check needs it, and no plan."""
+    """The module, which imports torch: not for a plan."""
     from bench.proof.gpu_check import probes
 
     return probes
 
 
 def cuda():
-    """The first GPU, as CUDA's current device."""
     import torch
 
     torch.cuda.set_device(device := torch.device("cuda", 0))

@@ -1,4 +1,4 @@
-"""Part A2: the reference of one device: is what is chosen by default the fastest, and as fast as a bare loop?"""
+"""Part A2: one device: whether the defaults are the fastest settings, and as fast as a bare loop."""
 
 import json
 import tempfile
@@ -9,12 +9,11 @@ from bench.errors import RunFailed
 from bench.launch.command import thread_variables
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import NotExercised, Part
-from bench.proof.gpu_check.ground import Ground
-from bench.proof.gpu_check.needs import COMPILES, SHORT
+from bench.proof.gpu_check.ground import COMPILES, SHORT, Ground
 
 PART = Part("A2", "single: the reference of one device, and what is chosen by default")
 DEFAULT = {"plain": False}
-# What the default might be instead: tutorials/manual/options.md says what is known of it without a GPU.
+# Alternatives to the default; see tutorials/manual/options.md.
 INSTEAD = {
     "fp16": {"precision": "fp16"},
     "channels_last=0": {"channels_last": False},
@@ -38,9 +37,8 @@ RUN_S, COMPILED_S, PAIRS = 16, 45, 8
 NO_MEMORY = ("out of memory", "OutOfMemoryError")
 
 
-def measured(**options):
-    """A check: the throughput of a run with these options, with its clocks and memory. One that does not fit into the
-    GPU's memory is no failure of the harness."""
+def add(name: str, seconds: float, *needs: str, **options) -> None:
+    """A run as a check. One that does not fit into the GPU's memory is not a failure."""
 
     def run(ground):
         try:
@@ -50,19 +48,14 @@ def measured(**options):
                 raise NotExercised("it does not fit into this GPU's memory") from None
             raise
 
-    return run
-
-
-def add(name: str, seconds: float, *needs: str, **options) -> None:
-    """A run as a check."""
     if options.get("precision") in ("tf32", "bf16"):
         needs = (*needs, SHORT)
     PART.add(name, f"How fast is single with {name}, and are its clocks and memory right?",
-             measured(**options), seconds, *needs)  # fmt: skip
+             run, seconds, *needs)  # fmt: skip
 
 
-def against_bare(**options):
-    """A check: the harness's loop and a bare script's in turns, in one process."""
+def add_bare(settings: str, seconds: float, *needs: str, **options) -> None:
+    """A comparison with a bare loop as a check."""
 
     def run(ground):
         config = ground.config(**options | {"warmup_steps": 20, "timed_steps": 10})
@@ -70,11 +63,12 @@ def against_bare(**options):
         examples = config.global_batch * config.timed_steps
         return answers.against_bare(blocks["harness_s"], blocks["bare_s"], examples)
 
-    return run
+    PART.add(f"bare loop {settings}", f"Is the loop, {settings}, at least 0.98 times as fast as a bare loop with the "
+             "same settings?", run, seconds, *needs)  # fmt: skip
 
 
 def blocks_of(ground: Ground, config: RunConfig, pairs: int) -> dict[str, list[float]]:
-    """What ``bare_loop`` times in a fresh process: "harness_s", "bare_s" -> seconds of each block. Raises RunFailed."""
+    """bare_loop.py in a fresh process: "harness_s", "bare_s" -> seconds of each block. Raises RunFailed."""
     with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
         words = ["-m", "bench.proof.gpu_check.bare_loop", json.dumps(to_dict(config)), str(pairs), folder]
         variables = {"RANK": "0", **thread_variables(config.threads_per_process)}
@@ -83,12 +77,6 @@ def blocks_of(ground: Ground, config: RunConfig, pairs: int) -> dict[str, list[f
             (last,) = said.strip().splitlines()[-1:] or ["it printed nothing"]
             raise RunFailed(f"bare loop: {'not in time' if code is None else f'exit code {code}'}: {last}")
         return json.loads(Path(folder, "rank0.json").read_text())
-
-
-def add_bare(settings: str, seconds: float, *needs: str, **options) -> None:
-    """A comparison with a bare loop as a check."""
-    PART.add(f"bare loop {settings}", f"Is the loop, {settings}, at least 0.98 times as fast as a bare loop with the "
-             "same settings?", against_bare(**options), seconds, *needs)  # fmt: skip
 
 
 add("what is chosen by default", RUN_S, **DEFAULT)

@@ -1,7 +1,6 @@
-"""Part A3: every mode on the GPUs of this machine, its options, its timeline, and whole trainings.
+"""Part A3: every mode on the GPUs of this machine, its options and timeline, and trainings.
 
-On one GPU a mode of several processes has one rank: that its code runs is shown, and nothing of several ranks. What
-would show nothing at all there needs two GPUs.
+On one GPU a mode of several processes has one rank, which only shows that its code runs.
 """
 
 import tempfile
@@ -10,24 +9,24 @@ from pathlib import Path
 from bench.config.modes import MODES
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import Answer, Part
-from bench.proof.gpu_check.needs import HOROVOD, SHORT, TWO_GPUS
+from bench.proof.gpu_check.ground import HOROVOD, SHORT, TWO_GPUS
 from bench.studies.programs import shown
 
 PART = Part("A3", "modes and training: every mode on all GPUs, options of the engines, whole trainings")
 RUN_S = 15
-IMAGES, SIDE = 400, 256  # of the photographs that are made up, over two classes
+IMAGES, SIDE = 400, 256  # photographs per class, and their size
 PHOTOGRAPHS = {"epochs": 2, "image_size": 128, "workers": 16, "warmup_steps": 1, "model": "resnet18", "decode": "auto"}
 ALONE = ("dp", "independent")  # on one device they are single
 
 
 def run_of(mode: str, *lanes: str, **options):
-    """A check: a run of a mode on all GPUs, with its clocks, its memory, where they should be equal its replicas, and
-    with ``lanes`` the timeline of a step."""
+    """A check of a mode's run on all GPUs: clocks, memory, equal replicas where they should be, and lanes of its
+    timeline."""
 
     def run(ground):
         record = ground.run(mode, 1 if MODES[mode].max_devices == 1 else ground.num_gpus, **options)
-        info, alike = MODES[mode], record.config.sync
-        alike = alike and not info.baseline and info.same_update
+        info = MODES[mode]
+        alike = record.config.sync and not info.baseline and info.same_update
         logs = "".join(path.read_text(errors="replace") for path in Path(record.folder).glob("rank*.log"))
         return answers.both(
             answers.speed(record),
@@ -40,14 +39,13 @@ def run_of(mode: str, *lanes: str, **options):
 
 
 def needs_of(mode: str, options: dict) -> list[str]:
-    """What a run of a mode with these options needs."""
     of_two = mode in ALONE or (MODES[mode].needs and options.keys() & MODES[mode].knobs.keys())  # Horovod sends nothing
     needs = {HOROVOD: MODES[mode].needs, TWO_GPUS: of_two, SHORT: options.get("precision") in ("tf32", "bf16")}
     return [need for need, needed in needs.items() if needed]
 
 
 def add(part: Part, mode: str, **options) -> None:
-    """A run as a check of a part; its name is the mode and what is not at its default."""
+    """A run as a check; its name is the mode and the options."""
     name = " ".join([mode, *(f"{option}={shown(value)}" for option, value in options.items())])
     part.add(name, f"Does {name} run on all GPUs, with equal replicas and the right clocks and memory?",
              run_of(mode, **options), RUN_S, *needs_of(mode, options))  # fmt: skip
@@ -73,8 +71,7 @@ def verify(ground):
 
 
 def explain(part: Part, mode: str) -> None:
-    """A plain run of a mode with the timeline of a step, where it trains, and its settings that are others on GPUs, as
-    checks of a part."""
+    """Checks of a mode's plain run with the timeline, if it trains, and of its settings that differ on GPUs."""
     info = MODES[mode]
     if not info.baseline:
         part.add(f"profile of {mode}", f"Does {mode} run plain, with a compute lane in the timeline of a step?",
@@ -103,7 +100,7 @@ def photographs(ground):
         first = ground.run("ddp", **options)
         again = ground.run("ddp", **options | {"epochs": 3, "resume": first.folder})
     for checkpoint in (path for record in (first, again) for path in Path(record.folder).glob("*.pt")):
-        checkpoint.unlink()  # what is kept is committed
+        checkpoint.unlink()  # records are committed, weights are not
     found = [row["epoch"] for record in (first, again) for row in record.epochs]
     decoder, on_cpu = first.samples[0].facts.get("decoder", ""), ground.device == "cpu"
     why = "no GPU is used" if on_cpu else decode_on_gpu.why_not(torch.device("cuda", 0))
@@ -114,8 +111,7 @@ def photographs(ground):
 
 
 def write_photographs(folder: Path) -> None:
-    """Two classes of JPEGs, smooth random colours, brighter on the left or on the right; IMAGES to train on in each,
-    a tenth of that to validate."""
+    """JPEGs of two classes, brighter on the left or on the right: IMAGES of each to train, a tenth to validate."""
     import numpy as np
     from PIL import Image
 

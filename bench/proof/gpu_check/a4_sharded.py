@@ -1,4 +1,4 @@
-"""Part A4: the modes that a study has only where it names them: sharded data parallelism, and local SGD."""
+"""Part A4: modes that studies include only on request: sharded data parallelism and local SGD."""
 
 from bench.config.modes import MODES
 from bench.proof.gpu_check.a3_training import add, explain

@@ -1,4 +1,4 @@
-"""What a GPU's record must show: each question is a pure function of records. It imports no torch."""
+"""Answers as pure functions of records. No torch is imported."""
 
 import statistics
 
@@ -7,24 +7,21 @@ from bench.proof.gpu_check.base import Answer
 from bench.record.view import Record
 
 LONGEST_LOOK_MS = 50.0  # at NVML: memory is sampled four times a second
-CLOCKS_APART, CLOCKS_APART_S = 0.01, 0.005  # CUDA events against the wall clock: a share, and for short runs seconds
-# Of the host for a batch that is on the device already: a slow GPU's queue may be full, and then it waits in any call.
-LONGEST_WAIT_S, LONGEST_WAIT = 1e-3, 0.05  # or this share of a step
-LANES_APART = 0.02  # the compute lane against the events round the kernels
+CLOCKS_APART, CLOCKS_APART_S = 0.01, 0.005  # CUDA events and wall clock: a share, and for short runs seconds
+LONGEST_WAIT_S, LONGEST_WAIT = 1e-3, 0.05  # seconds, or share of a step: a slow GPU's queue may be full
+LANES_APART = 0.02
 SLOWEST_HARNESS = 0.98  # its throughput over a bare loop's
-WIDEST_SPREAD = 0.03  # of a run's repeats
-FASTER_THAN_DEFAULT = 1.02  # from which a default should be changed
-PARTS_APART = 0.1  # what was asked of the allocator in one step, and the blocks that it allocated in others
+WIDEST_SPREAD = 0.03  # of repeats
+FASTER_THAN_DEFAULT = 1.02  # then the default should change
+PARTS_APART = 0.1  # bytes asked of the allocator in one step, and blocks that it allocated in others
 
 
 def machine(found: dict) -> Answer:
-    """NVML shows the device's memory, soon enough, and the NCCL that is loaded has all that torch calls."""
     loaded, compiled = ([int(part) for part in found[name].split(".")] for name in ("nccl", "nccl of torch"))
     return Answer(found["device seen"] and found["sample ms"] <= LONGEST_LOOK_MS and loaded >= compiled, found)
 
 
 def clocks(record: Record) -> Answer:
-    """The steps' CUDA events add up to what the wall clock says, which is read when the device stands still."""
     part = record.samples[0]
     events = sum(part.step_time_s)
     wall = part.moments["last_timed_step"] - part.moments["first_timed_step"]
@@ -33,7 +30,7 @@ def clocks(record: Record) -> Answer:
 
 
 def phases(record: Record) -> Answer:
-    """No step is shorter than its phases together, of which none is negative: two events in a row may be 0 apart."""
+    """No phase is negative; 0 is possible between two events."""
     part = record.samples[0]
     together = [sum(each) for each in zip(*part.phase_time_s.values(), strict=True)]
     beyond = max(inside - step for inside, step in zip(together, part.step_time_s, strict=True))
@@ -44,7 +41,6 @@ def phases(record: Record) -> Answer:
 
 
 def data_wait(record: Record) -> Answer:
-    """The host takes a batch that is on the device already, and does not wait for it."""
     part = record.samples[0]
     median, step = statistics.median(part.data_wait_s), statistics.median(part.step_time_s)
     ok = median < max(LONGEST_WAIT_S, LONGEST_WAIT * step)
@@ -52,16 +48,13 @@ def data_wait(record: Record) -> Answer:
 
 
 def memory(record: Record) -> Answer:
-    """NVML shows the device's memory, and no process needs more than the device holds. Some containers show no
-    process."""
     rows = record.peak_memory
     process, whole = rows[0].get("nvml_process"), rows[0].get("nvml_device")
-    ok = whole is not None and (process is None or process <= whole)
+    ok = whole is not None and (process is None or process <= whole)  # some containers show no process
     return Answer(ok, {"process GiB": process, "device GiB": whole, "allocated GiB": rows[0].get("torch_allocated")})
 
 
 def memory_parts(record: Record) -> Answer:
-    """What tensors are for adds up to what torch has allocated at the peak, and to no more than it holds."""
     device = record.samples[0].devices[0]
     peak, parts = device["peak_memory_gib"], device["memory_parts"].get("gib", {})
     inside, allocated = sum(parts.get(kind, 0) for kind in TENSORS), peak["torch_allocated"]
@@ -71,52 +64,45 @@ def memory_parts(record: Record) -> Answer:
 
 
 def equal_replicas(record: Record) -> Answer:
-    """All ranks end with the same weights; one rank shows nothing of it."""
     ranks = len(record.samples)
     said = {"ranks": ranks} | ({"equal replicas": "not exercised: one rank"} if ranks == 1 else {})
     return Answer(len({part.final_weights_sha256 for part in record.samples}) == 1, said)
 
 
 def strides(logs: str) -> Answer:
-    """No rank was told that gradients are copied into their buckets in another memory order."""
     warned = "do not match bucket view strides" in logs
     return Answer(not warned, {"warned": "gradients lie otherwise than their buckets"} if warned else {})
 
 
 def lanes(record: Record, *expected: str) -> Answer:
-    """The timeline of a profiled step has these lanes on every rank."""
     seen = [{span["lane"] for span in part.timeline["spans"]} for part in record.samples]
     notes = "; ".join(dict.fromkeys(note for part in record.samples for note in part.timeline["notes"]))
     return Answer(all({*expected} <= each for each in seen), {"lanes": ", ".join(sorted(seen[0])), "notes": notes})
 
 
 def fullest(record: Record) -> Answer:
-    """Under DP device 0 holds most, also without the data, which DATA=synthetic puts there alone."""
     peaks = [row["torch_allocated"] for row in record.peak_memory]
     peaks[0] -= record.samples[0].facts.get("data_on_device_bytes", 0) / 2**30
     return Answer(peaks[0] == max(peaks), {f"device {i} GiB": peak for i, peak in enumerate(peaks)})
 
 
 def speed(record: Record) -> Answer:
-    """A run that is all right, with its throughput."""
     return both(Answer(True, {"examples/s": record.median_throughput}), clocks(record), memory(record))
 
 
 def noted_foreign(record: Record) -> Answer:
-    """Another process on the GPU is in the record."""
     count = record["summary"].get("foreign_gpu_processes")
     return Answer(bool(count), {"foreign processes": count, "examples/s": record.median_throughput})
 
 
 def spread(records: list[Record]) -> Answer:
-    """Repeats of one run differ little in throughput."""
     speeds = [record.median_throughput for record in records]
     apart = max(speeds) / min(speeds) - 1
     return Answer(apart <= WIDEST_SPREAD, {"spread": apart, **{f"run {i} /s": s for i, s in enumerate(speeds, 1)}})
 
 
 def against_bare(harness_s: list[float], bare_s: list[float], examples: int) -> Answer:
-    """The harness's loop is not slower than a bare one: by the median of the pairs of blocks. examples: of a block."""
+    """By the median of the pairs of blocks. examples: per block."""
     ratio = statistics.median(bare / harness for harness, bare in zip(harness_s, bare_s, strict=True))
     speeds = {name: examples / statistics.median(each) for name, each in (("harness", harness_s), ("bare", bare_s))}
     figures = {"ratio": ratio, "pairs": len(bare_s), **{f"{name} examples/s": speed for name, speed in speeds.items()}}
@@ -124,36 +110,32 @@ def against_bare(harness_s: list[float], bare_s: list[float], examples: int) -> 
 
 
 def fastest(default: float, others: dict[str, float]) -> Answer:
-    """No other setting is faster than the default by more than a repeat may differ. All: examples per second."""
     ratios = {name: speed / default for name, speed in others.items()}
     ok = all(ratio <= FASTER_THAN_DEFAULT for ratio in ratios.values())
     return Answer(ok, {"default examples/s": default, **{f"{name} / default": ratio for name, ratio in ratios.items()}})
 
 
 def same_lane(busy_s: float, known_s: float) -> Answer:
-    """What the timeline calls computing is what events round the kernels measured."""
     return Answer(abs(busy_s / known_s - 1) <= LANES_APART, {"lane s": busy_s, "events s": known_s})
 
 
 def within(differences: dict[str, float], bounds: dict[str, float]) -> Answer:
-    """Every difference is a number within its bound."""
     return Answer(all(differences[name] <= bound for name, bound in bounds.items()), differences)  # nan is not
 
 
 def awaited(failure: dict, rank: int) -> Answer:
-    """Of a run in which a rank hung, the others are known to wait for it in a collective."""
+    """The other ranks wait in a collective for the rank that hangs."""
     others = [place for other, place in enumerate(failure.get("where") or []) if other != rank]
     known = [place.get("awaits") or place["function"] for place in others if place and place["collective"]]
     return Answer(len(known) == len(others) > 0, {"the others": ", ".join(known) or "not known to wait"})
 
 
 def failure(found: dict, kind: str, rank: int, left: int) -> Answer:
-    """A run that was broken on purpose says how and on which rank, and leaves no process."""
+    """The run reports the fault and its rank. left: number of processes."""
     ok = (found["kind"], found["rank"], left) == (kind, rank, 0)
     return Answer(ok, {"kind": found["kind"], "rank": found["rank"], "left": left, "message": found["message"]})
 
 
 def both(*answers: Answer) -> Answer:
-    """Several answers as one."""
     figures = {name: value for answer in answers for name, value in answer.figures.items()}
     return Answer(all(answer.ok for answer in answers), figures)

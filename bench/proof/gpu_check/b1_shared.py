@@ -1,8 +1,5 @@
-"""Part B1: two ranks on one GPU, over Gloo and over NCCL: what only several ranks do. No measurement of several GPUs.
-
-At one rank Horovod registers no hooks and ``nn.SyncBatchNorm`` is a plain batch norm. NCCL takes two ranks on one GPU
-from 2.30 on.
-"""
+"""Part B1: two ranks on one GPU, over Gloo and NCCL (from 2.30 on), for code that one rank does not reach: Horovod's
+hooks, ``nn.SyncBatchNorm``."""
 
 import os
 
@@ -10,7 +7,7 @@ from bench.config.modes import MODES
 from bench.measure.nccl import SHARING
 from bench.proof.gpu_check import answers
 from bench.proof.gpu_check.base import Answer, Part
-from bench.proof.gpu_check.needs import HOROVOD, SHARED_NCCL
+from bench.proof.gpu_check.ground import HOROVOD, SHARED_NCCL
 from bench.studies.programs import shown
 
 PART = Part("B1", "shared: two ranks on one GPU, over Gloo and over NCCL")
@@ -22,26 +19,22 @@ SMALL = {"model": "resnet18", "image_size": 64, "share_gpu": True}
 
 
 def pair(ground, mode: str = "ddp", gloo: bool = False, **options):
-    """The record of two ranks on the first GPU."""
     if gloo:
         os.environ[SHARING] = "0"
     return ground.run(mode, 2, **SMALL | options)
 
 
 def judged(record, over: str) -> Answer:
-    """Replicas are equal, clocks are right, and the record says what the ranks talked."""
     said = any(f"share one GPU, over {over}" in note for note in record.notes)
     return answers.both(answers.equal_replicas(record), answers.clocks(record), Answer(said, {"over": over}))
 
 
 def verified(ground, variables: dict) -> Answer:
-    """`bench verify` of two ranks on one GPU, with its control: single against single in two passes."""
     code, said = ground.command(VERIFY, 400, variables)
     return Answer(code == 0, {"verify": said.strip().rpartition("\n")[2]})
 
 
 def add(over: str, mode: str = "ddp", **options) -> None:
-    """A run of two ranks as a check."""
     name = " ".join([over, mode, *(f"{option}={shown(value)}" for option, value in options.items())])
     needs = () if over == "Gloo" else BY_HOROVOD if MODES[mode].needs else NCCL
     PART.add(name, f"Do two ranks on one GPU stay equal with {name}, and are the clocks right?",
@@ -84,8 +77,8 @@ for sharded in ("zero1", "fsdp", "local"):
 
 
 def broken(kind: str, said: str):
-    """A check: rank 1 of two breaks, and the run says so and leaves nobody. Of one that hangs it is also known what the
-    other one waits for: over NCCL its stack does not say so, and torch's flight recorder does."""
+    """A check: rank 1 of two fails, which the run reports, and no process is left. For one that hangs the other rank's
+    collective is known too: over NCCL from torch's flight recorder, not the stack."""
 
     def run(ground):
         limit = {"timeout": 30.0} if kind == "hang" else {}
@@ -98,7 +91,6 @@ def broken(kind: str, said: str):
 
 
 def descendants() -> set:
-    """The processes that this one has started and that are still there."""
     import psutil
 
     return set(psutil.Process().children(recursive=True))

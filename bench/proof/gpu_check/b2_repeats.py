@@ -1,4 +1,4 @@
-"""Part B2: is a figure of this machine the same when it is taken again, and is somebody else on the GPU noticed?"""
+"""Part B2: repeats of a run, and another process on the GPU."""
 
 import subprocess
 import sys

@@ -1,10 +1,8 @@
-"""The harness's loop on one GPU and a bare one with the same settings, in turns, in one process.
+"""The harness's loop and a bare one with the same settings, in alternating blocks of steps in one process.
 
 ``python -m bench.proof.gpu_check.bare_loop CONFIG PAIRS OUT``: CONFIG is JSON, of MODE=single; OUT is a folder for
-``rank0.json``. ``Bare`` is a training script as an engineer writes it for a GPU, with nothing of the harness in it: its
-own model, optimizer, precision and images. Both draw batches from 512 images that lie on the device. Blocks of steps
-take turns, so that what disturbs the machine for seconds cancels, and a block takes from a device that stands still to
-one that does so again. DEVICE=cpu runs the same lines on a CPU: to see that they run, not for a figure.
+``rank0.json``. ``Bare`` is an ordinary GPU training script without the harness. Both draw batches from 512 images on
+the device. A block starts and ends with an idle device. DEVICE=cpu only shows that the code runs.
 """
 
 import json
@@ -31,7 +29,7 @@ POOL, CLASSES = 512, 1000
 
 
 class Harness:
-    """The harness's loop as a run has it, with batches for the untimed steps and ``pairs`` blocks. Files go to out."""
+    """The loop of a run, with batches for the warm-up and ``pairs`` blocks. Files go to ``out``."""
 
     def __init__(self, config: RunConfig, out: Path, pairs: int):
         self.mode = mode = load_mode(config.mode)(config)
@@ -47,12 +45,11 @@ class Harness:
         self.stream = iter(training_batches(config, mode.topology, self.data, steps))
 
     def train(self, steps: int) -> None:
-        """So many steps."""
         self.trainer.train_steps(self.stream, steps)
 
 
 def in_turns(pairs: int, programs: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Blocks of two programs, ``pairs`` of each, the order turned from pair to pair: name -> seconds of each block."""
+    """``pairs`` blocks of each of two programs, in alternating order: name -> seconds of each block."""
     blocks = {name: [] for name in programs}
     for pair in range(pairs):
         for name in list(programs) if pair % 2 else reversed(programs):
@@ -61,8 +58,6 @@ def in_turns(pairs: int, programs: dict[str, Callable[[], float]]) -> dict[str, 
 
 
 class Bare:
-    """Model, optimizer, precision and images of a script; ``train`` is its loop."""
-
     def __init__(self, config: RunConfig):
         self.device, self.batch = torch.device(config.device), config.per_device_batch
         torch.backends.cudnn.benchmark = config.cudnn_benchmark
@@ -80,7 +75,6 @@ class Bare:
         self.labels = torch.randint(CLASSES, (POOL,), device=self.device)
 
     def train(self, steps: int) -> None:
-        """The loop."""
         for _ in range(steps):
             index = torch.randint(POOL, (self.batch,), device=self.device)
             images = self.images[index].contiguous(memory_format=self.order)
@@ -93,7 +87,6 @@ class Bare:
 
 
 def main() -> None:
-    """Build both, warm both up, then PAIRS times a block of each."""
     config, pairs, out = from_dict(json.loads(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3])
     harness, script = Harness(config, out, pairs), Bare(config)
     clock = harness.trainer.clock

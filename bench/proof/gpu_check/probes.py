@@ -1,4 +1,4 @@
-"""What is tried in one process of torch, without a run. Each takes a device, and works on a CPU where that can be."""
+"""Experiments in one process of torch, without a run; most also work on a CPU."""
 
 import copy
 import dataclasses
@@ -30,11 +30,11 @@ from bench.workload.models import build_model
 SAMPLES = 50  # of NVML
 BATCHES = 50
 KERNELS = 20  # of a known sequence, twice
-PAUSE_S = 0.02  # between the two, in which nothing computes
+PAUSE_S = 0.02  # between the two
 
 
 def machine(device: torch.device) -> dict:
-    """Driver, versions, whether NVML knows this process, and what one look at it costs in ms."""
+    """Driver, versions, whether NVML shows this process, and the time of a query in ms."""
     held = torch.zeros(2**20, device=device)
     source, remark = nvml.open_device(**cuda_identity(device.index), position=device.index)
     costs = []
@@ -58,14 +58,14 @@ def machine(device: torch.device) -> dict:
 
 
 def nccl_versions() -> dict[str, str]:
-    """Of the NCCL that is loaded, and of the one that torch was compiled with."""
+    """Of the loaded NCCL, and of the one that torch was compiled with."""
     versions = {"nccl": nccl.loaded_version(), "nccl of torch": torch.cuda.nccl.version()[:3]}
     return {name: ".".join(map(str, version)) for name, version in versions.items()}
 
 
 def kernel_lane(device: torch.device, size: int = 4096) -> tuple[float, float]:
-    """A known sequence of matrix products with a pause in it, in a profiled step: (seconds of the compute lane, seconds
-    by the clock round the two halves)."""
+    """A profiled step of matrix products with a pause: seconds of the compute lane, and by the clock around both
+    halves."""
     timeline = StepTimeline(device, [device])
     left, result = torch.randn(size, size, device=device), torch.empty(size, size, device=device)
     halves, clock = [], StepClock(device)
@@ -91,8 +91,7 @@ def kernel_lane(device: torch.device, size: int = 4096) -> tuple[float, float]:
 
 
 def batches(device: torch.device, data_dir: str, workers: int = 2) -> dict[str, float]:
-    """How many batches of the loader differ on the device from those of the data set: they are sent from pinned memory
-    without waiting, and looked at when all are there."""
+    """The number of batches that differ from the data set's after non-blocking copies from pinned memory."""
     config = plain(device, data="digits", data_dir=data_dir, image_size=64, workers=workers)
     mode = load_mode("single")(config)
     train_set, _ = load_workload(config, device).load(mode, print)
@@ -109,13 +108,13 @@ def batches(device: torch.device, data_dir: str, workers: int = 2) -> dict[str, 
 
 
 def plain(device: torch.device, **options) -> RunConfig:
-    """A resolved config of a small norm-free network on this device."""
+    """A resolved config of a small network without norms."""
     given = {"mode": "single", "model": "resnet18", "data": "synthetic", "norm": "none", "image_size": 64} | options
     return resolve(RunConfig(**given), device.type, os.cpu_count() or 1)
 
 
 def problem(device: torch.device, precision: str = "fp32") -> tuple:
-    """A small norm-free model, images [16, 3, 64, 64], labels, and the context of the forward pass."""
+    """A small model without norms, images [16, 3, 64, 64], labels [16], and the autocast context."""
     config = plain(device, precision=precision, allow_slow=True)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(16, 3, 64, 64, generator=generator).to(device)
@@ -124,20 +123,19 @@ def problem(device: torch.device, precision: str = "fp32") -> tuple:
 
 
 def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """All gradients of one backward pass, as one vector."""
     model.zero_grad()
     nn.functional.cross_entropy(model(images).float(), labels).backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def apart(left: torch.Tensor, right: torch.Tensor) -> float:
-    """The norm of the difference over that of the second."""
+    """Relative error."""
     return ((left - right).norm() / right.norm()).item()
 
 
 def dataparallel(device: torch.device) -> dict[str, float]:
-    """How far the gradients of ``nn.DataParallel`` with two replicas on one GPU are from those of the model alone, and
-    how many of its replicas' forward passes did not compute in bf16 when that was asked for."""
+    """Relative error of ``nn.DataParallel``'s gradients with two replicas on one GPU; the number of replicas that did
+    not compute in bf16."""
     model, images, labels, _ = problem(device)
     alone = gradients(model, images, labels)
     doubled = DataParallel(model, device_ids=[device.index, device.index])
@@ -150,8 +148,8 @@ def dataparallel(device: torch.device) -> dict[str, float]:
     return {"gradients": difference, "not bf16": sum(dtype != torch.bfloat16 for dtype in seen) + abs(2 - len(seen))}
 
 
-# Options of ddp -> how far its gradients at one rank may be from the model's alone: fp16 rounds, and PowerSGD, which
-# sends the first two steps as they are, approximates later ones. A wrong mean would be off by a factor.
+# Options of ddp, and the bound of the relative error: fp16 rounds; PowerSGD sends the first two steps uncompressed. A
+# wrong mean would be off by a factor.
 HOOKS = {
     "plain": ({}, 1e-3),
     "overlap=0": ({"overlap": False}, 1e-3),
@@ -161,11 +159,8 @@ HOOKS = {
 
 
 def hooks(device: torch.device, folder: Path) -> dict[str, float]:
-    """How far the gradients of DDP with each of its hooks are from the model's alone, at one rank over the device's
-    backend; "powersgd later": in its fourth step, which is a number and below 1.
-
-    folder: an empty one, for the ranks to meet.
-    """
+    """Relative errors of DDP's gradients with each hook at one rank; "powersgd later" in its fourth step. folder: an
+    empty one for the store."""
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=dist.FileStore(str(folder / "store"), 1),
@@ -193,9 +188,8 @@ def hooks(device: torch.device, folder: Path) -> dict[str, float]:
 
 
 def horovod_hooks(device: torch.device) -> dict[str, float]:
-    """How far the gradients of Horovod's optimizer at one rank are from the model's alone, and how many of them were
-    not given to be reduced. Of one rank Horovod takes no gradient, unless HOROVOD_ELASTIC=1 says that others may come;
-    it is set after the start, where Horovod would look for those others."""
+    """Relative error of Horovod's gradients at one rank, and the number of gradients that were not sent. At one rank
+    Horovod sends only with HOROVOD_ELASTIC=1, which is set after init(): init() would look for other ranks."""
     import horovod.torch as hvd
 
     hvd.init()

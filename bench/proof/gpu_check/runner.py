@@ -1,49 +1,49 @@
-"""Which checks are begun, each in a process of its own with a limit; what was found, kept at once; the tables.
+"""Runs each check in its own process with a limit, saves each finding immediately, and makes the tables.
 
-A check that was answered before by the same code, with the same options on the same GPUs, is not made again. One that
-would take longer than what is left of the budget is not begun.
+A check that was answered by the same code, options and GPUs is not repeated. One that would exceed the budget is not
+started.
 """
 
 import contextlib
 import datetime
 import hashlib
 import json
+import math
 import os
 import re
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from bench.analysis.tables import Grid
-from bench.config.options import RunConfig, to_dict
-from bench.errors import UserError
+from bench.config.options import RunConfig, from_dict, to_dict
+from bench.errors import BenchError, UserError
 from bench.files import PROJECT, written_whole
 from bench.install.horovod_status import torch_version
 from bench.measure.environment import source_hash
 from bench.measure.nvml import Gpu
 from bench.process import tree
-from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, part_in
-from bench.proof.gpu_check.ground import CHOSEN
-from bench.proof.gpu_check.needs import lacking
+from bench.proof.gpu_check.base import FAILED, NOT_EXERCISED, PROVEN, Check, NotExercised, part_in
+from bench.proof.gpu_check.ground import CHOSEN, Ground, lacking
 
 FILE, LOGS, VERSION = "gpu-check.json", "gpu-check-logs", 1
-GRACE_S = 12.0  # a run that is interrupted ends its ranks, and writes its record
+GRACE_S = 12.0  # an interrupted run ends its ranks, and writes its record
 OUTCOMES = (PROVEN, FAILED, NOT_EXERCISED)
 
 
 class Findings:
-    """What was found, one finding a check, the newest; in OUT/gpu-check.json, which is written whole after each.
-
-    Raises UserError for a file that is none of this."""
+    """The newest finding of each check, in OUT/gpu-check.json, which is replaced after each. Raises UserError for an
+    unreadable file."""
 
     def __init__(self, out: Path):
         self.path = out / FILE
         self.found = self.read()
 
     def read(self) -> dict[tuple, dict]:
-        """(part, check) -> its finding, as the file has them now."""
+        """(part, check) -> finding."""
         try:
             kept = json.loads(self.path.read_text())
             if kept["version"] != VERSION:
@@ -55,18 +55,18 @@ class Findings:
             raise UserError(f"{self.path} cannot be read ({error}): move it away, and begin anew") from None
 
     def of(self, check: Check, key: str) -> dict | None:
-        """The finding of a check, by the same code, options and GPUs; None where there is none."""
+        """The finding of a check with this key, or None."""
         found = self.found.get((check.part, check.name))
         return found if found and found["key"] == key else None
 
     def runs(self, key: str) -> dict[str, str]:
-        """What these findings have run: options -> folder."""
-        mine = [found["runs"] for found in self.found.values() if found["key"] == key]
-        return {options: folder for runs in mine for options, folder in runs.items()}
+        """The runs of all findings with this key: options -> folder."""
+        return {options: folder for found in self.found.values() if found["key"] == key
+                for options, folder in found["runs"].items()}  # fmt: skip
 
     def add(self, found: dict) -> None:
-        """Keep a finding, beside those that a call for another part has written meanwhile. What was not exercised
-        replaces no answer, though one of other code."""
+        """Save a finding beside those that a call for another part has written. One that was not exercised does not
+        replace an answer, even of other code."""
         place, self.found = (found["part"], found["check"]), self.read()
         if found["outcome"] == NOT_EXERCISED and self.found.get(place, found)["outcome"] != NOT_EXERCISED:
             return
@@ -77,8 +77,7 @@ class Findings:
 
 
 def key_of(asked: RunConfig, gpus: list[Gpu]) -> str:
-    """What an answer rests on: what the code does, the options, torch, and which GPUs, by their kind: a cluster gives
-    another one of them to every job. A hash."""
+    """A hash of the code, the options, torch, and the kinds of GPUs: in a cluster every job gets another one."""
     options = {name: to_dict(asked)[name] for name in CHOSEN if name != "out"}
     code = source_hash("proof", "studies", text=False)
     text = json.dumps([code, options, torch_version(), [gpu.name for gpu in gpus], sys.version])
@@ -88,11 +87,8 @@ def key_of(asked: RunConfig, gpus: list[Gpu]) -> str:
 def carry_out(
     modules: list[str], asked: RunConfig, gpus: list[Gpu], budget_s: float, say: Callable[[str], object]
 ) -> list[dict]:
-    """Make the checks of these parts, in order, and return the finding of each. ``say`` is told each at once.
-
-    asked: the options; records and findings go to its ``out``. gpus: those that may be used. budget_s: for all of it.
-    Raises KeyboardInterrupt on Ctrl-C; what was found until then is kept.
-    """
+    """Run the checks of these parts in order; ``say`` gets each finding. Records and findings go to ``asked.out``.
+    Raises KeyboardInterrupt on Ctrl-C; earlier findings are kept."""
     ends, key, findings = time.monotonic() + budget_s, key_of(asked, gpus), Findings(Path(asked.out))
     results = []
     for module in modules:
@@ -120,7 +116,7 @@ def carry_out(
 
 
 def why_not(check: Check, gpus: list[Gpu], left_s: float) -> str:
-    """Why a check is not begun; "" where it is."""
+    """Why a check is not started, or ""."""
     if need := lacking(check.needs, gpus):
         return f"needs {need}"
     if check.seconds > left_s:
@@ -129,15 +125,15 @@ def why_not(check: Check, gpus: list[Gpu], left_s: float) -> str:
 
 
 def make(module: str, check: Check, asked: RunConfig, num_gpus: int, runs: dict, left_s: float) -> dict:
-    """One check in a process of its own: outcome, figures, reason, runs. It is ended at its limit, or with the budget,
-    with all that it has started. The log of one that was not proven is kept in OUT."""
+    """One check in its own process: outcome, figures, reason, runs. At its limit, or the budget's end, it is ended with
+    all its processes. The log is kept in OUT unless it was proven."""
     log = Path(asked.out) / LOGS / f"{check.part}-{re.sub(r'[^A-Za-z0-9.=-]', '-', check.name)}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-gpu-check-") as folder:
         task = {"module": module, "check": check.name, "asked": to_dict(asked), "num_gpus": num_gpus, "runs": runs}
         (Path(folder) / "task.json").write_text(json.dumps(task))
         code = run_child(folder, log, min(check.limit_s, left_s))
-        found = None if code is None else answer_in(Path(folder))  # a run that is ended calls itself interrupted
+        found = None if code is None else answer_in(Path(folder))  # an ended run reports an interrupt
     if found is None:
         nothing = {"figures": {}, "runs": {}}
         if code is not None:
@@ -149,32 +145,60 @@ def make(module: str, check: Check, asked: RunConfig, num_gpus: int, runs: dict,
             found = {"outcome": FAILED, "reason": f"it hung: ended after {check.limit_s:.0f} s", **nothing}
     if found["outcome"] == PROVEN:
         log.unlink()
-        with contextlib.suppress(OSError):  # other logs are in it
+        with contextlib.suppress(OSError):  # not empty
             log.parent.rmdir()
     return found
 
 
 def run_child(folder: str, log: Path, limit_s: float) -> int | None:
-    """Run the check's process, and end all that is left of it: its exit code, or None where it was ended."""
+    """The exit code of the check's process, or None if it was ended."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     variables = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-m", "bench.proof.gpu_check.child", folder]
+    command = [sys.executable, "-m", "bench.proof.gpu_check.runner", folder]
     with log.open("wb") as file:
         return tree.run(command, limit_s, alone_s=GRACE_S, env=variables, stdout=file, stderr=file)
 
 
 def answer_in(folder: Path) -> dict | None:
-    """What a check's process has left; None where it has not come so far."""
     with contextlib.suppress(OSError, ValueError):
         return json.loads((folder / "answer.json").read_text())
     return None
+
+
+def main() -> None:
+    """One check in its own process, ``python -m bench.proof.gpu_check.runner FOLDER``: task.json -> answer.json."""
+    folder = Path(sys.argv[1])
+    task = json.loads((folder / "task.json").read_text())
+    (check,) = [each for each in part_in(task["module"]).checks if each.name == task["check"]]
+    ground = Ground(from_dict(task["asked"]), task["num_gpus"], task["runs"])
+    found = {"figures": {}, "reason": ""}
+    try:
+        answer = check.run(ground)
+        found |= {"outcome": PROVEN if answer.ok else FAILED, "figures": clean(answer.figures)}
+    except NotExercised as why:
+        found |= {"outcome": NOT_EXERCISED, "reason": str(why)}
+    except BenchError as error:
+        found |= {"outcome": FAILED, "reason": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        found |= {"outcome": FAILED, "reason": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+    found["reason"] = found["reason"].replace(str(Path.home()), "~")
+    (folder / "answer.json").write_text(json.dumps(found | {"runs": ground.runs}, allow_nan=False))
+
+
+def clean(figures: dict) -> dict:
+    """Figures for JSON, which has no nan.
+
+    >>> clean({"a": 1.5, "b": float("nan"), "c": None})
+    {'a': 1.5, 'b': 'nan', 'c': None}
+    """
+    return {name: str(f) if isinstance(f, float) and not math.isfinite(f) else f for name, f in figures.items()}
 
 
 # --- in words -----------------------------------------------------------------------------------------------------
 
 
 def sentence(found: dict) -> str:
-    """A finding in one line."""
     return f"{found['part']} {found['check']}: {found['outcome']}: {rests_on(found)} ({found['seconds']:.0f} s)"
 
 
@@ -190,14 +214,12 @@ def rests_on(found: dict) -> str:
 
 
 def table(results: list[dict]) -> Grid:
-    """Every check of the parts that were asked for, with what came of it."""
     rows = [[found["part"], found["check"], found["outcome"], rests_on(found)] for found in results]
     return Grid([("part", False), ("check", False), ("outcome", False), ("reason or figures", False)], rows)
 
 
 def counted(results: list[dict]) -> str:
-    """How many were proven, failed and not exercised.
-
+    """
     >>> counted([{"outcome": "proven"}, {"outcome": "proven"}, {"outcome": "failed"}])
     '2 proven, 1 failed, 0 not exercised'
     """
@@ -206,8 +228,7 @@ def counted(results: list[dict]) -> str:
 
 
 def plan(modules: list[str], findings: Findings | None = None, key: str = "", num_gpus: int = 1) -> list[str]:
-    """What these parts would do on so many GPUs, and how long: a line per part, and one per check. findings: those that
-    are there."""
+    """The parts, their checks and times. findings: the existing ones."""
     lines, total = [], 0.0
     for module in modules:
         part = part_in(module)
@@ -221,3 +242,7 @@ def plan(modules: list[str], findings: Findings | None = None, key: str = "", nu
             lines.append(f"  {check.seconds:4.0f} s  {check.name}{done}: {check.question}{needs}")
     where = "a recent GPU" if num_gpus == 1 else f"{num_gpus} recent GPUs"
     return [*lines, f"in all {total / 60:.0f} minutes at most on {where}"]
+
+
+if __name__ == "__main__":
+    main()

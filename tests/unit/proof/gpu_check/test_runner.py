@@ -19,7 +19,7 @@ from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.measure import environment
 from bench.measure.nvml import Gpu
-from bench.proof.gpu_check import base, needs, runner
+from bench.proof.gpu_check import base, ground, runner
 from tests.runs import ROOT
 
 pytestmark = pytest.mark.slow
@@ -179,7 +179,7 @@ def test_no_part_takes_more_than_ten_minutes_and_every_name_is_there_once():
         assert part.name == name and part.seconds_on(2) <= base.LONGEST_S
         assert len({check.name for check in part.checks}) == len(part.checks)
         assert all(check.question.endswith(("?", ".)")) for check in part.checks)
-        assert {need for check in part.checks for need in check.needs} <= needs.NEEDS.keys()
+        assert {need for check in part.checks for need in check.needs} <= ground.NEEDS.keys()
 
 
 def test_the_whole_takes_half_an_hour_on_one_gpu_and_the_manual_says_what_of_it_a_part_takes():
@@ -213,8 +213,8 @@ def test_an_answer_rests_on_what_the_code_does(file, code, asked_again, tmp_path
 
 def test_what_a_machine_lacks_is_said():
     old = Gpu(0, "GPU-1", "Test GPU", 16.0, None, "7.5")
-    assert needs.lacking((needs.TWO_GPUS,), [GPU]) == "2 GPUs" and not needs.lacking((needs.TWO_GPUS,), [GPU, old])
-    assert needs.lacking((needs.SHORT,), [old]) == needs.SHORT and not needs.lacking((needs.SHORT,), [GPU])
+    assert ground.lacking((ground.TWO_GPUS,), [GPU]) == "2 GPUs" and not ground.lacking((ground.TWO_GPUS,), [GPU, old])
+    assert ground.lacking((ground.SHORT,), [old]) == ground.SHORT and not ground.lacking((ground.SHORT,), [GPU])
 
 
 def bench(*words: str, **variables) -> subprocess.CompletedProcess:
