@@ -36,7 +36,7 @@ STEPS = {"warmup_steps": 2, "timed_steps": 10}  # in the first DDP finds its buc
 def run(args) -> int:
     """Check what is asked for, here and before anything starts; then make the cluster, or use the one around."""
     dilate = args.dilate or 1.0
-    profile = profiles.read(needed("COMPUTE", args.compute))
+    profile = profiles.profile_of(profiles.record_at(needed("COMPUTE", args.compute)), args.compute)
     asked = check(args)
     if CLUSTER in os.environ:
         if args.nodes or args.rate or args.latency:

@@ -81,7 +81,7 @@ def link_of(args, profile: profiles.Profile) -> links.Link:
                         "LINK_INSIDE=1200gbit,4us")  # fmt: skip
     if not args.link_inside:
         return link
-    return link.with_inside(per_node, links.without_heads("LINK_INSIDE", args.link_inside, carrier))
+    return link.with_inside(per_node, links.said(args.link_inside, carrier, inside=True))
 
 
 def modes_of(args) -> list[str]:

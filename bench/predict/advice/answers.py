@@ -72,23 +72,17 @@ class Compared(NamedTuple):
         """Whether a difference large enough to matter was found."""
         return self.found.verdict in ("faster", "slower")
 
+    def shows_faster(self, way: Way) -> bool:
+        return self.found.verdict == ("faster" if way is self.b else "slower")
+
 
 class Choice(NamedTuple):
-    """best: the fastest by its mean. advised: the simplest without a difference found from it. against: each other way,
-    with its comparison with ``best``."""
+    """best: the fastest by its mean. advised: the simplest without a difference found from it. pairs: of each other way
+    with ``best``."""
 
     advised: Way
     best: Way
-    against: list[tuple[Way, Compared]]
-
-
-class Distribution(NamedTuple):
-    """The best distributed way against one process."""
-
-    pays: bool
-    alone: Way
-    best: Way
-    pair: Compared
+    pairs: list[Compared]
 
 
 def compared(ways, one: Way, other: Way, looks: int = 1, disturbed: bool = False) -> Compared:
@@ -109,20 +103,19 @@ def candidates(ways) -> list[Way]:
 def choose(ways, looks: int = 1, disturbed: bool = False) -> Choice:
     ways = candidates(ways)
     best, others = fastest(ways), sorted(ways, key=lambda way: way.rank)
-    against = [(way, compared(ways, way, best, looks, disturbed)) for way in others if way is not best]
-    near = [way for way, pair in against if not pair.differs]
-    return Choice(min([best, *near], key=lambda way: way.rank), best, against)
+    pairs = [compared(ways, way, best, looks, disturbed) for way in others if way is not best]
+    near = [way for pair in pairs if not pair.differs for way in (pair.a, pair.b)]
+    return Choice(min([best, *near], key=lambda way: way.rank), best, pairs)
 
 
-def distribution(ways, looks: int = 1) -> Distribution | None:
-    """None where one process or a distributed way was not measured."""
+def distribution(ways, looks: int = 1) -> tuple[Way, Way, Compared] | None:
+    """One process, the best distributed way, and the comparison of both; None where one of them was not measured."""
     ways = candidates(ways)
     alone, others = [way for way in ways if way.alone], [way for way in ways if not way.alone]
     if not alone or not others:
         return None
     first, best = alone[0], fastest(others)
-    pair = compared(ways, first, best, looks)
-    return Distribution(pair.found.verdict == ("faster" if pair.b is best else "slower"), first, best, pair)
+    return first, best, compared(ways, first, best, looks)
 
 
 def mode_lines(facts: Facts) -> list[str]:
@@ -130,14 +123,14 @@ def mode_lines(facts: Facts) -> list[str]:
     lines = [f"use {found.advised.label}: {found.advised.info.summary}"]
     if found.advised is not found.best:
         lines.append(f"{found.best.label} is not shown to be faster, and {found.advised.label} is simpler")
-    return lines if found.against else [*lines, "nothing else was measured"]
+    return lines if found.pairs else [*lines, "nothing else was measured"]
 
 
 def evidence_lines(facts: Facts) -> list[str]:
     """The comparisons behind the choice, each pair once."""
     if not candidates(facts.ways):
         return []
-    pairs = [pair for _, pair in choose(facts.ways, facts.looks, facts.disturbed).against]
+    pairs = choose(facts.ways, facts.looks, facts.disturbed).pairs
     return [pair.found.sentence(pair.a.label, pair.b.label) for pair in pairs]
 
 
@@ -145,11 +138,12 @@ def distribution_lines(facts: Facts) -> list[str]:
     found = distribution(facts.ways, facts.looks)
     if not found:
         return []
-    if found.pays:
-        return [f"distribute: {found.best.label} on {found.best.config.num_devices} devices"]
-    one = "one process on one GPU" if found.alone.config.device == "cuda" else "one process with all threads"
-    why = "is slower" if found.pair.differs else "is not shown to be faster"
-    return [f"{one}; do not distribute: {found.best.label}, the fastest distributed mode, {why}"]
+    alone, best, pair = found
+    if pair.shows_faster(best):
+        return [f"distribute: {best.label} on {best.config.num_devices} devices"]
+    one = "one process on one GPU" if alone.config.device == "cuda" else "one process with all threads"
+    why = "is slower" if pair.differs else "is not shown to be faster"
+    return [f"{one}; do not distribute: {best.label}, the fastest distributed mode, {why}"]
 
 
 # --- what holds a step back, and what to try ----------------------------------------------------------------------

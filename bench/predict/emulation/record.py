@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from bench import formulas
 from bench.analysis import style
 from bench.analysis.tables import Grid
@@ -20,7 +22,6 @@ from bench.config import tasks
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.launch.cluster.plan import rate_words
-from bench.predict.step import profile as profiles
 from bench.predict.step.profile import Profile
 from bench.record.read import check_ranks, parsed
 from bench.record.schema import BadRecord, check_kind
@@ -67,18 +68,9 @@ class Plan:
         return tasks.text_of("emulate", str(path.resolve()))
 
 
-def plan_from_dict(values: dict) -> Plan:
-    """
-    >>> profile = Profile("r", "", "", "cpu", "images", 4, 1.0, 2.0, 0.5, 0.5, (1.0,), (), ())
-    >>> plan_from_dict(Plan(profile, 4.0).to_dict()) == Plan(profile, 4.0)
-    True
-    """
-    return Plan(**values | {"profile": profiles.from_dict(values["profile"])})
-
-
 def read_plan(probe: str) -> Plan:
     _, path = tasks.parse(probe)
-    return plan_from_dict(json.loads(Path(path).read_text()))
+    return msgspec.json.decode(Path(path).read_text(), type=Plan)
 
 
 def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
@@ -92,9 +84,6 @@ def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
     draw = random.Random(f"{seed} {rank}")
     while True:
         yield draw.choice(factors)
-
-
-# --- the record ---------------------------------------------------------------------------------------------------
 
 
 def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, parts: list[dict], facts: dict):
@@ -136,7 +125,7 @@ class EmulationRecord(Record):
 
     @cached_property
     def plan(self) -> Plan:
-        return plan_from_dict(self.data["plan"])
+        return msgspec.convert(self.data["plan"], Plan)
 
     @property
     def samples(self) -> list:

@@ -14,10 +14,9 @@ from bench.config.modes import MODES
 from bench.config.options import RunConfig, to_dict, unchecked
 from bench.measure.memory_parts import TENSORS, Trace, at_peak
 from bench.predict.memory.step import STEPPED, STEPPING, Step, between, simulate
+from bench.predict.step.engines import FUSION_MIB, MIB
 from bench.workload.images.synthetic import POOL
 
-MIB = 2**20
-FUSION_MIB = 128  # Horovod's own HOROVOD_FUSION_THRESHOLD
 PHASES = {**dict.fromkeys(("optimizer step", STEPPING, STEPPED), "optimizer"), "synchronize": "end of backward"}
 
 
@@ -33,21 +32,16 @@ class Device(NamedTuple):
 
 
 def of_devices(config: RunConfig, num_outputs: int, simulate: Callable = simulate) -> list[Device]:
-    """The peak of each device; on a CPU, of each process. simulate: (config, num_outputs, replicas) -> Step.
+    """The peak of each device; on a CPU, of each process. simulate: (config, num_outputs, replicas) -> Step. To the
+    simulated step of one device
 
-    - single, independent: the simulated step.
-    - ddp adds buckets, a second copy of the gradients from the first step on. With GRADIENT_AS_BUCKET_VIEW gradients
-      are views of the buckets: one copy, always there.
-    - horovod adds its fusion buffer of FUSION_MB from two ranks on; on a CPU at most the size of the gradients, because
-      untouched memory has no pages.
-    - zero1: as ddp, but each rank has the optimizer's state of its own parameters, and steps only these.
-    - fsdp: 1/N of weights, gradients and optimizer state; also, whole, the block that computes, the gathered part of
-      the next one, and the gradients that are being scattered.
-    - compression adds copies of half the size; PowerSGD its error, as large as the gradients.
-    - dp on GPUs: device 0 has the originals, all images, all gathered outputs, and at the end of backward its own
-      gradients beside the sum of all; each other device has copies of weights and buffers, and their gradients until
-      they are summed.
-    - dp on a CPU: one process with all replicas, simulated as such.
+    - ddp adds buckets, a second copy of the gradients (with GRADIENT_AS_BUCKET_VIEW gradients are views of them);
+    - horovod adds its fusion buffer; on a CPU at most the size of the gradients: untouched memory has no pages;
+    - zero1 adds buckets, and has the optimizer's state of each rank's own parameters, and steps only these;
+    - fsdp has 1/N of weights, gradients and state, and gathered blocks and gradients that are being scattered;
+    - compression adds copies of half the size; PowerSGD its error, as large as the gradients;
+    - dp on GPUs adds, on device 0, all images and outputs, and the sum of gradients at the end of backward; the other
+      devices have copies of weights and buffers, and gradients until they are summed. On a CPU it is one process.
 
     The pool of DATA=synthetic is on each process's device, under dp on device 0.
     """

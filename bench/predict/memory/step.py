@@ -1,12 +1,10 @@
 """A simulated step: ``Trainer.take_step`` with tensors that have shapes but no data (torch's FakeTensorMode), which
 records every allocation and release of memory in forward, backward and the optimizer's step."""
 
-import contextlib
 import functools
 import itertools
 import logging
 import weakref
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -17,7 +15,6 @@ from torch.utils._pytree import tree_iter
 from bench.config.data_sets import info_of
 from bench.config.modes import MODES
 from bench.config.options import KNOBS, UNSET, RunConfig, to_dict, unchecked
-from bench.config.sections import Execution
 from bench.errors import UserError
 from bench.measure.memory_parts import Trace
 from bench.modes import load_mode
@@ -106,9 +103,10 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
     owners = config.num_devices if shards == ("optimizer state",) else 0
     several = {"mode": config.mode, "num_devices": replicas} if replicas > 1 else {}  # devices of one process
     planned = unchecked(to_dict(config) | LEFT_OUT | {"norm": norm} | several)
+    logger = logging.getLogger("torch._subclasses.fake_tensor")  # logs a traceback of shapes that do not fit
+    before, logger.disabled = logger.disabled, True
     try:
-        with unlogged("torch._subclasses.fake_tensor"):  # torch logs a traceback of shapes that do not fit
-            return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
+        return simulated(planned, num_outputs, replicas, "weights" in shards, owners)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -117,14 +115,6 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
         raise UserError(
             f"the memory of MODEL={config.model} cannot be predicted: {reason(error)}. MEMORY=1 measures it in a run"
         ) from error
-
-
-@contextlib.contextmanager
-def unlogged(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
     finally:
         logger.disabled = before
 
@@ -178,7 +168,9 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         for _ in range(2):
             older = {coming.place_of(tensor) for kind, tensor in holdings(trainer) if kind == "gradients"}
             coming.events.clear(), phases.clear(), [moments.clear() for moments in marks]
-            batch = prepared(config, raw, as_it_is)
+            batch = raw if as_it_is else raw.float()
+            if config.channels_last and isinstance(batch, torch.Tensor) and batch.dim() == 4:
+                batch = batch.contiguous(memory_format=torch.channels_last)
             trainer.take_step(batch, targets)
             trainer.clock.step_done(0.0)
             noted = {coming.place_of(tensor): "images" for tensor in tensors((raw, batch, targets))}
@@ -242,9 +234,3 @@ def between(first: Step, second: Step, batches: tuple[int, int], batch: int) -> 
     events = [(place, size(one, other)) for (place, one), (_, other) in zip(a.events, b.events, strict=True)]
     after = {place: size(one, b.after[place]) for place, one in a.after.items()}
     return first._replace(trace=a._replace(events=events, after=after), output=size(first.output, second.output))
-
-
-def prepared(config: Execution, raw, as_it_is: bool):
-    images = raw if as_it_is else raw.float()
-    last = config.channels_last and isinstance(images, torch.Tensor) and images.dim() == 4
-    return images.contiguous(memory_format=torch.channels_last) if last else images

@@ -90,10 +90,7 @@ def mapped(asked: Asked, ways: list[Way], ranks: int) -> list[list[str]]:
 
 
 def middles(ends: tuple[float, float]) -> list[float]:
-    """
-    >>> middles((0.0, 2.0 * CELLS))[:2]
-    [1.0, 3.0]
-    """
+    """Of the cells of an axis."""
     size = (ends[1] - ends[0]) / CELLS
     return [ends[0] + size * (cell + 0.5) for cell in range(CELLS)]
 
@@ -173,8 +170,8 @@ def cell_of(place: Place) -> tuple[int, int]:
 def middle_of(
     cells: list[list[str]], label: str, marks: list[tuple[int, int]] = (), free: int = 0
 ) -> tuple[int, int, int]:
-    """(row, column, size of the square of one winner around it) of the cell deepest within its region that has ``free``
-    cells without a mark on every side; of several, the one nearest to the middle of the map. Size 0 if there is none.
+    """(row, column, distance to the edge of its region) of the cell deepest within its region that has ``free`` cells
+    without a mark on every side; of several, the one nearest to the middle of the map. Distance 0 if there is none.
 
     >>> cells = [["a"] * 3 + ["b"]] * 3
     >>> middle_of(cells, "a"), middle_of(cells, "b"), middle_of(cells, "b", free=1)
@@ -182,24 +179,17 @@ def middle_of(
     >>> middle_of(cells, "a", marks=[(1, 1)])
     (1, 2, 1)
     """
-    high, wide = len(cells), len(cells[0])
+    import numpy as np
+    from scipy.ndimage import distance_transform_cdt
+
+    depth = distance_transform_cdt(np.pad(np.array(cells) == label, 1), "chessboard")[1:-1, 1:-1]
+    high, wide = depth.shape
     found = [(0, 0, 0)]
     for row, column in itertools.product(range(free, high - free), range(free, wide - free)):
         near = any(max(abs(row - y), abs(column - x)) <= free for y, x in marks)
-        if cells[row][column] == label and not near:
-            found.append((row, column, around(cells, row, column)))
+        if depth[row, column] and not near:
+            found.append((row, column, int(depth[row, column])))
     return max(found, key=lambda each: (each[2], -abs(each[0] - high // 2) - abs(each[1] - wide // 2)))
-
-
-def around(cells: list[list[str]], row: int, column: int) -> int:
-    """The largest square of one winner around a cell: 1 is the cell only, 2 with its neighbours."""
-    size = 1
-    while row >= size and column >= size and row + size < len(cells) and column + size < len(cells[0]) and all(
-        cells[y][x] == cells[row][column]
-        for y in range(row - size, row + size + 1) for x in range(column - size, column + size + 1)
-    ):  # fmt: skip
-        size += 1
-    return size
 
 
 def draw_equal(axes, asked: Asked, ranks: int) -> None:

@@ -5,7 +5,10 @@ All ranks do the same at the same time, so one rank is simulated. Times are seco
 modelled: sums and copies of bytes, PowerSGD's matrix products, cores that communication takes from computation.
 """
 
+import dataclasses
+import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -54,7 +57,7 @@ class Step:
         return sum(seconds for name, seconds in self.terms.items() if name not in COMPUTED)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Message:
     """It can be sent at ready_s, and takes latency_s, then wire_s on an otherwise idle link."""
 
@@ -63,16 +66,8 @@ class Message:
     latency_s: float
     wire_s: float
     nbytes: int
-
-
-@dataclass
-class Sending:
-    """A message that is being sent, with its remaining latency and wire time."""
-
-    message: Message
-    begin_s: float
-    latency_s: float
-    wire_s: float
+    begin_s: float = 0.0
+    end_s: float = 0.0
 
 
 def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float, float, int]]:
@@ -84,12 +79,12 @@ def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float,
     >>> carried(two, at_once=2)  # from 1 on each has half: a needs 1 more, so 2 s
     [('a', 0.0, 3.0, 1), ('b', 1.0, 4.0, 1)]
     """
-    messages = list(messages)
-    waiting, active, ended, now = messages[::-1], [], {}, 0.0
+    messages = [dataclasses.replace(message) for message in messages]  # their times count down to 0
+    waiting, active, now = messages[::-1], [], 0.0
     while waiting or active:
         while waiting and len(active) < at_once and waiting[-1].ready_s <= now:
-            message = waiting.pop()
-            active.append(Sending(message, now, message.latency_s, message.wire_s))
+            active.append(waiting.pop())
+            active[-1].begin_s = now
         if not active:
             now = waiting[-1].ready_s
             continue
@@ -105,13 +100,9 @@ def carried(messages: Iterable[Message], at_once: int) -> list[tuple[str, float,
                 each.latency_s = 0.0 if ends else each.latency_s - seconds
             else:
                 each.wire_s = 0.0 if ends else each.wire_s - seconds / sharing
-        for each in [each for each in active if each.latency_s + each.wire_s <= 0]:
-            active.remove(each)
-            ended[id(each.message)] = (each.message.name, each.begin_s, now, each.message.nbytes)
-    return [ended[id(message)] for message in messages]
-
-
-# --- DDP ----------------------------------------------------------------------------------------------------------
+            each.end_s = now
+        active = [each for each in active if each.latency_s + each.wire_s > 0]
+    return [(each.name, each.begin_s, each.end_s, each.nbytes) for each in messages]
 
 
 def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
@@ -135,7 +126,8 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
             sent = message.ready_s + late
             late += message.latency_s + message.wire_s
             step.sent.append((message.name, sent, message.ready_s + late, message.nbytes))
-        step.computed = [*step.computed[:-1], *between(step.sent, begin, step.seconds + late)]
+        moments = [begin, *(moment for _, *moments, _ in step.sent for moment in moments), step.seconds + late]
+        step.computed[-1:] = [(BACKWARD, *ends) for ends in zip(moments[::2], moments[1::2], strict=True)]
         step.add(GRADIENTS, late)
     else:
         step.sent = carried(messages, link.at_once if config.overlap else 1)
@@ -176,16 +168,6 @@ def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchang
     return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
 
 
-def between(sent: list[tuple[str, float, float, int]], begin: float, end: float) -> list[tuple[str, float, float]]:
-    """The computation of a backward pass that waits for each of its messages.
-
-    >>> between([("bucket 0", 2.0, 3.0, 1), ("bucket 1", 4.0, 5.0, 1)], 1.0, 5.0)
-    [('backward', 1.0, 2.0), ('backward', 3.0, 4.0), ('backward', 5.0, 5.0)]
-    """
-    ends = [begin, *(moment for _, *moments, _ in sent for moment in moments), end]
-    return [(BACKWARD, ends[i], ends[i + 1]) for i in range(0, len(ends), 2)]
-
-
 def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
     ring = link.of_ring(ranks)
     return formulas.ring_all_reduce_s(nbytes, ranks, ring.alpha_s, ring.beta_s) + idle_s(nbytes, ranks, link)
@@ -216,9 +198,6 @@ def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
         inside = min(ranks, link.per_node)
         seconds += formulas.tree_broadcast_s(nbytes, inside, link.inside.alpha_s, link.inside.beta_s)
     return seconds
-
-
-# --- Horovod ------------------------------------------------------------------------------------------------------
 
 
 def horovod(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
@@ -265,9 +244,6 @@ def fusions(tensors: list[Tensor], most: float) -> list[list[Tensor]]:
     return found
 
 
-# --- ZeRO-1 -------------------------------------------------------------------------------------------------------
-
-
 def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     """DDP with ``ZeroRedundancyOptimizer``: the optimizer's step of the rank that owns most, then every parameter is
     broadcast by its owner."""
@@ -276,11 +252,9 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     step.computed.pop()
     seconds = step.terms.pop(OPTIMIZER)
     step.add(OPTIMIZER, seconds * max(sum(tensor.nbytes for tensor in own) for own in owned) / profile.nbytes)
-    messages = [
-        Message(WEIGHTS, step.seconds, broadcast_s(0, ranks, link), broadcast_s(tensor.nbytes, ranks, link)
-                - broadcast_s(0, ranks, link), tensor.nbytes)
-        for own in owned for tensor in own
-    ]  # fmt: skip
+    latency_s, sizes = broadcast_s(0, ranks, link), [tensor.nbytes for own in owned for tensor in own]
+    messages = [Message(WEIGHTS, step.seconds, latency_s, broadcast_s(nbytes, ranks, link) - latency_s, nbytes)
+                for nbytes in sizes]  # fmt: skip
     sent = carried(messages, link.at_once)
     step.add(WEIGHTS, max(end for _, _, end, _ in sent) - step.seconds)
     step.sent += sent
@@ -302,9 +276,6 @@ def owners(tensors: Iterable, ranks: int, size: Callable[[object], int]) -> list
     return owned
 
 
-# --- FSDP ---------------------------------------------------------------------------------------------------------
-
-
 def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
     """One step of ``fully_shard``: a block's weights are gathered before it computes, forward and backward, and its
     gradients scattered. Parameters outside of blocks are gathered first, kept, and scattered last. On GPUs collectives
@@ -312,17 +283,16 @@ def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
     step, line = Step(), Line(link, ranks, ahead=0 if link.carrier == "gloo" else config.prefetch or 1)
     step.add(REST, profile.other_s)
     line.now = line.free = profile.other_s
-    sizes = {}
+    sizes = Counter()
     for tensor in profile.tensors:
-        sizes[tensor.block] = sizes.get(tensor.block, 0) + tensor.nbytes
+        sizes[tensor.block] += tensor.nbytes
     forward, backward = passes_of(profile)
     rest = sizes.pop("", 0)
     if rest:
         line.gather("the rest", rest)
         line.wait("the rest")
     line.computes(FORWARD, forward, sizes, gathers=True)
-    if backward:
-        line.computes(BACKWARD, backward, sizes, gathers=config.reshard, scatters=True)
+    line.computes(BACKWARD, backward, sizes, gathers=config.reshard, scatters=True)
     if rest:
         line.scatter("the rest", rest)
     line.now = max(line.now, line.free)
@@ -339,26 +309,17 @@ def fsdp(profile: Profile, config: Fsdp, ranks: int, link: Link) -> Step:
 def passes_of(profile: Profile) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """(block, seconds) of computation in order, forward and backward; "" is outside of blocks. In forward a parameter's
     time is from its first use to that of the next; in backward it ends with its gradient."""
-    forward, uses = [], sorted(profile.tensors, key=lambda tensor: tensor.needed_s)
-    ends = [tensor.needed_s for tensor in uses[1:]] + [profile.forward_s]
-    begin = 0.0
-    for tensor, end in zip(uses, ends, strict=True):
-        put(forward, tensor.block, end - begin)
-        begin = end
-    backward, begin = [], 0.0
-    for tensor in in_ready_order(profile):
-        put(backward, tensor.block, tensor.ready_s - begin)
-        begin = tensor.ready_s
-    put(backward, backward[-1][0], profile.backward_s - begin)
-    return forward, backward
-
-
-def put(passes: list[tuple[str, float]], block: str, seconds: float) -> None:
-    """Add time of a block."""
-    if passes and passes[-1][0] == block:
-        passes[-1] = (block, passes[-1][1] + seconds)
-    else:
-        passes.append((block, seconds))
+    uses, ready = sorted(profile.tensors, key=lambda tensor: tensor.needed_s), in_ready_order(profile)
+    begins = [0.0, *(tensor.needed_s for tensor in uses[1:]), profile.forward_s]
+    ends = [0.0, *(tensor.ready_s for tensor in ready), profile.backward_s]
+    forward = [tensor.block for tensor in uses], begins
+    backward = [*(tensor.block for tensor in ready), ready[-1].block], ends
+    found = []
+    for blocks, moments in (forward, backward):
+        lengths = [end - begin for begin, end in itertools.pairwise(moments)]
+        same = itertools.groupby(zip(blocks, lengths, strict=True), key=lambda entry: entry[0])
+        found.append([(block, sum(seconds for _, seconds in entries)) for block, entries in same])
+    return tuple(found)
 
 
 class Line:

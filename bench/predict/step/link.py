@@ -64,35 +64,24 @@ class Link:
         return dataclasses.replace(self, per_node=per_node, inside=inside, words=words)
 
 
-def said(text: str, carrier: str) -> Link:
-    """The link in LINK=RATE,LATENCY, at the share of the rate that TCP over Ethernet leaves. Raises UserError.
+def said(text: str, carrier: str, inside: bool = False) -> Link:
+    """The link in LINK=RATE,LATENCY, at the share of the rate that TCP over Ethernet leaves; inside of a node
+    (LINK_INSIDE) at the full rate. Raises UserError.
 
     >>> said("100mbit,1ms", "gloo").alpha_s, round(1e-6 / said("100mbit,1ms", "gloo").beta_s, 2)
     (0.001, 11.7)
-    """
-    rate, latency_s, words = parts_of("LINK", text)
-    beta_s = BYTE / (rate * formulas.tcp_payload_share())
-    return Link(latency_s, beta_s, f"{words}, TCP over Ethernet", carrier, rate_mbit=rate)
-
-
-def without_heads(name: str, text: str, carrier: str) -> Link:
-    """The link in RATE,LATENCY of a variable, at its full rate, as between devices of one node. Raises UserError.
-
-    >>> round(1e-9 / without_heads("LINK_INSIDE", "1200gbit,4us", "nccl").beta_s, 6)
+    >>> round(1e-9 / said("1200gbit,4us", "nccl", inside=True).beta_s, 6)
     150.0
     """
-    rate, latency_s, words = parts_of(name, text)
-    return Link(latency_s, BYTE / rate, words, carrier)
-
-
-def parts_of(name: str, text: str) -> tuple[float, float, str]:
-    """RATE,LATENCY in Mbit/s and s, and both in words. Raises UserError."""
+    name = "LINK_INSIDE" if inside else "LINK"
     rate_text, _, latency_text = text.partition(",")
     rate = rate_of(name, text, rate_text)
-    latency = quantity(latency_text, UNITS_OF_TIME)  # in ms
-    if latency is None:
+    latency_ms = quantity(latency_text, UNITS_OF_TIME)
+    if latency_ms is None:
         raise UserError(f"{name}={text} is no link: {WANTED}")
-    return rate, latency / 1000, f"{rate_words(rate)} and {latency_text} one way"
+    words = f"{rate_words(rate)} and {latency_text} one way{'' if inside else ', TCP over Ethernet'}"
+    share = 1.0 if inside else formulas.tcp_payload_share()
+    return Link(latency_ms / 1000, BYTE / (rate * share), words, carrier, rate_mbit=rate)
 
 
 def rate_of(name: str, given: str, text: str) -> float:

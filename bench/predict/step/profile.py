@@ -78,26 +78,6 @@ class Profile:
         )
         return dataclasses.replace(self, tensors=tensors, **{name: getattr(self, name) * factor for name in names})
 
-    def to_dict(self) -> dict:
-        return dataclasses.asdict(self)
-
-
-def from_dict(values: dict) -> Profile:
-    """
-    >>> tensor = Tensor("w", (2, 3), "", 0.0, 0.5)
-    >>> profile = Profile("r", "", "", "cpu", "images", 4, 1.0, 2.0, 0.5, 0.5, (1.0,), (tensor,), (("float32", 8),))
-    >>> from_dict(profile.to_dict()) == profile, profile.step_s, profile.nbytes
-    (True, 4.0, 24)
-    """
-    tensors = tuple(Tensor(**row | {"shape": tuple(row["shape"])}) for row in values["tensors"])
-    buffers = tuple((dtype, nbytes) for dtype, nbytes in values["buffers"])
-    return Profile(**values | {"tensors": tensors, "buffers": buffers, "factors": tuple(values["factors"])})
-
-
-def read(path: str) -> Profile:
-    """The profile in a record's file or folder. Raises UserError."""
-    return profile_of(record_at(path), path)
-
 
 def record_at(path: str) -> Record:
     """The record in a file or folder. Raises UserError."""
@@ -122,20 +102,14 @@ def profile_of(record: Record, place) -> Profile:
     if facts.get("parameters") != facts.get("trained_parameters"):
         raise UserError(f"{place} trains a part of the parameters: only models whose parameters are all trained can be "
                         "forecast")  # fmt: skip
-    if not consistent(found, record):
+    columns = [found["backward_s"]] + [row[name] for row in found["parameters"] for name in ("needed_s", "ready_s")]
+    complete = {len(column) for column in columns} == {len(found["forward_s"])}
+    timed = all(record.samples[0].phase_time_s.get(name) for name in PHASES)
+    if not complete or not timed or min(*found["forward_s"], *found["backward_s"]) <= 0:
         raise UserError(f"{place}: its profile is not that of one run: {make}")
     if odd := {row["dtype"] for row in found["parameters"]} - {"float32"}:
         raise UserError(f"{place} has parameters in {', '.join(sorted(odd))}: only float32 can be forecast")
     return made(record, found)
-
-
-def consistent(found: dict, record: Record) -> bool:
-    """Whether a profile has all values of each step, and the run all phases."""
-    steps = len(found["forward_s"])
-    columns = [found["backward_s"]] + [row[name] for row in found["parameters"] for name in ("needed_s", "ready_s")]
-    timed = all(record.samples[0].phase_time_s.get(name) for name in PHASES)
-    lengths = [*found["forward_s"], *found["backward_s"]]
-    return timed and all(len(column) == steps for column in columns) and min(lengths) > 0
 
 
 def made(record: Record, found: dict) -> Profile:

@@ -70,7 +70,7 @@ def forecast(profile: Profile, config: RunConfig, ranks: int, link: Link) -> For
     steps = steps_of(profile, config, ranks, link)
     usual = {name: statistics.fmean(step.terms.get(name, 0.0) for step in steps) for name in TERMS}
     alone = sum(usual.values())
-    step_s = mean([step.seconds for step in steps], ranks)
+    step_s = mean_s(steps, ranks)
     width = spread(profile)
     low, high = ends(profile, config, ranks, link, width)
     waited = step_s - alone if step_s - alone > 1e-9 * step_s else 0.0  # otherwise rounding
@@ -83,21 +83,20 @@ def alone(profile: Profile, config: RunConfig, link: Link) -> Forecast:
     return dataclasses.replace(forecast(profile, RunConfig(mode="ddp"), 1, link), config=config)
 
 
-def steps_of(profile: Profile, config: RunConfig, ranks: int, link: Link) -> list[Step]:
+def steps_of(profile: Profile, config: RunConfig, ranks: int, link: Link, slower: float = 1.0) -> list[Step]:
     """A rank's step for each of the profile's timed steps, in rising order."""
-    return [ENGINES[config.mode](profile.slower(factor), config, ranks, link) for factor in profile.factors]
+    return [ENGINES[config.mode](profile.slower(factor * slower), config, ranks, link) for factor in profile.factors]
 
 
 def efficiency(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
     """Only the efficiency of a forecast."""
-    steps = steps_of(profile, config, ranks, link)
-    return profile.mean_step_s / mean([step.seconds for step in steps], ranks)
+    return profile.mean_step_s / mean_s(steps_of(profile, config, ranks, link), ranks)
 
 
-def mean(values: list[float], ranks: int) -> float:
-    """The mean of the slowest of ``ranks`` draws from values in rising order."""
-    shares = formulas.slowest_shares(len(values), ranks)
-    return sum(share * value for share, value in zip(shares, values, strict=True))
+def mean_s(steps: list[Step], ranks: int) -> float:
+    """The mean of the slowest of ``ranks`` draws from steps in rising order."""
+    shares = formulas.slowest_shares(len(steps), ranks)
+    return sum(share * step.seconds for share, step in zip(shares, steps, strict=True))
 
 
 def spread(profile: Profile) -> float:
@@ -114,15 +113,8 @@ def ends(
     """The step with the profile's mean step (± ``width``) and the link at the fast and slow ends of their intervals."""
     if len(profile.factors) < 2 and None in (*link.alpha_ends, *link.beta_ends):
         return None, None
-    found = []
-    for end, factor in enumerate((max(0.0, 1 - width), 1 + width)):
-        steps = [ENGINES[config.mode](profile.slower(each * factor), config, ranks, link.at_end(end)).seconds
-                 for each in profile.factors]  # fmt: skip
-        found.append(mean(steps, ranks))
-    return tuple(found)
-
-
-# --- in tables and in words ---------------------------------------------------------------------------------------
+    factors = enumerate((max(0.0, 1 - width), 1 + width))
+    return tuple(mean_s(steps_of(profile, config, ranks, link.at_end(end), each), ranks) for end, each in factors)
 
 
 def grid(found: list[Forecast], unit: str) -> Grid:
@@ -139,8 +131,8 @@ def grid(found: list[Forecast], unit: str) -> Grid:
 def step_cell(each: Forecast) -> str:
     if each.low_s is None:
         return style.number(1e3 * each.step_s)
-    return " ".join([style.number(1e3 * each.step_s),
-                     f"[{style.number(1e3 * each.low_s)}–{style.number(1e3 * each.high_s)}]"])  # fmt: skip
+    step, low, high = (style.number(1e3 * seconds) for seconds in (each.step_s, each.low_s, each.high_s))
+    return f"{step} [{low}–{high}]"
 
 
 def explained(found: list[Forecast]) -> Grid:

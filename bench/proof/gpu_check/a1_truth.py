@@ -27,28 +27,15 @@ def machine(ground):
     return answers.machine(probes().machine(cuda()))
 
 
-@PART.check(20)
-def event_clock(ground):
-    """Do the steps' CUDA events agree with a synchronised wall clock, within 1 %?"""
-    return answers.clocks(ground.run(timed_steps=100))
-
-
-@PART.check(1)
-def phases(ground):
-    """Are the phases of a step no longer than the step?"""
-    return answers.phases(ground.run(timed_steps=100))
-
-
-@PART.check(1)
-def data_wait(ground):
-    """Does the host wait less than 1 ms, or 5 % of a step, for a batch of DATA=synthetic, which is on the device?"""
-    return answers.data_wait(ground.run(timed_steps=100))
-
-
-@PART.check(1)
-def memory(ground):
-    """Does NVML show the device's memory, and no process with more than that?"""
-    return answers.memory(ground.run(timed_steps=100))
+for name, seconds, answer, question in (
+    ("event-clock", 20, answers.clocks,
+     "Do the steps' CUDA events agree with a synchronised wall clock, within 1 %?"),
+    ("phases", 1, answers.phases, "Are the phases of a step no longer than the step?"),
+    ("data-wait", 1, answers.data_wait,
+     "Does the host wait less than 1 ms, or 5 % of a step, for a batch of DATA=synthetic, which is on the device?"),
+    ("memory", 1, answers.memory, "Does NVML show the device's memory, and no process with more than that?"),
+):  # fmt: skip
+    PART.add(name, question, lambda ground, answer=answer: answer(ground.run(timed_steps=100)), seconds)
 
 
 @PART.check(20)

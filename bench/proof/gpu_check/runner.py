@@ -31,7 +31,6 @@ from bench.proof.gpu_check.ground import CHOSEN, Ground, lacking
 
 FILE, LOGS, VERSION = "gpu-check.json", "gpu-check-logs", 1
 GRACE_S = 12.0  # an interrupted run ends its ranks, and writes its record
-OUTCOMES = (PROVEN, FAILED, NOT_EXERCISED)
 
 
 class Findings:
@@ -133,7 +132,10 @@ def make(module: str, check: Check, asked: RunConfig, num_gpus: int, runs: dict,
         task = {"module": module, "check": check.name, "asked": to_dict(asked), "num_gpus": num_gpus, "runs": runs}
         (Path(folder) / "task.json").write_text(json.dumps(task))
         code = run_child(folder, log, min(check.limit_s, left_s))
-        found = None if code is None else answer_in(Path(folder))  # an ended run reports an interrupt
+        found = None
+        with contextlib.suppress(OSError, ValueError):
+            if code is not None:  # an ended run reports an interrupt
+                found = json.loads((Path(folder) / "answer.json").read_text())
     if found is None:
         nothing = {"figures": {}, "runs": {}}
         if code is not None:
@@ -159,12 +161,6 @@ def run_child(folder: str, log: Path, limit_s: float) -> int | None:
         return tree.run(command, limit_s, alone_s=GRACE_S, env=variables, stdout=file, stderr=file)
 
 
-def answer_in(folder: Path) -> dict | None:
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads((folder / "answer.json").read_text())
-    return None
-
-
 def main() -> None:
     """One check in its own process, ``python -m bench.proof.gpu_check.runner FOLDER``: task.json -> answer.json."""
     folder = Path(sys.argv[1])
@@ -187,11 +183,7 @@ def main() -> None:
 
 
 def clean(figures: dict) -> dict:
-    """Figures for JSON, which has no nan.
-
-    >>> clean({"a": 1.5, "b": float("nan"), "c": None})
-    {'a': 1.5, 'b': 'nan', 'c': None}
-    """
+    """Figures for JSON, which has no nan."""
     return {name: str(f) if isinstance(f, float) and not math.isfinite(f) else f for name, f in figures.items()}
 
 
@@ -203,11 +195,6 @@ def sentence(found: dict) -> str:
 
 
 def rests_on(found: dict) -> str:
-    """The reason of a finding, or its figures.
-
-    >>> rests_on({"reason": "", "figures": {"wall s": 1.23456, "gpu": "H100", "remark": None}})
-    'wall s 1.235, gpu H100'
-    """
     said = {name: value for name, value in found["figures"].items() if value not in (None, "")}
     words = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in said.items()]
     return "; ".join(filter(None, [found["reason"], ", ".join(words)])) or "yes"
@@ -219,12 +206,8 @@ def table(results: list[dict]) -> Grid:
 
 
 def counted(results: list[dict]) -> str:
-    """
-    >>> counted([{"outcome": "proven"}, {"outcome": "proven"}, {"outcome": "failed"}])
-    '2 proven, 1 failed, 0 not exercised'
-    """
     outcomes = [found["outcome"] for found in results]
-    return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES)
+    return ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in (PROVEN, FAILED, NOT_EXERCISED))
 
 
 def plan(modules: list[str], findings: Findings | None = None, key: str = "", num_gpus: int = 1) -> list[str]:

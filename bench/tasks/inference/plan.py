@@ -31,10 +31,6 @@ def read_plan(text: str) -> Plan:
 
 
 def head(num_classes: int) -> list[str]:
-    """
-    >>> head(2)
-    ['name', 'class', 'probability', 'class_2', 'probability_2', 'error']
-    """
     columns = ["name", "class", "probability"]
     for place in range(2, min(MOST, num_classes) + 1):
         columns += [f"class_{place}", f"probability_{place}"]

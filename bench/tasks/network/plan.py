@@ -35,11 +35,7 @@ def read_plan(text: str) -> Plan:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """The sizes in SIZES, in bytes and rising order: a range in steps of a factor of 4, or a list. Raises UserError.
-
-    >>> parse_sizes("4KiB-100KiB"), parse_sizes("1MiB,4,2KiB")
-    ((4096, 16384, 65536, 102400), (4, 2048, 1048576))
-    """
+    """The sizes in SIZES, in bytes and rising order: a range in steps of a factor of 4, or a list. Raises UserError."""
     if "-" in text and "," not in text:
         low, high = map(parse_size, text.split("-", 1))
         if low > high:
@@ -69,10 +65,6 @@ def parse_size(text: str) -> int:
 
 
 def in_bytes(size: int) -> str:
-    """
-    >>> in_bytes(4096), in_bytes(256 * 2**20), in_bytes(4100), in_bytes(12)
-    ('4 KiB', '256 MiB', '4100 B', '12 B')
-    """
     for unit, word in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {word}"

@@ -47,12 +47,11 @@ class Backend:
         return MODES[self.mode]
 
 
-LINES = (
+BACKENDS = {backend.name: backend for backend in (
     Backend("gloo", "ddp", "Gloo", MODES["ddp"].look, "cpu"),
     Backend("nccl", "ddp", "NCCL", style.SPARE[1], "cuda"),
     Backend("horovod", "horovod", "Horovod over {}", MODES["horovod"].look),
-)
-BACKENDS = {backend.name: backend for backend in LINES}
+)}  # fmt: skip
 
 
 def write(

@@ -144,19 +144,10 @@ def with_span(value: Interval, scale: float) -> str:
 
 
 def three(value: float) -> str:
-    """Three digits.
-
-    >>> three(1234.5), three(0.01234), three(1.234e-9)
-    ('1234', '0.0123', '1.23e-09')
-    """
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def seconds(value: float) -> str:
-    """
-    >>> seconds(12.5), seconds(0.0123), seconds(4.2e-5)
-    ('12.5 s', '12.3 ms', '42 µs')
-    """
     for unit, word in ((1.0, "s"), (1e-3, "ms")):
         if value >= unit:
             return f"{value / unit:.3g} {word}"

@@ -68,12 +68,10 @@ class Row:
     @property
     def carried_by(self) -> Link:
         """What carries its messages."""
-        inside = links.without_heads("inside", self.inside, "nccl")
+        inside = links.said(self.inside, "nccl", inside=True)
         if self.nodes == 1:
             return inside
-        between = (
-            links.said(self.link, "nccl") if self.heads == "tcp" else links.without_heads("link", self.link, "nccl")
-        )
+        between = links.said(self.link, "nccl", inside=self.heads != "tcp")
         return between.with_inside(self.per_node, inside)
 
 

@@ -63,7 +63,7 @@ def test_where_intervals_overlap_the_simpler_mode_is_advised(faster, slower, adv
 def test_a_difference_that_is_too_small_to_matter_is_none():
     """Shown to exist, and within 2 %: the simpler of the two."""
     found = answers.choose((way("single", 100), way("ddp", 101)))
-    assert found.against[0][1].found.verdict == "tie" and found.advised.label == "single"
+    assert found.pairs[0].found.verdict == "tie" and found.advised.label == "single"
 
 
 def test_without_an_advantage_shown_nothing_is_distributed():
