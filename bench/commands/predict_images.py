@@ -17,7 +17,7 @@ from bench.errors import UserError, printable
 from bench.launch.devices import choose_device, remarks
 from bench.launch.launcher import launch, resolve_here
 from bench.launch.progress_bar import LiveProgress
-from bench.tasks.inference.plan import Plan
+from bench.tasks.inference.rank import Plan
 
 TAKES = ("num_devices", "device", "share_gpu", "gpu_ids", "threads", "timeout", "launcher", "per_device_batch",
          "workers", "precision", "out", "model")  # fmt: skip

@@ -21,7 +21,6 @@ class Answer(NamedTuple):
 
 
 def advise(facts: Facts) -> list[Answer]:
-    """Every question that has an answer."""
     forecast = can_forecast(facts)
     found = [
         *of_measured(facts),
@@ -49,7 +48,6 @@ def of_measured(facts: Facts) -> list[Answer]:
 
 
 def standing(facts: Facts) -> list[str]:
-    """The workload, where it was measured, and notes on the measurements."""
     return [line for line in (facts.what, facts.source, *facts.said) if line]
 
 
@@ -127,7 +125,6 @@ def mode_lines(facts: Facts) -> list[str]:
 
 
 def evidence_lines(facts: Facts) -> list[str]:
-    """The comparisons behind the choice, each pair once."""
     if not candidates(facts.ways):
         return []
     pairs = choose(facts.ways, facts.looks, facts.disturbed).pairs
@@ -183,7 +180,6 @@ def step_lines(way: Way, facts: Facts) -> list[str]:
 
 
 def trials(way: Way, facts: Facts) -> list[Trial]:
-    """What to try, the largest expected gain first, unknown gains last."""
     found = [*workers(way), *fewer_bytes(way, facts)]
     if (share := shown_share(way, IMBALANCE)) >= LEAST:
         found.append(Trial(share, "equal devices with nothing else on them (`bench doctor`): the slowest rank is "
@@ -223,7 +219,6 @@ def fewer_bytes(way: Way, facts: Facts) -> list[Trial]:
 
 
 def saved(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
-    """The share of the forecast's step that float16 gradients save."""
     before, after = (
         result.forecast(profile, each, ranks, link).step_s for each in (config, unchecked(to_dict(config) | FP16))
     )
@@ -237,7 +232,6 @@ def shown_share(way: Way, part: str) -> float:
 
 
 def mean_share(shares: list[float]) -> tuple[float, float | None, float | None]:
-    """The mean over rounds with its 95 % interval."""
     if len(shares) < 2:
         return shares[0], None, None
     return formulas.mean_interval(shares, stats.t_quantile(len(shares) - 1, 0.95))
@@ -269,7 +263,6 @@ def batch_lines(facts: Facts) -> list[str]:
 
 
 def cost_lines(facts: Facts) -> list[str]:
-    """The cost of an epoch: each measured way, the cheapest first, then the forecast."""
     if facts.price is None or facts.per_epoch is None or facts.withheld:
         return []
     lines = []

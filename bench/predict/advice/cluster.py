@@ -38,7 +38,6 @@ def advised(found: list[result.Forecast]) -> result.Forecast:
 
 
 def near_at_an_end(best: result.Forecast, other: result.Forecast) -> bool:
-    """Whether two are within TIE at the fast or the slow end, or in the middle."""
     steps = ((each.low_s, each.step_s, each.high_s) for each in (best, other))
     more = best.ranks / other.ranks
     return any(mine is not None and theirs * more <= mine * (1 + TIE) for mine, theirs in zip(*steps, strict=True))
@@ -89,7 +88,6 @@ def cluster_lines(facts: Facts) -> list[str]:
 
 
 def said(each: result.Forecast) -> str:
-    """The step of a mode, and what holds it back."""
     takes = f"{way_of(each.config).label}: {result.step_cell(each)} ms per step"
     if each.ranks == 1:
         return f"{takes} on one device"
@@ -116,7 +114,6 @@ def efficiency_lines(facts: Facts) -> list[str]:
 
 
 def cost_line(facts: Facts) -> str:
-    """An epoch on ``nodes`` devices."""
     use = advised(forecasts(facts, facts.nodes))
     cost, low, high = (
         None if step_s is None else facts.price * facts.per_epoch * step_s / use.units / HOUR

@@ -32,7 +32,6 @@ class Way:
 
     @property
     def alone(self) -> bool:
-        """Whether it is one process on one device."""
         return self.info.max_devices == 1
 
     @property
@@ -58,7 +57,6 @@ class Way:
         return [sum(values) for values in zip(*self.parts.values(), strict=True)]
 
     def share(self, part: str) -> list[float]:
-        """A part over the step, in each round."""
         return [value / step for value, step in zip(self.parts[part], self.steps_ms, strict=True)]
 
 

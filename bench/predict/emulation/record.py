@@ -87,7 +87,6 @@ def drawn(factors: tuple[float, ...], seed: int, rank: int) -> Iterator[float]:
 
 
 def write(run_dir: Path, config: RunConfig, plan: Plan, topology, environment: dict, parts: list[dict], facts: dict):
-    """Rank 0 writes the record. Raises BadRecord, OSError."""
     nodes, head = nodes_of(parts), frame(run_dir, config.labelled(probe=None), "ok")
     kept = ("rank", "step_time_s", "phase_time_s", "load", "timeline")
     record = {
@@ -111,8 +110,6 @@ def label(dilate: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class EmulationRecord(Record):
-    """Seconds are the emulated ones; environment, nodes and disturbance are as in a run's record."""
-
     FORM = "EmulatedRun"
 
     @property
@@ -133,7 +130,6 @@ class EmulationRecord(Record):
 
     @property
     def steps_s(self) -> list[float]:
-        """Each timed step, of its slowest rank."""
         times = formulas.slowest_rank([part.step_time_s for part in self.form.samples])
         return [seconds / self.plan.dilate for seconds in times]
 
@@ -158,7 +154,6 @@ class EmulationRecord(Record):
 
     @property
     def cpu_share(self) -> float:
-        """The share of this machine's CPU in use during the timed steps."""
         load = self.form.samples[0].load
         return load["machine_cpu_s"] / (load["cores"] * load["wall_s"])
 
@@ -170,7 +165,6 @@ def load(path: Path) -> EmulationRecord:
 
 
 def checked(data, path: Path) -> EmulationRecord:
-    """The record from a file's JSON. Raises BadRecord."""
     run = check_kind(data, path, "EmulatedRun", "emulation_version", VERSION, "version {} of an emulation's record")
     check_ranks(run.samples, run.topology, path)
     if len({len(column) for part in run.samples for column in (part.step_time_s, *part.phase_time_s.values())}) > 1:
@@ -197,7 +191,6 @@ def grid(record: EmulationRecord) -> Grid:
 
 
 def standing(record: EmulationRecord) -> list[str]:
-    """The profile and the links."""
     plan, profile = record.plan, record.plan.profile
     rate = "without a limit" if plan.rate_mbit is None else f"of {rate_words(plan.rate_mbit)}"
     delay = f", {plan.latency_ms:g} ms one way" if plan.latency_ms else ""

@@ -75,7 +75,6 @@ def bucket_bytes(config: RunConfig, trace: Trace) -> int:
 
 
 def with_data(config: RunConfig, device: Device) -> Device:
-    """Add averages of the weights, and data that are on the device."""
     parts = dict(device.parts)
     copies = bool(config.ema) + bool(config.swa)
     if copies:
@@ -271,7 +270,7 @@ def largest_batch(config: RunConfig, num_outputs: int, limit: int, most: int) ->
 
 
 class Unlike(Exception):
-    """Two simulated steps that have different tensors."""
+    pass
 
 
 def last_that(fits: Callable[[int], bool], most: int) -> int:

@@ -120,7 +120,6 @@ def simulate(config: RunConfig, num_outputs: int, replicas: int = 1) -> Step:
 
 
 def reason(error: BaseException) -> str:
-    """Why a step cannot be simulated, with the line of the user's code."""
     from torch._subclasses import fake_tensor
 
     if isinstance(error, fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException):

@@ -76,7 +76,6 @@ def powers_of_two(asked: Asked, found: list[Forecast]) -> list[Forecast]:
 
 
 def draw_line(axes, mode: str, found: list[Forecast]) -> None:
-    """The prediction of a mode from one device on, which has 100 %. found: in rising numbers of devices."""
     look = MODES[mode].look
     xs = [0.0, *(math.log2(each.ranks) for each in found)]
     axes.plot(xs, [100, *(100 * each.efficiency for each in found)], color=look.colour, linestyle=look.line)
@@ -159,7 +158,6 @@ def panel_of(config: RunConfig, asked: Asked, ranks: int, record: EmulationRecor
 
 
 def spans_of(step: Step) -> list[dict]:
-    """A predicted step as the spans of a timeline."""
 
     def span(lane: str, name: str, begin: float, end: float, nbytes: int | None = None) -> dict:
         return {"lane": lane, "name": name, "start_s": begin, "end_s": end, "bytes": nbytes}

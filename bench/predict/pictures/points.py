@@ -38,7 +38,6 @@ class Asked:
     configs: dict[str, RunConfig]
 
     def standing(self) -> list[str]:
-        """The provenance, and the options that were given, a sentence each."""
         given = [
             f"{mode} with {variable_of(FIELDS[name])}={getattr(config, name)}"
             for mode, config in self.configs.items()
@@ -67,7 +66,6 @@ class Points:
 
 
 def find(folders: list[str], asked: Asked) -> Points:
-    """The records below folders that belong. Raises UserError where none does, BadRecord."""
     found = Points()
     for folder in folders:
         place = Path(folder).expanduser()

@@ -51,12 +51,10 @@ class Place:
 
 
 def rate_of(link: Link) -> float:
-    """Mbit/s, as given or as measured."""
     return link.rate_mbit or BYTE / link.beta_s
 
 
 def per_mb(profile: Profile) -> float:
-    """Milliseconds of computation for each MB of gradients."""
     return 1e3 * profile.step_s / (1e-6 * profile.nbytes)
 
 
@@ -65,14 +63,12 @@ def at_rate(link: Link, mbit: float) -> Link:
 
 
 def ways_of(configs: dict[str, RunConfig]) -> list[Way]:
-    """The modes, also with float16 gradients, the simplest first."""
     ways = [Way(config.mode + (f", {config.compression}" if config.compression != "none" else ""), config, [])
             for config in candidates(list(configs.values()))]  # fmt: skip
     return sorted(ways, key=lambda way: way.rank)
 
 
 def winner(place: Place, ways: list[Way], ranks: int) -> str:
-    """The label of the simplest of the fastest, or ALONE."""
     steps = [ENGINES[way.config.mode](place.profile, way.config, ranks, place.link).seconds for way in ways]
     best = min(steps)
     if ranks * place.profile.step_s <= best * (1 + TIE):
@@ -90,7 +86,6 @@ def mapped(asked: Asked, ways: list[Way], ranks: int) -> list[list[str]]:
 
 
 def middles(ends: tuple[float, float]) -> list[float]:
-    """Of the cells of an axis."""
     size = (ends[1] - ends[0]) / CELLS
     return [ends[0] + size * (cell + 0.5) for cell in range(CELLS)]
 
@@ -162,7 +157,6 @@ def draw_regions(axes, cells: list[list[str]], looks: dict[str, dict], marks: li
 
 
 def cell_of(place: Place) -> tuple[int, int]:
-    """Row and column, also outside of the map."""
     return tuple(math.floor((at - ends[0]) / (ends[1] - ends[0]) * CELLS)
                  for at, ends in zip(reversed(place.at), (COMPUTED, RATES), strict=True))  # fmt: skip
 
@@ -202,7 +196,6 @@ def draw_equal(axes, asked: Asked, ranks: int) -> None:
 
 
 def draw_places(axes, places: list[Place], won: dict[Place, str], looks: dict[str, dict]) -> None:
-    """A mark for each, filled as the winner of its own forecast."""
     names = list(dict.fromkeys(place.name for place in places))
     for place in places:
         marker = MARKS[names.index(place.name) % len(MARKS)]

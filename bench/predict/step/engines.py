@@ -53,7 +53,6 @@ class Step:
 
     @property
     def exposed_s(self) -> float:
-        """Communication that is not hidden."""
         return sum(seconds for name, seconds in self.terms.items() if name not in COMPUTED)
 
 
@@ -121,11 +120,7 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     messages = [of_bucket(number, bucket, at, config, ranks, link)
                 for number, (bucket, at) in enumerate(zip(buckets, ready, strict=True))]  # fmt: skip
     if config.overlap and config.compression == "powersgd" and link.carrier == "gloo":
-        late = 0.0  # its hook blocks backward (bench/modes/ddp.py)
-        for message in messages:
-            sent = message.ready_s + late
-            late += message.latency_s + message.wire_s
-            step.sent.append((message.name, sent, message.ready_s + late, message.nbytes))
+        step.sent, late = one_by_one(messages)  # its hook blocks backward (bench/modes/ddp.py)
         moments = [begin, *(moment for _, *moments, _ in step.sent for moment in moments), step.seconds + late]
         step.computed[-1:] = [(BACKWARD, *ends) for ends in zip(moments[::2], moments[1::2], strict=True)]
         step.add(GRADIENTS, late)
@@ -155,7 +150,6 @@ def in_ready_order(profile: Profile) -> list[Tensor]:
 
 
 def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchange, ranks: int, link: Link) -> Message:
-    """The all-reduce of a bucket."""
     whole = sum(tensor.nbytes for tensor in bucket)
     compressed = config.compression if config.overlap else "none"
     parts = POWER_SGD_PARTS if compressed == "powersgd" else 1
@@ -166,6 +160,16 @@ def of_bucket(number: int, bucket: list[Tensor], ready_s: float, config: Exchang
     latency_s = parts * all_reduce_s(0, ranks, link) + idle_s(nbytes, ranks, link)
     wire_s = formulas.ring_all_reduce_s(nbytes, ranks, 0.0, link.of_ring(ranks).beta_s)
     return Message(f"bucket {number}", ready_s, latency_s, wire_s, whole)
+
+
+def one_by_one(messages: list[Message]) -> tuple[list[tuple[str, float, float, int]], float]:
+    """Messages each of which delays everything after it, and the delay of all."""
+    sent, late = [], 0.0
+    for message in messages:
+        begin = message.ready_s + late
+        late += message.latency_s + message.wire_s
+        sent.append((message.name, begin, message.ready_s + late, message.nbytes))
+    return sent, late
 
 
 def all_reduce_s(nbytes: float, ranks: int, link: Link) -> float:
@@ -192,7 +196,6 @@ def idle_s(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
-    """Between the nodes, then inside each."""
     seconds = formulas.tree_broadcast_s(nbytes, link.nodes(ranks), link.alpha_s, link.beta_s)
     if link.inside:
         inside = min(ranks, link.per_node)
@@ -332,7 +335,6 @@ class Line:
         self.sent, self.computed = [], []
 
     def collective(self, name: str, nbytes: int, seconds: float) -> float:
-        """Send after what is being sent, and return when it ends."""
         begin = max(self.now, self.free)
         self.free = begin + seconds
         self.sent.append((name, begin, self.free, nbytes))

@@ -48,7 +48,6 @@ class Link:
                                    beta_ends=(None, None))  # fmt: skip
 
     def nodes(self, ranks: int) -> int:
-        """Number of nodes, each filled before the next."""
         return math.ceil(ranks / self.per_node)
 
     def of_ring(self, ranks: int) -> "Link":

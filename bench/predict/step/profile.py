@@ -62,7 +62,6 @@ class Profile:
 
     @property
     def mean_step_s(self) -> float:
-        """The mean of the timed steps, from which throughput follows."""
         return self.step_s * statistics.fmean(self.factors)
 
     @property
@@ -70,7 +69,6 @@ class Profile:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def slower(self, factor: float) -> "Profile":
-        """The same step with ``factor`` times longer computation."""
         names = ("forward_s", "backward_s", "optimizer_s", "other_s")
         tensors = tuple(
             dataclasses.replace(tensor, needed_s=tensor.needed_s * factor, ready_s=tensor.ready_s * factor)

@@ -44,12 +44,10 @@ class Forecast:
 
     @property
     def throughput(self) -> float:
-        """Units per second, over all devices."""
         return self.ranks * self.units / self.step_s
 
     @property
     def efficiency(self) -> float:
-        """Throughput over that of as many independent devices."""
         return formulas.scaling_efficiency(self.throughput, self.units / self.alone_s, self.ranks)
 
     @property
@@ -62,7 +60,6 @@ class Forecast:
 
     @property
     def exposed_s(self) -> float:
-        """Communication that is not hidden."""
         return sum(seconds for name, seconds in self.terms.items() if name not in (*COMPUTED, SLOWEST))
 
 
@@ -89,7 +86,6 @@ def steps_of(profile: Profile, config: RunConfig, ranks: int, link: Link, slower
 
 
 def efficiency(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
-    """Only the efficiency of a forecast."""
     return profile.mean_step_s / mean_s(steps_of(profile, config, ranks, link), ranks)
 
 
@@ -136,7 +132,6 @@ def step_cell(each: Forecast) -> str:
 
 
 def explained(found: list[Forecast]) -> Grid:
-    """The terms of each step, in milliseconds."""
     used = [name for name in TERMS if any(each.terms.get(name) for each in found)]
     head = [("mode", False), ("devices", True), *((name, True) for name in used), ("step", True)]
     rows = [
@@ -148,7 +143,6 @@ def explained(found: list[Forecast]) -> Grid:
 
 
 def standing(profile: Profile, link: Link) -> list[str]:
-    """The profile and the link of a forecast."""
     count = len(profile.factors)
     return [
         f"{PREDICTED}, nothing was run: {profile.what}",

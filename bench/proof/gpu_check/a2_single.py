@@ -55,7 +55,6 @@ def add(name: str, seconds: float, *needs: str, **options) -> None:
 
 
 def add_bare(settings: str, seconds: float, *needs: str, **options) -> None:
-    """A comparison with a bare loop as a check."""
 
     def run(ground):
         config = ground.config(**options | {"warmup_steps": 20, "timed_steps": 10})

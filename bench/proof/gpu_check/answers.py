@@ -102,7 +102,6 @@ def spread(records: list[Record]) -> Answer:
 
 
 def against_bare(harness_s: list[float], bare_s: list[float], examples: int) -> Answer:
-    """By the median of the pairs of blocks. examples: per block."""
     ratio = statistics.median(bare / harness for harness, bare in zip(harness_s, bare_s, strict=True))
     speeds = {name: examples / statistics.median(each) for name, each in (("harness", harness_s), ("bare", bare_s))}
     figures = {"ratio": ratio, "pairs": len(bare_s), **{f"{name} examples/s": speed for name, speed in speeds.items()}}

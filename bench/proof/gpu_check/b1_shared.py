@@ -12,21 +12,8 @@ from bench.studies.programs import shown
 
 PART = Part("B1", "shared: two ranks on one GPU, over Gloo and over NCCL")
 RUN_S = 16
-NCCL = (SHARED_NCCL,)
-BY_HOROVOD = (SHARED_NCCL, HOROVOD)
 VERIFY = ["-m", "bench", "verify", "--gpus", "2", "--share-gpu", "1", "--device", "cuda"]
 SMALL = {"model": "resnet18", "image_size": 64, "share_gpu": True}
-
-
-def pair(ground, mode: str = "ddp", gloo: bool = False, **options):
-    if gloo:
-        os.environ[SHARING] = "0"
-    return ground.run(mode, 2, **SMALL | options)
-
-
-def judged(record, over: str) -> Answer:
-    said = any(f"share one GPU, over {over}" in note for note in record.notes)
-    return answers.both(answers.equal_replicas(record), answers.clocks(record), Answer(said, {"over": over}))
 
 
 def verified(ground, variables: dict) -> Answer:
@@ -36,9 +23,16 @@ def verified(ground, variables: dict) -> Answer:
 
 def add(over: str, mode: str = "ddp", **options) -> None:
     name = " ".join([over, mode, *(f"{option}={shown(value)}" for option, value in options.items())])
-    needs = () if over == "Gloo" else BY_HOROVOD if MODES[mode].needs else NCCL
-    PART.add(name, f"Do two ranks on one GPU stay equal with {name}, and are the clocks right?",
-             lambda ground: judged(pair(ground, mode, over == "Gloo", **options), over), RUN_S, *needs)  # fmt: skip
+    needs = [] if over == "Gloo" else [SHARED_NCCL, *([HOROVOD] if MODES[mode].needs else [])]
+
+    def run(ground):
+        if over == "Gloo":
+            os.environ[SHARING] = "0"
+        record = ground.run(mode, 2, **SMALL | options)
+        said = any(f"share one GPU, over {over}" in note for note in record.notes)
+        return answers.both(answers.equal_replicas(record), answers.clocks(record), Answer(said, {"over": over}))
+
+    PART.add(name, f"Do two ranks on one GPU stay equal with {name}, and are the clocks right?", run, RUN_S, *needs)
 
 
 @PART.check(90)
@@ -51,7 +45,7 @@ add("Gloo", norm="sync")
 add("Gloo", compression="powersgd")
 
 
-@PART.check(110, *NCCL)
+@PART.check(110, SHARED_NCCL)
 def verify_nccl(ground):
     """Do ddp and Horovod over NCCL compute single's update, within the same bound?"""
     return verified(ground, {SHARING: "1"})
@@ -62,10 +56,10 @@ add("NCCL", compression="powersgd")
 add("NCCL", norm="sync")
 
 
-@PART.check(20, *NCCL)
+@PART.check(20, SHARED_NCCL)
 def profile(ground):
     """Has the timeline of a step of ddp over NCCL its compute and communication lanes?"""
-    return answers.lanes(pair(ground, profile=True), "phase", "compute", "communication")
+    return answers.lanes(ground.run("ddp", 2, **SMALL, profile=True), "phase", "compute", "communication")
 
 
 add("NCCL", "horovod", norm="sync")

@@ -15,14 +15,12 @@ PROVEN, FAILED, NOT_EXERCISED = "proven", "failed", "not exercised"
 
 @dataclass(frozen=True)
 class Answer:
-    """figures: name -> number or text, the evidence."""
-
     ok: bool
     figures: dict = field(default_factory=dict)
 
 
 class NotExercised(Exception):
-    """A check cannot be answered here, with the reason."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,6 @@ class Check:
 
 
 class Part:
-    """The checks of one part, in order."""
-
     def __init__(self, name: str, title: str):
         self.name, self.title, self.checks = name, title, []
 

@@ -47,7 +47,6 @@ TWO_GPUS, SHORT, HOROVOD, SHARED_NCCL, CXX, COMPILES = NEEDS
 
 
 def lacking(needs: tuple[str, ...], gpus: list[Gpu]) -> str:
-    """The first need that a machine with these GPUs does not meet, or ""."""
     return next((need for need in needs if not NEEDS[need](gpus)), "")
 
 
@@ -70,7 +69,6 @@ class Ground:
         return resolve_here(dataclasses.replace(self.asked, **options).labelled(**label or {}))
 
     def run(self, mode: str = "single", devices: int = 1, **options) -> Record:
-        """The record of a run with these options. Raises BenchError if it fails."""
         config = self.config(mode, devices, **options)
         options = {name: value for name, value in to_dict(config).items() if name != "out"}
         shared = os.environ.get(SHARING) if config.share_gpu else None
@@ -92,7 +90,6 @@ class Ground:
         return {"rank": None, "kind": "none", "message": "it ended well"}
 
     def command(self, words: list[str], limit_s: float, variables: dict | None = None) -> tuple[int | None, str]:
-        """``python *words``: its exit code, None after ``limit_s`` seconds, and its output."""
         lines = []
         code = tree.run([sys.executable, *words], limit_s, lines.append, alone_s=tree.GRACE_S, cwd=PROJECT,
                         env={**os.environ, **(variables or {})})  # fmt: skip

@@ -58,7 +58,6 @@ def machine(device: torch.device) -> dict:
 
 
 def nccl_versions() -> dict[str, str]:
-    """Of the loaded NCCL, and of the one that torch was compiled with."""
     versions = {"nccl": nccl.loaded_version(), "nccl of torch": torch.cuda.nccl.version()[:3]}
     return {name: ".".join(map(str, version)) for name, version in versions.items()}
 
@@ -108,7 +107,6 @@ def batches(device: torch.device, data_dir: str, workers: int = 2) -> dict[str, 
 
 
 def plain(device: torch.device, **options) -> RunConfig:
-    """A resolved config of a small network without norms."""
     given = {"mode": "single", "model": "resnet18", "data": "synthetic", "norm": "none", "image_size": 64} | options
     return resolve(RunConfig(**given), device.type, os.cpu_count() or 1)
 
@@ -129,7 +127,6 @@ def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> t
 
 
 def apart(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Relative error."""
     return ((left - right).norm() / right.norm()).item()
 
 

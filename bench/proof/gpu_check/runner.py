@@ -42,7 +42,6 @@ class Findings:
         self.found = self.read()
 
     def read(self) -> dict[tuple, dict]:
-        """(part, check) -> finding."""
         try:
             kept = json.loads(self.path.read_text())
             if kept["version"] != VERSION:
@@ -54,12 +53,10 @@ class Findings:
             raise UserError(f"{self.path} cannot be read ({error}): move it away, and begin anew") from None
 
     def of(self, check: Check, key: str) -> dict | None:
-        """The finding of a check with this key, or None."""
         found = self.found.get((check.part, check.name))
         return found if found and found["key"] == key else None
 
     def runs(self, key: str) -> dict[str, str]:
-        """The runs of all findings with this key: options -> folder."""
         return {options: folder for found in self.found.values() if found["key"] == key
                 for options, folder in found["runs"].items()}  # fmt: skip
 
@@ -115,7 +112,6 @@ def carry_out(
 
 
 def why_not(check: Check, gpus: list[Gpu], left_s: float) -> str:
-    """Why a check is not started, or ""."""
     if need := lacking(check.needs, gpus):
         return f"needs {need}"
     if check.seconds > left_s:
@@ -153,7 +149,6 @@ def make(module: str, check: Check, asked: RunConfig, num_gpus: int, runs: dict,
 
 
 def run_child(folder: str, log: Path, limit_s: float) -> int | None:
-    """The exit code of the check's process, or None if it was ended."""
     path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     variables = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "bench.proof.gpu_check.runner", folder]
@@ -211,7 +206,6 @@ def counted(results: list[dict]) -> str:
 
 
 def plan(modules: list[str], findings: Findings | None = None, key: str = "", num_gpus: int = 1) -> list[str]:
-    """The parts, their checks and times. findings: the existing ones."""
     lines, total = [], 0.0
     for module in modules:
         part = part_in(module)

@@ -1,17 +1,50 @@
-"""One rank of `bench predict-images`: it joins as in training, and classifies instead.
+"""The plan and a rank of `bench predict-images`: it joins as in training, and classifies instead.
 
 Rank r of N takes batches r, r + N, r + 2N, … of one list. Rank 0 writes RUN_DIR/predictions.csv in the list's order.
 """
 
 import csv
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import files
+from bench.config import tasks
 from bench.config.data_sets import data_kind
 from bench.config.options import RunConfig
 from bench.errors import UserError
 from bench.process.heartbeat import StatusWriter
-from bench.tasks.inference.plan import DIGITS, MOST, NAME, Plan, head, read_plan
+
+NAME = "predictions.csv"  # config.leaves
+MOST = 5  # classes per image
+DIGITS = 5  # of a probability; the order of sums changes later ones
+
+
+@dataclass(frozen=True)
+class Plan:
+    """folder: of images, with all below it. data: of the checkpoint's training, as in DATA. classes: their names, or
+    none where they are unknown."""
+
+    folder: str
+    checkpoint: str
+    data: str
+    num_classes: int
+    classes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        return tasks.text_of("predict", dataclasses.asdict(self))
+
+
+def read_plan(text: str) -> Plan:
+    _, values = tasks.parse(text)
+    return Plan(**values | {"classes": tuple(values["classes"])})
+
+
+def head(num_classes: int) -> list[str]:
+    columns = ["name", "class", "probability"]
+    for place in range(2, min(MOST, num_classes) + 1):
+        columns += [f"class_{place}", f"probability_{place}"]
+    return [*columns, "error"]
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:

@@ -72,7 +72,6 @@ def in_bytes(size: int) -> str:
 
 
 def as_flag(sizes: tuple[int, ...]) -> str:
-    """The sizes as SIZES takes them: a range where possible, otherwise a list."""
     words = [in_bytes(size).replace(" ", "") for size in sizes]
     whole = f"{words[0]}-{words[-1]}"
     return whole if len(sizes) > 2 and parse_sizes(whole) == tuple(sizes) else ",".join(words)

@@ -148,7 +148,6 @@ def load(path: Path) -> NetworkRecord:
 
 
 def checked(data, path: Path) -> NetworkRecord:
-    """The record from a file's JSON. Raises BadRecord."""
     run = check_kind(data, path, "NetworkRun", "network_version", VERSION, "network version {}")
     check_times(run, path)
     nodes = {rank: number for number, node in enumerate(run.nodes) for rank in node.ranks}

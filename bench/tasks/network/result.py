@@ -37,8 +37,6 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """One operation of one backend over the sizes of its messages."""
-
     record: NetworkRecord
     operation: Operation
 
@@ -55,7 +53,6 @@ class Series:
         return len(self.operation.ranks)
 
     def seconds(self, times: Times) -> Interval:
-        """The median over rounds with its exact interval."""
         return formulas.median_interval(times.seconds, CONFIDENCE)
 
     def bandwidths(self, times: Times) -> tuple[Interval, Interval]:
@@ -106,7 +103,6 @@ def series_of(records: list[NetworkRecord]) -> list[Series]:
 
 
 def answer(records: list[NetworkRecord]) -> list[str]:
-    """Latency, bandwidth, alpha and beta of each series, and the sizes that were left out."""
     lines = []
     for series in series_of(records):
         lines.append(speed_line(series))
@@ -120,7 +116,6 @@ def answer(records: list[NetworkRecord]) -> list[str]:
 
 
 def speed_line(series: Series) -> str:
-    """The time of the smallest message and the bandwidth of the largest."""
     first, last = series.operation.times[0], series.operation.times[-1]
     time, size = with_span(series.seconds(first), 1e6), in_bytes(first.nbytes)
     bandwidth = f"{with_span(series.bandwidths(last)[1], 1e-9)} GB/s with {in_bytes(last.nbytes)}"
@@ -193,7 +188,6 @@ def grids(records: list[NetworkRecord]) -> list[Grid]:
 
 
 def standing(records: list[NetworkRecord]) -> list[str]:
-    """The network, the machine, the devices and n."""
     first = records[0]
     n = first.plan.rounds
     line = f"{stand_in(first)}; n = {n} round{'' if n == 1 else 's'}"
@@ -241,7 +235,6 @@ def figures(records: list[NetworkRecord]) -> dict:
 
 @style.styled
 def draw(records: list[NetworkRecord]):
-    """Time above, bus bandwidth below, over the size of a message."""
     found = series_of(records)
     foot = [
         "Mark: median over rounds, bar: its exact 95 % interval; line: the fitted alpha and beta.",
@@ -267,7 +260,6 @@ def draw(records: list[NetworkRecord]):
 
 
 def draw_series(axes, series: Series, value, label: str = "") -> None:
-    """The marks and the line of one series. value: (series, bytes, seconds) -> y."""
     look, hollow = BACKENDS[series.record.backend].look, not series.reduces
     face = style.WHITE if hollow else look.colour
     for times in series.operation.times:

@@ -1,7 +1,7 @@
 """What the ranks of `bench predict-images` are told, and the columns of their table."""
 
 from bench.config.options import RunConfig
-from bench.tasks.inference.plan import Plan, head, read_plan
+from bench.tasks.inference.rank import Plan, head, read_plan
 from bench.tasks.network.plan import Plan as Messages
 
 
