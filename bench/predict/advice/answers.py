@@ -228,13 +228,7 @@ def saved(profile: Profile, config: RunConfig, ranks: int, link: Link) -> float:
 def shown_share(way: Way, part: str) -> float:
     """The mean share of a part; 0 where it is unknown, or its interval is wider than itself."""
     shares = way.share(part) if part in way.parts else [0.0]
-    return 0.0 if words.too_wide(*mean_share(shares)) else statistics.fmean(shares)
-
-
-def mean_share(shares: list[float]) -> tuple[float, float | None, float | None]:
-    if len(shares) < 2:
-        return shares[0], None, None
-    return formulas.mean_interval(shares, stats.t_quantile(len(shares) - 1, 0.95))
+    return 0.0 if words.too_wide(*result.mean_interval(shares)) else statistics.fmean(shares)
 
 
 def percent(shares: list[float]) -> str:
@@ -244,7 +238,7 @@ def percent(shares: list[float]) -> str:
     >>> percent([-4.9, 7.1, 1.1])
     'not shown'
     """
-    mean, low, high = mean_share(shares)
+    mean, low, high = result.mean_interval(shares)
     if words.too_wide(mean, low, high):
         return "not shown"
     interval = "" if low is None else f" [{100 * low:.1f} to {100 * high:.1f}]"

@@ -180,8 +180,7 @@ def grid(record: EmulationRecord) -> Grid:
     profile, steps = record.plan.profile, record.steps_s
     middle, low, high = formulas.median_interval(steps, CONFIDENCE)
     interval = "" if low is None else f" [{style.number(1e3 * low)}–{style.number(1e3 * high)}]"
-    one = profile.units / profile.mean_step_s
-    efficiency = formulas.scaling_efficiency(record.throughput, one, record.num_devices)
+    efficiency = formulas.scaling_efficiency(record.throughput, profile.throughput, record.num_devices)
     head = [("mode", False), ("nodes", True), ("step ms, median [95 %]", True), ("mean", True), ("n", True),
             (f"{profile.unit}/s", True), ("efficiency", True)]  # fmt: skip
     row = [record.program, str(record.num_devices), f"{style.number(1e3 * middle)}{interval}",

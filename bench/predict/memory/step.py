@@ -158,8 +158,8 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         parts = [block for _, block in blocks_of(models[0])] if blocks else []
         marks = [[] for _ in parts]  # of each block, the events before each forward pass and its end
         for part, moments in zip(parts, marks, strict=True):
-            part.register_forward_pre_hook(lambda *_, moments=moments: moments.append(len(coming.events)))
-            part.register_forward_hook(lambda *_, moments=moments: moments.append(len(coming.events)))
+            for register in (part.register_forward_pre_hook, part.register_forward_hook):
+                register(lambda *_, moments=moments: moments.append(len(coming.events)))
         hook = models[0].register_forward_hook(
             lambda *seen: outputs.append(sum(tensor.untyped_storage().nbytes() for tensor in tensors(seen[2])))
         )
@@ -167,9 +167,7 @@ def simulated(config: RunConfig, num_outputs: int, replicas: int, blocks: bool =
         for _ in range(2):
             older = {coming.place_of(tensor) for kind, tensor in holdings(trainer) if kind == "gradients"}
             coming.events.clear(), phases.clear(), [moments.clear() for moments in marks]
-            batch = raw if as_it_is else raw.float()
-            if config.channels_last and isinstance(batch, torch.Tensor) and batch.dim() == 4:
-                batch = batch.contiguous(memory_format=torch.channels_last)
+            batch = prepared(config, raw, as_it_is)
             trainer.take_step(batch, targets)
             trainer.clock.step_done(0.0)
             noted = {coming.place_of(tensor): "images" for tensor in tensors((raw, batch, targets))}
@@ -204,6 +202,13 @@ def optimizer_of(config: RunConfig, model, groups: list | None, on_gpu: bool) ->
         for group in optimizer.param_groups:
             group["foreach"] = True
     return optimizer
+
+
+def prepared(config: RunConfig, raw, as_it_is: bool):
+    """A function, so that its intermediate images are freed after the batch of the step before."""
+    images = raw if as_it_is else raw.float()
+    last = config.channels_last and isinstance(images, torch.Tensor) and images.dim() == 4
+    return images.contiguous(memory_format=torch.channels_last) if last else images
 
 
 def share_of(optimizer: torch.optim.Optimizer, coming: Coming) -> Share:

@@ -8,7 +8,7 @@ import itertools
 import math
 
 from bench import formulas
-from bench.analysis import lanes, stats, style
+from bench.analysis import lanes, style
 from bench.config.modes import MODES
 from bench.config.options import RunConfig
 from bench.predict.emulation.record import EmulationRecord
@@ -16,7 +16,7 @@ from bench.predict.pictures import winner
 from bench.predict.pictures.points import Asked, Points, by_place, disturbed, how_emulated, span_words
 from bench.predict.step import result
 from bench.predict.step.engines import BACKWARD, ENGINES, FORWARD, OPTIMIZER, REST, WEIGHTS, Step
-from bench.predict.step.result import CONFIDENCE, PREDICTED, Forecast
+from bench.predict.step.result import PREDICTED, Forecast
 
 BODY = 3.9  # inches
 FILLED, HOLLOW = "o", "s"  # marks: measured, emulated
@@ -89,15 +89,14 @@ def draw_points(axes, asked: Asked, records: list, marker: str) -> None:
     modes = list(asked.configs)
     for (mode, ranks), same in by_place(records).items():
         x = math.log2(ranks) + DODGE * (modes.index(mode) - (len(modes) - 1) / 2)
-        values = [100 * asked.efficiency(record) for record in same]
-        if len(values) > 1:
-            _, low, high = formulas.mean_interval(values, stats.t_quantile(len(values) - 1, CONFIDENCE))
+        middle, low, high = result.mean_interval([100 * asked.efficiency(record) for record in same])
+        if low is not None:
             axes.plot([x, x], [low, high], color=style.BLACK, linewidth=1)
         colour = MODES[mode].look.colour
         look = {"markerfacecolor": colour, "markersize": 5, "markeredgecolor": style.BLACK, "markeredgewidth": 0.8}
         if marker == HOLLOW:
             look = {"markerfacecolor": "none", "markersize": 8, "markeredgecolor": colour, "markeredgewidth": 1.8}
-        axes.plot(x, sum(values) / len(values), marker, zorder=3, **look)
+        axes.plot(x, middle, marker, zorder=3, **look)
 
 
 def handles_of(found: list[Forecast], kinds: dict) -> list:

@@ -49,8 +49,7 @@ class Asked:
 
     def efficiency(self, record: Record) -> float:
         """Throughput over that of as many independent devices, each as fast as the profile's."""
-        one = self.profile.units / self.profile.mean_step_s
-        return formulas.scaling_efficiency(record.throughput, one, record.num_devices)
+        return formulas.scaling_efficiency(record.throughput, self.profile.throughput, record.num_devices)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,11 @@ class Profile:
         return self.step_s * statistics.fmean(self.factors)
 
     @property
+    def throughput(self) -> float:
+        """Units per second of one device."""
+        return self.units / self.mean_step_s
+
+    @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 

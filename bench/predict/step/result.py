@@ -95,12 +95,17 @@ def mean_s(steps: list[Step], ranks: int) -> float:
     return sum(share * step.seconds for share, step in zip(shares, steps, strict=True))
 
 
+def mean_interval(values: list[float]) -> tuple[float, float | None, float | None]:
+    """The mean with its 95 % interval; None for both ends of one value."""
+    if len(values) < 2:
+        return values[0], None, None
+    return formulas.mean_interval(values, stats.t_quantile(len(values) - 1, CONFIDENCE))
+
+
 def spread(profile: Profile) -> float:
     """Half of the interval of the mean of a profile's steps, over the mean; 0 with one step."""
-    if (count := len(profile.factors)) < 2:
-        return 0.0
-    middle, low, _ = formulas.mean_interval(list(profile.factors), stats.t_quantile(count - 1, CONFIDENCE))
-    return (middle - low) / middle
+    middle, low, _ = mean_interval(list(profile.factors))
+    return 0.0 if low is None else (middle - low) / middle
 
 
 def ends(
