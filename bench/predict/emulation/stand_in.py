@@ -71,29 +71,23 @@ class Chain(nn.Module):
         return x
 
 
-class Block(Chain):
-    """FSDP shards it as one: a member of a ModuleList (bench.structure.blocks_of)."""
-
-
 class StandIn(nn.Module):
     """The model of a profile. forward(x [1], which requires a gradient) -> [1]."""
 
     def __init__(self, profile: Profile):
         super().__init__()
-        self.blocks, self.order = nn.ModuleList(), []
+        self.blocks, self.order = nn.ModuleList(), []  # FSDP shards a ModuleList's members (bench.structure.blocks_of)
         self.others = nn.Module()  # not in a block: not a list, so FSDP shards it with the root
         tensors = chain_of(profile)
         spans = dict(zip(tensors, spans_of(profile, tensors), strict=True))
         for _, same in itertools.groupby(tensors, key=lambda tensor: tensor.block):
             part = list(same)
-            own = [spans[tensor] for tensor in part]
+            chain = Chain(part, [spans[tensor] for tensor in part])
             if part[0].block:
-                self.blocks.append(Block(part, own))
-                self.order.append(self.blocks[-1])
+                self.blocks.append(chain)
             else:
-                chain = Chain(part, own)
                 self.others.add_module(str(len(self.order)), chain)
-                self.order.append(chain)
+            self.order.append(chain)
         # Before the first use of a parameter, and in backward after the last gradient.
         self.head = min(tensor.needed_s for tensor in tensors), profile.backward_s - tensors[0].ready_s
         for number, (dtype, nbytes) in enumerate(profile.buffers):
