@@ -50,11 +50,7 @@ def way_of(config: RunConfig) -> Way:
 
 def below(efficiency: Callable[[int], float], low: float = LOW, most: int = MOST) -> int | None:
     """The least number of devices, from 2 to ``most``, with an efficiency below ``low``; None if there is none. It
-    doubles the number, and then bisects.
-
-    >>> below(lambda ranks: 1 - ranks / 100), below(lambda ranks: 0.5), below(lambda ranks: 0.9)
-    (21, 2, None)
-    """
+    doubles the number, and then bisects."""
     good, bad = 1, 2
     while efficiency(bad) >= low:
         if bad == most:

@@ -181,10 +181,6 @@ def how_emulated(records: list[EmulationRecord]) -> list[str]:
 
 
 def span_words(values: list[float], form: str) -> str:
-    """
-    >>> span_words([4, 7, 5], "×{:g}"), span_words([3, 3], "{:g}")
-    ('×4 to ×7', '3')
-    """
     return " to ".join(form.format(value) for value in dict.fromkeys((min(values), max(values))))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from bench import formulas
 from bench.config.options import RunConfig
 from bench.config.sections import Exchange, Fsdp
-from bench.predict.step.link import Link
+from bench.predict.step.link import AT_ONCE, Link
 from bench.predict.step.profile import Profile, Tensor
 
 MIB = 2**20
@@ -125,7 +125,7 @@ def ddp(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
         step.computed[-1:] = [(BACKWARD, *ends) for ends in zip(moments[::2], moments[1::2], strict=True)]
         step.add(GRADIENTS, late)
     else:
-        step.sent = carried(messages, link.at_once if config.overlap else 1)
+        step.sent = carried(messages, AT_ONCE[link.carrier] if config.overlap else 1)
         step.add(GRADIENTS, max(0.0, max(end for _, _, end, _ in step.sent) - step.seconds))
     step.add(OPTIMIZER, profile.optimizer_s)
     return step
@@ -196,7 +196,7 @@ def idle_s(nbytes: float, ranks: int, link: Link) -> float:
 
 
 def broadcast_s(nbytes: float, ranks: int, link: Link) -> float:
-    seconds = formulas.tree_broadcast_s(nbytes, link.nodes(ranks), link.alpha_s, link.beta_s)
+    seconds = formulas.tree_broadcast_s(nbytes, math.ceil(ranks / link.per_node), link.alpha_s, link.beta_s)
     if link.inside:
         inside = min(ranks, link.per_node)
         seconds += formulas.tree_broadcast_s(nbytes, inside, link.inside.alpha_s, link.inside.beta_s)
@@ -258,7 +258,7 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
     latency_s, sizes = broadcast_s(0, ranks, link), [tensor.nbytes for own in owned for tensor in own]
     messages = [Message(WEIGHTS, step.seconds, latency_s, broadcast_s(nbytes, ranks, link) - latency_s, nbytes)
                 for nbytes in sizes]  # fmt: skip
-    sent = carried(messages, link.at_once)
+    sent = carried(messages, AT_ONCE[link.carrier])
     step.add(WEIGHTS, max(end for _, _, end, _ in sent) - step.seconds)
     step.sent += sent
     return step
@@ -266,11 +266,7 @@ def zero1(profile: Profile, config: RunConfig, ranks: int, link: Link) -> Step:
 
 def owners(tensors: Iterable, ranks: int, size: Callable[[object], int]) -> list[list]:
     """The parameters of each rank: the largest first, each to the rank with the least so far (``_partition_parameters``
-    of torch/distributed/optim/zero_redundancy_optimizer.py).
-
-    >>> owners([1, 5, 3, 3], 2, size=int)
-    [[5, 1], [3, 3]]
-    """
+    of torch/distributed/optim/zero_redundancy_optimizer.py)."""
     owned, sizes = [[] for _ in range(ranks)], [0] * ranks
     for tensor in sorted(tensors, key=size, reverse=True):
         least = sizes.index(min(sizes))

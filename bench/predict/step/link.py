@@ -1,7 +1,6 @@
 """The link between devices: latency, seconds per byte, and the number of messages that share it."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,19 +35,12 @@ class Link:
     per_node: int = 1
     inside: "Link | None" = None
 
-    @property
-    def at_once(self) -> int:
-        return AT_ONCE[self.carrier]
-
     def at_end(self, end: int) -> "Link":
         """The link at the fast (0) or slow (1) end of its intervals; itself without intervals."""
         alpha, beta = self.alpha_ends[end], self.beta_ends[end]
         alpha, beta = self.alpha_s if alpha is None else alpha, self.beta_s if beta is None else beta
         return dataclasses.replace(self, alpha_s=max(0.0, alpha), beta_s=max(0.0, beta), alpha_ends=(None, None),
                                    beta_ends=(None, None))  # fmt: skip
-
-    def nodes(self, ranks: int) -> int:
-        return math.ceil(ranks / self.per_node)
 
     def of_ring(self, ranks: int) -> "Link":
         """A link per device over which a ring takes as long as through the nodes."""

@@ -52,9 +52,10 @@ class Findings:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.path} cannot be read ({error}): move it away, and begin anew") from None
 
-    def of(self, check: Check, key: str) -> dict | None:
+    def answer_to(self, check: Check, key: str) -> dict | None:
+        """The answer to a check by this key, or None."""
         found = self.found.get((check.part, check.name))
-        return found if found and found["key"] == key else None
+        return found if found and found["key"] == key and found["outcome"] != NOT_EXERCISED else None
 
     def runs(self, key: str) -> dict[str, str]:
         return {options: folder for found in self.found.values() if found["key"] == key
@@ -89,8 +90,7 @@ def carry_out(
     results = []
     for module in modules:
         for check in part_in(module).checks:
-            before = findings.of(check, key)
-            if before and before["outcome"] != NOT_EXERCISED:
+            if before := findings.answer_to(check, key):
                 results.append(before)
                 say(f"{sentence(before)}; answered before, and not asked again")
                 continue
@@ -214,8 +214,8 @@ def plan(modules: list[str], findings: Findings | None = None, key: str = "", nu
         total += seconds
         for check in part.checks:
             needs = f" [needs {', '.join(check.needs)}]" if check.needs else ""
-            before = findings and findings.of(check, key)
-            done = f" ({before['outcome']} before)" if before and before["outcome"] != NOT_EXERCISED else ""
+            before = findings and findings.answer_to(check, key)
+            done = f" ({before['outcome']} before)" if before else ""
             lines.append(f"  {check.seconds:4.0f} s  {check.name}{done}: {check.question}{needs}")
     where = "a recent GPU" if num_gpus == 1 else f"{num_gpus} recent GPUs"
     return [*lines, f"in all {total / 60:.0f} minutes at most on {where}"]
