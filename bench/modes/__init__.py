@@ -1,5 +1,4 @@
-"""The data-parallel patterns, one lesson per file; the table of what must be known of each is in
-bench/config/modes.py."""
+"""The data-parallel patterns, one lesson per file; their table is in bench/config/modes.py."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -9,5 +8,5 @@ if TYPE_CHECKING:
 
 
 def load_mode(name: str) -> "type[Mode]":
-    """The ``Mode`` class of a mode: ``bench/modes/<name>.py`` is imported only by the process that needs it."""
+    """``bench/modes/<name>.py`` is imported only by the process that needs it."""
     return importlib.import_module(f"bench.modes.{name}").Mode

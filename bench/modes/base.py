@@ -18,11 +18,8 @@ from bench.config.options import Parallel, RunConfig
 
 @dataclass(frozen=True)
 class Topology:
-    """Where this process sits.
-
-    rank: 0 … world_size-1 over all machines. local_rank: the same on this machine. world_size: processes that
-    train. devices_per_process: 1, or all of them for DP. device: where this process puts its batches.
-    """
+    """Where this process sits. rank: 0 … world_size-1 over all machines. local_rank: on this machine. world_size:
+    processes that train. devices_per_process: 1, or all for DP. device: where this process puts its batches."""
 
     rank: int
     local_rank: int
@@ -32,12 +29,12 @@ class Topology:
 
     @property
     def num_devices(self) -> int:
-        """Devices of the whole run."""
+        """Of the whole run."""
         return self.world_size * self.devices_per_process
 
     @property
     def devices(self) -> list[torch.device]:
-        """The devices this process drives, the main one first."""
+        """Of this process, the main one first."""
         if self.device.type == "cpu":
             return [self.device]
         first = self.device.index
@@ -45,7 +42,7 @@ class Topology:
 
 
 def device_of(config: Parallel, local_rank: int) -> torch.device:
-    """The device of a local rank. With SHARE_GPU=1 all ranks take the first GPU. Sets it as CUDA's current one."""
+    """The device of a local rank, made CUDA's current one. With SHARE_GPU=1 all ranks take the first GPU."""
     if config.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", 0 if config.share_gpu else local_rank)
@@ -65,9 +62,9 @@ class Mode:
     """One process, one device. Every method here is also the default of the modes that do not need it."""
 
     kept = None  # with ELASTIC, what ``elastic`` has handed to the attempt
-    timeline = None  # in a profiled run, what watches one step: bench.measure.timeline.StepTimeline
+    timeline = None  # in a profiled run: bench.measure.timeline.StepTimeline
     contiguous_weights = ""  # why with CHANNELS_LAST=1 the weights, and so the gradients, cannot lie as N H W C, too
-    statistics = ""  # what becomes of batch norm's running statistics, where a reader of the run must be told
+    statistics = ""  # what becomes of batch norm's running statistics, where the record must say so
     replicated = True  # every rank holds all weights; False: they are sharded over the ranks
     period = 1  # steps from one exchange to the next
     collective_forward = False  # a forward pass needs every rank: none may take a pass more than another
@@ -77,21 +74,21 @@ class Mode:
         self.config = config
         self.topology = Topology(0, 0, 1, 1, device_of(config, 0))
 
+    def add_label(self, *texts: str) -> None:
+        self.label = "; ".join(filter(None, [self.label, *texts]))
+
     @classmethod
     def elastic(cls, config: RunConfig, attempt: Callable) -> None:
-        """ELASTIC: train by ``attempt(config, kept)``; kept: what this process has committed, None of one that starts
-        from a file. Where the launcher starts all ranks again, there is one attempt in a process's life."""
+        """ELASTIC: train by ``attempt(config, kept)``. kept: what this process has committed, None of one that starts
+        from a file. Where the launcher starts all ranks again, a process makes one attempt."""
         attempt(config, None)
 
     def commit(self, checkpoint: Callable[[], bytes]) -> None:
-        """ELASTIC: keep what a run can go on from, beyond the file that has been written; every rank calls it."""
+        """ELASTIC: keep a checkpoint in memory, beyond the file that has been written. Every rank calls it."""
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
-        """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch.
-
-        One process on one device sees the global batch anyhow, and a bound without communication keeps its own norms.
-        A mode that the table in bench/modes says has no NORM=sync is not asked.
-        """
+        """NORM=sync, before ``wrap_model``: the model with batch norms over the global batch, which one process on one
+        device sees without it."""
         return model
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
@@ -103,11 +100,8 @@ class Mode:
         return optimizer
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager:
-        """Wraps forward and backward: these gradients are not exchanged, or not yet.
-
-        With ACCUMULATE=k it wraps all but the last of a step's k passes, whose exchange is then that of their sum; with
-        SYNC=0 every pass.
-        """
+        """Wraps forward and backward whose gradients are not exchanged yet: with ACCUMULATE=k all but the last of a
+        step's k passes, whose exchange is that of their sum; with SYNC=0 every pass."""
         return contextlib.nullcontext()
 
     def synchronize(self, optimizer: torch.optim.Optimizer) -> None:
@@ -116,9 +110,9 @@ class Mode:
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
         """Take the optimizer's step with final gradients.
 
-        scaler: with PRECISION=fp16, what scaled the loss. It leaves the step out when a gradient is not finite. Where
-        every rank holds the whole mean, all ranks then do: what is not finite on one rank is not finite in the mean. A
-        mode whose gradients are sharded must reduce what the scaler found before it steps.
+        scaler: with PRECISION=fp16, what scaled the loss. It leaves the step out when a gradient is not finite. What is
+        not finite on one rank is not finite in the mean, so all ranks do; a mode that shards gradients must reduce
+        what the scaler found.
         """
         if scaler:
             scaler.step(optimizer)
@@ -142,17 +136,17 @@ class Mode:
         return {"gradient": self.gradient, "compression": "none", "buffers": "one set"}
 
     def buckets(self) -> list[int]:
-        """Bytes of each buffer that the engine keeps for gradients besides the gradients, as it tells them."""
+        """Bytes of each buffer that the engine keeps for gradients besides the gradients."""
         return []
 
-    # --- what a timeline (PROFILE=1), measured memory (MEMORY=1) and predicted memory ask ---------------------------
+    # --- for a timeline (PROFILE=1), measured memory (MEMORY=1) and predicted memory --------------------------------
 
     def span(self, lane: str, name: str, nbytes: int | None = None) -> contextlib.AbstractContextManager:
         """Around what this mode sends or does in a step: a span of the timeline, where there is one."""
         return self.timeline.span(lane, name, nbytes) if self.timeline else contextlib.nullcontext()
 
     def compute_in_calling_thread(self, model: nn.Module) -> None:
-        """From now on this process's devices compute in one thread, one after the other: a profiler sees that alone."""
+        """From now on this process's devices compute in one thread, the only one that a profiler sees."""
 
     def kept_replicas(self, model: nn.Module) -> Iterable[nn.Module]:
         """Copies of the plain model that stay between two steps."""
@@ -161,13 +155,13 @@ class Mode:
     def step_only_tensors(
         self, model: nn.Module, note: Callable[[str, Iterable[torch.Tensor]], None]
     ) -> contextlib.AbstractContextManager:
-        """Within it ``note(kind, tensors)`` is called with what the mode holds during a step and not after it: copies
-        of the model, and buffers that weights or gradients are sent from. kind: see bench/measure/memory_parts.py."""
+        """Within it ``note(kind, tensors)`` gets what the mode holds only during a step: copies of the model, buffers
+        from which weights or gradients are sent. kind: see bench/measure/memory_parts.py."""
         return contextlib.nullcontext()
 
     def wrap_replicas(self, models: list[nn.Module]) -> nn.Module:
-        """``wrap_model`` of a simulated step (bench/predict/memory/step.py), with a model for each device of this
-        process. All of them compute in the calling thread."""
+        """``wrap_model`` of a simulated step (bench/predict/memory/step.py): a model for each device of this process,
+        all computing in the calling thread."""
         return models[0]
 
     def compute_threads(self) -> int:
@@ -186,8 +180,8 @@ class Mode:
         """Return when every process has come here."""
 
     def exchanges(self) -> dict[str, Callable]:
-        """What `bench network` times, by name: each takes a tensor and changes it in place. "all_reduce": the sum over
-        all processes. "ping_pong": a message from rank 0 to the last rank and back, where there is such a thing."""
+        """What `bench network` times: each takes a tensor and changes it in place. "all_reduce": the sum over all
+        processes. "ping_pong": a message from rank 0 to the last rank and back, where there is such a thing."""
         return {}
 
     def unwrap(self, model: nn.Module) -> nn.Module:
@@ -195,25 +189,22 @@ class Mode:
         return model
 
     def judged(self, model: nn.Module) -> nn.Module:
-        """What a validation calls, of what ``wrap_model`` returned: the plain model. Its forward pass asks no other
-        rank, for shares may differ by a batch and DDP's own is a collective."""
+        """What a validation calls: the plain model. Its forward pass needs no other rank, as shares may differ by a
+        batch and DDP's own is a collective."""
         return self.unwrap(model)
 
     def on_all_devices(self, plain: nn.Module) -> nn.Module:
-        """What a validation calls, of a plain model that is not the trained one: an average of its weights."""
+        """What a validation calls of a plain model that is not the trained one: an average of its weights."""
         return plain
 
     def state_of(self, optimizer: torch.optim.Optimizer) -> dict:
         """Parameter -> the optimizer's state of it, as far as this process holds it."""
         return optimizer.state
 
-    # --- the whole state: one road for checkpoints, hashes and snapshots. Every rank calls it. ---------------------
+    # --- the whole state, for checkpoints, hashes and snapshots. Every rank calls it. -------------------------------
 
     def full_state(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        """The state dict of the plain model, every tensor whole, under the plain model's names.
-
-        Where every rank holds all weights it is this rank's own; a mode that shards them gathers them here.
-        """
+        """The plain model's state dict, every tensor whole, as this rank has it; a mode that shards weights gathers."""
         return self.unwrap(model).state_dict()
 
     def full_optimizer_state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:

@@ -1,8 +1,6 @@
 """The process group of torch.distributed, and what every mode over it answers alike: rank, rendezvous, collectives.
-
-NCCL between GPUs, Gloo between CPUs. Ranks that share one GPU talk NCCL where theirs lets them, else Gloo. Every wait
-has a limit.
-"""
+NCCL between GPUs, Gloo between CPUs, and between ranks that share a GPU where their NCCL is too old for it. Every wait
+has a limit."""
 
 import functools
 import os
@@ -27,7 +25,7 @@ class Mode(base.Mode):
     def __init__(self, config: RunConfig):
         self.config = config
         self.topology = join(config)
-        self.label = "; ".join(filter(None, [self.label, base.shared_label(config, dist.get_backend())]))
+        self.add_label(base.shared_label(config, dist.get_backend()))
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
         sum_over_ranks = functools.partial(reduce, op="sum")
@@ -80,22 +78,27 @@ def reduce(value: torch.Tensor, op: str) -> torch.Tensor:
 
 
 def gather(item: object) -> list:
-    """The items of all ranks in rank order, on every rank."""
     items = [None] * dist.get_world_size()
     dist.all_gather_object(items, item)
     return items
+
+
+def broadcast_weights(model: nn.Module) -> None:
+    """Rank 0's parameters and buffers become those of all ranks."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), 0)
 
 
 def there_and_back(topology: Topology) -> Callable[[torch.Tensor], None]:
     """A message from rank 0 to the last rank, and the same back."""
     last = topology.world_size - 1
 
-    def send_first(tensor) -> None:
-        dist.send(tensor, last)
-        dist.recv(tensor, last)
+    def ping_pong(tensor) -> None:
+        if topology.rank == 0:
+            dist.send(tensor, last)
+            dist.recv(tensor, last)
+        elif topology.rank == last:
+            dist.recv(tensor, 0)
+            dist.send(tensor, 0)
 
-    def receive_first(tensor) -> None:
-        dist.recv(tensor, 0)
-        dist.send(tensor, 0)
-
-    return {0: send_first, last: receive_first}.get(topology.rank, lambda tensor: None)
+    return ping_pong

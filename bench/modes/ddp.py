@@ -30,8 +30,6 @@ from bench.structure import TensorList
 
 
 class Mode(collectives.Mode):
-    """DDP over NCCL on GPUs, over Gloo elsewhere."""
-
     def wrap_model(self, model: nn.Module) -> nn.Module:
         config, device = self.config, self.topology.device
         output = TensorList(model)
@@ -63,8 +61,8 @@ class Mode(collectives.Mode):
 
     @property
     def buffers(self) -> str:
-        """Whose buffers a rank works with. DDP sends rank 0's before a forward pass, but not after one that was under
-        ``no_sync``: with ACCUMULATE before the first pass of a step, and with SYNC=0 before the first step alone."""
+        """DDP sends rank 0's before a forward pass, but not after one under ``no_sync``: with ACCUMULATE before the
+        first pass of a step, with SYNC=0 only before the first step."""
         if not (self.ddp.broadcast_buffers and self.config.sync):
             return "each rank's own"
         return f"rank 0's, sent every {'forward' if self.config.accumulate == 1 else 'step'}"
@@ -79,10 +77,11 @@ class Mode(collectives.Mode):
         }
 
     def buckets(self) -> list[int]:
-        told = self.ddp._get_ddp_logging_data()
-        sizes = told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes", "")  # after the first step, and before it
-        views = self.config.gradient_as_bucket_view  # then gradients are in them
-        return [] if views else [int(size) for size in sizes.replace(",", " ").split()]
+        if self.config.gradient_as_bucket_view:  # the gradients are in them
+            return []
+        data = self.ddp._get_ddp_logging_data()
+        sizes = data.get("rebuilt_bucket_sizes") or data.get("bucket_sizes", "")  # after the first step, and before it
+        return [int(size) for size in sizes.replace(",", " ").split()]
 
     def exchanges(self):
         return {"ping_pong": collectives.there_and_back(self.topology), "all_reduce": dist.all_reduce}
@@ -92,7 +91,7 @@ class Mode(collectives.Mode):
 
 
 def communication_hook(config: Exchange) -> tuple:
-    """What replaces DDP's own all-reduce of a bucket: (state, hook); (None, None) where nothing does."""
+    """(state, hook), which replaces DDP's own all-reduce of a bucket; (None, None) for DDP's own."""
     if not config.overlap:
         return [], reduce_after_backward
     if config.compression == "powersgd":  # rank 1; plain until DDP has put its buckets into their final order
@@ -102,16 +101,14 @@ def communication_hook(config: Exchange) -> tuple:
 
 
 def sum_over_ranks(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """MISTAKE=gradient-sum: ``dist.all_reduce`` of a bucket, and no division by the number of ranks."""
+    """MISTAKE=gradient-sum: no division by the number of ranks."""
     summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     return summed.then(lambda future: future.value()[0])
 
 
 def reduce_after_backward(waiting: list, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """OVERLAP=0: the same buckets and bytes, but nothing is sent before the last bucket is full.
-
-    The last bucket is full when backward has computed every gradient. ``waiting``: the buckets until then.
-    """
+    """OVERLAP=0: the same buckets and bytes, but nothing is sent before the last bucket is full, when backward has
+    computed every gradient. ``waiting``: the buckets until then."""
     device = bucket.buffer().device
     future = torch.futures.Future(devices=[device] if device.type == "cuda" else None)
     waiting.append((bucket.buffer(), future))
@@ -124,9 +121,8 @@ def reduce_after_backward(waiting: list, bucket: dist.GradBucket) -> torch.futur
 
 
 def power_sgd(state: powerSGD_hook.PowerSGDState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's PowerSGD. It chains three collectives per bucket by callbacks, which over Gloo run in threads of their
-    own: two buckets at once could meet in different orders on two ranks, and the run would die. So there a bucket ends
-    before the next begins."""
+    """torch's PowerSGD chains three collectives per bucket by callbacks. Over Gloo they run in threads: two buckets
+    could meet in another order on each rank, and the run would die. So there a bucket ends before the next begins."""
     future = powerSGD_hook.powerSGD_hook(state, bucket)
     if dist.get_backend() == "gloo":  # on CPUs, and where ranks share a GPU and their NCCL is too old
         future.wait()

@@ -20,7 +20,7 @@ What to notice:
 import contextlib
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -37,13 +37,13 @@ class Mode(base.Mode):
 
     def __init__(self, config: RunConfig):
         super().__init__(config)
-        device = base.device_of(config, 0)
+        device = self.topology.device
+        self.on_cpu = device.type == "cpu"
         self.topology = base.Topology(0, 0, 1, config.num_devices, device)
-        if device.type == "cuda" and config.num_devices > 1:
-            # Only device 0's could lie as N H W C, and a gradient would not.
-            self.contiguous_weights = "nn.DataParallel sends copies as one flat tensor, and they come back so"
-        if device.type == "cpu":
+        if self.on_cpu:
             self.label = "CPU replicas in threads: nn.DataParallel itself passes straight through on a CPU"
+        elif config.num_devices > 1:  # only device 0's could lie as N H W C, and a gradient would not
+            self.contiguous_weights = "nn.DataParallel sends copies as one flat tensor, and they come back so"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         watched = bool(self.timeline or self.config.memory)
@@ -55,23 +55,23 @@ class Mode(base.Mode):
         return wrapped
 
     def on_all_devices(self, plain: nn.Module, watched: bool = False) -> nn.Module:
-        if self.topology.device.type == "cpu":
-            kind = WatchedCpu if watched else CpuDataParallel
+        kind = CpuDataParallel if self.on_cpu else DataParallel
+        kind = type(f"Watched{kind.__name__}", (Watched, kind), {}) if watched else kind
+        if self.on_cpu:
             return kind(plain, self.config.num_devices, self.config.threads)
-        kind = WatchedGpu if watched else DataParallel
         return kind(plain, device_ids=[d.index for d in self.topology.devices])
 
     def compute_in_calling_thread(self, model: nn.Module) -> None:
-        if self.topology.device.type == "cpu":
+        if self.on_cpu:
             model.in_turn()
 
     def kept_replicas(self, model: nn.Module) -> tuple[nn.Module, ...]:
-        return model.shells if self.topology.device.type == "cpu" else ()
+        return model.shells if self.on_cpu else ()
 
     @contextlib.contextmanager
     def step_only_tensors(self, model, note) -> Iterator[None]:
         """On a GPU: the replicas, with their part of the batch. On a CPU replicas stay, and the batch is not copied."""
-        model.note = None if self.topology.device.type == "cpu" else note
+        model.note = None if self.on_cpu else note
         yield
         model.note = None
 
@@ -79,8 +79,7 @@ class Mode(base.Mode):
         return CpuDataParallel(models[0], len(models), 1, tuple(models[1:])).in_turn()
 
     def compute_threads(self) -> int:
-        replicas = self.config.num_devices if self.topology.device.type == "cpu" else 1
-        return max(super().compute_threads(), replicas)  # a replica cannot have less than one
+        return max(super().compute_threads(), self.config.num_devices if self.on_cpu else 1)  # a replica has at least 1
 
     def facts(self, optimizer: torch.optim.Optimizer) -> dict:
         return super().facts(optimizer) | {"buffers": "replica 0's are kept"}
@@ -89,16 +88,16 @@ class Mode(base.Mode):
         return model.module
 
     def judged(self, model: nn.Module) -> nn.Module:
-        return model  # all devices judge, each its chunk
+        return model  # all devices validate, each its chunk
 
 
 class DataParallel(nn.DataParallel):
-    """``nn.DataParallel`` whose replicas compute in the precision that the caller's autocast has, and take and return
-    objects with tensors in them.
+    """``nn.DataParallel`` whose replicas compute in the dtype of the caller's autocast, and take and return objects of
+    tensors.
 
-    PyTorch hands over to a replica's thread that autocast is on, but not its dtype, which belongs to the thread as
-    well: under a bf16 autocast the replicas would compute in fp16, a thread's default, and without a scaled loss.
-    It gives every replica the same object, with its tensors on device 0, and cannot gather objects.
+    PyTorch tells a replica's thread that autocast is on, but not its dtype: under a bf16 autocast the replicas would
+    compute in fp16, a thread's default. It gives every replica the same object, its tensors on device 0, and cannot
+    gather objects.
     """
 
     def scatter(self, inputs, kwargs, device_ids):
@@ -114,12 +113,9 @@ class DataParallel(nn.DataParallel):
 
 
 def scattered(inputs: tuple, kwargs: dict, cut: Callable) -> list[tuple]:
-    """(positional, keyword arguments) of each replica's call. cut: one tensor into a piece for each replica; a small
-    batch may give fewer. What is not a tensor goes to all.
-
-    Raises UserError for tensors of different lengths: ``nn.DataParallel`` would cut each by its own first dimension,
-    and drop what is left over.
-    """
+    """(positional, keyword arguments) of each replica's call. cut: one tensor -> a piece for each replica, fewer of a
+    small batch. What is not a tensor goes to all. Raises UserError for tensors of different lengths, which
+    ``nn.DataParallel`` would cut each by its own first dimension, dropping the rest."""
     shapes = [list(tensor.shape) for tensor in structure.tensors((inputs, kwargs))]
     if [] in shapes or len({shape[0] for shape in shapes}) > 1:
         raise UserError(
@@ -130,8 +126,7 @@ def scattered(inputs: tuple, kwargs: dict, cut: Callable) -> list[tuple]:
 
 
 def gathered(outputs: list, join: Callable):
-    """One structure of the replicas' outputs. join: one tensor of a list of theirs. Raises UserError for replicas that
-    return different structures."""
+    """One structure of the replicas' outputs. join: a list of tensors -> one."""
     try:
         return structure.join(outputs, join)
     except ValueError:
@@ -152,38 +147,33 @@ def in_this_autocast(replica: Callable, device_type: str) -> Callable:
 
 
 class CpuDataParallel(nn.Module):
-    """nn.DataParallel's algorithm with CPU replicas in threads.
+    """nn.DataParallel's algorithm with CPU replicas in threads. On a CPU ``nn.DataParallel`` passes straight through to
+    the module; this class does what it does on GPUs, so that the pattern can be run, read and tested anywhere.
 
-    ``nn.DataParallel`` on a CPU has no device ids and passes straight through to the module; this class does what it
-    does on GPUs, so that the pattern can be run, read and tested anywhere.
-
-    module: the originals. num_replicas: chunks of the batch. threads: CPU threads in total, shared by the replicas
-    in the forward pass; backward runs in the calling thread, which has them all. shells: of the replicas but the first.
+    num_replicas: chunks of the batch. threads: CPU threads in total, shared by the replicas in the forward pass;
+    backward runs in the calling thread, which has them all. shells: of the replicas but the first.
     """
 
     def __init__(self, module: nn.Module, num_replicas: int, threads: int, shells: tuple[nn.Module, ...] = ()):
         super().__init__()
-        self.module = module
-        self.num_replicas = num_replicas
-        # One shell per replica: a copy of the module whose tensors are replaced at every forward; for
-        # swapping tensors in and out of ONE module is not safe in two threads. Kept in a tuple, so that the shells
-        # are not submodules and their tensors not parameters of the model.
+        self.module, self.num_replicas = module, num_replicas
+        # One shell per replica: a copy of the module whose tensors are replaced at every forward, as swapping the
+        # tensors of ONE module is not safe in two threads. In a tuple the shells are not submodules of the model.
         self.shells = shells or tuple(copy.deepcopy(module) for _ in range(num_replicas - 1))
-        # A thread of its own for each replica: of a common pool one thread may take two replicas when it is quick.
-        # The number of OpenMP threads belongs to the thread that sets it.
+        # A thread for each replica: of a common pool one thread may take two replicas when it is quick. The number of
+        # OpenMP threads belongs to the thread that sets it.
         self.threads = [
             ThreadPoolExecutor(1, f"replica-{i}", lambda: torch.set_num_threads(max(1, threads // num_replicas)))
             for i in range(num_replicas)
         ]
 
     def in_turn(self) -> "CpuDataParallel":
-        """The same, but the replicas compute in the calling thread, one after the other, where it can be watched."""
+        """From now on the replicas compute in the calling thread, one after the other, where a profiler sees them."""
         self.close()
-        self.threads = [InTurn()] * self.num_replicas
+        self.threads = []
         return self
 
     def close(self) -> None:
-        """The replicas' threads end."""
         for thread in self.threads:
             thread.shutdown()
 
@@ -200,8 +190,7 @@ class CpuDataParallel(nn.Module):
         return scattered(inputs, kwargs, lambda tensor: tensor.chunk(self.num_replicas))
 
     def replicate(self, count: int) -> list[nn.Module]:
-        """Replica 0 is the original (nn.DataParallel's replica on device 0 is a module of its own, with the original's
-        weights and buffers). Each other one gets a copy of every weight.
+        """Replica 0 is the original. Each other one gets a copy of every weight.
 
         ``clone`` is part of the autograd graph: in backward the gradient of each copy is added to the original's.
         In training the buffers are copied too, and what a replica writes into its copy is lost.
@@ -224,10 +213,10 @@ class CpuDataParallel(nn.Module):
             with torch.set_grad_enabled(grad):
                 return replica(*inputs, **kwargs)
 
-        replicas = [in_this_autocast(replica, "cpu") for replica in replicas]
-        threads = self.threads[: len(calls)]
-        begun = [thread.submit(apply, replica, *call) for thread, replica, call in
-                 zip(threads, replicas, calls, strict=True)]  # fmt: skip
+        work = [(in_this_autocast(replica, "cpu"), *call) for replica, call in zip(replicas, calls, strict=True)]
+        if not self.threads:  # ``in_turn``
+            return [apply(*each) for each in work]
+        begun = [thread.submit(apply, *each) for thread, each in zip(self.threads, work, strict=False)]
         return [replica.result() for replica in begun]
 
     def gather(self, outputs: list):
@@ -237,7 +226,7 @@ class CpuDataParallel(nn.Module):
 
 class Watched:
     """With PROFILE=1 or MEMORY=1, mixed in before either class: the parts of its forward pass are spans of the
-    timeline, and ``note`` is called with the tensors of the other devices' replicas."""
+    timeline, and ``note`` gets the tensors of the other devices' replicas."""
 
     mode: Mode
     note: Callable[[str, Iterable[torch.Tensor]], None] | None = None
@@ -261,25 +250,3 @@ class Watched:
     def gather(self, *arguments):
         with self.mode.span("dp", "gather"):
             return super().gather(*arguments)
-
-
-class WatchedGpu(Watched, DataParallel):
-    """See ``Watched``."""
-
-
-class WatchedCpu(Watched, CpuDataParallel):
-    """See ``Watched``."""
-
-
-class InTurn:
-    """What stands for a replica's thread where the calling thread is to compute."""
-
-    @staticmethod
-    def submit(function, *arguments) -> Future:
-        future = Future()
-        future.set_result(function(*arguments))
-        return future
-
-    @staticmethod
-    def shutdown() -> None:
-        pass

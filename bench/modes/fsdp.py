@@ -12,20 +12,19 @@ part. The model is sharded block by block; a block's weights are whole only whil
 What a rank holds of P parameters in float32 under Adam, N ranks: 16 P / N bytes, and for a moment a block or two whole.
 What it receives in a step: (N-1)/N of the weights twice, and of the gradients once: half as much again as under ddp,
 whose all-reduce is a reduce-scatter and an all-gather (``bench.formulas.received_bytes``). RESHARD=0 keeps the weights
-between forward and backward: they are gathered once, and there whole at the peak.
+between forward and backward: they are gathered once, and at the peak the rank holds all of them.
 
 What to notice:
-  - a forward pass is a collective: no rank may take one more than the others, a validation included;
-  - ``fully_shard`` makes nothing equal: each rank would keep a part of its OWN first weights, a patchwork. So rank 0's
-    are sent to all before;
+  - a forward pass is a collective: no rank may take one more than the others, in a validation too;
+  - ``fully_shard`` makes nothing equal: each rank would keep a part of its OWN first weights. So rank 0's are sent;
   - buffers are not sharded and not synchronised: batch norm's running statistics are each rank's own, as in Horovod;
     with NORM=sync they are those of the global batch. A validation and a checkpoint take rank 0's;
   - with ACCUMULATE gradients of the passes that exchange nothing are kept whole, and the memory they save is back;
   - what is not finite in one rank's part is in no other's: torch asks all ranks before a scaled step (PRECISION=fp16);
   - weights and gradients travel in float32, whatever autocast computes in. With PARAM_DTYPE=bf16 torch's
-    ``MixedPrecisionPolicy`` gathers bf16 and sends bf16 gradients, half of the bytes, and REDUCE_DTYPE=fp32 keeps the
-    gradients exact; the sharded weights that are stepped stay in float32;
-  - torch shards contiguous weights alone: with CHANNELS_LAST=1, a GPU's default, they stay N C H W beside images that
+    ``MixedPrecisionPolicy`` sends both in bf16, half of the bytes, and REDUCE_DTYPE=fp32 keeps the gradients exact; the
+    sharded weights that are stepped stay in float32;
+  - torch shards only contiguous weights: with CHANNELS_LAST=1, a GPU's default, they stay N C H W beside images that
     are N H W C, and each convolution converts its own;
   - the weights in a checkpoint are collected, so any other mode can read them.
 """
@@ -51,22 +50,14 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def no_span(lane: str, name: str, nbytes: int) -> contextlib.AbstractContextManager:
-    """In the place of a timeline's span."""
-    return contextlib.nullcontext()
-
-
 class Mode(collectives.Mode):
-    """FSDP over NCCL on GPUs, over Gloo elsewhere."""
-
     replicated = False
     collective_forward = True
     contiguous_weights = "FSDP shards contiguous tensors alone"
     statistics = "each rank keeps its own; a validation and a checkpoint take rank 0's; NORM=sync makes them the same"
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), 0)
+        collectives.broadcast_weights(model)
         mesh = init_device_mesh(self.topology.device.type, (self.topology.world_size,))
         self.model, self.blocks, self.norms = model, dict(blocks_of(model)), {}
         keeps = {} if self.config.reshard else {"reshard_after_forward": False}
@@ -80,12 +71,11 @@ class Mode(collectives.Mode):
             output.close(part)
         if self.config.prefetch:
             prefetch(list(self.blocks.values()), self.config.prefetch)
-        if self.timeline and not self.watch(self.timeline.span):
+        if self.timeline and not self.watch(span=self.timeline.span):
             self.timeline.notes.append("this version of torch does not let FSDP's gathering and scattering be watched")
         return model
 
     def mixed_precision(self, part: nn.Module) -> MixedPrecisionPolicy:
-        """What PARAM_DTYPE and REDUCE_DTYPE make of a block."""
         types = (None if isinstance(part, _BatchNorm) else self.config.param_dtype, self.config.reduce_dtype)
         return MixedPrecisionPolicy(*map(DTYPES.get, types))
 
@@ -96,9 +86,9 @@ class Mode(collectives.Mode):
         own = [norm for norm in found if norm is not part and not isinstance(norm, FSDPModule)]
         return own if self.config.param_dtype else []
 
-    def watch(self, span: Callable = no_span, note: Callable[[torch.Tensor], None] = lambda tensor: None) -> bool:
-        """From now on each collective runs inside of ``span(lane, name, bytes)``, and ``note`` is called with what it
-        sends from and receives into. False where this version of torch does not let it."""
+    def watch(self, span: Callable | None = None, note: Callable[[torch.Tensor], None] = lambda tensor: None) -> bool:
+        """From now on each collective runs inside ``span(lane, name, bytes)``, and ``note`` gets the tensors it sends
+        from and receives into. False where this version of torch does not let it."""
         if not hasattr(self.model, "set_custom_all_gather"):
             return False
         for name, part in {**self.blocks, **self.norms, "the rest": self.model}.items():
@@ -168,13 +158,12 @@ def prefetch(blocks: list, ahead: int) -> None:
 
 
 def whole(value):
-    """A sharded tensor collected from all ranks, on the CPU; anything else as it is. Every rank must ask for it."""
+    """A sharded tensor collected from all ranks, on the CPU; anything else as it is. Every rank calls it."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def part_of(value, parameter: torch.Tensor):
-    """This rank's part of a state that is as large as its parameter; a step's number as it is. Raises ValueError for
-    another size."""
+    """This rank's part of a state that is as large as its parameter; a step's number as it is."""
     if not torch.is_tensor(value) or not value.dim():
         return value
     if value.shape != parameter.shape:
@@ -185,8 +174,9 @@ def part_of(value, parameter: torch.Tensor):
 class Watched:
     """A collective of one block, as FSDP calls it, and its memory."""
 
-    def __init__(self, name: str, span: Callable, note: Callable[[torch.Tensor], None]):
-        self.name, self.span, self.note = name, span, note
+    def __init__(self, name: str, span: Callable | None, note: Callable[[torch.Tensor], None]):
+        self.name, self.note = name, note
+        self.span = span or (lambda lane, name, nbytes: contextlib.nullcontext())
 
     def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         tensor = torch.empty(*size, dtype=dtype, device=device)

@@ -17,9 +17,8 @@ by tensor). So nothing is left for ``synchronize()``, momentum is each rank's ow
 What to notice, and two traps that every tutorial walks into:
   - ``broadcast_optimizer_state`` on a FRESH optimizer takes a hidden step with zero gradients, to create state that it
     can send. Adam's step counter is then one ahead and its bias correction wrong: after five steps weights are 9e-3
-    off. With weight decay the step moves the weights as well, after a resume those of all ranks but the one that has
-    read the file. A fresh optimizer has no state to send, and after a resume every rank reads the same file: it is not
-    called;
+    off. With weight decay the step moves the weights as well. A fresh optimizer has no state to send, and after a
+    resume every rank reads the same file: it is not called;
   - ``zero_grad(set_to_none=True)`` raises: Horovod's takes no argument, and calls PyTorch's with its default;
   - batch norm's buffers are never synchronised after the start: each rank keeps its own running statistics, which
     are the same everywhere with NORM=sync alone.
@@ -42,8 +41,6 @@ REDUCE_OPS = {"sum": hvd.Sum, "mean": hvd.Average, "max": hvd.Max}
 
 
 class Mode(base.Mode):
-    """Horovod over NCCL on GPUs; elsewhere over Gloo, or MPI where mpirun has started it."""
-
     contiguous_weights = "Horovod sends contiguous tensors alone"  # a convolution takes such weights as well
 
     def __init__(self, config: RunConfig):
@@ -52,13 +49,12 @@ class Mode(base.Mode):
         # With ELASTIC each rank is a host of its own to Horovod (bench/launch/engines/horovod_elastic.py).
         local_rank = int(os.environ["LOCAL_RANK"]) if in_elastic_run() else hvd.local_rank()
         self.topology = base.Topology(hvd.rank(), local_rank, hvd.size(), 1, base.device_of(config, local_rank))
-        over_mpi = "Horovod's ranks talk MPI" if hvd.mpi_enabled() else ""
-        self.label = "; ".join(filter(None, [base.shared_label(config, "nccl"), over_mpi]))
+        self.add_label(base.shared_label(config, "nccl"), "Horovod's ranks talk MPI" if hvd.mpi_enabled() else "")
 
     @classmethod
     def elastic(cls, config: RunConfig, attempt: Callable) -> None:
         """When a rank is lost, every reduction of the others fails; ``hvd.elastic.run`` catches that, goes back to what
-        was committed last, lets those that are left meet anew, with other ranks, and calls the function again."""
+        was committed last, lets those that are left meet again, with other ranks, and calls the function again."""
         if not in_elastic_run():
             return super().elastic(config, attempt)
         hvd.init()
@@ -77,7 +73,7 @@ class Mode(base.Mode):
 
     def sync_norms(self, model: nn.Module) -> nn.Module:
         if self.config.channels_last and self.topology.device.type == "cuda":
-            self.label = "; ".join(filter(None, [self.label, CONTIGUOUS_NORMS]))
+            self.add_label(CONTIGUOUS_NORMS)
         return sync_batch_norm.synchronise(self, model, hvd.SyncBatchNorm, sum_over_ranks)
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
@@ -98,8 +94,7 @@ class Mode(base.Mode):
             named_parameters=model.named_parameters(),
             compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
             op=hvd.Adasum if config.adasum else hvd.Sum if self.sums_gradients else hvd.Average,
-            # The hooks count backward passes and send at the last one what the gradients have summed up to by then. So
-            # ``no_sync`` has nothing to do here, and keeps its default.
+            # The hooks count backward passes and send the gradients at the last one: ``no_sync`` keeps its default.
             backward_passes_per_step=config.accumulate,
         )
 
@@ -124,7 +119,7 @@ class Mode(base.Mode):
         }  # fmt: skip
 
     def buckets(self) -> list[int]:
-        """The fusion buffer: taken whole at the first reduction of several tensors, on a GPU from torch's allocator."""
+        """The fusion buffer: allocated at the first reduction of several tensors, on a GPU by torch's allocator."""
         if hvd.size() == 1 or self.topology.device.type == "cpu":
             return []
         return [int(os.environ.get("HOROVOD_FUSION_THRESHOLD", 128 * 2**20))]
@@ -139,19 +134,19 @@ class Mode(base.Mode):
         hvd.barrier()
 
     def exchanges(self):
-        return {"all_reduce": sum_in_place}
+        return {"all_reduce": lambda value: hvd.allreduce_(value, name=f"sum of {value.numel()}", op=hvd.Sum)}
 
     def close(self) -> None:
         hvd.shutdown()
 
 
 def in_elastic_run() -> bool:
-    """Whether Horovod's elastic driver has started this process."""
+    """Horovod's elastic driver has started this process."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 def require_adasum(config: Parallel) -> None:
-    """Raise UserError where Horovod has no Adasum of these ranks, or where it would be their mean."""
+    """Raise UserError where Horovod has no Adasum of these ranks, or where it would be a plain mean."""
     if not hvd.mpi_enabled():
         raise UserError("ADASUM=1 needs MPI, and Horovod's ranks talk Gloo here: start them with mpirun")
     if config.device == "cuda" and 1 < hvd.size() == hvd.local_size():  # adasum_gpu_operations.cc of 0.28.1
@@ -159,16 +154,10 @@ def require_adasum(config: Parallel) -> None:
 
 
 def sum_over_ranks(value: torch.Tensor) -> torch.Tensor:
-    """``value`` summed over all ranks. Horovod matches tensors by name, and remembers what it agreed on for a name: one
-    name for each size keeps that memory useful, where unnamed tensors get a new name every time."""
+    """Horovod matches tensors by name, and caches what it agreed on for a name: so one name for each size."""
     return hvd.allreduce(value, name=f"batch norm {value.numel()}", op=hvd.Sum)
 
 
-def sum_in_place(value: torch.Tensor) -> None:
-    """``value`` becomes its sum over all ranks."""
-    hvd.allreduce_(value, name=f"sum of {value.numel()}", op=hvd.Sum)
-
-
 def mark(name: str) -> None:
-    """A reduction of one number, by whose name a moment is found in Horovod's own timeline."""
+    """A reduction of one number, which marks a moment in Horovod's own timeline."""
     hvd.allreduce(torch.zeros(1), name=name)

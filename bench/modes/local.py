@@ -1,8 +1,8 @@
 """MODE=local: local SGD. Each rank trains alone for LOCAL_STEPS steps, then the weights are averaged.
 
-A WARNING: this is another algorithm. Every other way to train here takes the step that one process on the joined batch
-would take; this one does not, and no certificate calls a comparison with it fair. It is here because it sends least
-(Stich 2019, https://arxiv.org/abs/1805.09767).
+WARNING: this is another algorithm. Every other way to train here takes the step that one process on the joined batch
+would take; this one does not, and no comparison with it is fair. It sends least (Stich 2019,
+https://arxiv.org/abs/1805.09767).
 
 At the start rank 0's weights and buffers are sent to all. Each step:
   1. forward, backward and the optimizer's step, on the rank's own batch with its own gradient: nothing is exchanged;
@@ -12,11 +12,10 @@ What it receives in a step: 2 (N-1)/N of the weights, divided by LOCAL_STEPS (``
 
 What to notice:
   - with LOCAL_STEPS=1 and SGD it is ddp's update: the mean of w - lr g_r is w - lr times the mean of g_r, and momentum
-    is linear, too. With Adam it is not, for Adam divides by a gradient's own size, and with CLIP_NORM it is not;
-  - with more steps each rank walks its own way, and the mean of where they end is not where one process would be. How
-    much that costs is for `make accuracy MODES=single,ddp,local` to show;
-  - between two averages there is no ONE model. What is validated and saved is the mean of all ranks, as it would be if
-    they were averaged there; the training is not touched by that;
+    is linear, too. With Adam, which divides by a gradient's own size, and with CLIP_NORM it is not;
+  - with more steps the ranks drift apart, and their mean is not where one process would be. `make accuracy
+    MODES=single,ddp,local` measures the cost;
+  - between two averages there is no ONE model. The mean of all ranks is validated and saved; training is not changed;
   - momentum stays each rank's own, and a checkpoint has rank 0's.
 """
 
@@ -30,25 +29,20 @@ from bench.modes import collectives
 
 
 class Mode(collectives.Mode):
-    """Replicas that go apart, and are put together now and then."""
-
     label = "each rank steps alone and weights are averaged now and then: not the update of one process"
 
     @property
     def period(self) -> int:
-        """Where nothing is ever averaged, every step is like the others."""
         return self.config.local_steps if self.config.sync else 1
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
-        for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), 0)
+        collectives.broadcast_weights(model)
         self.averaged = [t for t in [*model.parameters(), *model.buffers()] if t.is_floating_point()]
         self.steps = 0
         return model
 
     def step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
-        """A rank whose scaler leaves the step out averages all the same: the others wait for it."""
-        super().step(optimizer, scaler)
+        super().step(optimizer, scaler)  # a rank whose scaler skips it averages all the same: the others wait for it
         self.steps += 1
         if self.steps % self.config.local_steps == 0 and self.config.sync:
             with self.span("communication", "weights", sum(tensor.nbytes for tensor in self.averaged)):
@@ -56,7 +50,6 @@ class Mode(collectives.Mode):
 
     @torch.no_grad()
     def average(self) -> None:
-        """All weights and buffers become their mean over the ranks, in one all-reduce."""
         flat = torch.cat([tensor.reshape(-1).float() for tensor in self.averaged])
         dist.all_reduce(flat)
         parts = flat.div_(self.topology.world_size).split([tensor.numel() for tensor in self.averaged])
@@ -79,7 +72,6 @@ class Mode(collectives.Mode):
         }
 
     def judged(self, model: nn.Module) -> nn.Module:
-        """A copy whose weights are the mean over the ranks."""
         mean = copy.deepcopy(model)
         mean.load_state_dict(self.full_state(model))
         return mean

@@ -1,12 +1,11 @@
 """NORM=sync: batch norm with the statistics of the global batch, in the modes of one process per device.
 
-A batch norm subtracts the mean of its batch and divides by its deviation. Its batch is what one process sees: with 256
-images on 8 devices, 32. NORM=sync makes the statistics those of all 256, so that N processes compute what one process
-on the joined batch would, batch norm included. The price: every layer waits for all ranks, twice in forward and twice
-in backward, for a few hundred numbers each time. Gradients hide behind backward; these sums cannot.
+With 256 images on 8 devices a batch norm sees 32. NORM=sync makes its statistics those of all 256, so that N processes
+compute what one process on the joined batch would. The price: every layer waits for all ranks, twice in forward and
+twice in backward, for a few hundred numbers each time. Gradients hide behind backward; these sums cannot.
 
-On GPUs each library's own layer is taken: ``nn.SyncBatchNorm`` and ``hvd.SyncBatchNorm``. Both take GPU input alone, so
-on CPUs the modes use ``ReducedBatchNorm2d``: the same mathematics written out.
+On GPUs the library's own layer is used: ``nn.SyncBatchNorm`` or ``hvd.SyncBatchNorm``. Both take only GPU input, so on
+CPUs the modes use ``ReducedBatchNorm2d``: the same mathematics written out.
 """
 
 import functools
@@ -22,28 +21,22 @@ LABEL = "batch norm over all ranks by ReducedBatchNorm2d, this bench's own: the 
 
 
 def synchronise(mode, model: nn.Module, gpu_layer, sum_over_ranks: Callable) -> nn.Module:
-    """The model with batch norms over all ranks: on GPUs ``gpu_layer``, the library's own, on CPUs
-    ``ReducedBatchNorm2d`` with ``sum_over_ranks``, and a label of the mode that says so."""
+    """The model with batch norms over all ranks. sum_over_ranks: of ``ReducedBatchNorm2d``."""
     if mode.topology.device.type == "cuda":
         return replace_norms(model, gpu_layer)
-    mode.label = "; ".join(filter(None, [mode.label, LABEL]))
+    mode.add_label(LABEL)
     return replace_norms(model, functools.partial(ReducedBatchNorm2d, sum_over_ranks))
 
 
 def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Module:
-    """Put ``layer(channels, eps, momentum, affine, track_running_stats)`` in place of every ``BatchNorm2d``.
-
-    The new layers hold the old ones' parameters and buffers, the very same tensors, under the same names. Raises
-    UserError for a batch norm of another class, for it may do more than normalise.
-    """
+    """Put ``layer(channels, eps, momentum, affine, track_running_stats)`` in place of every ``BatchNorm2d``, with the
+    same tensors under the same names. Raises UserError for a batch norm of another class, which may do more."""
     for name, norm in list(model.named_modules(remove_duplicate=False)):
         if not isinstance(norm, _BatchNorm):
             continue
         if type(norm) is not nn.BatchNorm2d:
-            raise UserError(
-                f"NORM=sync knows nn.BatchNorm2d, and {name} of this model is a {type(norm).__name__}: "
-                "use NORM=batch or another MODEL"
-            )
+            raise UserError(f"NORM=sync knows nn.BatchNorm2d, and {name} of this model is a {type(norm).__name__}: "
+                            "use NORM=batch or another MODEL")  # fmt: skip
         synced = layer(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         synced._parameters, synced._buffers = norm._parameters, norm._buffers
         model.set_submodule(name, synced.train(norm.training))
@@ -51,19 +44,15 @@ def replace_norms(model: nn.Module, layer: Callable[..., nn.Module]) -> nn.Modul
 
 
 class ReducedBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm whose mean and variance are of all ranks' images, by sums over the ranks.
-
-    sum_over_ranks: a tensor -> its sum over all ranks, the same on each. Every rank must call it equally often, so
-    all train with the same layers; how many images each has may differ. Evaluation uses the running statistics and
-    asks no other rank. The other arguments are ``nn.BatchNorm2d``'s.
-    """
+    """Batch norm whose mean and variance are of all ranks' images. sum_over_ranks: a tensor -> its sum over all ranks,
+    which every rank must call equally often; how many images each has may differ. Evaluation asks no other rank."""
 
     def __init__(self, sum_over_ranks: Callable[[torch.Tensor], torch.Tensor], *arguments, **options):
         super().__init__(*arguments, **options)
         self.sum_over_ranks = sum_over_ranks
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [batch, channels, H, W] -> the same shape and type."""
+        """x: [batch, channels, H, W]."""
         if not self.training:
             return super().forward(x)
         values = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -76,14 +65,14 @@ class ReducedBatchNorm2d(nn.BatchNorm2d):
         centred = values - mean[:, None, None]
         variance = SumOverRanks.apply(centred.square().sum((0, 2, 3)), self.sum_over_ranks) / count
         if self.track_running_stats:
-            self.remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+            self.update_running(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
         result = centred * (variance + self.eps).rsqrt()[:, None, None]
         if self.affine:
             result = result * self.weight[:, None, None] + self.bias[:, None, None]
         return result.to(x.dtype)
 
-    def remember(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Move the running statistics towards those of this batch; variance: the unbiased one. Both: [channels]."""
+    def update_running(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """mean, variance (unbiased): [channels], of this batch."""
         self.num_batches_tracked += 1
         share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)

@@ -2,20 +2,19 @@
 stage (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054).
 
 Adam keeps two numbers for each weight, SGD with momentum one, and under DDP every rank keeps them all, the same ones.
-Here each rank owns some of the parameters, dealt out by size, and keeps the state of these alone. Each step:
+Here each rank owns some of the parameters, shared out by size, and keeps only their state. Each step:
   1. forward, backward and all-reduce as under ddp: every rank holds all weights and the MEAN of all gradients;
   2. every rank takes the optimizer's step for the parameters that it owns, and for no others;
   3. the owner of each parameter broadcasts it: all ranks hold the same weights again.
 
 What a rank holds of P parameters in float32 under Adam, N ranks: 4 P weights + 4 P gradients + 8 P / N of state. What
-it receives in a step: as under ddp, 2 (N-1)/N of the gradients, and besides (N-1)/N of the weights: half as much again
+it receives in a step: as under ddp 2 (N-1)/N of the gradients, and (N-1)/N of the weights: half as much again
 (``bench.formulas.received_bytes``). ZeRO's paper has no such surplus: it reduce-scatters the gradients, since a rank
-needs those of its own parameters alone; DDP all-reduces them.
+needs only those of its own parameters; DDP all-reduces them.
 
 What to notice:
-  - the model is DDP's, and the optimizer alone is wrapped;
-  - the step of the optimizer is shorter, each rank having a part of it, and is followed by a wait: no broadcast is
-    hidden behind computation;
+  - the model is DDP's, and only the optimizer is wrapped;
+  - the optimizer's step is shorter, and is followed by a wait: no broadcast is hidden behind computation;
   - parameters are owned whole: where one of them is half of the model, two ranks share badly;
   - no rank knows all of the state: a checkpoint has to collect it, which ``full_optimizer_state`` does.
 """
@@ -35,14 +34,11 @@ class Mode(ddp.Mode):
     """DDP, with another optimizer. The optimizer's own state is that of its part, ``optimizer.optim``."""
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: Module) -> torch.optim.Optimizer:
-        if (groups := len(optimizer.param_groups)) > 1:
-            raise UserError(
-                f"MODE=zero1 shards one group of parameters, and groups(model) gives {groups}: use ddp or fsdp"
-            )
-        kind = type(optimizer)
+        groups, kind = [dict(group) for group in optimizer.param_groups], type(optimizer)
+        if (n := len(groups)) > 1:
+            raise UserError(f"MODE=zero1 shards one group of parameters, and groups(model) gives {n}: use ddp or fsdp")
         taken = inspect.signature(kind.__init__).parameters
         settings = {name: value for name, value in optimizer.defaults.items() if name in taken}
-        groups = [dict(group) for group in optimizer.param_groups]
         sharded = ShardedOptimizer(groups, optimizer_class=kind, **settings)
         sharded.mode, sharded.sent = self, sum(parameter.nbytes for parameter in parameters_of(sharded))
         return sharded
@@ -54,8 +50,8 @@ class Mode(ddp.Mode):
         return optimizer.optim.state
 
     def full_optimizer_state(self, model: Module, optimizer: torch.optim.Optimizer) -> dict:
-        """Every rank is given the parts of all, for any of them may write a checkpoint; torch's own
-        ``consolidate_state_dict`` collects them on one. The numbers of the parameters are those of every other mode."""
+        """On every rank, as any of them may write a checkpoint; torch's ``consolidate_state_dict`` collects it on one.
+        The numbers of the parameters are those of every other mode."""
         numbers = {parameter: number for number, parameter in enumerate(parameters_of(optimizer))}
         mine = {
             numbers[parameter]: {name: v.cpu() if torch.is_tensor(v) else v for name, v in state.items()}
@@ -65,7 +61,6 @@ class Mode(ddp.Mode):
         return torch.optim.Optimizer.state_dict(optimizer) | {"state": dict(sorted(whole.items()))}
 
     def load_full_optimizer_state(self, model: Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
-        """Each rank takes of it what it owns."""
         own, theirs = ([len(group["params"]) for group in groups] for groups in
                        (optimizer.param_groups, state["param_groups"]))  # fmt: skip
         if own != theirs:

@@ -80,7 +80,7 @@ def write_record(
     """Rank 0 of a finished run: put the parts of all ranks together and write RUN_DIR/record.json.
 
     topology: this rank's ``Topology``. parts: one dict per rank, in rank order, each with its ``node``
-    (training/results.py), which is replaced by its number. accuracy: one row per epoch. observed: the input of the
+    (training/measuring.py), which is replaced by its number. accuracy: one row per epoch. observed: the input of the
     detectors. Raises BadRecord, OSError.
     """
     nodes, units = nodes_of(parts), config.global_batch * workload_of(config).per_example

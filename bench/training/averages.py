@@ -1,13 +1,12 @@
 """EMA and SWA: averages of the weights beside the model that is trained, by torch's ``AveragedModel``.
 
-- EMA=0.999: after every step that is taken, average = 0.999 x average + 0.001 x weights, the buffers of batch norm
-  among them; the first step's are taken as they are.
+- EMA=0.999: after every step that is taken, average = 0.999 x average + 0.001 x weights, batch norm's buffers included;
+  the first step's are copied.
 - SWA=n: the plain mean of the weights after epoch n and each one after it (Izmailov et al. 2018,
-  https://arxiv.org/abs/1803.05407). No batch norm has seen these weights, so its statistics are estimated anew, by
+  https://arxiv.org/abs/1803.05407). No batch norm has seen these weights, so its statistics are estimated again, by
   ``update_bn`` on the training images of one epoch.
 
-Every rank keeps its own, and nothing is exchanged: replicas with equal weights have equal averages. What is trained
-is the same with them and without.
+Every rank keeps its own, and nothing is exchanged: replicas with equal weights have equal averages.
 """
 
 import itertools
@@ -27,28 +26,26 @@ from bench.workload.loader import plain_errors
 
 
 class Averages:
-    """The averages of one run. model: the wrapped one, whose replicas are equal. ``models``: name -> AveragedModel.
-
-    Raises UserError where no rank holds all weights, and when SWA would change frozen statistics.
-    """
+    """The averages of one run, ``models``: name -> AveragedModel. model: the wrapped one, whose replicas are equal.
+    Raises UserError where no rank holds all weights, and when SWA would change frozen statistics."""
 
     def __init__(self, config: RunConfig, mode: Mode, model: nn.Module):
         if not mode.replicated:
             raise UserError(f"MODE={config.mode} shards the weights over the ranks: leave EMA and SWA out")
         self.config, self.mode, self.plain, self.models = config, mode, mode.unwrap(model), {}
+        self.numbers, self.counters = [], []
         if config.ema:
-            self.models["ema"] = AveragedModel(
-                self.plain, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True
-            )
+            ema = AveragedModel(self.plain, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
+            self.models["ema"] = ema
+            self.numbers, self.counters = pairs(ema.module, self.plain)
         if config.swa:
             check_norms(self.plain)
             self.models["swa"] = AveragedModel(self.plain)
         self.judged = {name: mode.on_all_devices(averaged.module) for name, averaged in self.models.items()}
-        self.numbers, self.counters = pairs(self.models["ema"].module, self.plain) if config.ema else ([], [])
 
     def step_taken(self) -> None:
         """After an optimizer's step. ``AveragedModel.update_parameters`` would wait for the device at every step, to
-        send it a counter that an exponential average does not ask for; the arithmetic is torch's all the same."""
+        send it a counter that an exponential average does not need; the arithmetic is torch's."""
         if "ema" not in self.models:
             return
         ema = self.models["ema"]
@@ -71,7 +68,7 @@ class Averages:
                 estimate_statistics(self.mode, self.models["swa"].module, forward_passes(trainer, examples))
 
     def ready(self) -> dict[str, nn.Module]:
-        """Name -> what a validation calls, of those that something has gone into."""
+        """Name -> what a validation calls, of those that are not empty."""
         return {name: self.judged[name] for name, averaged in self.models.items() if averaged.n_averaged}
 
     def state(self) -> dict[str, dict]:
@@ -79,12 +76,11 @@ class Averages:
         return {name: averaged.state_dict() for name, averaged in self.models.items()}
 
     def buffers(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Name -> the average's buffers, which may be each rank's own."""
+        """Name -> the average's buffers, which may differ by rank."""
         return {name: dict(averaged.module.named_buffers()) for name, averaged in self.models.items()}
 
     def load(self, state: dict, buffers: dict | None) -> Iterator[str]:
-        """Go on from a checkpoint. buffers: this rank's own, where it has them. Gives a sentence for each average that
-        begins anew."""
+        """From a checkpoint. buffers: this rank's own, if any. Yields a note for each average that starts again."""
         for name, averaged in self.models.items():
             if name not in state:
                 yield f"{name.upper()} begins here: the checkpoint has none"
@@ -107,23 +103,19 @@ def stored(mode: Mode, model: nn.Module, state: dict) -> dict[str, nn.Module]:
 
 
 def check_norms(model: nn.Module) -> None:
-    """Raise UserError for a batch norm whose parameters are frozen: its statistics must stay what they are."""
+    """Raise UserError for a batch norm whose parameters are frozen: its statistics must not change."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and not any(p.requires_grad for p in module.parameters()):
-            raise UserError(f"SWA estimates batch norm's statistics anew, and {name} is frozen: leave SWA out, or "
+            raise UserError(f"SWA estimates batch norm's statistics again, and {name} is frozen: leave SWA out, or "
                             "FREEZE and TRAIN_ONLY")  # fmt: skip
 
 
 def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
-    """Tensors of two equal models that go together, as (list, list) of one type: those that are averaged, and whole
-    numbers, which count."""
+    """The tensors of two equal models as ([averaged, …], [trained, …]) of one type: the numbers to be averaged, and the
+    whole numbers, which count batches."""
     groups = {}
-    tensors = zip(
-        itertools.chain(averaged.parameters(), averaged.buffers()),
-        itertools.chain(trained.parameters(), trained.buffers()),
-        strict=True,
-    )
-    for a, b in tensors:
+    theirs = itertools.chain(trained.parameters(), trained.buffers())
+    for a, b in zip(itertools.chain(averaged.parameters(), averaged.buffers()), theirs, strict=True):
         group = groups.setdefault(a.dtype, ([], []))
         group[0].append(a.detach())
         group[1].append(b.detach())
@@ -132,8 +124,8 @@ def pairs(averaged: nn.Module, trained: nn.Module) -> tuple[list, list]:
 
 
 def forward_passes(trainer, batches: Iterable) -> Iterator[tuple]:
-    """A forward pass of the model on each of this process's training batches, as a function of the model in a tuple:
-    one of one device at a time, so that one process on several devices sees the same parts as one process for each."""
+    """A forward pass on each of this process's training batches, as (function of the model,). Each is a device's part,
+    so that one process on several devices sees the same parts as one process for each."""
     workload, size = trainer.workload, trainer.config.per_device_batch
     for inputs, targets, _ in plain_errors(iter(batches)):
         trainer.status.phase("validating")
@@ -155,9 +147,8 @@ class Passes(nn.Module):
 
 @torch.no_grad()
 def estimate_statistics(mode: Mode, model: nn.Module, passes: Iterable) -> bool:
-    """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over the batches. Each rank looks
-    at its share, and the mean over ranks is that over all batches, for each rank has as many. passes: as
-    ``forward_passes`` yields them. Returns False for a model without batch norm."""
+    """Re-estimate batch norm's running statistics by ``update_bn``: the plain mean over batches. Each rank takes its
+    share of the batches, all equally many. passes: see ``forward_passes``. Returns whether there is a batch norm."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     update_bn(passes, Passes(model))
     for norm in norms:

@@ -14,6 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from bench.config.options import RunConfig, to_dict
+from bench.errors import UserError
+from bench.measure import cgroup
 from bench.measure.timeline import StepTimeline
 from bench.modes import load_mode
 from bench.modes.base import Mode
@@ -23,10 +25,9 @@ from bench.training.checkpoint import LATEST, Checkpoint, find, from_memory, rea
 from bench.training.epochs import Epochs
 from bench.training.loop import Trainer, build_optimizer, learning_rates
 from bench.training.replicas import NOTE, Replicas
-from bench.training.room import require_room
 from bench.training.script import Script, make_script
 from bench.training.trackers import open_tracker
-from bench.training.validation import judge
+from bench.training.validation import judge_replica
 from bench.workload import load_workload, weights
 from bench.workload.freezing import train_mode
 from bench.workload.loader import training_batches, validation_batches
@@ -34,8 +35,8 @@ from bench.workload.loader import training_batches, validation_batches
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on. val_set, val_batches: None without a validation set; the batches are this rank's share.
-    epoch_images: how many examples an epoch trains on, over all devices."""
+    """val_set, val_batches (this rank's share): None without a validation set. epoch_images: examples that an epoch
+    trains on, over all devices."""
 
     train_set: Dataset
     val_set: Dataset | None
@@ -45,11 +46,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Built:
-    """checkpoint: what the trainer goes on from. notes: for the record."""
-
     trainer: Trainer
-    checkpoint: Checkpoint | None
-    notes: list[str]
+    checkpoint: Checkpoint | None  # that the trainer resumes
+    notes: list[str]  # for the record
 
 
 def join(config: RunConfig, kept=None) -> Script:
@@ -61,11 +60,9 @@ def join(config: RunConfig, kept=None) -> Script:
 
 
 def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
-    """The data sets, and this rank's share of the validation."""
-
     def say(sentence: str) -> None:
         print(sentence, flush=True)
-        status.phase("preparing the data")  # it goes on
+        status.phase("preparing the data")  # so that the launcher sees progress
 
     train_set, val_set = script.workload.load(script.mode, say)
     script.prepare_data(train_set)
@@ -75,22 +72,21 @@ def load(config: RunConfig, script: Script, status: StatusWriter) -> Data:
 
 def build_trainer(config: RunConfig, script: Script, data: Data, status: StatusWriter, run_dir: Path) -> Built:
     """The trainer, with the wrapped model and optimizer."""
-    notes = []
-    checkpoint = resumed_from(config, script.mode, run_dir)
+    notes, mode = [], script.mode
+    checkpoint = resumed_from(config, mode, run_dir)
     model = build_model(config, script, data, notes.append, checkpoint)
-    recipe, plain = script.recipe(), script.mode.unwrap(model)
-    optimizer = script.mode.wrap_optimizer(build_optimizer(recipe, plain, script.workload.groups(plain)), model)
+    recipe, plain = script.recipe(), mode.unwrap(model)
+    optimizer = mode.wrap_optimizer(build_optimizer(recipe, plain, script.workload.groups(plain)), model)
     lr_of = learning_rates(recipe, data.epoch_images)
     several_devices = config.device == "cuda" and config.num_processes < config.num_devices
     if several_devices and (held := getattr(data.train_set, "bytes_on_device", 0)):
-        notes.append(
-            f"DATA={config.data} lies on the first device alone, and takes {held / 2**30:.2f} GiB of its memory"
-        )
-    return Built(Trainer(config, script.mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes)
+        gib = held / 2**30
+        notes.append(f"DATA={config.data} lies on the first device alone, and takes {gib:.2f} GiB of its memory")
+    return Built(Trainer(config, mode, model, optimizer, lr_of, status, run_dir, script), checkpoint, notes)
 
 
 def resumed_from(config: RunConfig, mode: Mode, run_dir: Path) -> Checkpoint | None:
-    """The checkpoint to go on from: of a run that was interrupted its own (ELASTIC), else RESUME's."""
+    """The checkpoint to resume: after an interruption (ELASTIC) the run's own, else RESUME's."""
     if mode.kept and mode.kept.checkpoint:
         return Checkpoint(from_memory(mode.kept.checkpoint), run_dir / LATEST)
     if config.elastic and (run_dir / LATEST).exists():
@@ -105,10 +101,8 @@ def resumed_from(config: RunConfig, mode: Mode, run_dir: Path) -> Checkpoint | N
 def build_model(
     config: RunConfig, script: Script, data: Data, say: Callable[[str], None], checkpoint: Checkpoint | None = None
 ) -> nn.Module:
-    """The wrapped model, with the weights of a checkpoint where there is one. say: gets what is to be noted in the
-    record."""
-    mode = script.mode
-    topology = mode.topology
+    """The wrapped model, with the weights of a checkpoint where there is one. say: takes notes for the record."""
+    mode, topology = script.mode, script.topology
     model = script.build_model(script.workload.num_outputs, say)
     require_room(config, mode, model)
     if checkpoint:
@@ -130,8 +124,31 @@ def build_model(
     return mode.wrap_model(model)
 
 
+def require_room(config: RunConfig, mode: Mode, model: nn.Module) -> None:
+    """Raise UserError where weights and gradients alone are more than a GPU's memory, or on a CPU the gradients of all
+    processes more than this machine has free. model: on the CPU, before it is moved."""
+    held = sum(p.nbytes for p in model.parameters())
+    gradients = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    shards = 1 if mode.replicated else mode.topology.num_devices
+    numbers = sum(p.numel() for p in model.parameters())
+    words = f"MODEL={config.model} is too large: {numbers:,} parameters and their gradients take"
+    if config.device == "cuda":
+        have = torch.cuda.get_device_properties(mode.topology.device).total_memory
+        needed = (held + gradients) // shards
+        if needed > have:
+            raise UserError(f"{words} {needed / 2**30:.1f} GiB of a device that has {have / 2**30:.1f}")
+        return
+    import psutil
+
+    processes = max(1, mode.topology.world_size // max(1, len(config.machines)))
+    needed, free = processes * gradients // shards, psutil.virtual_memory().available
+    if needed > (free := min(free, cgroup.memory_limit() or free)):
+        raise UserError(f"{words} {2 * held / 2**30:.1f} GiB in each of {processes} processes, and this machine has "
+                        f"{free / 2**30:.1f} GiB free for gradients: use a smaller model or fewer GPUS")  # fmt: skip
+
+
 def prepare_epochs(built: Built, data: Data) -> Epochs:
-    """The epochs, with what follows them: the checkpoint, the tracker, the comparison of the replicas."""
+    """The epochs, with the checkpoint, the tracker and the comparison of the replicas."""
     trainer = built.trainer
     config, topology = trainer.config, trainer.mode.topology
     steps = len(data.train_set) // config.global_batch  # of an epoch, whole ones
@@ -143,8 +160,7 @@ def prepare_epochs(built: Built, data: Data) -> Epochs:
     if config.replicas:
         whole_val = validation_batches(config, topology, data.val_set, whole=True)
         once = training_batches(config, topology, data.train_set, steps)
-        epochs.watchers.append(
-            Replicas(trainer, epochs.ends()[-1] - trainer.step, functools.partial(judge, trainer, whole_val), once)
-        )
+        judge = functools.partial(judge_replica, trainer, whole_val)
+        epochs.replicas = Replicas(trainer, epochs.ends()[-1] - trainer.step, judge, once)
         epochs.notes.append(NOTE)
     return epochs

@@ -1,33 +1,8 @@
-"""Checkpoints: a run's state on disk, from which it can be resumed.
+"""Checkpoints: a run's state on disk, from which it can be resumed. A file is the old or the new one, whole, whenever
+the power fails; rank 0 alone writes it. ``PARTS`` is its format.
 
-What comes in: a dict of tensors and plain values. What goes out: a file that is either the old one or the new one,
-whole, whenever the power fails.
-
-A checkpoint of this bench is one dict, written by rank 0 alone:
-
-    format       FORMAT
-    version      VERSION
-    model        the state dict of the UNWRAPPED model: no key starts with ``module.``, so it fits every mode
-    optimizer    the optimizer's state dict
-    scaler       the gradient scaler's state dict, or None
-    step         steps taken
-    images_seen  images trained on, over all ranks
-    loss_sum     of the steps of the epoch that has begun, a mean over ranks; loss_steps: how many those are
-    counts       of the epoch that has begun, over all ranks: losses, hits, examples (not in older files)
-    skipped_steps  steps that the loss guard or the scaler left out
-    elapsed_s    seconds of training and validation, over all runs up to here
-    accuracy     one row per epoch, as in the record
-    guard        the mean loss that the loss guard knows, or None
-    config       the run's options, plain values
-    classes      the names of the classes, or None (not in older files)
-    num_images   the length of the training set
-    world_size   processes
-    ranks        one dict per rank: its buffers (batch norms differ by rank in some modes), its RNG's state, and the
-                 names of images it could not read
-    ema, swa     with EMA and SWA: the state dict of torch's AveragedModel; ranks have its buffers under ``averages``
-
-The file is a zip archive with a checksum of every part. torch writes them and does not look at them when it reads: a
-bit that has flipped in a weight would go unseen, so ``read`` looks.
+It is a zip archive with a checksum of every part. torch does not check them: a flipped bit in a weight would go
+unseen, so ``read`` checks.
 """
 
 import contextlib
@@ -54,18 +29,6 @@ from bench.workload.weights import listed, reason
 FORMAT = "data-parallel-bench checkpoint"
 VERSION = 1
 BEST = "best.pt"  # that of its best epoch
-KEYS = (
-    "model", "optimizer", "scaler", "step", "images_seen", "loss_sum", "loss_steps", "skipped_steps", "elapsed_s",
-    "accuracy", "guard", "config", "num_images", "world_size", "ranks",
-)  # fmt: skip
-
-
-# What a value must be for a run to go on from it. A value of another kind would raise far from here, or never.
-WHOLE = ("step", "images_seen", "loss_steps", "skipped_steps")
-TABLES = ("model", "optimizer", "config")
-
-
-# Writing
 
 
 @dataclass(frozen=True)
@@ -76,33 +39,29 @@ class Checkpoint:
     path: Path
 
 
-def save(path: Path, state: dict) -> None:
-    """Write a checkpoint. Whatever happens, ``path`` is the old one or the new one, never half of one.
+# --- writing ----------------------------------------------------------------------------------------------------------
 
-    Raises BenchError in one line when it cannot be written (a full disk); the temporary file is removed then.
-    """
+
+def save(path: Path, state: dict) -> None:
+    """Whatever happens, ``path`` is the old checkpoint or the new one. Raises BenchError when it cannot be written."""
     with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         torch.save(state, file)
 
 
 def in_memory(state: dict) -> bytes:
-    """A checkpoint as a file would hold it: it stays what it is while training goes on."""
+    """A checkpoint as a file would hold it: training does not change it."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()
 
 
 def from_memory(content: bytes) -> dict:
-    """The opposite of ``in_memory``, with all tensors on the CPU."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def keep(latest: Path, kept: Path) -> None:
-    """``kept`` becomes what ``latest`` is now, and stays it when ``latest`` is replaced.
-
-    A hard link costs no bytes and no time: ``save`` gives the name ``latest`` to a new file and leaves the old one as
-    it is. Where links are impossible it is a copy. Raises BenchError in one line when neither can be made.
-    """
+    """``kept`` becomes what ``latest`` is now, and stays so when ``latest`` is replaced: a hard link, which costs
+    nothing, as ``save`` writes a new file; else a copy. Raises BenchError when neither can be made."""
     with replacing(Path(kept)) as temporary:
         temporary.unlink(missing_ok=True)
         try:
@@ -113,14 +72,13 @@ def keep(latest: Path, kept: Path) -> None:
 
 
 def keep_epoch(latest: Path, epoch: int, newest: int | None) -> None:
-    """``latest`` is kept as that of an epoch; of all that are kept so the ``newest`` stay, or all (None)."""
+    """Keep ``latest`` as that of an epoch, and of all kept epochs the ``newest``, or all (None)."""
     keep(latest, epoch_path(latest.parent, epoch))
     if newest is not None and epoch > newest:
         epoch_path(latest.parent, epoch - newest).unlink(missing_ok=True)
 
 
 def epoch_path(folder: Path, epoch: int) -> Path:
-    """Where the checkpoint of an epoch is kept (KEEP)."""
     return folder / f"epoch{epoch}.pt"
 
 
@@ -135,14 +93,12 @@ def replacing(path: Path) -> Iterator[Path]:
         raise BenchError(f"cannot save {path} ({reason(error)}): {earlier}") from error
 
 
-# Reading
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def find(text: str) -> Path:
-    """The checkpoint that RESUME=text names: a file, a run's folder (its latest.pt), or a folder of runs.
-
-    In a folder of runs it is the latest.pt that was written last. Raises UserError when there is none.
-    """
+    """The checkpoint that RESUME=text names: a file, a run's latest.pt, or in a folder of runs the newest latest.pt.
+    Raises UserError when there is none."""
     path = Path(text).expanduser()
     if path.is_file():
         return path
@@ -157,7 +113,7 @@ def find(text: str) -> Path:
 
 
 def read(path: Path) -> dict:
-    """A checkpoint, whole and with all that a run needs to go on from it. Raises UserError in one line."""
+    """A checkpoint, whole and with all that a run needs to go on from it. Raises UserError."""
     state = weights.read(path)
     check(state, path)
     try:
@@ -166,17 +122,14 @@ def read(path: Path) -> dict:
     except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
         damaged = reason(error)
     if damaged:
-        raise UserError(
-            f"{path} is damaged ({damaged} is not what was written): copy it again, or resume an earlier one"
-        )
+        raise UserError(f"{path} is damaged ({damaged}): copy it again, or resume an earlier one")
     return state
 
 
 def best_of(path: Path, rows: list[dict], metric: Metric) -> Path | None:
-    """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept.
+    """The checkpoint of the best epoch that ``path`` knows, beside it; None where it was not kept. rows: its epochs.
 
-    rows: its epochs. metric: the workload's first, by which the best is chosen. A best.pt beside the checkpoint of an
-    earlier epoch may be of an epoch after that one.
+    A best.pt beside the checkpoint of an earlier epoch may be of an epoch after that one.
     """
     validated = [row for row in rows if row.get(metric.key) is not None and row.get("loss", 0) is not None]
     best = path.parent / BEST
@@ -195,68 +148,74 @@ def check(state, path: Path) -> None:
     version = state.get("version")
     if version != VERSION:
         newer = isinstance(version, int) and version > VERSION
-        advice = "a newer bench wrote it: update this one" if newer else "this bench never wrote such a one"
+        advice = "a newer bench wrote it: update this one" if newer else "no bench wrote such a version"
         raise UserError(f"{path} is a checkpoint of version {version}, and {VERSION} is read here: {advice}")
-    missing = [key for key in KEYS if key not in state]
-    if missing:
+    if missing := [key for key in PARTS if key not in state]:
         raise UserError(f"{path} is a checkpoint without {listed(missing)}: it cannot be resumed from")
-    if wrong := list(odd(state)):
-        raise UserError(
-            f"{path} is no checkpoint that this bench wrote ({listed(wrong)} cannot be): resume another one"
-        )
+    wrong = [key for key, is_valid in PARTS.items() if not is_valid(state[key])]
+    if not wrong and len(state["ranks"]) != state["world_size"]:
+        wrong = ["ranks"]
+    if wrong:
+        raise UserError(f"{path} is no checkpoint that bench wrote ({listed(wrong)} cannot be): resume another one")
 
 
-def odd(state: dict) -> Iterator[str]:
-    """The keys whose values no run has written."""
-    yield from (key for key in WHOLE if not whole(state[key], 0))
-    yield from (key for key in ("num_images", "world_size") if not whole(state[key], 1))
-    if type(state["loss_sum"]) not in (int, float):  # of a training that went astray it may be NaN
-        yield "loss_sum"
-    if not is_finite(state["elapsed_s"]):
-        yield "elapsed_s"
-    yield from (key for key in TABLES if not isinstance(state[key], dict))
-    if state["guard"] is not None and not is_finite(state["guard"]):
-        yield "guard"
-    if not isinstance(state["scaler"], dict | None):
-        yield "scaler"
-    if isinstance(state["model"], dict) and not are_tensors(state["model"]):
-        yield "model"
-    if not isinstance(state["accuracy"], list) or not all(map(is_row, state["accuracy"])):
-        yield "accuracy"
-    if isinstance(state["config"], dict) and not is_config(state["config"]):
-        yield "config"
-    parts, size = state["ranks"], state["world_size"]
-    if not isinstance(parts, list) or not all(map(is_part, parts)) or (whole(size, 1) and len(parts) != size):
-        yield "ranks"
-
-
-def whole(value, least: int) -> bool:
-    """Whether a value is a whole number of at least ``least``."""
+def is_whole(value, least: int = 0) -> bool:
     return type(value) is int and least <= value < LARGEST_WHOLE
 
 
+def is_positive(value) -> bool:
+    return is_whole(value, 1)
+
+
 def is_finite(value) -> bool:
-    """Whether a value is a finite number."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def is_dict(value) -> bool:
+    return isinstance(value, dict)
+
+
 def are_tensors(part) -> bool:
-    """Whether a value is a dict of tensors."""
-    return isinstance(part, dict) and all(isinstance(value, torch.Tensor) for value in part.values())
+    return is_dict(part) and all(isinstance(value, torch.Tensor) for value in part.values())
 
 
-def is_config(values: dict) -> bool:
-    """Whether a value is a run's options; an older bench had fewer."""
-    return "optimizer" in values and all(fits(FIELDS[name], values[name]) for name in FIELDS.keys() & values.keys())
+def is_config(values) -> bool:
+    """A run's options; an older bench had fewer."""
+    known = is_dict(values) and FIELDS.keys() & values.keys()
+    return bool(known) and "optimizer" in values and all(fits(FIELDS[name], values[name]) for name in known)
 
 
 def is_row(row) -> bool:
-    """Whether a value is what an epoch leaves for the record."""
-    if not isinstance(row, dict) or not all(isinstance(value, int | float | None) for value in row.values()):
+    """What an epoch leaves for the record."""
+    if not is_dict(row) or not all(isinstance(value, int | float | None) for value in row.values()):
         return False
-    return whole(row.get("epoch"), 0) and whole(row.get("steps"), 0) and is_finite(row.get("elapsed_s"))
+    return is_whole(row.get("epoch")) and is_whole(row.get("steps")) and is_finite(row.get("elapsed_s"))
 
 
 def is_part(part) -> bool:
-    """Whether a value is what a rank gives to a checkpoint."""
-    return isinstance(part, dict) and all(are_tensors(part.get(key)) for key in ("buffers", "rng"))
+    """What a rank gives to a checkpoint."""
+    return is_dict(part) and all(are_tensors(part.get(key)) for key in ("buffers", "rng"))
+
+
+# Key -> whether its value is valid: another one would raise far from here, or never. Besides ``format`` and ``version``
+# a checkpoint has ``counts``, of the epoch that has begun, over all ranks (losses, hits, examples), ``classes``, the
+# names of the classes or None, both not in older files; and with EMA and SWA the state dict of torch's AveragedModel.
+PARTS = {
+    "model": are_tensors,  # the state dict of the UNWRAPPED model: no key starts with ``module.``, it fits every mode
+    "optimizer": is_dict,  # its state dict
+    "scaler": lambda value: isinstance(value, dict | None),  # the gradient scaler's state dict
+    "step": is_whole,
+    "images_seen": is_whole,  # over all ranks
+    "loss_sum": lambda value: type(value) in (int, float),  # of the epoch that has begun, a mean over ranks; may be NaN
+    "loss_steps": is_whole,  # steps in loss_sum
+    "skipped_steps": is_whole,  # left out by the loss guard or the scaler
+    "elapsed_s": is_finite,  # of training and validation, over all runs up to here
+    "accuracy": lambda value: isinstance(value, list) and all(map(is_row, value)),  # a row per epoch, as in the record
+    "guard": lambda value: value is None or is_finite(value),  # the mean loss that the loss guard knows
+    "config": is_config,
+    "num_images": is_positive,  # of the training set
+    "world_size": is_positive,
+    # By rank: buffers (batch norms differ in some modes), also of the averages, the state of the random numbers, the
+    # names of images that could not be read.
+    "ranks": lambda value: isinstance(value, list) and all(map(is_part, value)),
+}

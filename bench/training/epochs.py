@@ -1,8 +1,5 @@
-"""Training by epochs: what happens between two stretches of steps, and is not timed.
-
-After an epoch: validation, its row for the record, a checkpoint; after every CHECKPOINT_STEPS another checkpoint. The
-steps themselves are bench/training/loop.py's, a validation is validation.py's.
-"""
+"""Training by epochs: what happens between two stretches of steps (loop.py), and is not timed. After an epoch:
+validation (validation.py), its row for the record, a checkpoint; after every CHECKPOINT_STEPS another checkpoint."""
 
 import functools
 import json
@@ -30,11 +27,8 @@ from bench.workload.weights import reason
 
 
 class Epochs:
-    """The epochs of one run: where each ends, what each gave, and what a checkpoint must hold of them.
-
-    num_images: of the training set. val_batches: this process's share of the validation set, or None. examples: this
-    process's training batches of one epoch, for the batch norms of SWA.
-    """
+    """num_images: of the training set. val_batches: this process's share of the validation set, or None. examples: this
+    process's training batches of one epoch, for the batch norms of SWA."""
 
     def __init__(self, trainer: Trainer, num_images: int, val_batches: Iterable | None, examples: Iterable = ()):
         self.trainer, self.num_images, self.val_batches = trainer, num_images, val_batches
@@ -42,32 +36,29 @@ class Epochs:
         self.config: RunConfig = trainer.config
         self.metric, self.examples_are = trainer.workload.info.metrics[0], trainer.workload.info.batched
         self.rows = []  # one per epoch, as the record has them
-        self.elapsed_before_s = 0.0  # in the runs that this one goes on from
-        self.notes = []  # what a resumed run does otherwise than the one before
+        self.elapsed_before_s = 0.0  # in the runs that this one resumes
+        self.notes = []  # what a resumed run does differently from the one before
         self.rng = None  # the random numbers' state, to be put back when training begins
-        self.tracker = None
-        self.watchers = []  # each has ``end_epoch``, called after every validation, and ``end_training``
+        self.tracker = self.replicas = None
 
     def add_tracker(self, tracker) -> None:
-        """From now on a tracker gets every loss that is known, and every epoch's row. Of several ranks it gets rank 0's
-        loss, and its name says so; those of the epochs are means over the ranks."""
+        """A tracker gets every epoch's row, which is a mean over the ranks, and every loss that rank 0 knows."""
         self.tracker = tracker
         name = "train/loss" if self.trainer.progress.rank is None else "train/loss_rank0"
         self.trainer.hooks.append(TrackedLoss(tracker, name))
 
     @property
     def best(self) -> float | None:
-        """The best of the workload's first metric so far; None before any."""
         return self.metric.best(row.get(self.metric.key) for row in self.rows)
 
     def ends(self) -> list[int]:
-        """The step after which each epoch ends that is still to be trained."""
+        """The last step of each epoch that is still to be trained."""
         trainer, config = self.trainer, self.config
         ends = steps_of_epochs(self.num_images, config.epochs, config.global_batch, trainer.step, trainer.images_seen)
         return ends[len(self.rows) :]
 
     def train(self, stream: Iterator, timed_from: int, start_timing) -> None:
-        """Train to the end of the last epoch. start_timing: called when step ``timed_from`` is about to begin."""
+        """Train to the end of the last epoch. start_timing: called before step ``timed_from``."""
         trainer, ends = self.trainer, self.ends()
         saves = self.saves(ends[-1])
         if self.rng is not None:
@@ -86,11 +77,11 @@ class Epochs:
                 timing = True
             elif timing:
                 trainer.clock.resume()
-        for watcher in self.watchers:
-            watcher.end_training()
+        if self.replicas:
+            self.replicas.end_training()
 
     def say_where(self) -> None:
-        """With ELASTIC, for the launcher: training begins here, for the first time or after an interruption."""
+        """ELASTIC: tell the launcher where training begins, at first or after an interruption."""
         trainer, topology = self.trainer, self.trainer.mode.topology
         trainer.status.step(trainer.step)
         if topology.rank == 0:
@@ -101,12 +92,11 @@ class Epochs:
             epochs_path(trainer.run_dir).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
 
     def saves(self, end: int) -> range:
-        """The steps before ``end`` after which a checkpoint is asked for, besides the epochs' ends."""
+        """The steps before ``end`` after which CHECKPOINT_STEPS asks for a checkpoint."""
         every = self.config.checkpoint_steps or end
         return range((self.trainer.step // every + 1) * every, end, every)
 
     def end_epoch(self) -> None:
-        """Validate, keep the row, write the checkpoint."""
         trainer = self.trainer
         row = {"epoch": len(self.rows) + 1, "steps": trainer.step, "images_seen": trainer.images_seen,
                "train_loss": finite(self.mean_loss_sum() / max(1, trainer.loss_steps)),
@@ -123,8 +113,8 @@ class Epochs:
             trainer.averages.epoch_ended(trainer, row["epoch"], self.examples)
             if self.val_batches is not None:
                 row |= validate_averages(trainer, self.val_batches, trainer.averages.ready())
-        for watcher in self.watchers:
-            watcher.end_epoch()
+        if self.replicas:
+            self.replicas.end_epoch()
         row |= {"elapsed_s": self.elapsed_s(), "validate_s": self.elapsed_s() - trained_s,
                 "skipped_steps": trainer.skipped_steps}  # fmt: skip
         value = row.get(self.metric.key)
@@ -132,8 +122,7 @@ class Epochs:
         self.rows.append(row)
         trainer.progress.resume(trainer.step)
         if self.tracker:
-            known = {f"epoch/{name}": float(value) for name, value in row.items() if value is not None}
-            self.tracker.log(trainer.step, known)
+            self.tracker.log(trainer.step, {f"epoch/{k}": float(v) for k, v in row.items() if v is not None})
         if self.config.checkpoint:
             self.write_checkpoint(ends_epoch=True, best=best)
         if trainer.mode.topology.rank == 0:
@@ -146,7 +135,7 @@ class Epochs:
         return self.trainer.mode.reduce(self.trainer.loss_sum, "mean").item()
 
     def elapsed_s(self) -> float:
-        """Seconds since the first step, over all runs that this one goes on from."""
+        """Seconds since the first step, over all runs that this one resumes."""
         return self.elapsed_before_s + time.perf_counter() - self.began
 
     # --- checkpoints ------------------------------------------------------------------------------------------
@@ -198,10 +187,8 @@ class Epochs:
         }
 
     def resume(self, resumed: Checkpoint) -> None:
-        """Go on from a checkpoint. The weights were loaded before the model was wrapped; the rest is put back here.
-
-        Raises UserError when the checkpoint is of other data, or its optimizer is another one.
-        """
+        """Put back all but the weights, which were loaded before the model was wrapped. Raises UserError for a
+        checkpoint of other data or of another optimizer."""
         trainer, rank, state, path = self.trainer, self.trainer.mode.topology.rank, resumed.state, resumed.path
         self.check_resumable(state, path)
         load_optimizer(trainer, state["optimizer"], path)
@@ -215,7 +202,7 @@ class Epochs:
         self.notes += differences(state, self.config, trainer.mode.topology.world_size)
 
     def put_back(self, state: dict, rank: int) -> None:
-        """All of a checkpoint but the weights and the optimizer's state. Raises what a wrong shape or name raises."""
+        """All but the weights and the optimizer's state."""
         trainer = self.trainer
         if trainer.scaler.is_enabled() and state["scaler"]:
             trainer.scaler.load_state_dict(state["scaler"])
@@ -239,32 +226,22 @@ class Epochs:
 
     def check_resumable(self, state: dict, path: Path) -> None:
         """The data order can go on only over the same images, and epochs must be left to train."""
-        if state["num_images"] != self.num_images:
-            raise UserError(
-                f"RESUME: {path} was trained on {state['num_images']} {self.examples_are}, and "
-                f"DATA={self.config.data} has {self.num_images}: use the same data, or start anew from its weights "
-                f"with PRETRAINED={path}"
-            )
-        if state["config"]["optimizer"] != self.config.optimizer:
-            raise UserError(
-                f"RESUME: {path} was trained with OPTIMIZER={state['config']['optimizer']}, and its state is of no use "
-                f"to {self.config.optimizer}: use the same, or start anew with PRETRAINED={path}"
-            )
-        if len(state["accuracy"]) >= self.config.epochs and path.parent == self.trainer.run_dir:
-            raise UserError(
-                f"ELASTIC: a rank was lost after the last epoch: {path} is whole, and only the record is lost; "
-                f"EVALUATE=1 RESUME={path} validates it"
-            )
-        if len(state["accuracy"]) >= self.config.epochs:
-            raise UserError(
-                f"RESUME: {path} has done {len(state['accuracy'])} epochs, and EPOCHS={self.config.epochs} counts all "
-                f"of them: use EPOCHS={len(state['accuracy']) + 1} or more"
-            )
+        examples, optimizer, done = state["num_images"], state["config"]["optimizer"], len(state["accuracy"])
+        if examples != self.num_images:
+            raise UserError(f"RESUME: {path} was trained on {examples} {self.examples_are}; DATA={self.config.data} "
+                            f"has {self.num_images}: use the same data, or PRETRAINED={path}")  # fmt: skip
+        if optimizer != self.config.optimizer:
+            raise UserError(f"RESUME: {path} was trained with OPTIMIZER={optimizer}, whose state does not fit "
+                            f"{self.config.optimizer}: use the same, or PRETRAINED={path}")  # fmt: skip
+        if done >= self.config.epochs and path.parent == self.trainer.run_dir:
+            raise UserError(f"ELASTIC: a rank was lost after the last epoch: {path} is whole, and only the record is "
+                            f"lost; EVALUATE=1 RESUME={path} validates it")  # fmt: skip
+        if done >= self.config.epochs:
+            raise UserError(f"RESUME: {path} has done {done} epochs, and EPOCHS={self.config.epochs} counts them all: "
+                            f"use EPOCHS={done + 1} or more")  # fmt: skip
 
 
 class TrackedLoss(Hook):
-    """Every loss that is known goes to a tracker, under this name."""
-
     def __init__(self, tracker, name: str):
         self.tracker, self.name = tracker, name
 
@@ -273,7 +250,7 @@ class TrackedLoss(Hook):
 
 
 def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str]:
-    """What is not as in the run that wrote the checkpoint, and what comes of it."""
+    """What is not as in the run that wrote the checkpoint, and its consequences."""
     before, now, examples = state["config"], to_dict(config), workload_of(config).batched
     epoch, rest = divmod(state["images_seen"], state["num_images"])
     yield f"resumed after step {state['step']}, {rest} {examples} into epoch {epoch + 1}"
@@ -287,7 +264,7 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
     if before.get("seed") != now["seed"]:
         yield f"SEED is another: from here on the {examples} come in another order"
     if config.compression == "powersgd":
-        yield "COMPRESSION=powersgd begins anew: what it left out before is lost"
+        yield "COMPRESSION=powersgd starts again: what it left out before is lost"
     changed = [f"{name} {before[name]} → {now[name]}" for name in now
                if name in before and name not in may_change_on_resume() and before[name] != now[name]]  # fmt: skip
     if changed:
@@ -295,17 +272,13 @@ def differences(state: dict, config: RunConfig, world_size: int) -> Iterator[str
 
 
 def may_change_on_resume() -> list[str]:
-    """The options that change nothing in what is computed: a resumed run does not name them. The checkpoint brings its
-    own weights in place of PRETRAINED's."""
+    """The options that do not change what is computed; the checkpoint's weights replace PRETRAINED's."""
     others = ("launcher", "fault", "workers", "in_memory", "pretrained")
     return [*LABELS, *names(Measuring, Resources, Files, Besides), *others]
 
 
 def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
-    """The optimizer's state from a checkpoint; its settings (learning rate, decay) stay those of this run.
-
-    Raises UserError when it does not fit.
-    """
+    """The optimizer's state from a checkpoint; its settings (learning rate, decay) stay those of this run."""
     optimizer = trainer.optimizer
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     try:  # FUSED decides on which device an optimizer counts its steps
@@ -313,15 +286,14 @@ def load_optimizer(trainer: Trainer, state: dict, path: Path) -> None:
                   zip(state["param_groups"], settings, strict=True)]  # fmt: skip
         trainer.mode.load_full_optimizer_state(trainer.model, optimizer, state | {"param_groups": groups})
     except (ValueError, KeyError) as error:
-        raise UserError(
-            f"RESUME: the optimizer's state in {path} does not fit ({error}): was FREEZE another?"
-        ) from None
+        wrong = f"RESUME: the optimizer's state in {path} does not fit ({error}): did FREEZE change?"
+        raise UserError(wrong) from None
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
 
 
 def get_rng(devices: list[torch.device]) -> dict[str, torch.Tensor]:
-    """This process's random numbers (dropout): those of the CPU, and of its GPUs by their place among them."""
+    """The state of this process's random numbers (dropout), of the CPU and of its GPUs by their place among them."""
     gpus = [device for device in devices if device.type == "cuda"]
     return {"cpu": torch.get_rng_state()} | {f"cuda{i}": torch.cuda.get_rng_state(d) for i, d in enumerate(gpus)}
 

@@ -31,27 +31,18 @@ def holdings(trainer: Trainer, train_set=None) -> Iterator[tuple[str, torch.Tens
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor: its part of one that is sharded, any other whole."""
+    """This rank's part of a sharded tensor; any other tensor as it is."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 @contextlib.contextmanager
 def notes_of(trainer: Trainer, address_of: Callable[[torch.Tensor], int]) -> Iterator[list[Note]]:
-    """What is there during a step alone: the batch, and what the mode holds."""
-    noted = []
+    """What exists only during a step: the batch, and what the mode holds."""
+    noted, batches = [], Hook()
 
     def note(kind: str, tensors: Iterable[torch.Tensor]) -> None:
         noted.extend(Note(kind, address_of(tensor), time.time_ns()) for tensor in tensors)
 
-    with trainer.hooked(NotedBatch(note)), trainer.mode.step_only_tensors(trainer.model, note):
+    batches.after_prepare = lambda inputs, prepared: note("images", tensors((inputs, prepared)))
+    with trainer.hooked(batches), trainer.mode.step_only_tensors(trainer.model, note):
         yield noted
-
-
-class NotedBatch(Hook):
-    """note: called with the tensors of each batch, as fetched and as the model gets them."""
-
-    def __init__(self, note: Callable):
-        self.note = note
-
-    def after_prepare(self, inputs, prepared) -> None:
-        self.note("images", tensors((inputs, prepared)))

@@ -1,34 +1,38 @@
-"""What looks at the steps of a training, or adds to them, without being part of the loop.
+"""What looks at the steps of a training, or disturbs them, without being part of the loop.
 
-``trainer.hooks`` lists them. training/loop.py calls each method at one place; in a plain run the list is empty. What
-a run does otherwise than a right script decides is a ``Script`` (script.py); torch's own hooks see single tensors and
-modules.
+``trainer.hooks`` lists them; in a plain run the list is empty. What a run does otherwise than a right script decides is
+a ``Script`` (script.py); torch's own hooks see single tensors and modules.
 """
+
+import os
+import signal
+import time
 
 import torch
 
+from bench.config.options import RunConfig
+from bench.config.values import parse_fault
 from bench.measure.timeline import StepTimeline
 
 
 class Hook:
     """Does nothing at any place: override what is needed. Every rank has the same hooks, as they may communicate.
 
-    A step's time ends after ``after_optimizer``. What the next two take counts to the step that follows, unless the
-    hook calls ``trainer.clock.resume()`` at its end.
+    A step's time ends after ``after_optimizer``. The next two count towards the step that follows, unless the hook
+    calls ``trainer.clock.resume()`` at its end.
     """
 
     def on_phase(self, name: str) -> None:
-        """A phase of the step begins, and the one before it ends: "waiting for data", "forward", "backward",
-        "synchronize", "optimizer step"."""
+        """A phase begins: "waiting for data", "forward", "backward", "synchronize" or "optimizer step"."""
 
     def before_step(self) -> None:
-        """The batch has been fetched, and nothing computed."""
+        """The batch has been fetched; nothing is computed yet."""
 
     def after_prepare(self, inputs, prepared) -> None:
-        """The batch is on the device: inputs as they were fetched, and as the model gets them."""
+        """The batch is on the device. inputs: as fetched; prepared: as the model gets them."""
 
     def after_synchronize(self) -> None:
-        """The mode says that the gradients are final."""
+        """The gradients are final."""
 
     def after_optimizer(self, loss: torch.Tensor) -> None:
         """The optimizer's step was taken, or skipped. loss: of this rank, on the device."""
@@ -37,14 +41,60 @@ class Hook:
         """The loss of a step is known without waiting for the device."""
 
     def after_step(self) -> None:
-        """The step is over, and counted in ``trainer.step``."""
+        """The step is counted in ``trainer.step``."""
 
 
 class TimelinePhases(Hook):
     """The loop's phases in the timeline of a profiled step."""
 
     def __init__(self, timeline: StepTimeline):
-        self.timeline = timeline
+        self.on_phase = timeline.phase
 
-    def on_phase(self, name: str) -> None:
-        self.timeline.phase(name)
+
+# --- harm on purpose --------------------------------------------------------------------------------------------------
+
+
+def injected_hooks(trainer) -> list[Hook]:
+    config: RunConfig = trainer.config
+    hooks = [Fault(trainer)] if config.fault else []
+    return hooks + ([UnfairOverhead(trainer)] if config.item_sync or config.step_barrier else [])
+
+
+class Fault(Hook):
+    """FAULT=kind:rank:step: a broken rank, so that its handling can be seen and tested."""
+
+    def __init__(self, trainer):
+        self.trainer, self.config = trainer, trainer.config
+        self.kind, self.rank, self.step = parse_fault(self.config.fault, self.config.num_processes)
+
+    def before_step(self) -> None:
+        if (self.rank, self.step) == (self.trainer.mode.topology.rank, self.trainer.step):
+            self.inject_fault()
+
+    def inject_fault(self) -> None:
+        if self.config.elastic and self.kind == "kill":  # once: not the rank that replaces it
+            try:
+                (self.trainer.run_dir / ".rank.killed").touch(exist_ok=False)
+            except FileExistsError:
+                return
+        if self.kind == "raise":
+            raise RuntimeError(f"broken on purpose: FAULT={self.config.fault}")
+        if self.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self.kind == "hang":
+            time.sleep(1)
+
+
+class UnfairOverhead(Hook):
+    """ITEM_SYNC, STEP_BARRIER: what some benchmarks let one mode pay in every step. Never on in a fair comparison."""
+
+    def __init__(self, trainer):
+        self.mode, self.config = trainer.mode, trainer.config
+
+    def after_optimizer(self, loss: torch.Tensor) -> None:
+        if self.config.item_sync:
+            loss.item()  # the host waits for the device
+        if self.config.step_barrier:
+            self.mode.barrier()
+            for _ in range(3):  # loss, top-1, top-5
+                self.mode.reduce(loss, "mean").item()

@@ -20,8 +20,7 @@ from bench.measure.clock import LossPeek, StepClock
 from bench.modes.base import Mode
 from bench.process.heartbeat import StatusWriter
 from bench.training.averages import Averages
-from bench.training.hooks import Hook
-from bench.training.injected import injected_hooks
+from bench.training.hooks import Hook, injected_hooks
 from bench.training.progress import Progress
 from bench.training.schedule import learning_rate
 from bench.training.script import Script
@@ -29,9 +28,8 @@ from bench.workload import batch
 
 
 def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = None) -> torch.optim.Optimizer:
-    """The config's optimizer over the model's parameters that are trained, or over ``groups`` of them. Raises UserError
-    when FUSED=1 is asked for and cannot be, and for groups that torch does not take. Where it was chosen for the GPU,
-    the optimizer is then the ordinary one, and the facts of the record say so."""
+    """The config's optimizer over the trained parameters, or over ``groups``. Raises UserError for groups that torch
+    rejects, and for FUSED=1 where there is no fused optimizer; a FUSED that was chosen for the GPU is then dropped."""
     parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else groups
     options = {"lr": scaled_lr(config.lr, config.global_batch, config.lr_batch), "weight_decay": config.weight_decay}
     if config.optimizer == "sgd":
@@ -49,8 +47,7 @@ def build_optimizer(config: RunConfig, model: nn.Module, groups: list | None = N
 
 
 def why_not_fused(make: Callable, model: nn.Module, options: dict) -> str:
-    """Why torch has no fused optimizer for parameters like the model's; "" where it has one. make: the optimizer's
-    class."""
+    """Why torch has no fused optimizer (class ``make``) for parameters like the model's; "" where it has one."""
     tried = next(model.parameters()).detach().new_zeros(1).requires_grad_()
     tried.grad = torch.zeros_like(tried)
     try:
@@ -61,10 +58,7 @@ def why_not_fused(make: Callable, model: nn.Module, options: dict) -> str:
 
 
 def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]:
-    """A function: the learning rate of the step that begins after so many images (0 for the first step).
-
-    Raises UserError when the warm-up leaves nothing for the schedule.
-    """
+    """The function images seen -> learning rate. Raises UserError when the warm-up leaves nothing for the schedule."""
     steps = config.warmup_steps + config.timed_steps
     epochs = config.epochs or steps * config.global_batch / num_images
     warmup = config.lr_warmup_steps * config.global_batch or config.lr_warmup_epochs * num_images
@@ -85,15 +79,13 @@ def learning_rates(config: RunConfig, num_images: int) -> Callable[[int], float]
     try:
         lr_of(0)
     except ValueError as error:
-        raise UserError(
-            f"SCHEDULE={config.schedule}: {error}: use a shorter LR_WARMUP_STEPS or LR_WARMUP_EPOCHS"
-        ) from None
+        hint = "use a shorter LR_WARMUP_STEPS or LR_WARMUP_EPOCHS"
+        raise UserError(f"SCHEDULE={config.schedule}: {error}: {hint}") from None
     return lr_of
 
 
 def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
-    """Set TF32 and cuDNN's search on or off, the same for every mode; return the context in which the forward pass
-    runs."""
+    """Set TF32 and cuDNN's search on or off, for every mode; return the context of the forward pass."""
     torch.backends.cudnn.benchmark = bool(config.cudnn_benchmark)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     short = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
@@ -101,14 +93,11 @@ def set_precision(config: RunConfig) -> contextlib.AbstractContextManager:
 
 
 class Trainer:
-    """One process's model, optimizer and loop state. ``mode`` is open; ``model`` and ``optimizer`` are wrapped.
+    """One process's wrapped model and optimizer, and the state of the loop. lr_of: images seen -> learning rate.
+    Reading skipped_steps or loss_steps may wait for the device."""
 
-    lr_of: the learning rate of a step, by images seen before it. script: what a script decides, with its workload.
-    skipped_steps, loss_steps: to read them may be to wait for the device.
-    """
-
-    left_out = None  # of the last step, a tensor: whether a fused optimizer left it out
-    unread = None  # how many it has left out that are not in skipped_steps yet, a tensor
+    left_out = None  # whether a fused optimizer left the last step out, on the device
+    unread = None  # how many it left out that are not counted yet, on the device
 
     def __init__(
         self, config: RunConfig, mode: Mode, model: nn.Module, optimizer: torch.optim.Optimizer,
@@ -133,18 +122,17 @@ class Trainer:
         self.hooks: list[Hook] = injected_hooks(self)
         rank = mode.topology.rank if mode.topology.world_size > 1 else None
         self.progress = Progress(config, status, self.device, rank)
-        self.step = 0
+        self.step = self.skipped_steps = 0
         self.images_seen = 0  # over all processes
-        self.skipped_steps = 0
         self.skipped_images = set()  # names of those that this process could not read
         self.loss_sum = torch.zeros((), device=self.device)  # of the epoch's steps that were not skipped
         self.loss_steps = 0  # how many those are
-        # Of the epoch so far, as a validation counts: the sum of losses, that of each metric, the examples.
+        # The epoch so far: the sum of the losses, that of each metric, the number of examples.
         self.counts = torch.zeros(2 + len(self.workload.info.metrics), device=self.device) if config.epochs else None
 
     def train_steps(self, batches, count: int) -> None:
-        """Take ``count`` steps from an iterator of (inputs [b, …], targets [b, …], unreadable names), never waiting for
-        the device (but for LOSS_GUARD, and with PRECISION=fp16 where the optimizer is not fused: see ``update``)."""
+        """Take ``count`` steps from an iterator of (inputs [b, …], targets [b, …], unreadable names). Only LOSS_GUARD,
+        and PRECISION=fp16 with an optimizer that is not fused, wait for the device (``update``)."""
         for _ in range(count):
             self.status.step(self.step)
             self.tell_phase("waiting for data")
@@ -159,8 +147,7 @@ class Trainer:
             for hook in self.hooks:
                 hook.after_optimizer(loss)
             self.clock.step_done(waited)
-            known = self.peek.offer(loss)
-            if known is not None:
+            if (known := self.peek.offer(loss)) is not None:
                 self.status.loss(known)
                 self.progress.loss = known
                 for hook in self.hooks:
@@ -174,8 +161,7 @@ class Trainer:
                 hook.after_step()
 
     def prepare(self, inputs):
-        """The inputs of a batch on the device, as the model gets them. A method, so that no variable of the loop keeps
-        them until the next batch is there."""
+        """The inputs on the device, as the model gets them. A method, so that no variable of the loop keeps them."""
         prepared = self.workload.prepare(inputs)
         for hook in self.hooks:
             hook.after_prepare(inputs, prepared)
@@ -227,9 +213,8 @@ class Trainer:
         return torch.cat([counts, counts.new_full((1,), batch.length(targets))])
 
     def update(self, loss: torch.Tensor) -> bool:
-        """The optimizer's step with final gradients, unless the guard or the scaler finds that it would do harm. What
-        they look at is the same on every rank, so all ranks skip the same step. To know it they wait for the device,
-        and nothing else here does. Returns whether the step was taken, as far as that is known (``scaler_stepped``)."""
+        """The optimizer's step with final gradients, unless the guard or the scaler skips it: both look at values that
+        are the same on every rank, so all ranks skip together. Returns whether it was taken, as far as is known."""
         if self.guard and not self.guard.accepts(self.mode.reduce(loss.nan_to_num(nan=math.inf), "max").item()):
             self.counted_skips += 1
             return False
@@ -245,12 +230,11 @@ class Trainer:
         return True
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        """Count the loss of a step, unless it was left out on the device: no wait."""
         self.loss_sum += loss if self.left_out is None else loss.masked_fill(self.left_out, 0)
         self.counted_losses += 1
 
     def read_left_out(self) -> None:
-        """Wait for the device, and count the steps that it has left out."""
+        """Wait for the device, and count the steps that it left out."""
         if self.unread is not None:
             left, self.unread = int(self.unread), None
             self.counted_skips += left
@@ -258,7 +242,6 @@ class Trainer:
 
     @property
     def skipped_steps(self) -> int:
-        """Steps that the guard or the scaler left out."""
         self.read_left_out()
         return self.counted_skips
 
@@ -268,7 +251,6 @@ class Trainer:
 
     @property
     def loss_steps(self) -> int:
-        """How many losses are in loss_sum."""
         self.read_left_out()
         return self.counted_losses
 
@@ -277,15 +259,13 @@ class Trainer:
         self.counted_losses = number
 
     def note_step(self, *_) -> None:
-        """The optimizer took a step."""
         self.stepped = True
 
     def scaler_stepped(self) -> bool:
         """Whether the scaler of fp16 took the step, as far as the host knows: not where a gradient is not finite.
 
-        torch's scaler waits for the device once to know it, and then calls the optimizer or not. A fused optimizer is
-        always called, and leaves the step out on the device: a scale that is smaller afterwards tells it, there, and
-        the host waits only where averages must not be touched by such a step.
+        torch's scaler waits for the device, and then calls the optimizer or not. A fused optimizer is always called
+        and leaves the step out on the device. A smaller scale tells so, and the host reads it only for averages.
         """
         if not getattr(self.optimizer, "_step_supports_amp_scaling", False):
             self.scaler.update()
@@ -300,19 +280,16 @@ class Trainer:
         return True
 
     def begin(self, phase: str, after: str) -> None:
-        """A phase of the step begins, and the one before it ends: for the clock, and for whoever watches the run."""
         self.clock.phase_done(after)
         self.tell_phase(phase)
 
     def tell_phase(self, name: str) -> None:
-        """For the heartbeat, and for the hooks."""
         self.status.phase(name)
         for hook in self.hooks:
             hook.on_phase(name)
 
     @contextlib.contextmanager
     def hooked(self, hook: Hook) -> Iterator[None]:
-        """Within it, a hook is one of the list."""
         self.hooks.append(hook)
         try:
             yield
@@ -331,9 +308,8 @@ class Trainer:
 class LossGuard:
     """LOSS_GUARD=f: skip a step whose loss is not finite, or above f times the running mean of the accepted ones.
 
-    It is asked with the largest loss of any rank, which all ranks know, so they skip together: one that stepped alone
-    would have other weights from then on. That costs a reduction and a wait for the device every step, and the record's
-    facts say that it is on.
+    It gets the largest loss of any rank, so that all ranks skip together. That costs a reduction and a wait for the
+    device in every step.
     """
 
     def __init__(self, factor: float):
@@ -341,7 +317,6 @@ class LossGuard:
         self.mean = None  # of the accepted losses: the newest weighs a tenth
 
     def accepts(self, loss: float) -> bool:
-        """Whether the step may be taken."""
         if not math.isfinite(loss) or (self.mean is not None and loss > self.factor * self.mean):
             return False
         self.mean = loss if self.mean is None else 0.9 * self.mean + 0.1 * loss

@@ -1,38 +1,43 @@
-"""The steps of a run: warm-up, timed steps, and after them the few in which more is looked at.
-
-Here a rank's own figures come from: seconds per step and phase (bench/measure/clock.py), memory, the machine's load,
-and which examples it drew.
-"""
+"""The steps of a run: warm-up, timed steps, and a few more that are examined closely. Then the record: each rank's part
+is gathered, and rank 0 writes it."""
 
 import functools
 import itertools
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from bench.measure import steady
+from bench.config.sections import AVERAGES
+from bench.measure import node, steady
 from bench.measure.allocations import address_of, record_step
+from bench.measure.environment import collect_environment
 from bench.measure.facts import collect_facts
+from bench.measure.horovod_timeline import share_communication
 from bench.measure.load import Load
 from bench.measure.memory import MemorySampler
 from bench.measure.timeline import PROFILED_STEPS
-from bench.observe.weights import hash_of
+from bench.observe.weights import hash_of, state_of
+from bench.record.write import write_evaluation, write_record
 from bench.training import device_profile
+from bench.training.averages import stored
+from bench.training.build import Built, Data
 from bench.training.epochs import Epochs
 from bench.training.holdings import holdings, notes_of
 from bench.training.hooks import TimelinePhases
 from bench.training.loop import Trainer
 from bench.training.observer import Observer
+from bench.training.validation import validate, validate_averages
 from bench.workload.loader import plain_errors, training_batches
 from bench.workload.sharding import FINGERPRINTED_STEPS, fingerprint
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Numbers of steps since the training began, over all runs. first: of this run. timed_from: the first timed one.
-    last: the end of the timed ones. end: with those that come after them. profiled: how many of those are for the
-    device profile."""
+    """Numbers of steps since the training began, over all runs: ``first`` of this run, ``timed_from`` the first timed
+    one, ``last`` the end of the timed ones, ``end`` with the ``profiled`` and other ones that come after them."""
 
     first: int
     timed_from: int
@@ -42,7 +47,7 @@ class Steps:
 
 
 def plan_steps(trainer: Trainer, epoch_ends: list[int]) -> Steps:
-    """How many steps a run takes; epoch_ends: the steps that end its epochs, none without EPOCHS."""
+    """epoch_ends: the steps that end the run's epochs, none without EPOCHS."""
     config, mode, first = trainer.config, trainer.mode, trainer.step
     last = epoch_ends[-1] if epoch_ends else first + config.warmup_steps + config.timed_steps
     profiled = device_profile.profiled_steps(config, mode)
@@ -54,14 +59,16 @@ def plan_steps(trainer: Trainer, epoch_ends: list[int]) -> Steps:
 def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict, observer: Observer) -> dict:
     """Warm up, train and time. Returns this rank's ``samples`` entry of the record, as far as it was measured."""
     config, mode = trainer.config, trainer.mode
-    facts = collect_facts(config, mode, trainer) | facts_of_data(train_set)
+    facts = collect_facts(config, mode, trainer)
+    facts["data_on_device_bytes"] = getattr(train_set, "bytes_on_device", 0)  # of its process's device
+    if decoder := getattr(train_set, "decoder", None):
+        facts["decoder"] = decoder
     epoch_ends = epochs.ends()
     steps = plan_steps(trainer, epoch_ends)
-    loader = training_batches(
-        config, mode.topology, train_set, steps.end - steps.first, trainer.images_seen, trainer.script.order
-    )
+    count, order = steps.end - steps.first, trainer.script.order
+    loader = training_batches(config, mode.topology, train_set, count, trainer.images_seen, order)
     observer.sampler = loader.sampler
-    tell_total(trainer, steps.last)
+    announce_total(trainer, steps.last)
     trainer.progress.start(steps.first, steps.last, epochs.num_images)
     stream = plain_errors(iter(loader))
     memory = MemorySampler(mode.topology.devices, cpu_replicas=mode.topology.devices_per_process > 1)
@@ -79,40 +86,32 @@ def measure(trainer: Trainer, epochs: Epochs, train_set: Dataset, moments: dict,
         stream.close()
         raise
     seen = {"facts": facts, "loader_workers": loader.num_workers, **timing.end(), "devices": memory.stop()}
-    tell_total(trainer, steps.end)  # with those that are watched, and not timed
-    seen |= look_closer(trainer, stream, train_set, steps, seen["devices"])
+    announce_total(trainer, steps.end)  # with those that are examined, and not timed
+    seen |= examine(trainer, stream, train_set, steps, seen["devices"])
     stream.close()  # its loader workers end here
-    return seen | drawn(loader, len(train_set))
+    indices = [draws % len(train_set) for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
+    return seen | {  # the first examples of this rank, and hashes by which ranks and runs are compared
+        "first_indices": indices[0].tolist(),
+        "batch_fingerprints": [fingerprint(batch) for batch in indices],
+        "indices_sha256": hash_of(draws.tobytes() for draws in loader.sampler),
+    }
 
 
-def facts_of_data(train_set: Dataset) -> dict:
-    """Where it lies, and what decodes its images where something does."""
-    decoder = getattr(train_set, "decoder", None)
-    held = getattr(train_set, "bytes_on_device", 0)  # of its process's device, for the whole run
-    return {"data_on_device_bytes": held} | ({"decoder": decoder} if decoder else {})
-
-
-def tell_total(trainer: Trainer, steps: int) -> None:
-    """How many steps there will be."""
+def announce_total(trainer: Trainer, steps: int) -> None:
     trainer.status.total(steps)
     trainer.progress.total = steps
 
 
 class Timing:
-    """The timed steps of a rank, from when all ranks enter them together to when the device is done.
-
-    moments: gets the first and the last one. memory: is marked at both.
-    """
+    """The timed steps of a rank, from when all ranks enter them together to when the device is done. moments: gets the
+    first and the last one. memory: is marked at both."""
 
     def __init__(self, trainer: Trainer, memory: MemorySampler, moments: dict, observer: Observer):
         self.trainer, self.memory, self.moments, self.observer = trainer, memory, moments, observer
 
     def begin(self) -> None:
-        """The next step is the first timed one.
-
-        Energy and memory are marked when the device has done what came before, and the first moment is taken when it
-        stands still: on a GPU the untimed steps have been issued when this is called, and are not done.
-        """
+        """The next step is the first timed one. On a GPU the untimed steps have been issued and are not done: energy,
+        memory and the first moment are taken when they are."""
         self.observer.timing_starts()
         self.trainer.clock.wait()
         self.memory.mark("timed")
@@ -136,42 +135,77 @@ class Timing:
         }
 
 
-# --- steps after the timed ones -----------------------------------------------------------------------------------
-
-
-def look_closer(trainer: Trainer, stream: Iterator, train_set: Dataset, steps: Steps, devices: list[dict]) -> dict:
-    """PROFILE=1 and MEMORY=1: a few more steps. devices: gets what fills each one's memory."""
+def examine(trainer: Trainer, stream: Iterator, train_set: Dataset, steps: Steps, devices: list[dict]) -> dict:
+    """PROFILE=1 and MEMORY=1: a few more steps. devices: gets what fills each one's memory at its peak."""
     mode, found = trainer.mode, {}
     take_step = functools.partial(trainer.train_steps, stream, 1)
     if steps.profiled:  # before a profiler, which slows a step
         found["profile"] = device_profile.take(trainer, take_step, steps.profiled)
-    if mode.timeline:  # what a profiler needs is not the training's
+    if mode.timeline:
         until_exchange = -(trainer.step - steps.first + PROFILED_STEPS) % mode.period
         trainer.train_steps(stream, until_exchange)  # the watched step exchanges
         with trainer.hooked(TimelinePhases(mode.timeline)):
             mode.timeline.record(take_step, mode.barrier)
         found["timeline"] = mode.timeline.result(trainer.step - 1)
     if trainer.config.memory:
-        for device, parts in zip(devices, memory_parts(trainer, take_step, train_set), strict=True):
+        mode.compute_in_calling_thread(trainer.model)
+        mode.barrier()
+        kept = functools.partial(holdings, trainer, train_set)
+        with notes_of(trainer, address_of) as noted:
+            filled = record_step(take_step, mode.topology.devices, kept, noted, mode.buckets)
+        for device, parts in zip(devices, filled, strict=True):
             device["memory_parts"] = parts
     return found
 
 
-def memory_parts(trainer: Trainer, take_step, train_set: Dataset) -> list[dict]:
-    """One more step, in which every allocation is recorded; for each device, what filled it at the peak."""
-    mode = trainer.mode
-    mode.compute_in_calling_thread(trainer.model)
-    mode.barrier()
-    kept = functools.partial(holdings, trainer, train_set)
-    with notes_of(trainer, address_of) as noted:
-        return record_step(take_step, mode.topology.devices, kept, noted, mode.buckets)
+# --- the record -------------------------------------------------------------------------------------------------------
 
 
-def drawn(loader: DataLoader, num_images: int) -> dict:
-    """Which examples this rank trained on: the first ones, and hashes by which ranks and runs are compared."""
-    indices = [draws % num_images for draws in itertools.islice(loader.sampler, FINGERPRINTED_STEPS)]
-    return {
-        "first_indices": indices[0].tolist(),
-        "batch_fingerprints": [fingerprint(batch) for batch in indices],
-        "indices_sha256": hash_of(draws.tobytes() for draws in loader.sampler),
+def evaluate(built: Built, data: Data) -> None:
+    """EVALUATE=1: validate, and write the record. Averages that a checkpoint has are validated as well."""
+    trainer, checkpoint = built.trainer, built.checkpoint
+    config, mode = trainer.config, trainer.mode
+    began = time.perf_counter()
+    result = validate(trainer, data.val_batches)
+    seconds = time.perf_counter() - began  # the result is on the host: the device is done
+    if checkpoint and mode.replicated:
+        result |= validate_averages(trainer, data.val_batches, stored(mode, trainer.model, checkpoint.state))
+    elif checkpoint and any(name in checkpoint.state for name in AVERAGES):
+        built.notes.append(f"MODE={config.mode} shards the weights: the checkpoint's averages were not validated")
+    if mode.topology.rank == 0:
+        environment = collect_environment()
+        write_evaluation(trainer.run_dir, config, mode.topology, environment, result, seconds, built.notes)
+
+
+def collect(trainer: Trainer, epochs: Epochs, data: Data, observer: Observer, measured: dict) -> list[dict]:
+    """Every rank's part of the record, by rank; each also has what was observed, and its machine, for ``write``."""
+    topology = trainer.mode.topology
+    observed = observer.part(data.train_set, data.val_set, epochs.rows, measured["facts"])
+    part = {
+        "rank": topology.rank,
+        "pid": os.getpid(),
+        "threads": trainer.mode.compute_threads(),
+        "initial_weights_sha256": observed["start"]["parameters"],
+        "final_weights_sha256": observed["end"]["parameters"],
+        "skipped_steps": trainer.skipped_steps,
+        "skipped_images": sorted(trainer.skipped_images),
+        "observed": observed,
+        **measured,
     }
+    if trainer.averages:
+        models = trainer.averages.models.items()
+        part["averages_sha256"] = {name: state_of(averaged.module)["parameters"] for name, averaged in models}
+    if lab := trainer.script.seen():
+        part["lab"] = lab
+    if epochs.replicas and topology.rank == 0:
+        part["replicas"] = epochs.replicas.result()
+    return trainer.mode.gather(part | {"node": node.machine_of(trainer.mode)})
+
+
+def write(trainer: Trainer, epochs: Epochs, parts: list[dict], observer: Observer) -> None:
+    """Rank 0: put the parts together, and write the record."""
+    mode = trainer.mode
+    if mode.topology.rank == 0:
+        share_communication(parts)
+        observed, environment, path = observer.together(parts), collect_environment(), trainer.run_dir
+        write_record(path, trainer.config, mode.topology, mode.label, environment, parts, epochs.rows, observed)

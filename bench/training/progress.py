@@ -1,7 +1,5 @@
-"""What a rank tells while it trains: numbers in its heartbeat, and lines in its own log, by which a slow rank is found.
-
-Nothing here waits for the device: the loss is the newest that is known, and times are the host's.
-"""
+"""What a rank reports while it trains: numbers in its heartbeat, and lines in its log, by which a slow rank is found.
+Nothing here waits for the device: the loss is the newest that is known, and times are the host's."""
 
 import math
 import time
@@ -22,28 +20,27 @@ class Progress:
     def __init__(self, config: RunConfig, status: StatusWriter, device: torch.device, rank: int | None = None):
         self.config, self.status, self.device, self.rank = config, status, device, rank
         self.workload, self.loss = workload_of(config), None
-        self.validating, self.validated_at = 0, 0.0  # the batch of a validation that was told last, and when
+        self.validating, self.validated_at = 0, 0.0  # the batch of a validation that was reported last, and when
         self.start(0, 0, 0)
 
     def start(self, step: int, total: int, epoch_images: int) -> None:
-        """Training begins after ``step`` steps of ``total``; an epoch trains on so many images, over all devices."""
+        """Training begins after ``step`` steps of ``total``; epoch_images: of an epoch, over all devices."""
         self.total, self.epoch_images = total, epoch_images if self.config.epochs else 0
-        self.told_at, self.told = time.perf_counter(), step
+        self.reported_at, self.reported = time.perf_counter(), step
         self.resume(step)
 
     def resume(self, step: int) -> None:
-        """Something else came after this step, as a validation: it is no part of a rate."""
+        """What came after this step, such as a validation, does not count towards a rate."""
         self.since, self.first, self.waited = time.perf_counter(), step, 0.0
 
     def step_done(self, step: int, waited_s: float, lr: float, images_seen: int) -> None:
         """``step`` steps are done, the last of them after ``waited_s`` seconds for its batch."""
         self.waited += waited_s
         took = (now := time.perf_counter()) - self.since
-        due = line_is_due(self.config.print_every, step, self.told, self.total, now - self.told_at)
+        due = line_is_due(self.config.print_every, step, self.reported, self.total, now - self.reported_at)
         if took < WINDOW_S and not due:
             return
-        done = max(1, step - self.first)
-        units = done * self.config.global_batch * self.workload.per_example
+        units = max(1, step - self.first) * self.config.global_batch * self.workload.per_example
         rate, wait = units / max(took, 1e-9), self.waited / max(took, 1e-9)
         window = Window(self.epoch_of(images_seen), rate, wait, lr, self.memory_gib())
         self.status.window(window)
@@ -51,7 +48,7 @@ class Progress:
             beat = Heartbeat(0, "", step, self.total, math.nan if self.loss is None else self.loss, window=window)
             said = in_words(beat, self.workload.units, self.rank)
             print(f"{said}, {window.memory_gib:.2f} GiB", flush=True)
-            self.told_at, self.told = now, step
+            self.reported_at, self.reported = now, step
         self.resume(step)
 
     def epoch_of(self, images_seen: int) -> int:
@@ -59,12 +56,10 @@ class Progress:
         return 1 + (images_seen - self.config.global_batch) // self.epoch_images if self.epoch_images else 0
 
     def validation_starts(self, images_seen: int, batches: int) -> None:
-        """A validation of so many batches of this rank begins."""
         self.validating, self.validated_at = 0, time.perf_counter()
         self.status.validated(self.epoch_of(images_seen), 0, batches)
 
     def batch_validated(self, images_seen: int, batch: int, batches: int) -> None:
-        """``batch`` batches of a validation are done."""
         epoch, now = self.epoch_of(images_seen), time.perf_counter()
         self.status.validated(epoch, batch, batches)
         if line_is_due(self.config.print_every, batch, self.validating, batches, now - self.validated_at):

@@ -1,9 +1,5 @@
-"""REPLICAS=1: how far apart the replicas of a run are after every step, and how good each of them is alone.
-
-What comes in: a Trainer whose model is wrapped, so that the mode has made the replicas equal, or has forgotten to. What
-goes out: one dict for the record (``result``), the same on every rank. All of it happens between two steps and in no
-timed step, but it disturbs caches and makes ranks wait for each other: such a run measures no speed.
-"""
+"""REPLICAS=1: how far apart the replicas of a run are after every step, and how good each of them is alone. It happens
+between the steps, but it disturbs caches and makes ranks wait for each other: such a run measures no speed."""
 
 import copy
 import math
@@ -18,7 +14,7 @@ from bench.training.averages import estimate_statistics, forward_passes
 from bench.training.hooks import Hook
 from bench.training.loop import Trainer
 
-MOST_POINTS = 1000  # of a run with more steps every second, third, … is looked at
+MOST_POINTS = 1000  # of a run with more steps only every second, third, … is compared
 NOTE = (
     "REPLICAS=1: the weights are compared between the steps and every rank is validated alone: this run measures no "
     "speed. Where the replicas differ, accuracy/epochs, which shares the examples out over the ranks, is of a mixture "
@@ -27,18 +23,19 @@ NOTE = (
 
 
 class Replicas(Hook):
-    """The replicas of one run, compared.
+    """The replicas of one run, compared. Every rank has one; ``result`` is the same on all.
 
-    trainer: before its first step. steps: how many it will take. judge: this process's model as it is now -> a dict of
-    its loss and its metrics on the whole validation set. epoch: this rank's training batches of one epoch, walked once
-    at the end.
+    trainer: wrapped, before its first step. steps: how many it will take. judge: this process's model as it is now -> a
+    dict of its loss and its metrics on the whole validation set. epoch: this rank's training batches of one epoch.
     """
 
     def __init__(self, trainer: Trainer, steps: int, judge: Callable[[], dict], epoch: Iterable):
-        self.epoch = epoch
-        self.trainer, self.judge, self.every = trainer, judge, max(1, math.ceil(steps / MOST_POINTS))
+        self.trainer, self.judge, self.epoch = trainer, judge, epoch
+        self.every = max(1, math.ceil(steps / MOST_POINTS))
         self.mode, self.model = trainer.mode, trainer.mode.unwrap(trainer.model)
-        self.layers = layers_of(self.model)
+        self.layers = {}  # conv1, bn1, layer1, …, fc: the first part of the parameters' names
+        for name, parameter in self.model.named_parameters():
+            self.layers.setdefault(name.partition(".")[0], []).append(parameter)
         self.steps, self.learning_rates, self.taken, self.distances = [], [], [], []
         self.metric = trainer.workload.info.metrics[0].key
         self.ranks_metric, self.ranks_loss, self.average = [], [], {}
@@ -48,7 +45,6 @@ class Replicas(Hook):
             trainer.hooks.append(self)
 
     def after_step(self) -> None:
-        """Keep the step's learning rate, unless the step was skipped, and compare the weights; in no step's time."""
         trainer = self.trainer
         if trainer.skipped_steps == self.skipped:
             self.learning_rates.append(trainer.optimizer.param_groups[0]["lr"])
@@ -58,10 +54,9 @@ class Replicas(Hook):
         trainer.clock.resume()
 
     def compare(self) -> None:
-        """Keep the distance between the replicas as they are now."""
         self.steps.append(self.trainer.step)
         self.taken.append(len(self.learning_rates))
-        self.distances.append(distances(self.mode, self.model, self.layers))
+        self.distances.append(distances(self.mode, self.layers))
 
     def end_epoch(self) -> None:
         """Validate every rank's model alone."""
@@ -70,9 +65,8 @@ class Replicas(Hook):
         self.ranks_loss.append([each["loss"] for each in found])
 
     def end_training(self) -> None:
-        """Validate the model whose weights are the mean over ranks: with the mean of the ranks' buffers, then with
-        batch norm's statistics re-estimated on this rank's training examples of one epoch. The replicas stay as they
-        are."""
+        """Validate the mean over ranks of the weights: with the mean of the ranks' buffers, then with batch norm's
+        statistics re-estimated on one epoch. The replicas stay as they are."""
         if self.mode.topology.world_size == 1:
             return
         own = copy.deepcopy(self.model.state_dict())
@@ -85,7 +79,7 @@ class Replicas(Hook):
         self.model.load_state_dict(own)
 
     def result(self) -> dict:
-        """For the record: numbers of seven digits. theory: see ``bench.formulas.replica_distance_factors``."""
+        """For the record. theory: see ``bench.formulas.replica_distance_factors``."""
         factors = self.theory() or []
         return {
             "steps": self.steps,
@@ -99,8 +93,8 @@ class Replicas(Hook):
         }
 
     def theory(self) -> list[float] | None:
-        """What the distance is multiplied by, after every step taken; None where no closed form holds for all weights:
-        some are frozen and do not decay, the sum is Adasum's, or the optimizer has none."""
+        """The factor of the distance after every step taken; None where no closed form holds for all weights: some are
+        frozen and do not decay, the sum is Adasum's, or the optimizer has none."""
         config = self.trainer.config
         frozen = any(not parameter.requires_grad for parameter in self.model.parameters())
         if config.adasum or (frozen and config.weight_decay):
@@ -111,25 +105,16 @@ class Replicas(Hook):
 
 
 def digits(value: float) -> float | None:
-    """Seven of them: what float32 holds. None for what is not finite, which JSON has not."""
+    """Seven of them, as float32 holds; None for what JSON cannot hold."""
     return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
-def layers_of(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """The parameters by the first part of their names: conv1, bn1, layer1, …, fc."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        found.setdefault(name.partition(".")[0], []).append(parameter)
-    return found
-
-
 @torch.no_grad()
-def distances(mode: Mode, model: nn.Module, layers: dict[str, list[nn.Parameter]]) -> list[float]:
-    """How far apart the replicas are, layer by layer (``formulas.replica_distance``); the square root of the sum of
-    their squares is the distance over all. Every rank must call it.
+def distances(mode: Mode, layers: dict[str, list[nn.Parameter]]) -> list[float]:
+    """How far apart the replicas are, layer by layer (``formulas.replica_distance``). Every rank calls it.
 
     Equal weights give exactly 0: in float64 N times a float32 is exact, and so is that divided by N; two replicas need
-    no float64 for it.
+    no float64.
     """
     ranks = mode.topology.world_size
     exact = torch.float32 if ranks == 2 else torch.float64

@@ -1,8 +1,5 @@
-"""The learning-rate schedule: the learning rate of a step, as a pure function of the images seen.
-
-Progress is counted in images and not in steps: a step is larger on more devices, an image is not. So a run that is
-resumed with another number of devices goes on at the same place of its schedule.
-"""
+"""The learning-rate schedule, a pure function of the images seen. It counts images and not steps: so a run that is
+resumed with another number of devices, and another global batch, continues at the same place of its schedule."""
 
 import math
 from collections.abc import Sequence
@@ -13,20 +10,13 @@ WARMUP_START = 0.1  # the share of the learning rate in the first step of a warm
 
 
 def learning_rate(
-    images_seen: int,
-    lr: float,
-    images_per_epoch: int,
-    epochs: float,
-    schedule: str,
-    schedule_epochs: float,
-    schedule_factor: float,
-    lr_warmup_images: int,
-    drops: Sequence[float] = (),
-) -> float:
+    images_seen: int, lr: float, images_per_epoch: int, epochs: float, schedule: str, schedule_epochs: float,
+    schedule_factor: float, lr_warmup_images: int, drops: Sequence[float] = (),
+) -> float:  # fmt: skip
     """The learning rate of the step that begins after ``images_seen`` images of all devices together.
 
-    Over the first lr_warmup_images it rises linearly, from step to step, from WARMUP_START x to 1 x what the schedule
-    says (Goyal et al. 2017, section 2.2). The schedules:
+    Over the first lr_warmup_images it rises linearly, from step to step, from WARMUP_START x to 1 x the schedule's
+    (Goyal et al. 2017, section 2.2). The schedules:
 
     - "constant": lr;
     - "step": lr x schedule_factor every schedule_epochs epochs, counted from the run's first image; with ``drops``
@@ -40,34 +30,19 @@ def learning_rate(
       schedule_epochs epochs, counted from the end of the warm-up (Garipov et al. 2018,
       https://arxiv.org/abs/1802.10026, and the cyclical rate of SWA, https://arxiv.org/abs/1803.05407).
 
-    Arguments that a schedule does not name have no influence on it. Raises ValueError on an unknown schedule, and for
-    "cosine" when the warm-up leaves nothing of the epochs.
-
-    Steps of 256 images, 512 of them warm-up, then half a cosine over the other 1024 of two epochs:
+    Raises ValueError on an unknown schedule, and for "cosine" when the warm-up leaves nothing of the epochs.
 
     >>> cosine = (768, 2, "cosine", 1, 1.0, 512)
     >>> [round(learning_rate(seen, 0.1, *cosine), 4) for seen in (0, 256, 512, 1024, 1536)]
     [0.01, 0.055, 0.1, 0.05, 0.0]
-
-    Divided by 10 every 30 of 90 epochs, in the steps that begin epochs 1, 30, 31 and 61:
-
     >>> step = (1000, 90, "step", 30, 0.1, 0)
     >>> [round(learning_rate(1000 * epochs_done, 0.1, *step), 6) for epochs_done in (0, 29, 30, 60)]
     [0.1, 0.1, 0.01, 0.001]
-
-    Divided by 10 after epochs 30, 60 and 80:
-
     >>> [round(learning_rate(1000 * done, 0.1, *step, drops=(30, 60, 80)), 6) for done in (29, 30, 60, 79, 80)]
     [0.1, 0.01, 0.001, 0.001, 0.0001]
-
-    Two epochs up from a quarter and down again, at 0, 1/2, 1, 3/2 and 2 epochs:
-
     >>> cyclic = (100, 10, "cyclic", 2, 0.25, 0)
     >>> [learning_rate(seen, 0.4, *cyclic) for seen in (0, 50, 100, 150, 200)]
     [0.1, 0.25, 0.4, 0.25, 0.1]
-
-    Down over two epochs, and at once up:
-
     >>> sawtooth = (100, 10, "sawtooth", 2, 0.25, 0)
     >>> [learning_rate(seen, 0.4, *sawtooth) for seen in (0, 50, 100, 200)]
     [0.4, 0.325, 0.25, 0.4]

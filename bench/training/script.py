@@ -1,8 +1,7 @@
 """The decisions of a training script, at the places where scripts go wrong. The worker and the loop ask them here.
 
-``Script`` answers as a right script does. With MISTAKE=<name> the script is of a subclass: its methods are the
-functions of the same names in the mistake's file (bench/mistakes). What they need of the project they find on
-``script``, their self, so a mistake imports nothing of the training.
+``Script`` answers as a right script does. With MISTAKE=<name> it is of a subclass whose methods are the functions
+of the same names in the mistake's file (bench/mistakes); ``script`` is their self, so they import nothing of training.
 """
 
 import dataclasses
@@ -26,19 +25,11 @@ ONE_VALUE = "Expected more than 1 value per channel"  # torch's batch norm, when
 
 
 class Script:
-    """What a script decides, on one rank. ``mode`` and ``workload`` are open; every decision is asked on every rank.
-
-    noted: what a mistake wants to be seen in the record, counted by name.
-    """
+    """Every decision is asked on every rank. noted: what a mistake counts by name, for the record."""
 
     def __init__(self, config: RunConfig, mode: Mode, workload: Workload):
         self.config, self.mode, self.workload, self.topology = config, mode, workload, mode.topology
         self.noted = defaultdict(Counter)
-
-    @property
-    def right(self) -> "Script":
-        """The same script without the mistake."""
-        return Script(self.config, self.mode, self.workload)
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -58,7 +49,7 @@ class Script:
         return self.config
 
     def build_model(self, num_outputs: int, say) -> nn.Module:
-        """The plain model with its first weights; ``say`` is told in sentences what was not loaded or is frozen."""
+        """The plain model with its first weights; ``say`` gets a sentence for what is not loaded, or is frozen."""
         return self.workload.model(self.config, self.topology.rank, say)
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -85,11 +76,15 @@ class Script:
         return self.mode.reduce(counts, "sum")
 
     def save(self, path: Path, state: dict) -> None:
-        """Write a checkpoint."""
         if self.topology.rank == 0:
             checkpoint.save(path, state)
 
     # --- what a mistake may use -----------------------------------------------------------------------------------
+
+    @property
+    def right(self) -> "Script":
+        """The same script without the mistake."""
+        return Script(self.config, self.mode, self.workload)
 
     def permutation(self, num_images: int, seed: int, epoch: int) -> np.ndarray:
         """The order of one epoch: [num_images] indices, the same on every process."""
@@ -117,24 +112,22 @@ class Script:
         return weights.weights_in(content, path)
 
     def read_checkpoint(self, path: Path) -> dict | None:
-        """A checkpoint of this bench; None for a file that cannot be read."""
+        """None for a file that cannot be read."""
         try:
             return weights.read(path)
         except UserError:
             return None
 
     def impossible(self, why: str) -> UserError:
-        """The error for a mistake that cannot be made here."""
         return UserError(f"MISTAKE={self.config.mistake} {why}")
 
     def seen(self) -> dict:
-        """What this rank noted of its mistake, for the record."""
         return {name: dict(counts) for name, counts in self.noted.items()}
 
 
 def make_script(config: RunConfig, mode: Mode, workload: Workload, mistake: str = "none") -> Script:
-    """The script of a run. mistake: a name in MISTAKES; its ``overrides`` are the methods of a subclass. Raises
-    AttributeError for one that ``Script`` does not have."""
+    """mistake: a name in MISTAKES; its ``overrides`` are the methods of a subclass. Raises AttributeError for one that
+    ``Script`` does not have."""
     overrides = {} if mistake == "none" else mistakes.MISTAKES[mistake].overrides
     for decision in overrides:
         if not callable(getattr(Script, decision, None)):
@@ -144,7 +137,7 @@ def make_script(config: RunConfig, mode: Mode, workload: Workload, mistake: str 
 
 
 def seeds_by_place(seed: int, num_images: int, num_devices: int, draws: np.ndarray) -> np.ndarray:
-    """A seed by the place of each draw in its rank's stream: draws [B] -> [B] uint32. Loader workers may pickle it."""
+    """draws [B] -> [B] uint32. Not a method: loader workers may pickle it."""
     from bench.workload.images.augment import example_seeds  # torchvision takes half a second
 
     epochs, indices = np.divmod(draws, num_images)

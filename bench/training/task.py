@@ -1,8 +1,6 @@
-"""The task of a rank that trains (bench/config/tasks.py); rank 0 leaves RUN_DIR/record.json.
-
-``train`` is the whole story, from joining the group to writing the record. ``python -m bench run --mode ddp --gpus 2``
-times ten steps; with ``--epochs 3`` there are validations and checkpoints as well.
-"""
+"""The task of a rank that trains (bench/config/tasks.py). ``train`` is the whole story, from joining the group to
+RUN_DIR/record.json. `bench run --mode ddp --gpus 2` times ten steps; with --epochs 3 there are validations and
+checkpoints as well."""
 
 import gc
 from pathlib import Path
@@ -13,7 +11,7 @@ from bench.process.heartbeat import StatusWriter
 
 
 def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
-    """Train; with ELASTIC once or more often, as the mode goes on when another rank is lost."""
+    """Train; with ELASTIC again for each time that another rank is lost."""
     if not config.elastic:
         return train(config, run_dir, status)
     status.phase("joining the group")
@@ -23,14 +21,14 @@ def run(config: RunConfig, run_dir: Path, status: StatusWriter) -> None:
 
 
 def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> None:
-    """Join, load, build, measure, collect, write. kept: with ELASTIC, what the mode keeps between two attempts."""
+    """kept: with ELASTIC, what the mode keeps between two attempts."""
     moments = {"worker_started": steady.now()}
     if kept:
         gc.unfreeze()  # the attempt before this one froze its model and its optimizer as well
         gc.collect()
     gc.disable()  # imports make a million objects and no garbage: looking for it takes a fifth of their time
     status.phase("joining the group")
-    from bench.training import build, measuring, results  # only now: they load torch
+    from bench.training import build, measuring  # only now: they load torch
     from bench.training.observer import Observer
 
     observer = Observer(config, run_dir)  # with WATCH=1 it sees what is loaded
@@ -45,7 +43,7 @@ def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> 
     gc.enable()
 
     if config.evaluate:
-        results.evaluate(built, data)
+        measuring.evaluate(built, data)
     else:
         epochs = build.prepare_epochs(built, data)
         observer.start(built.trainer)
@@ -53,7 +51,7 @@ def train(config: RunConfig, run_dir: Path, status: StatusWriter, kept=None) -> 
         epochs.tracker.close()
         status.phase("collecting results")
         measured |= {"moments": moments, "notes": [*built.notes, *epochs.notes]}
-        parts = results.collect(built.trainer, epochs, data, observer, measured)
-        results.write(built.trainer, epochs, parts, observer)
+        parts = measuring.collect(built.trainer, epochs, data, observer, measured)
+        measuring.write(built.trainer, epochs, parts, observer)
     status.phase("done")
     script.mode.close()

@@ -1,15 +1,11 @@
-"""Sending a run's curves to a tracker: TensorBoard, or Weights & Biases, which reads TensorBoard's files.
-
-``open_tracker`` gives an object with ``log`` and ``close``. Rank 0 alone tracks; every other rank, and TRACK=none, gets
-one that does nothing. What to notice:
+"""TRACK: a run's curves for TensorBoard, or for Weights & Biases, which reads TensorBoard's files. Only rank 0 tracks.
 
 - a step never waits for a disk or a network: ``log`` puts the values into a queue, and a thread writes them;
-- a tracker never ends a run: what goes wrong after it was opened is one line in the rank's log, and the rest of the
-  values is dropped. The record does not depend on it;
+- a tracker never ends a run: an error after it was opened is one line in the rank's log, and later values are dropped;
 - nothing is sent anywhere and everything is under the run's folder, unless WANDB_MODE=online is in the environment.
-  A key alone (WANDB_API_KEY) sends nothing. An offline run is sent later by ``wandb sync RUN_DIR/wandb/offline-run-*``.
+  An offline run is sent later by ``wandb sync RUN_DIR/wandb/offline-run-*``.
 
-A tracker holds up to about a second of values; a process that leaves by os._exit without ``close`` loses those.
+A process that leaves by os._exit without ``close`` loses the last second of values.
 """
 
 import importlib
@@ -49,17 +45,17 @@ WANDB_ENVIRONMENT = {
 
 
 class NoTracker:
-    """Tracks nothing."""
+    """Tracks nothing, and is the interface."""
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Do nothing."""
+        """Note numbers by name at a step; steps must not go back. No tensors: to read one waits for its device."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Write what is left, within a time limit. A second call does nothing."""
 
 
-class TensorBoard:
-    """Event files in RUN_DIR/tensorboard, the config as their one text. A thread of TensorBoard's writes them."""
+class TensorBoard(NoTracker):
+    """Event files in RUN_DIR/tensorboard, with the config as text. A thread of TensorBoard writes them."""
 
     host = "run"  # in the files' names, where TensorBoard puts this machine's
 
@@ -74,12 +70,10 @@ class TensorBoard:
         self.open = True
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Note numbers by name at a step; steps must not go back. No tensors: to read one waits for its device."""
         if self.open:
             self.attempt(lambda: [self.writer.add_scalar(name, value, step) for name, value in values.items()])
 
     def close(self) -> None:
-        """Write what is left and end what the tracker started, within a limit. Twice does no harm."""
         if not self.open:
             return
         thread = threading.Thread(target=self.attempt, args=(self.finish,), daemon=True)
@@ -90,7 +84,6 @@ class TensorBoard:
         self.open = False
 
     def attempt(self, write: Callable[[], object]) -> None:
-        """Call a function. When it raises, that is one line in the rank's log, and later values are dropped."""
         try:
             write()
         except Exception as error:
@@ -98,14 +91,12 @@ class TensorBoard:
             warn(f"{type(error).__name__}: {error}; no more values are written")
 
     def finish(self) -> None:
-        """Write what is left."""
         self.writer.close()
 
 
 class Wandb(TensorBoard):
-    """The same event files, which wandb reads into a run of its own in RUN_DIR/wandb. It does so in a service process,
-    which ends with the run: by ``finish``; by ``close`` when it does not; and by itself within a second of this
-    process's end, however that came."""
+    """The same event files, which wandb's service process reads into RUN_DIR/wandb. It ends by ``finish``, else by
+    ``close``, else by itself within a second of this process's end."""
 
     host = socket.gethostname()  # wandb reads no other machine's files
 
@@ -125,10 +116,8 @@ class Wandb(TensorBoard):
             tempfile.tempdir = before
         others = tree.with_descendants(os.getpid())
         try:
-            self.run = self.wandb.init(
-                dir=run_dir.absolute(), project="data-parallel-bench", name=run_dir.name, config=config,
-                sync_tensorboard=True,
-            )  # fmt: skip
+            named = {"dir": run_dir.absolute(), "project": "data-parallel-bench", "name": run_dir.name}
+            self.run = self.wandb.init(**named, config=config, sync_tensorboard=True)
         except Exception as error:
             tree.terminate([p for p in tree.with_descendants(os.getpid()) if p not in others], END_S)
             asked, why = os.environ["WANDB_MODE"], str(error).partition("\n")[0]
@@ -138,13 +127,11 @@ class Wandb(TensorBoard):
         super().__init__(run_dir, config)
 
     def finish(self) -> None:
-        """Write what is left, and have wandb read it."""
         super().finish()
         self.run.finish()  # waits some seconds for more event files
         self.wandb.teardown()
 
     def close(self) -> None:
-        """End the service where it is still there."""
         super().close()
         tree.terminate(self.services, END_S)
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -153,25 +140,17 @@ class Wandb(TensorBoard):
 KINDS = {"none": NoTracker, "tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def open_tracker(kind: str, run_dir: Path, config: dict, rank: int) -> NoTracker | TensorBoard:
-    """The tracker of a run; ``log(step, values)`` and ``close()`` it.
-
-    kind: "none", "tensorboard" or "wandb". run_dir: the run's folder, under which everything is written. config: the
-    run's options by name. Raises UserError on an unknown kind, a missing package, or a wandb that does not start.
-    """
-    if kind not in KINDS:
-        raise UserError(f"unknown TRACK={kind}: choose one of {', '.join(KINDS)}")
+def open_tracker(kind: str, run_dir: Path, config: dict, rank: int) -> NoTracker:
+    """kind: TRACK. config: the run's options by name. Raises UserError on a missing package, or a wandb that does not
+    start."""
     if kind == "none" or rank != 0:
         return NoTracker()
     return KINDS[kind](Path(run_dir), config)
 
 
 def require(package: str, kind: str):
-    """Import an optional package. Raises UserError when it is missing, or does not load.
-
-    A folder called like the package in the working directory (``./wandb``, which wandb itself leaves behind) can be
-    imported, too, as an empty package: the real one has a version.
-    """
+    """Import an optional package. Raises UserError when it is missing, or does not load. The real one has a version: a
+    folder called ``wandb`` in the working directory, which wandb itself leaves behind, imports as an empty package."""
     why = ""
     try:
         module = importlib.import_module(package)
@@ -183,5 +162,4 @@ def require(package: str, kind: str):
 
 
 def warn(text: str) -> None:
-    """One line in the rank's log."""
     print(f"tracker: {text}", file=sys.stderr, flush=True)

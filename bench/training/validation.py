@@ -17,12 +17,11 @@ from bench.workload.loader import plain_errors
 
 @torch.no_grad()
 def validate(trainer: Trainer, batches: Iterable, judged: nn.Module | None = None) -> dict:
-    """The mean loss and the workload's metrics over a held-out set: each process counts its share, and the COUNTS are
-    summed over the ranks.
+    """Each process counts its share of the held-out set, and the COUNTS are summed over the ranks. A share is never
+    padded, so no example counts twice.
 
-    A share is never padded, so no example counts twice, whatever the sizes. It runs on every device: on what the mode
-    says a validation calls (``Mode.judged``). Batch norm's statistics may differ by rank; the model that is validated
-    is one, rank 0's, as a checkpoint would hold it. judged: what to call instead of the trained model.
+    Batch norm's statistics may differ by rank; rank 0's are validated, as a checkpoint would hold them. judged: what to
+    call instead of the trained model (``Mode.judged``).
     """
     trainer.status.phase(VALIDATING)
     mode, model = trainer.mode, trainer.mode.judged(trainer.model) if judged is None else judged
@@ -45,9 +44,8 @@ def validate_averages(trainer: Trainer, batches: Iterable, judged: dict[str, nn.
     return row
 
 
-def judge(trainer: Trainer, batches: Iterable) -> dict:
-    """The mean loss and the metrics of this process's model as it is now, with its own buffers, on batches that are its
-    own; no other rank takes part."""
+def judge_replica(trainer: Trainer, batches: Iterable) -> dict:
+    """Loss and metrics of this process's model with its own buffers, on its own batches; no other rank takes part."""
     return means(trainer, count(trainer, batches, trainer.mode.judged(trainer.model)))
 
 
@@ -61,8 +59,7 @@ def means(trainer: Trainer, counts: torch.Tensor) -> dict:
 
 @torch.no_grad()
 def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor:
-    """[2 + metrics]: the sum of the losses, that of each metric, and the examples, of a model of this process on
-    batches."""
+    """[2 + metrics]: the sum of the losses, that of each metric, and the number of examples."""
     workload = trainer.workload
     model.eval()
     counts = torch.zeros(2 + len(workload.info.metrics), dtype=torch.float64, device=trainer.device)
@@ -77,13 +74,10 @@ def count(trainer: Trainer, batches: Iterable, model: nn.Module) -> torch.Tensor
 
 
 def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
-    """(inputs, targets) of each forward pass of a validation.
-
-    Where a forward pass is a collective (``Mode.collective_forward``) every rank must take as many: one that has fewer
-    batches, or one without a readable example, calls the model with a blank example whose targets are None.
-    """
+    """(inputs, targets) of each forward pass. Where that is a collective (``Mode.collective_forward``) every rank must
+    take as many: one with fewer batches, or no readable example, takes a blank example whose targets are None."""
     mode, blank, most = trainer.mode, (trainer.workload.blank(), None), 0
-    if mode.collective_forward:  # asked before the first pass: ranks that meet in one must not be asked meanwhile
+    if mode.collective_forward:  # before the first pass: ranks that meet in one must not reduce meanwhile
         most = int(mode.reduce(torch.tensor(float(len(batches)), device=trainer.device), "max"))
     trainer.progress.validation_starts(trainer.images_seen, len(batches))
     for number, (inputs, targets, unreadable) in enumerate(plain_errors(iter(batches)), 1):
@@ -98,15 +92,13 @@ def forwards(trainer: Trainer, batches: Iterable) -> Iterator[tuple]:
 
 
 def finite(value: float) -> float | None:
-    """A number that JSON has; None for the loss of a training that has diverged."""
     return value if math.isfinite(value) else None
 
 
+@torch.no_grad()
 def load_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
-    """Put tensors into a model's buffers, in place."""
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
 
 
 def to_cpu(item):

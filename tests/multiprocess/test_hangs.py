@@ -58,11 +58,11 @@ def test_a_rank_that_hangs(name, hanging):
     assert "inject_fault" in failure["traceback"]  # where it hangs, from the rank's own stacks
     place = failure["where"][rank]
     assert (place["file"], place["function"], place["collective"]) == (
-        "bench/training/injected.py",
+        "bench/training/hooks.py",
         "inject_fault",
         False,
     )
-    assert f"at bench/training/injected.py:{place['line']} (inject_fault)" in result.last_error_line
+    assert f"at bench/training/hooks.py:{place['line']} (inject_fault)" in result.last_error_line
     assert all(other["collective"] is not False for other in failure["where"][:rank])  # they wait for it
 
 

@@ -27,7 +27,7 @@ def untouched():
 def test_a_run_without_watch_puts_nothing_up(tmp_path):
     before = functions()
     observer = Observer(RunConfig(), tmp_path)
-    assert observer.checks == [] and functions() == before
+    assert observer.untimed == [] and functions() == before
 
 
 def test_waits_count_for_the_line_of_the_script_that_waits():

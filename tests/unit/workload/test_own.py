@@ -24,7 +24,7 @@ from bench.errors import UserError
 from bench.files import PROJECT
 from bench.record.privacy import without_names
 from bench.training.loop import build_optimizer
-from bench.training.room import require_room
+from bench.training.build import require_room
 from bench.workload import batch, load_workload, own_code
 from bench.workload.models import build_model
 from bench.workload.own.template import CLASSES
